@@ -9,9 +9,9 @@ hoodoo: an engine for Apache Hudi tables in Python.
 
 from __future__ import annotations
 
+from filegroups.writing.write import Receipt
 from hoodoo.catalog import create_table, open_table
 from hoodoo.table import Table
 from timeline.errors import HoodooError, Reaction
-from timeline.writing.write import Receipt
 
 __all__ = ["HoodooError", "Reaction", "Receipt", "Table", "create_table", "open_table"]

@@ -8,27 +8,27 @@ from pathlib import PurePath
 
 import pyarrow as pa
 
-from hoodoo.assembly import Layers, assemble, bucket_rules, limits_of
-from hoodoo.configuration import PropertySource
-from hoodoo.services import services_of, tell_ignored
-from hoodoo.table import Table
-from timeline.errors import InvalidInputError
-from timeline.index.adoption import kept_properties
-from timeline.index.own_buckets import own_buckets_of
-from timeline.model.new_table import new_table_properties
-from timeline.model.paths import listed
-from timeline.model.schema import TableSchema, missing_fields
-from timeline.model.table_config import TableConfig
-from timeline.ports.events import EventSink
-from timeline.properties.key_settings import (
+from filegroups.index.bucket_properties import kept_properties
+from filegroups.keys.keys import key_columns, partition_paths, record_keys
+from filegroups.schema.new_table import new_table_properties
+from filegroups.schema.schema import TableSchema, missing_fields
+from filegroups.settings.key_settings import (
     key_properties_of,
     key_spec_of,
     merge_definition_of_settings,
 )
-from timeline.properties.settings import WriteSettings
-from timeline.rules.keys import key_columns, partition_paths, record_keys
-from timeline.table import Table as CoreTable
-from timeline.table import refuse_unwritable
+from filegroups.settings.settings import WriteSettings
+from filegroups.table import Table as CoreTable
+from filegroups.table import refuse_unwritable
+from filegroups.writing.bucket_ownership import own_buckets_of
+from hoodoo.configuration import PropertySource
+from hoodoo.factory import Layers, assemble, bucket_rules, limits_of
+from hoodoo.services import services_of, tell_ignored
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError
+from timeline.model.file_names import listed
+from timeline.model.table_config import TableConfig
+from timeline.ports.ports import EventSink
 
 __all__ = ["create_table", "layers_of", "new_table_config", "open_table", "planned_table"]
 

@@ -16,17 +16,26 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
-from hoodoo.sealing import sealing_of
-from hoodoo.trial import TRIALS
-from lockproviders.registry import provider_options
+from filegroups.settings.key_options import TIME_OPTIONS
+from filegroups.settings.key_support import effect_said, key_warnings, silent
+from filegroups.settings.known_keys import hudi_keys
+from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
+from filegroups.settings.retry_options import RETRY_OPTIONS, fill_from_preset
+from filegroups.settings.settings import ReadSettings, WriteSettings
+from filegroups.settings.unsupported import unsupported_keys
+from hoodoo.conflict_strategy import conflict_strategy
+from hoodoo.slot_signing import sealing_of
+from lockproviders.hookspecs import LockContext
+from lockproviders.registry import (
+    SLOT_OPTIONS,
+    provider_options,
+    registry_for,
+    said_by_caller,
+    with_slot_store,
+)
 from lockproviders.settings import LOCK_OPTIONS, LockSettings
-from lockproviders.slot_stores import SLOT_OPTIONS
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
-from timeline.properties.effects import effect_said, key_warnings, silent
-from timeline.properties.key_options import TIME_OPTIONS
-from timeline.properties.known_keys import hudi_keys
-from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
 from timeline.properties.options import (
     CODE_LAYER,
     DEFAULT_LAYER,
@@ -36,15 +45,15 @@ from timeline.properties.options import (
     read_option,
     redact,
 )
-from timeline.properties.retry_options import RETRY_OPTIONS, fill_from_preset
-from timeline.properties.settings import ReadSettings, WriteSettings
-from timeline.properties.unsupported import unsupported_keys
+from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_client import STORAGE_OPTIONS
+from timeline.system import SystemClock, SystemIds
 
 __all__ = [
     "COMMAND_LINE_LAYER",
     "SESSION_LAYER",
     "TABLE_LAYER",
+    "TRIALS",
     "EffectiveValue",
     "Problem",
     "PropertySource",
@@ -450,3 +459,50 @@ def _refuse_file(path: Path, message: str, cause: Exception | None) -> NoReturn:
         layer=str(path),
         suggestion=message,
     ) from cause
+
+
+# ----- What a first write would refuse of the settings, asked without a table and without a server
+#
+# Lock, slot store and conflict strategy are made as for a table on a local disk, and given up: what
+# only the table or a server can tell is left to them.
+
+
+def _strategy(properties: PropertySet) -> None:
+    conflict_strategy(WriteSettings.from_properties(properties), properties)
+
+
+def _lock(properties: PropertySet) -> None:
+    own = said_by_caller(properties)
+    provider = LockSettings.from_properties(own).provider
+    if not provider:
+        return  # the storage of the table chooses
+    entry = registry_for(properties).find(provider)
+    if entry.name in _AT_THE_TABLE:
+        return
+    if own.keys().isdisjoint(_TABLE_NAMES):  # the table itself will tell it
+        own = own.with_layer(TABLE_LAYER, {_TABLE_NAMES[0]: "table"})
+    entry.factory(_context(own)).close()
+
+
+_TABLE_NAMES = ("hoodie.table.name", "hoodie.datasource.write.table.name")
+#: Made of the table's own address.
+_AT_THE_TABLE = frozenset({"storage_based"})
+
+
+def _context(properties: Mapping[str, str]) -> LockContext:
+    return LockContext(
+        properties=properties,
+        table_identity="file:/table",
+        table_address="file:/table",
+        table_folder="/table",
+        clock=SystemClock(),
+        ids=SystemIds(),
+    )
+
+
+def _slots(properties: PropertySet) -> None:
+    with_slot_store(MemoryStorage(), properties, clock=SystemClock(), ids=SystemIds())
+
+
+#: Each raises what is wrong, as a ``HoodooError``.
+TRIALS: tuple[Callable[[PropertySet], None], ...] = (_strategy, _lock, _slots)

@@ -1,4 +1,4 @@
-"""Table services of one opened table, as the front door offers them: ``table.services``."""
+"""What a service would do now, in figures: ``--dry-run`` of services; changes nothing."""
 
 from __future__ import annotations
 
@@ -6,53 +6,130 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from hoodoo.assembly import file_rules_of
+from filegroups.reading.read import view_of
+from filegroups.settings.settings import WriteSettings
+from filegroups.supported import refuse_unwritable
 from hoodoo.configuration import ignored_keys, silent_keys
-from hoodoo.executors import working_context
+from hoodoo.factory import file_rules_of, working_context
 from lockproviders.registry import registry_for
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices import hookspecs
 from tableservices.archiving.execute import ArchiveReceipt, archive
+from tableservices.archiving.execute import preview as archive_preview
 from tableservices.archiving.service import ArchivingService
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
-from tableservices.beside import Beside
+from tableservices.background import Beside, InlineOutcome, run_inline
 from tableservices.cleaning.execute import CleanReceipt, clean
+from tableservices.cleaning.plan import gather, plan_clean, refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import CLUSTERING_OPTIONS, ClusteringSettings
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.inline import InlineOutcome, run_inline
+from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import Part, PlannedService, run_plan, run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tableservices.service import CleaningService, ServiceReceipt, TableService
-from tableservices.ttl.execute import TtlReceipt, TtlService, expire
+from tableservices.ttl.execute import TtlReceipt, TtlService, expire, expired_partitions
 from tableservices.ttl.settings import TtlSettings
-from tableservices.worker import Served
-from tableservices.worker_settings import WorkerSettings
-from timeline.active import ActiveTimeline
+from tableservices.worker import Served, WorkerSettings
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.cancel_plan import cancel
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.model.file_names import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Instant
-from timeline.model.moments import Moment
-from timeline.ports.events import EventSink
+from timeline.model.time_arguments import Moment
+from timeline.ports.ports import EventSink
 from timeline.properties.options import CODE_LAYER, Option, PropertySet, as_property_set
-from timeline.properties.settings import WriteSettings
-from timeline.publishing.plan_ending import cancel
-from timeline.undoing.undo import RolledBack, rollback_dead_writers
+from timeline.properties.properties_file import load_config
+from timeline.rollback.rollback import RolledBack, rollback_dead_writers
 
 __all__ = [
     "Services",
     "chosen_services",
     "find_plan",
     "planned_services_of",
+    "preview",
     "service_options",
     "services_of",
     "tell_ignored",
 ]
 
+
+def preview(
+    context: TableContext,
+    service: TableService,
+    properties: Mapping[str, str],
+    planning: Mapping[str, PlannedService],
+) -> dict[str, object]:
+    """
+    What a run of the service would do now, with file groups and bytes where files are met.
+
+    Outside: what its planning reads; of cleaning 1 stat more for each file that would go.
+
+    Args:
+        context: The table.
+        service: Any of this release; of a plug-in's nothing is known.
+        properties: Effective ones.
+        planning: Those that put their plans on the timeline, by name.
+
+    Raises:
+        SettingError: A property of the service is wrong.
+        MetadataTableOnError: As the run itself.
+        Others: As planning it.
+    """
+    if service.name in planning:
+        return {"would_plan": dict(planning[service.name].preview(context))}
+    if service.name == "clean":
+        return _clean(context, CleaningSettings.from_properties(properties))
+    if service.name == "archive":
+        rules = ArchiveRules.from_properties(properties)
+        archived = list(archive_preview(context, rules))
+        if archived:
+            refuse_uncleanable(context, "archive")
+        return {"would_archive": archived}
+    if service.name == "ttl":
+        return _expire(context, TtlSettings.from_properties(properties))
+    return {}
+
+
+def _clean(context: TableContext, settings: CleaningSettings) -> dict[str, object]:
+    refuse_uncleanable(context)
+    paths = plan_clean(gather(context, context.snapshot(), settings).facts, settings).paths
+    found = context.world.executor.map(context.world.storage.stat, list(paths))
+    return {
+        "would_delete": list(paths),
+        "file_groups": len(set(_file_groups(paths))),
+        "bytes": sum(one.size_bytes for one in found if one is not None),
+    }
+
+
+def _file_groups(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for path in paths:
+        partition_path, _, name = path.rpartition("/")
+        file = parse_base_file_name(name) or parse_log_file_name(name)
+        if file is not None:
+            yield partition_path, file.file_id
+
+
+def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
+    if settings.days_retained > 0:
+        config, limits = load_config(context.world.storage), context.limits
+        refuse_unwritable(config, without_metadata_table=limits.without_metadata_table)
+    partitions = expired_partitions(context, settings)
+    # No partition at all would mean every partition.
+    view = view_of(context, context.snapshot())
+    slices = view.latest_slices(partitions) if partitions else []
+    return {
+        "would_delete_partitions": list(partitions),
+        "file_groups": len(slices),
+        "bytes": sum(one.size_bytes for one in slices),
+    }
+
+
+# ----------- Table services of one opened table, as the front door offers them: ``table.services``
 
 #: The settings of every service, whose options are shown and checked.
 _SETTINGS = (

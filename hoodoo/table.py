@@ -17,7 +17,28 @@ from typing import Self
 
 import pyarrow as pa
 
-from hoodoo.assembly import (
+from filegroups.index.bucket_properties import (
+    adopt_buckets,
+    adopt_rows_elsewhere,
+    keeps_buckets,
+    refuse_other_buckets,
+)
+from filegroups.keys.bucketing import BucketRules
+from filegroups.reading.read import Filter, ReadSet, known_schema
+from filegroups.settings.settings import FailedWritesPolicy, WriteSettings
+from filegroups.settings.unsupported import (
+    UNSUPPORTED_READS,
+    UNSUPPORTED_SERVICES,
+    refuse_unsupported,
+)
+from filegroups.table import Table as CoreTable
+from filegroups.table import TableSnapshot, TimelineEntry, refuse_unwritable
+from filegroups.writing.bucket_ownership import writes_where
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import Workload
+from filegroups.writing.write import Receipt, WritePlan, rehearse
+from hoodoo.committer.client import Grouping, grouping_of
+from hoodoo.factory import (
     Layers,
     assemble,
     bucket_rules,
@@ -29,46 +50,22 @@ from hoodoo.assembly import (
     properties_of_table,
     refuse_other_name,
 )
-from hoodoo.committing.client import Grouping, grouping_of
-from hoodoo.deleting import delete_found
-from hoodoo.given_up import remembered
-from hoodoo.going_back import GoingBack
-from hoodoo.incoming import Operation, as_arrow, named_partitions, refuse_other_types
+from hoodoo.inputs import Operation, as_arrow, named_partitions, refuse_other_types
+from hoodoo.inspect.rejected_writes import remembered
 from hoodoo.key_repair import KeyRepair, repair_keys
-from hoodoo.registering import join_writers, leave_writers
+from hoodoo.recovery import GoingBack, delete_found
 from hoodoo.services import Services, tell_ignored
+from hoodoo.writer_registration import join_writers, leave_writers
+from timeline.commit.conflict_report import RefusalReport
 from timeline.errors import InvalidInputError
-from timeline.index.adoption import (
-    adopt_buckets,
-    adopt_rows_elsewhere,
-    keeps_buckets,
-    refuse_other_buckets,
-)
-from timeline.index.own_buckets import writes_where
-from timeline.model.file_group import FileSlice
-from timeline.model.moments import Moment
-from timeline.model.operations import WriteOperation
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import FileSlice
 from timeline.model.table_config import TableConfig
-from timeline.ports.events import EventSink
+from timeline.model.time_arguments import Moment
+from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
-from timeline.properties.settings import FailedWritesPolicy, WriteSettings
-from timeline.properties.unsupported import (
-    UNSUPPORTED_READS,
-    UNSUPPORTED_SERVICES,
-    refuse_unsupported,
-)
-from timeline.publishing.refusal import RefusalReport
-from timeline.reading.read import Filter, known_schema
-from timeline.reading.read_set import ReadSet
-from timeline.reading.snapshot import Snapshot
-from timeline.rules.bucketing import BucketRules
-from timeline.table import Table as CoreTable
-from timeline.table import TableSnapshot, TimelineEntry, refuse_unwritable
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.rehearsal import rehearse
-from timeline.writing.workload import Workload
-from timeline.writing.write import Receipt, WritePlan
+from timeline.snapshot import Snapshot
 
 __all__ = ["Table"]
 
@@ -295,7 +292,7 @@ class Table(GoingBack):
         Replace rows by key, insert what is new; or change some columns of rows that are there.
 
         Args:
-            data: Rows; see ``hoodoo.incoming.as_arrow``.
+            data: Rows; see ``hoodoo.inputs.as_arrow``.
             batch_id: Makes a repeated call return the first receipt (BATCH-1).
             partial: Records keep the columns that the rows lack. Rows bring key, partition and
                 ordering fields and the columns to change. A merge-on-read table gets log
@@ -370,7 +367,7 @@ class Table(GoingBack):
         Replace every partition the rows belong to; without rows none.
 
         Args:
-            data: Rows; see ``hoodoo.incoming.as_arrow``.
+            data: Rows; see ``hoodoo.inputs.as_arrow``.
             partitions: Replace these partition paths, also those that no row belongs to. Rows
                 of others are refused.
             batch_id: As of ``upsert``.

@@ -9,7 +9,7 @@ provider read ``client.py`` and ``hookspecs.py``, and subclass ``testing/suite.p
 from __future__ import annotations
 
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
-from lockproviders.client import Holding, LockClient
+from lockproviders.client import Holding, LockClient, describe_owner
 from lockproviders.doctor import LockCheck, LockExamination, examine
 from lockproviders.hookspecs import (
     LockCapabilities,
@@ -18,7 +18,6 @@ from lockproviders.hookspecs import (
     hookimpl,
 )
 from lockproviders.lease import HeldLease
-from lockproviders.owner import describe_owner
 from lockproviders.registry import ProviderRegistry, build_lock
 from lockproviders.settings import LOCK_OPTIONS, LockSettings, default_provider
 

@@ -22,19 +22,18 @@ from lockproviders.client import (
     Holding,
     LockClient,
     OutlastingHolding,
+    OwnerNote,
     QueueingLockClient,
     QueuePlace,
     SharedHolding,
     SharingLockClient,
+    describe_owner,
+    note_owner,
 )
 from lockproviders.lease import HeldLease, LeaseTerms
-from lockproviders.owner import OwnerNote, describe_owner, note_owner
 from timeline.errors import LockTimeoutError, UnavailableError
-from timeline.ports.clock import Clock
-from timeline.ports.events import EventSink
-from timeline.ports.executor import Executor
-from timeline.ports.ids import Ids
 from timeline.ports.lock import Sharing
+from timeline.ports.ports import Clock, EventSink, Executor, Ids
 
 __all__ = ["LockPorts", "ProviderLock", "WaitBudget"]
 

@@ -24,11 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timeline.errors import HoodooError
-from timeline.model.times import told_ms
-from timeline.ports.clock import Clock
-from timeline.ports.events import EventSink
-from timeline.ports.executor import Executor, Ticker
-from timeline.ports.ids import Ids
+from timeline.model.instant_time import told_ms
+from timeline.ports.ports import Clock, EventSink, Executor, Ids, Ticker
 from timeline.ports.storage import ObjectMissingError, Storage
 
 __all__ = ["AUDIT_FOLDER", "AuditTrail", "AuditedHolding", "note_break", "read_audit"]

@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockproviders.acquire import ProviderLock
-from lockproviders.client import ClockedLockClient, Holding
+from lockproviders.client import ClockedLockClient, Holding, describe_owner, note_owner
 from lockproviders.lease import HeldLease
-from lockproviders.owner import describe_owner, note_owner
 from timeline.errors import FencedError, HoodooError, LockTimeoutError, UnavailableError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 from timeline.ports.storage import Storage
 
 __all__ = ["LockCheck", "LockExamination", "examine"]

@@ -37,7 +37,7 @@ from timeline.errors import (
     StorageUnavailableError,
     UnsafeSetupError,
 )
-from timeline.ports.clock import Clock
+from timeline.ports.ports import Clock
 
 __all__ = ["ENTRY", "FlockClient"]
 

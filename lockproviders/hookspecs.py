@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import pluggy
 
 from lockproviders.client import LockClient
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 from timeline.properties.options import Option
 
 __all__ = [

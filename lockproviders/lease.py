@@ -20,10 +20,7 @@ from typing import Self
 
 from lockproviders.client import Holding
 from timeline.errors import FencedError, LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
-from timeline.ports.events import EventSink
-from timeline.ports.executor import Executor, Ticker
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, EventSink, Executor, Ids, Ticker
 
 __all__ = ["HeldLease", "LeaseTerms"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tableservices.cleaning.execute import clean
-from tableservices.cleaning.memory import CleanMemory
+from tableservices.cleaning.execute import CleanMemory, clean
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.context import TableContext
-from timeline.model.times import InstantTime
+from timeline.model.instant_time import InstantTime
 
 __all__ = ["CleaningService", "ServiceReceipt", "TableService"]
 

@@ -1,56 +1,332 @@
 """
-Upgrade of a table from version 6 or 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1.3).
+The timeline of a version 6 table in the layout of versions 8 and 9 (fmt 2.2, 11.2).
 
-Between 8 and 9 only ``hoodie.properties`` differs, in how it says that records merge; version
-6 has another timeline, too. Nothing may be in the making while it changes: no pending
-instant, no live writer, and of a merge-on-read table no slice with logs, which another rule
-would merge differently: they are merged first, as Java does, those of version 8 by a compaction
-like any other. A writer that opened the table before is refused when it publishes.
+The new files are made in their own folder, where version 6 does not look, before the
+properties say that they count; the old ones are deleted after it. So a crash leaves a whole
+table of one version or the other, and the upgrade is begun anew.
 
-One thing is not as Java does it: a table of version 6 without a merge mode keeps the one its
-payload means, where Java says event time whenever there is an ordering field (fmt 11.2).
+Completion times are those of Java Hudi, the ages of the old files, where they can be true:
+after the instant's request and not after the next one's. A copied table has files of any
+age; there an instant completes a millisecond after it was requested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 
-from tableservices.upgrade_logs import begun_merge, compact_logs, logged_slices, merge_logs
-from tableservices.upgrade_timeline import delete_old_timeline, write_new_timeline
-from timeline.active import ActiveTimeline
+from filegroups.files.parquet import read_footer
+from filegroups.files.slice_reader import assert_base_fits, assert_logs_fit
+from filegroups.reading.read import plan_scan, view_of
+from filegroups.settings.key_settings import key_spec_of
+from filegroups.settings.settings import WriteSettings
+from filegroups.supported import refuse_unwritable
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.key_encoding import forms_of
+from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.compaction.execute import (
+    execute_compaction,
+    merge_slices,
+    plan_compaction,
+    tasks_of,
+)
+from tableservices.compaction.plan import compaction_plan, operations_of, read_slices
+from tableservices.compaction.settings import CompactionSettings, CompactionStrategy
+from tableservices.plan_execution import read_requested
+from tableservices.schedule_plan import schedule
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.commit_body import decode_legacy_commit, encode_legacy_commit
+from timeline.codecs.instant_avro import (
+    decode_compaction_plan,
+    encode_commit,
+    encode_compaction_plan,
+)
+from timeline.commit.markers import delete_markers
+from timeline.commit.state import look
 from timeline.context import TableContext
 from timeline.errors import (
     InvalidInputError,
+    ServiceConflictError,
     StorageUnavailableError,
     TableConfigConflictError,
     UnsupportedTableError,
 )
-from timeline.files.parquet import read_footer
-from timeline.files.slice_reader import assert_base_fits, assert_logs_fit
-from timeline.model.file_group import FileSlice
+from timeline.layout import HOODIE, TIMELINE, timeline_path
+from timeline.model.file_names import (
+    FileSlice,
+    instant_file_name,
+    parse_instant_name,
+    pending_file_names,
+)
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.merge_definition import version_9_merging
 from timeline.model.table_config import TableConfig
-from timeline.model.times import WallMs, instant_time
 from timeline.ports.lock import Lease
-from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.key_settings import key_spec_of
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.properties_file import (
     load_config,
     metadata_table_off,
     switch_metadata_table_off,
     update_properties,
 )
-from timeline.properties.settings import WriteSettings
-from timeline.publishing.look import look
-from timeline.readable import refuse_unwritable
-from timeline.reading.read import plan_scan, view_of
-from timeline.reading.snapshot import Snapshot
-from timeline.registry import refuse_beside_writers
-from timeline.writing.key_encoding import forms_of
-from timeline.writing.placing import FileRules
+from timeline.rules.instant_times import Residue, next_instant_time
+from timeline.snapshot import Snapshot
+from timeline.writer_registry import refuse_beside_writers
 
-__all__ = ["NEWEST_VERSION", "Upgrade", "plan_upgrade", "upgrade"]
+__all__ = [
+    "NEWEST_VERSION",
+    "Upgrade",
+    "begun_merge",
+    "compact_logs",
+    "delete_old_timeline",
+    "logged_slices",
+    "merge_logs",
+    "plan_upgrade",
+    "upgrade",
+    "write_new_timeline",
+]
+
+_COMMITS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+def write_new_timeline(context: TableContext) -> int:
+    """
+    Make every instant's files in the new layout, active and archived; returns how many.
+
+    Outside: 1 delete, 1 list, 1 get and 1 put per file; for the archive 1 get per file and a few puts.
+    """
+    storage = context.world.storage
+    storage.delete_folder(TIMELINE)  # of a try that was cut off; the old timeline went on since
+    made = 0
+    for name, data in _converted(context):
+        storage.write(timeline_path(name), data, durable=True)
+        made += 1
+    archived = context.history.instants(times_only=False)
+    if archived:
+        add_to_history(storage, archived)
+    return made
+
+
+def _converted(context: TableContext) -> Iterator[tuple[str, bytes]]:
+    read = context.world.storage.read
+    active = context.active()
+    completions = _completions(context, active.instants)
+    for instant in active.instants:
+        old = instant_file_name(instant)
+        new = replace(
+            instant,
+            completion_time=completions[instant.requested_time, instant.action],
+            legacy=False,
+        )
+        path = f"{HOODIE}/{old}"
+        yield instant_file_name(new), _content(read(path), instant.action, path)
+        for name in _pending_names(instant):
+            if name in active.file_names:
+                path = f"{HOODIE}/{name}"
+                inflight = name.endswith("inflight")
+                action = instant.action if inflight else Action.CLEAN  # plans are Avro already
+                yield name, _content(read(path), action, path)
+
+
+def _pending_names(instant: Instant) -> Iterator[str]:
+    """Names that its pending states may have; those of a compaction tell that it is one."""
+    for action in Action:
+        if action.completes_as is instant.action:
+            yield from pending_file_names(action, instant.requested_time)
+
+
+def _content(data: bytes, action: Action, path: str) -> bytes:
+    """What the file holds in the new layout: commits are JSON in the old one, all else is alike."""
+    if not data or action not in _COMMITS:
+        return data
+    metadata = decode_legacy_commit(data, path=path)
+    if action is Action.REPLACECOMMIT:
+        replaced = metadata.partition_to_replace_file_ids or {}
+        return encode_commit(replace(metadata, partition_to_replace_file_ids=replaced))
+    return encode_commit(replace(metadata, partition_to_replace_file_ids=None))
+
+
+def _completions(
+    context: TableContext, instants: tuple[Instant, ...]
+) -> dict[tuple[InstantTime, Action], InstantTime]:
+    """By requested time and action, as a savepoint has the time of its commit."""
+    ages = {
+        entry.name: context.zone.instant_time(entry.modified_ms)
+        for entry in context.world.storage.list(HOODIE)
+        if not entry.is_folder
+    }
+    found: dict[tuple[InstantTime, Action], InstantTime] = {}
+    following: InstantTime | None = None
+    for time, same in groupby(reversed(instants), key=lambda one: one.requested_time):
+        soonest = instant_time(WallMs(wall_ms(time) + 1))
+        for one in same:
+            aged = ages.get(instant_file_name(one), "")
+            possible = aged >= soonest and (following is None or aged < following)
+            found[time, one.action] = aged if possible else soonest
+        following = time
+    return found
+
+
+def delete_old_timeline(context: TableContext) -> None:
+    """Delete the instants' files of the old layout, once the properties name the new one."""
+    storage = context.world.storage
+    for name in storage.names(HOODIE):
+        if parse_instant_name(name) is not None:
+            storage.delete(f"{HOODIE}/{name}")
+
+
+# -------------------- The logs of a table, merged into base files before it is upgraded (fmt 11.2)
+#
+# Those of version 8 go by a compaction like any other, which the next upgrade goes on with.
+#
+# Version 6 names a log file after the base file below it, later versions after its writer
+# (fmt 5.1), so no slice that is still read may have logs when the table changes. Java Hudi
+# compacts them all first, and so does this module: by one compaction that is planned, carried
+# out and completed in the old layout. Wherever it is cut off the table is a sound one of version
+# 6, perhaps with a pending compaction; its own engine can carry that out, and the next upgrade
+# goes on with it.
+
+#: In the extra metadata of a plan: an upgrade made it, and the next one may carry it out.
+_OF_UPGRADE = "hoodoo.upgrade"
+_EVERY_LOG = CompactionSettings(strategy=CompactionStrategy.UNBOUNDED)
+
+
+def logged_slices(context: TableContext, snapshot: Snapshot) -> list[FileSlice]:
+    """The slices of a snapshot that are read with logs. Outside: 1 list a partition."""
+    return [one for one in view_of(context, snapshot).latest_slices() if one.log_files]
+
+
+def begun_merge(context: TableContext, active: ActiveTimeline) -> Instant | None:
+    """
+    The compaction of an upgrade that was cut off. Outside: 1 get per pending compaction.
+
+    Raises:
+        CorruptTableError: A plan is damaged.
+    """
+    for instant in active.pending:
+        if instant.action is Action.COMPACTION:
+            data, path = read_requested(context, instant)
+            plan = decode_compaction_plan(data, path=path)
+            if _OF_UPGRADE in (plan.extra_metadata or {}):
+                return instant
+    return None
+
+
+def compact_logs(context: TableContext, files: FileRules) -> None:
+    """
+    Compact every slice of a version 8 table that has logs. Calls outside: as a compaction's.
+
+    Raises:
+        ServiceConflictError: Another executor is at it.
+        Others: As ``schedule_compaction`` and ``execute_compaction``.
+    """
+
+    def build(snapshot: Snapshot) -> bytes | None:
+        plan = plan_compaction(context, snapshot, _EVERY_LOG, files)
+        if plan is None:
+            return None
+        return encode_compaction_plan(replace(plan, extra_metadata={_OF_UPGRADE: "8"}))
+
+    begun = begun_merge(context, context.active())
+    if begun is not None:
+        _execute(context, begun, files)
+    planned = schedule(context, Action.COMPACTION, build)
+    if planned is not None:
+        _execute(context, planned, files)
+
+
+def _execute(context: TableContext, planned: Instant, files: FileRules) -> None:
+    if execute_compaction(context, planned, files) is None:
+        raise ServiceConflictError(
+            "another executor carries this compaction out; upgrade again when it has: "
+            f"{planned.requested_time}",
+            kind="plan_claimed",
+            requested_time=planned.requested_time,
+        )
+
+
+def merge_logs(context: TableContext, files: FileRules) -> None:
+    """
+    Merge every slice with logs into its next base file; a merge that was begun comes first.
+
+    Holds one file group in memory for each thread of the executor. Call it with the lock held
+    and nothing else pending.
+
+    Outside: 2 lists a partition, 1 get, 1 put (the plan), 1 create (inflight), those of
+    ``compact_file_group`` for each slice, 1 create (completed), 1 delete.
+
+    Raises:
+        UnsupportedTableError: Its rows cannot be merged here; nothing was written.
+        CorruptTableError, MissingFileError: A file is damaged or gone.
+        ClockRefusedError: The newest instant lies too far ahead of this clock.
+        StorageUnavailableError: The storage failed; upgrade again.
+    """
+    begun = begun_merge(context, context.active())
+    if begun is not None:
+        _carry_out(context, begun, files)  # the engine of the table may have written on top
+    planned = _planned(context, files)
+    if planned is not None:
+        _carry_out(context, planned, files)
+
+
+def _planned(context: TableContext, files: FileRules) -> Instant | None:
+    snapshot = context.snapshot()
+    slices = logged_slices(context, snapshot)
+    if not slices:
+        return None
+    now = WallMs(context.world.clock.now_ms())
+    planned = Instant(
+        action=Action.COMPACTION,
+        requested_time=next_instant_time(
+            now,
+            snapshot.active.newest_time,
+            Residue.SLOT_REQUESTED,
+            limits=context.limits.skew,
+            zone=context.zone,
+        ),
+        state=State.REQUESTED,
+    )
+    tasks_of(context, snapshot, planned, slices, files)  # refuses what a plan would be stuck at
+    operations = operations_of(slices, (), new_file_bytes=files.sizes.file_bytes_max)
+    plan = replace(compaction_plan(operations), extra_metadata={_OF_UPGRADE: "6"})
+    context.world.storage.write(
+        context.instant_path(instant_file_name(planned)), encode_compaction_plan(plan), durable=True
+    )
+    return planned
+
+
+def _carry_out(context: TableContext, planned: Instant, files: FileRules) -> None:
+    metadata = merge_slices(context, planned, read_slices(context, planned), files)
+    done = Instant(
+        action=Action.COMMIT,
+        requested_time=planned.requested_time,
+        state=State.COMPLETED,
+        completion_time=planned.requested_time,
+        legacy=True,
+    )
+    storage = context.world.storage
+    path = context.instant_path(instant_file_name(done))
+    with suppress(ObjectExistsError):  # another executor's files hold the same rows
+        storage.create(path, encode_legacy_commit(metadata))
+    delete_markers(storage, planned.requested_time)
+    context.world.events.emit(
+        "upgrade.logs_merged", rt=planned.requested_time, file_groups=metadata.total_files
+    )
+
+
+# ------------- Upgrade of a table from version 6 or 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1.3)
+#
+# Between 8 and 9 only ``hoodie.properties`` differs, in how it says that records merge; version
+# 6 has another timeline, too. Nothing may be in the making while it changes: no pending
+# instant, no live writer, and of a merge-on-read table no slice with logs, which another rule
+# would merge differently: they are merged first, as Java does, those of version 8 by a compaction
+# like any other. A writer that opened the table before is refused when it publishes.
+#
+# One thing is not as Java does it: a table of version 6 without a merge mode keeps the one its
+# payload means, where Java says event time whenever there is an ordering field (fmt 11.2).
 
 NEWEST_VERSION = 9
 

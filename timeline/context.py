@@ -1,7 +1,7 @@
 """
 One opened table as every path sees it: ports, configuration, chain and limits in one value.
 
-Made once per open by ``timeline.table`` (or by a test over simulated ports); paths receive
+Made once per open by ``filegroups.table`` (or by a test over simulated ports); paths receive
 it as their first argument and keep nothing themselves.
 """
 
@@ -12,47 +12,44 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from timeline.active import ActiveTimeline, TimelineReader
-from timeline.codecs.identity import TableFacts, decode_facts, encode_facts
+from timeline.active_timeline import ActiveTimeline, TimelineReader
+from timeline.archived import History
+from timeline.codecs.properties import TableFacts, decode_facts, encode_facts
+from timeline.commit_log import SlotChain
 from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
     UnsafeSetupError,
 )
-from timeline.history import History
-from timeline.low_water_mark import Pin
-from timeline.model.moments import Moment, instant_named
-from timeline.model.operations import ConcurrencyMode
-from timeline.model.sealing import NO_SEALS, Sealing
-from timeline.model.table_config import TableConfig
-from timeline.model.times import InstantTime
-from timeline.model.zones import LOCAL, UTC_ZONE, TimelineZone
-from timeline.places import (
+from timeline.heartbeat import HeartbeatLimits
+from timeline.layout import (
     PROPERTIES,
     PROPERTIES_BACKUP,
     TABLE_FACTS,
     legacy_archive,
     timeline_folder,
 )
+from timeline.low_water_mark import Pin
+from timeline.model.commit_metadata import ConcurrencyMode
+from timeline.model.instant_time import LOCAL, UTC_ZONE, InstantTime, TimelineZone
+from timeline.model.slot import NO_SEALS, Sealing
+from timeline.model.table_config import TableConfig
+from timeline.model.time_arguments import Moment, instant_named
+from timeline.ports.ports import World
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,
     Storage,
 )
-from timeline.ports.world import World
-from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters, PublishLock
-from timeline.reading.snapshot import CommitReader, Snapshot
-from timeline.reading.withdrawal import ended_times
+from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters, PublishLock
+from timeline.restored_away import ended_times
+from timeline.rules.conflicts import SIMPLE, ConflictStrategy
+from timeline.rules.file_slices import Slicing
+from timeline.rules.instant_times import MomentTexts, SkewLimits
 from timeline.rules.isolation import Isolation
-from timeline.rules.liveness import HeartbeatLimits
-from timeline.rules.moment_texts import MomentTexts
-from timeline.rules.pacing import Pace
-from timeline.rules.retry import RetryBudget
-from timeline.rules.slicing import Slicing
-from timeline.rules.strategies import SIMPLE, ConflictStrategy
-from timeline.rules.succession import SkewLimits
-from timeline.slots import SlotChain
+from timeline.rules.retry import Pace, RetryBudget
+from timeline.snapshot import CommitReader, Snapshot
 
 __all__ = [
     "GLANCE_MS",

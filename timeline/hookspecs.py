@@ -25,7 +25,7 @@ from collections.abc import Iterable
 import pluggy
 
 from timeline.ports.merger import RecordMerger
-from timeline.rules.strategies import ConflictStrategy
+from timeline.rules.conflicts import ConflictStrategy
 
 __all__ = ["conflict_strategies", "hookimpl", "record_mergers"]
 

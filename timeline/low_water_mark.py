@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import UNSETTLED_MAX
-from timeline.model.times import InstantTime
 
 __all__ = ["Pin"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError
-from timeline.model.paths import join
-from timeline.model.times import InstantTime
+from timeline.model.file_names import join
+from timeline.model.instant_time import InstantTime
 from timeline.ports.storage import ObjectMissingError, Stats, Storage
 
 __all__ = [

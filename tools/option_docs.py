@@ -10,22 +10,21 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from filegroups.settings.key_options import TIME_OPTIONS
+from filegroups.settings.key_support import effect_of
+from filegroups.settings.known_keys import hudi_keys
+from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
 from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
-from lockproviders.registry import provider_options
+from lockproviders.registry import SLOT_OPTIONS, provider_options
 from lockproviders.settings import LOCK_OPTIONS
-from lockproviders.slot_stores import SLOT_OPTIONS
 from tableservices.archiving.settings import ARCHIVING_OPTIONS
 from tableservices.cleaning.settings import CLEANING_OPTIONS
 from tableservices.clustering.settings import CLUSTERING_OPTIONS
 from tableservices.compaction.settings import COMPACTION_OPTIONS
-from tableservices.logcompaction.settings import LOG_COMPACTION_OPTIONS
+from tableservices.logcompaction.plan import LOG_COMPACTION_OPTIONS
 from tableservices.ttl.settings import TTL_OPTIONS
-from tableservices.worker_settings import WORKER_OPTIONS
-from timeline.properties.effects import effect_of
-from timeline.properties.key_options import TIME_OPTIONS
-from timeline.properties.known_keys import hudi_keys
-from timeline.properties.option_table import READ_OPTIONS, WRITE_OPTIONS
+from tableservices.worker import WORKER_OPTIONS
 from timeline.properties.options import Option
 from timeline.storage.object_client import STORAGE_OPTIONS
 

@@ -28,10 +28,10 @@ if __name__ == "__main__":
 import hoodoo
 from benchmarks.farstore.client import BUCKET, HOST, s3_options
 from benchmarks.farstore.server import Connection, Store
-from hoodoo.assembly import Layers, assemble, limits_of, properties_of_table
+from filegroups.table import Table as CoreTable
+from hoodoo.factory import Layers, assemble, limits_of, properties_of_table
 from hoodoo.table import Table
-from timeline.machine import NullEvents, SystemClock, ThreadExecutor
-from timeline.table import Table as CoreTable
+from timeline.system import NullEvents, SystemClock, ThreadExecutor
 
 ROUND_MS = 60
 START_MS = 1_900_000_000_000  # later than whatever made the table

@@ -22,7 +22,7 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.registry import ProviderRegistry
 from lockproviders.settings import LockSettings
 from timeline.errors import LockTimeoutError
-from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor
 
 ANSWER_SECONDS_MAX = 120.0
 COLD_TIMES = 5

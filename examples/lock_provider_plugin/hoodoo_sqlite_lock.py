@@ -13,8 +13,7 @@ from contextlib import closing, contextmanager
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
 from timeline.errors import LeaseLostError, SettingError, StorageUnavailableError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 from timeline.properties.options import Option
 
 __all__ = ["ENTRY", "SqliteClient", "lock_provider_entries"]

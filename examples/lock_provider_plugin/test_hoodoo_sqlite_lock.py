@@ -11,7 +11,7 @@ from hoodoo_sqlite_lock import ENTRY, SqliteClient
 
 from lockproviders.client import LockClient
 from lockproviders.testing import LockProviderSuite
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 
 class TestSqliteLock(LockProviderSuite):

@@ -17,15 +17,13 @@ import click
 from hoodoo.cli.committer import committer
 from hoodoo.cli.config import config
 from hoodoo.cli.demo import demo
-from hoodoo.cli.exits import ERROR, INTERRUPTED, exit_code
 from hoodoo.cli.explain import explain
-from hoodoo.cli.files import files
-from hoodoo.cli.invocation import Invocation
+from hoodoo.cli.input_files import files
+from hoodoo.cli.invocation import ERROR, INTERRUPTED, Invocation, exit_code
 from hoodoo.cli.locks import locks
 from hoodoo.cli.printing import Output, Printer
 from hoodoo.cli.read import read
-from hoodoo.cli.rollback import restore, rollback
-from hoodoo.cli.savepoint import savepoint
+from hoodoo.cli.recovery import restore, rollback, savepoint
 from hoodoo.cli.services import services
 from hoodoo.cli.table import table
 from hoodoo.cli.timeline import timeline

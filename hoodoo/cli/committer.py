@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
+from filegroups.settings.option_table import WRITE_OPTIONS
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.cli.service_reports import import_all, tell_events, tell_health
-from hoodoo.committing.service import Committer, CommitterReport, served_table
-from hoodoo.committing.sockets import SocketListener
+from hoodoo.cli.services import import_all, tell_events, tell_health
+from hoodoo.committer.server import Committer, CommitterReport, served_table
+from hoodoo.committer.sockets import SocketListener
 from tableservices.worker import StopFlag
 from timeline.errors import SettingError
-from timeline.ports.clock import Clock
-from timeline.properties.option_table import WRITE_OPTIONS
+from timeline.ports.ports import Clock
 
 __all__ = ["committer"]
 

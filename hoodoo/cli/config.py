@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hoodoo.assembly import operation_of, plan_of, properties_of_table
-from hoodoo.cli.exits import PROBLEMS_FOUND
-from hoodoo.cli.invocation import Invocation, reading
+from filegroups.settings.writer_agreement import agreement_of
+from filegroups.writing.bucket_ownership import writes_where
+from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
 from hoodoo.configuration import (
     EffectiveValue,
     Problem,
@@ -15,14 +15,13 @@ from hoodoo.configuration import (
     describe,
     problem_of,
 )
+from hoodoo.factory import operation_of, plan_of, properties_of_table
 from hoodoo.services import service_options, services_of
-from hoodoo.shared_lock import refuse_unshared_lock
+from hoodoo.writer_registration import refuse_unshared_lock
 from lockproviders.registry import registry_for
 from timeline.errors import HoodooError, SettingError
-from timeline.index.own_buckets import writes_where
-from timeline.properties.agreement import agreement_of
 from timeline.properties.options import DEFAULT_LAYER, PropertySet
-from timeline.registry import refuse_disagreement
+from timeline.writer_registry import refuse_disagreement
 
 __all__ = ["config"]
 

@@ -12,10 +12,9 @@ from typing import NoReturn
 
 import click
 
-from hoodoo.cli.exits import PROBLEMS_FOUND
-from hoodoo.cli.invocation import Invocation, reading
+from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
 from hoodoo.cli.timeline import print_accounts
-from hoodoo.demo.play import Outcome, Settings, as_document, perform
+from hoodoo.demo.run import Outcome, Settings, as_document, perform
 from timeline.errors import MissingExtraError
 
 __all__ = ["demo"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import click
 
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.contention import contention_of
-from hoodoo.explain import explain_instant
-from timeline.publishing.refusal import KINDS
+from hoodoo.inspect.contention import contention_of
+from hoodoo.inspect.instants import explain_instant
+from timeline.commit.conflict_report import KINDS
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
     BY_STRATEGY,

@@ -1,24 +1,72 @@
-"""What every command has in common: where settings come from, how results are written."""
+"""
+Exit codes: what a script may rely on, in one place.
+
+Sorted by what the caller does next, like the errors they come from.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
-from hoodoo.assembly import Layers
+from filegroups.writing.write import Receipt
 from hoodoo.cli.printing import Output, Printer
+from hoodoo.factory import Layers
 from hoodoo.table import Table
-from timeline.errors import InvalidInputError
-from timeline.machine import FanOut, LoggingEvents
-from timeline.ports.events import EventSink, Value
+from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Reaction
+from timeline.ports.ports import EventSink, Value
+from timeline.rules.retry import Redo
+from timeline.system import FanOut, LoggingEvents
 
-__all__ = ["Invocation", "changing", "reading"]
+__all__ = [
+    "DONE",
+    "ERROR",
+    "INTERRUPTED",
+    "LOCK_NOT_OBTAINED",
+    "OUTCOME_UNKNOWN",
+    "PROBLEMS_FOUND",
+    "REFUSED",
+    "USAGE",
+    "Invocation",
+    "changing",
+    "exit_code",
+    "nothing_done",
+    "reading",
+    "receipt_document",
+    "shown_progress",
+]
+
+DONE: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+LOCK_NOT_OBTAINED: Final = 4
+PROBLEMS_FOUND: Final = 5
+OUTCOME_UNKNOWN: Final = 6
+INTERRUPTED: Final = 130  # as a shell reports SIGINT
+
+
+def exit_code(error: HoodooError) -> int:
+    """The exit code of an error."""
+    if error.reaction is Reaction.REDO:
+        return REFUSED
+    if error.reaction is Reaction.ASK:
+        return OUTCOME_UNKNOWN
+    if isinstance(error, LockTimeoutError):
+        return LOCK_NOT_OBTAINED
+    return ERROR
+
+
+# ------------- What every command has in common: where settings come from, how results are written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +195,81 @@ def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
         default=None,
         help="Default: table on a terminal, else ndjson for rows and json for the rest.",
     )(command)
+
+
+# --------------------- The progress of long work as a bar, for a person who watches standard error
+
+
+class _Bar:
+    """An event sink that moves the bar; the work is one round of one service at a time."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._task: TaskID = shown.add_task("file groups", total=None, visible=False)
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        if name != "service.progress":
+            return
+        done, total = fields["done"], fields["of"]
+        if isinstance(done, int) and isinstance(total, int):
+            self._shown.update(self._task, total=total, completed=done, visible=done < total)
+
+
+@contextmanager
+def shown_progress(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
+    """Who else hears the events of a table while it is worked on; nobody without a watcher."""
+    if not (invocation.printer.tells and sys.stderr.isatty()):
+        yield ()
+        return
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        yield (_Bar(shown),)
+
+
+# ------------------------ Receipts as documents: what a command that changed something says it did
+
+
+def receipt_document(receipt: Receipt) -> dict[str, Any]:
+    """The promised shape; what had to be done again and why is added when there was anything."""
+    document: dict[str, Any] = {
+        "action": receipt.action,
+        "operation": receipt.operation,
+        "requested_time": receipt.requested_time,
+        "completion_time": receipt.completion_time,
+        "attempts": receipt.attempts,
+        "rows_inserted": receipt.rows_inserted,
+        "rows_updated": receipt.rows_updated,
+        "rows_deleted": receipt.rows_deleted,
+        "files_written": receipt.files_written,
+        "bytes_written": receipt.bytes_written,
+    }
+    if receipt.redone != Redo.NOTHING.value:
+        document["redone"] = receipt.redone
+        document["lost_slots"] = receipt.lost_slots
+    if receipt.refusals:
+        document["refusals"] = [report.as_document() for report in receipt.refusals]
+    if receipt.schema_changes:
+        document["schema_changes"] = [
+            {"column": one.column, "before": one.before, "after": one.after}
+            for one in receipt.schema_changes
+        ]
+    if receipt.group > 1:
+        document["group"] = receipt.group
+    if receipt.already_published:
+        document["already_published"] = True
+    return document
+
+
+def nothing_done(action: str, operation: str) -> dict[str, Any]:
+    """The same shape when there was nothing to do, or only a look was wanted."""
+    return {
+        "action": action,
+        "operation": operation,
+        "requested_time": None,
+        "completion_time": None,
+        "attempts": 0,
+        "rows_inserted": 0,
+        "rows_updated": 0,
+        "rows_deleted": 0,
+        "files_written": 0,
+        "bytes_written": 0,
+    }

@@ -20,9 +20,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from hoodoo.cli.escaping import compact_json, harmless, json_text
-from hoodoo.cli.row_json import json_lines, with_variants
-from hoodoo.cli.row_table import fit_rows
+from hoodoo.cli.rows import compact_json, fit_rows, harmless, json_lines, json_text, with_variants
 from timeline.errors import HoodooError
 
 __all__ = ["Output", "Printer"]

@@ -1,34 +1,246 @@
-"""``hoodoo services``: upkeep once, in two parts, or by a worker beside the writers."""
+"""What services did, as documents and lines, and how a worker fares."""
 
 from __future__ import annotations
 
+import json
+import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 
-from hoodoo.cli.exits import ERROR, exit_code
-from hoodoo.cli.invocation import Invocation, changing, reading
-from hoodoo.cli.progress import shown_progress
-from hoodoo.cli.receipts import nothing_done
-from hoodoo.cli.service_reports import WorkerTold, import_all, print_receipt, tell_events
-from hoodoo.executors import working_context
-from hoodoo.service_previews import preview
-from hoodoo.services import chosen_services, find_plan, planned_services_of, services_of
+from hoodoo.cli.invocation import (
+    ERROR,
+    Invocation,
+    changing,
+    exit_code,
+    nothing_done,
+    reading,
+    shown_progress,
+)
+from hoodoo.cli.printing import Printer
+from hoodoo.factory import working_context
+from hoodoo.services import chosen_services, find_plan, planned_services_of, preview, services_of
 from hoodoo.table import Table
+from tableservices.archiving.execute import ArchiveReceipt
+from tableservices.cleaning.execute import CleanReceipt
+from tableservices.clustering.execute import ClusteringReceipt
+from tableservices.compaction.execute import CompactionReceipt
+from tableservices.logcompaction.execute import LogCompactionReceipt
 from tableservices.planned_service import Part, PlannedService, run_plan, run_round
-from tableservices.scheduling import pending_plans
-from tableservices.service import TableService
-from tableservices.worker import Served, StopFlag, run_worker
-from tableservices.worker_settings import WORKER_OPTIONS, ServiceExecutor, WorkerSettings
-from timeline.errors import HoodooError
-from timeline.publishing.plan_ending import cancel as cancel_plan
+from tableservices.schedule_plan import pending_plans
+from tableservices.service import ServiceReceipt, TableService
+from tableservices.ttl.execute import TtlReceipt
+from tableservices.worker import (
+    WORKER_OPTIONS,
+    Failing,
+    Served,
+    ServiceExecutor,
+    StopFlag,
+    WorkerReport,
+    WorkerSettings,
+    run_worker,
+)
+from timeline.commit.cancel_plan import cancel as cancel_plan
+from timeline.errors import HoodooError, InvalidInputError
+from timeline.ports.ports import Clock
 
-__all__ = ["services"]
+__all__ = ["WorkerTold", "import_all", "print_receipt", "services", "tell_events", "tell_health"]
+
+
+def print_receipt(
+    printer: Printer,
+    service: str,
+    receipt: ServiceReceipt | None,
+    *,
+    table: str | None = None,
+) -> None:
+    """One run of one service; ``table`` is told where there are several."""
+    if printer.for_people:
+        where = "" if table is None else f"{table}: "
+        if receipt is None:
+            printer.line(f"{where}{service}: nothing to do")
+        else:
+            printer.line(f"{where}{service} {receipt.requested_time}: {receipt.text}")
+        return
+    document = _document(service, table)
+    if receipt is not None:
+        document["requested_time"] = receipt.requested_time
+        document["completion_time"] = receipt.completion_time
+        document["attempts"] = 1
+        document["text"] = receipt.text
+        document.update(_figures(receipt))
+    printer.document(document)
+
+
+def _document(service: str, table: str | None) -> dict[str, Any]:
+    document = nothing_done(service, service)
+    return document if table is None else {**document, "table": table}
+
+
+def _figures(receipt: ServiceReceipt) -> Mapping[str, object]:
+    """What a receipt counted, under the names of documents; nothing of a plug-in's."""
+    match receipt:
+        case CompactionReceipt():
+            return {
+                "file_groups": receipt.file_groups,
+                "files_written": receipt.file_groups,
+                "rows_written": receipt.rows_written,
+                "bytes_written": receipt.bytes_written,
+                "log_files_merged": receipt.log_files,
+                "log_bytes_merged": receipt.log_bytes,
+            }
+        case LogCompactionReceipt():
+            return {
+                "file_groups": receipt.file_groups,
+                "files_written": receipt.file_groups,
+                "bytes_written": receipt.bytes_written,
+                "log_files_merged": receipt.log_files,
+            }
+        case ClusteringReceipt():
+            return {
+                "file_groups": receipt.file_groups_replaced,
+                "files_written": receipt.files_written,
+                "rows_written": receipt.rows_written,
+                "bytes_written": receipt.bytes_written,
+                "groups_left_to_writers": receipt.groups_left_out,
+            }
+        case CleanReceipt():
+            return {"files_deleted": list(receipt.files)}
+        case ArchiveReceipt():
+            return {"instants_archived": receipt.instants, "slots_up_to": receipt.slots_up_to}
+        case TtlReceipt():
+            return {"partitions_deleted": list(receipt.partitions)}
+    return {}
+
+
+def tell_events() -> None:
+    """Events of this process on standard error, as lines of a log."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("hoodoo")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def import_all() -> None:
+    """
+    Import now what would be imported amid the work.
+
+    PyArrow takes pandas with the first list it is given. A signal that breaks a worker off amid
+    that import leaves half of it, and what is cleaned up behind it fails by that.
+    """
+    pa.array([])
+
+
+def tell_health(path: Path, document: Mapping[str, Any]) -> None:
+    """
+    Write a health file; replaced as a whole, so that whoever looks never reads half of it.
+
+    Raises:
+        InvalidInputError: It cannot be written there.
+    """
+    beside = path.with_name(path.name + ".new")
+    try:
+        beside.write_text(json.dumps(document), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise InvalidInputError(
+            "the health file cannot be written; name one in a folder that is there and may be "
+            f"written to: {path}: {error.strerror}",
+            kind="health_file",
+            path=str(path),
+        ) from error
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerTold:
+    """
+    Prints what a worker does and keeps its health file.
+
+    Args:
+        printer: Receipts and failures go there.
+        clock: For the times in the health file.
+        several: Whether tables must be told apart.
+        health: The file; None for none.
+    """
+
+    printer: Printer
+    clock: Clock
+    several: bool
+    health: Path | None
+    _report: WorkerReport = field(default_factory=WorkerReport)
+    _doing: dict[str, str] | None = None
+
+    def began(self, served: Served, service: TableService) -> None:
+        """As ``Watcher``."""
+        self._doing = {"table": _address(served), "service": service.name}
+        self._tell("at_work")
+
+    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None:
+        """As ``Watcher``."""
+        table = _address(served) if self.several else None
+        print_receipt(self.printer, service.name, receipt, table=table)
+
+    def failed(self, failing: Failing) -> None:
+        """As ``Watcher``."""
+        if self.printer.for_people:
+            self.printer.line(failing.text, style="red")
+            return
+        document = _document(failing.service, failing.table)
+        self.printer.document({**document, "error": _error(failing.error)})
+
+    def rested(self, report: WorkerReport) -> None:
+        """As ``Watcher``."""
+        self._report, self._doing = report, None
+        self._tell("resting")
+
+    def ended(self) -> None:
+        """The worker takes its leave."""
+        self._doing = None
+        self._tell("ended")
+
+    def _tell(self, state: str) -> None:
+        if self.health is None:
+            return
+        report = self._report
+        document = {
+            "state": state,
+            "at_ms": self.clock.now_ms(),
+            "doing": self._doing,
+            "rounds": report.rounds,
+            "receipts": report.receipts,
+            "failures": report.failures,
+            "failing": [
+                {"table": one.table, "service": one.service, **_error(one.error)}
+                for one in report.failing
+            ],
+        }
+        tell_health(self.health, document)
+
+
+def _address(served: Served) -> str:
+    return served.context.world.storage.base_uri
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    if isinstance(error, HoodooError):
+        return error.as_document()
+    return {
+        "kind": "unexpected",
+        "reaction": "report",
+        "message": f"{type(error).__name__}: {error}",
+    }
+
+
+# --------------- ``hoodoo services``: upkeep once, in two parts, or by a worker beside the writers
 
 
 @click.group()

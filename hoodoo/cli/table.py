@@ -11,22 +11,21 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from hoodoo.assembly import file_rules_of
+from filegroups.schema.schema import drop_meta, told_type
 from hoodoo.catalog import create_table, planned_table
-from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
-from hoodoo.cli.invocation import Invocation, changing, reading
-from hoodoo.moment_repair import repair_moments
+from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
+from hoodoo.factory import file_rules_of
 from hoodoo.table import Table
-from hoodoo.verify import Verification, verify_at
-from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
+from hoodoo.timestamp_repair import repair_moments
+from hoodoo.verify.verify import Verification, verify_at
+from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
-from timeline.model.schema import drop_meta, told_type
-from timeline.registry import adopt_copy, refuse_beside_writers
-from timeline.storage.folders import unavailable
-from timeline.undoing.ending_slots import end_slot, find_bad_slot
+from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
+from timeline.storage.folder_walker import unavailable
+from timeline.writer_registry import adopt_copy, refuse_beside_writers
 
 __all__ = ["table"]
 

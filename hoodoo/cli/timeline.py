@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hoodoo.account import Account, moment
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
-from hoodoo.explain import accounts_of
+from hoodoo.inspect.instant_summary import Account, moment
+from hoodoo.inspect.instants import accounts_of
 from hoodoo.table import Table
 
 __all__ = ["print_accounts", "timeline"]

@@ -7,26 +7,29 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from hoodoo.assembly import plan_of
+from filegroups.keys.keys import KeySpec, record_keys, validate_ordering
+from filegroups.reading.read import known_schema
+from filegroups.schema.schema import drop_meta, with_meta
+from filegroups.settings.settings import WriteSettings
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import Receipt, rehearse
+from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config
-from hoodoo.cli.exits import PROBLEMS_FOUND
 from hoodoo.cli.input_files import read_rows
-from hoodoo.cli.invocation import Invocation, changing
-from hoodoo.cli.receipts import nothing_done, receipt_document
-from hoodoo.cli.row_filter import parse_filter
-from hoodoo.deleting import key_columns
-from hoodoo.incoming import named_partitions, refuse_other_types
+from hoodoo.cli.invocation import (
+    PROBLEMS_FOUND,
+    Invocation,
+    changing,
+    nothing_done,
+    receipt_document,
+)
+from hoodoo.cli.read import parse_filter
+from hoodoo.factory import plan_of
+from hoodoo.inputs import named_partitions, refuse_other_types
+from hoodoo.recovery import key_columns
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
-from timeline.model.operations import WriteOperation
-from timeline.model.schema import drop_meta, with_meta
-from timeline.properties.settings import WriteSettings
-from timeline.reading.read import known_schema
-from timeline.rules.keys import KeySpec, record_keys, validate_ordering
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.rehearsal import rehearse
-from timeline.writing.write import Receipt
-from timeline.writing.write_schema import addressed
+from timeline.model.commit_metadata import WriteOperation
 
 __all__ = ["write"]
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import click
 
 from hoodoo.cli.invocation import Invocation, changing, reading
-from timeline.reading.reader_lease import registered_readers
-from timeline.registry import forget as forget_entry
-from timeline.registry import registered_writers
+from timeline.reader_lease import registered_readers
+from timeline.writer_registry import forget as forget_entry
+from timeline.writer_registry import registered_writers
 
 __all__ = ["writers"]
 

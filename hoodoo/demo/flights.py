@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from filegroups.keys.date_patterns import MONTH_NAMES
 from timeline.errors import MissingExtraError
-from timeline.rules.date_patterns import MONTH_NAMES
 
 __all__ = [
     "KEY_COLUMNS",

@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import hoodoo
+from filegroups.writing.write import Receipt
 from hoodoo.demo.flights import Batch, batches, corrections, load_flights
 from timeline.codecs.properties import parse_properties
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.writing.write import Receipt
 
 __all__ = ["BATCH_KEY", "main", "pairs_of"]
 
@@ -150,7 +150,7 @@ def _local(path: str) -> Write:
 def _spark(role: str, path: str, work: Path) -> Write:
     """Writing by a PySpark job."""
     import hoodoo.spark
-    from hoodoo.spark.local_session import local_session
+    from hoodoo.spark.executor import local_session
 
     spark = local_session(role)
 

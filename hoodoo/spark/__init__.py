@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hoodoo.spark.handle import SparkTable
-from hoodoo.spark.read_sets import reads
 from hoodoo.spark.session import install, last_receipt
+from hoodoo.spark.table import SparkTable
+from hoodoo.spark.write import reads
 
 __all__ = ["SparkTable", "install", "last_receipt", "reads", "table"]
 

@@ -22,15 +22,14 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from hoodoo.spark.leasing import HeldBatch, HeldTask
-from hoodoo.spark.loading import Load, ReadSlices, arrow_shape, plan_load
+from filegroups.settings.settings import ReadSettings
 from hoodoo.spark.options import layers_without_session, path_of
-from hoodoo.spark.schemas import spark_schema_of
+from hoodoo.spark.read import HeldBatch, HeldTask, Load, ReadSlices, arrow_shape, plan_load
+from hoodoo.spark.schema import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.moments import range_of
-from timeline.model.times import EARLIEST
-from timeline.properties.settings import ReadSettings
+from timeline.model.instant_time import EARLIEST
+from timeline.model.time_arguments import range_of
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]
 

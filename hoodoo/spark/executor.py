@@ -1,10 +1,4 @@
-"""
-Services over Spark: each file group's work in a task of the cluster.
-
-The same functions as the local executor runs, over ports that each task makes for itself;
-planning, claiming and publishing stay with the driver (PUB-2: when the job has ended, no
-task of it writes any more).
-"""
+"""A small Spark session on this machine, for examples: one core, a small heap, no web page."""
 
 from __future__ import annotations
 
@@ -14,17 +8,53 @@ from typing import Any, NoReturn, TypeVar
 
 from pyspark.sql import SparkSession
 
-from hoodoo.spark.carried import TaskFailedError, error_from_spark
+from hoodoo.spark.error_transport import TaskFailedError, error_from_spark
 from hoodoo.spark.options import reaching_storage
 from hoodoo.spark.session import install
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
-from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
-from timeline.ports.executor import Executor, Ticker
 from timeline.ports.lock import Sharing
-from timeline.ports.world import World
+from timeline.ports.ports import Executor, Ticker, World
+from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-__all__ = ["SparkExecutor", "session_of_this_process", "spark_executor"]
+__all__ = ["SparkExecutor", "local_session", "session_of_this_process", "spark_executor"]
+
+
+def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> Any:
+    """
+    Start a session with hoodoo installed.
+
+    Args:
+        application: Its name.
+        cores: Tasks at a time.
+        heap_mb: Heap of its JVM, MiB.
+    """
+    settings = {
+        "spark.driver.memory": f"{heap_mb}m",
+        # A short job ends before the better compiler pays: measured, half the processor time.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(application)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return install(spark)
+
+
+# ---------------------------- Services over Spark: each file group's work in a task of the cluster
+#
+# The same functions as the local executor runs, over ports that each task makes for itself;
+# planning, claiming and publishing stay with the driver (PUB-2: when the job has ended, no
+# task of it writes any more).
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hoodoo.assembly import Layers
-from lockproviders.slot_stores import SLOT_OPTIONS
+from filegroups.settings.known_keys import OWN_PREFIXES
+from hoodoo.factory import Layers
+from lockproviders.registry import SLOT_OPTIONS
 from timeline.errors import InvalidInputError
-from timeline.properties.known_keys import OWN_PREFIXES
 from timeline.properties.options import TABLE_LAYER, as_property_set
 from timeline.storage.object_client import is_storage_key
 

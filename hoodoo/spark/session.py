@@ -17,13 +17,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
+from filegroups.writing.write import Receipt
 from hoodoo.services import tell_ignored
-from hoodoo.spark.loading import load_dataframe
 from hoodoo.spark.options import layers_for, path_of, session_settings
-from hoodoo.spark.saving import save_dataframe
+from hoodoo.spark.read import load_dataframe
+from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
-from timeline.machine import LoggingEvents
-from timeline.writing.write import Receipt
+from timeline.system import LoggingEvents
 
 __all__ = ["install", "last_receipt", "serves"]
 

@@ -16,20 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from hoodoo.spark.carried import TaskFailedError, error_to_json
-from hoodoo.spark.schemas import carried_schema
-from lockproviders.slot_stores import decides_elsewhere
-from timeline.errors import HoodooError, UnavailableError
-from timeline.files.append import write_task
-from timeline.files.rewrite import FileGroupTask, stats_to_json
-from timeline.index import IndexedFile, MergedSlice
-from timeline.index.held import held_rows
-from timeline.model.casting import refuse_null_elements
-from timeline.model.operations import WriteOperation
-from timeline.model.schema import META_FIELDS, drop_meta, normalise
-from timeline.ports.storage import Storage
-from timeline.rules.bucketing import Shares
-from timeline.rules.keys import (
+from filegroups.files.append import write_task
+from filegroups.files.rewrite import FileGroupTask, stats_to_json
+from filegroups.index import IndexedFile, MergedSlice
+from filegroups.index.lookup import held_rows
+from filegroups.keys.bucketing import Shares
+from filegroups.keys.keys import (
     KeySpec,
     VirtualKeys,
     addresses,
@@ -37,12 +29,20 @@ from timeline.rules.keys import (
     partition_paths,
     validate_ordering,
 )
-from timeline.rules.log_merging import combine_incoming
-from timeline.rules.merge_rules import MergeRules
-from timeline.rules.ordering import ordering_column
-from timeline.storage.resolve import storage_for
-from timeline.storage.written import WrittenStorage
-from timeline.writing.workload import RowRules
+from filegroups.merge.log_merging import combine_incoming
+from filegroups.merge.ordering import ordering_column
+from filegroups.merge.rules import MergeRules
+from filegroups.schema.casting import refuse_null_elements
+from filegroups.schema.schema import META_FIELDS, drop_meta, normalise
+from filegroups.writing.workload import RowRules
+from hoodoo.spark.error_transport import TaskFailedError, error_to_json
+from hoodoo.spark.schema import carried_schema
+from lockproviders.registry import decides_elsewhere
+from timeline.errors import HoodooError, UnavailableError
+from timeline.model.commit_metadata import WriteOperation
+from timeline.ports.storage import Storage
+from timeline.storage.non_atomic import WrittenStorage
+from timeline.storage.open_storage import storage_for
 
 __all__ = [
     "ANSWERS",

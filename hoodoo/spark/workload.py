@@ -1,34 +1,44 @@
 """
-The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster.
+Giving each file group a number that Spark's shuffle sends where it is wanted.
 
-Only incoming rows and keys move between machines. Each task reads the base file of its
-file group itself, merges and writes by the same function as the local executor, and sends
-back one row with the write stats. See ``timeline.writing.workload.Workload`` for the contract.
+Spark places a row by the hash of a column, so file groups would meet by chance in one task
+while other cores idle. Numbers are chosen here such that their hash gives every task an
+equal share. If a Spark hashed differently, only the balance would suffer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 import pyarrow as pa
 from pyspark import StorageLevel
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from hoodoo.spark.carried import collect, error_from_rows
-from hoodoo.spark.everywhere import LEFT, NUMBER, one_row_a_key, with_whereabouts
-from hoodoo.spark.schemas import arrow_schema_of, spark_schema_of
-from hoodoo.spark.spreading import spread_targets
+from filegroups.files.rewrite import FileGroupTask, stats_from_json
+from filegroups.index import IndexedFile
+from filegroups.keys.bucketing import Shares
+from filegroups.keys.insert_buckets import Bucket
+from filegroups.merge.log_merging import LEAVES_COLUMN
+from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
+from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
+from filegroups.writing.workload import RowRules, WorkloadProfile
+from hoodoo.spark.error_transport import collect, error_from_rows
+from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.tasks import (
     ANSWERS,
     ERROR,
     KEY,
+    OLD_ORDER,
     ORDER,
     PARTITION,
     SHARE,
     TARGET,
+    CombineRows,
     NumberRows,
     PrepareRows,
     ReadKeys,
@@ -37,18 +47,129 @@ from hoodoo.spark.tasks import (
     prepared_schema,
 )
 from timeline.errors import InvariantError, UnsafeSetupError
-from timeline.files.rewrite import FileGroupTask, stats_from_json
-from timeline.index import IndexedFile
-from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.schema import TableSchema
-from timeline.ports.world import World
-from timeline.rules.bucketing import Shares
-from timeline.rules.leaving import LEAVES_COLUMN
-from timeline.rules.placement import Bucket
-from timeline.writing.workload import RowRules, WorkloadProfile
+from timeline.model.write_set import FileGroupId
+from timeline.ports.ports import World
 
-__all__ = ["SparkWorkload"]
+__all__ = ["LEFT", "NUMBER", "SparkWorkload", "one_row_a_key", "spread_targets", "with_whereabouts"]
+
+_MASK = 0xFFFFFFFF
+_SEED = 42
+
+
+def spread_targets(targets: int, partitions: int) -> list[int]:
+    """
+    Numbers for ``targets`` file groups, evenly over ``partitions`` shuffle partitions.
+
+    Returns:
+        One distinct number for each file group; the i-th is sent to partition i % partitions.
+    """
+    wanted: list[deque[int]] = [deque() for _ in range(partitions)]
+    shares = [len(range(place, targets, partitions)) for place in range(partitions)]
+    missing = sum(shares)
+    for number in count():
+        if missing == 0:
+            break
+        place = _spark_hash(number) % partitions
+        if len(wanted[place]) < shares[place]:
+            wanted[place].append(number)
+            missing -= 1
+    return [wanted[target % partitions].popleft() for target in range(targets)]
+
+
+def _spark_hash(number: int) -> int:
+    """Murmur3 of a 32-bit integer as a signed number, Spark's hash partitioning."""
+    mixed = (number * 0xCC9E2D51) & _MASK
+    mixed = (mixed << 15 | mixed >> 17) & _MASK
+    mixed = (mixed * 0x1B873593) & _MASK
+    state = _SEED ^ mixed
+    state = (state << 13 | state >> 19) & _MASK
+    state = (state * 5 + 0xE6546B64) & _MASK
+    state ^= 4  # bytes hashed
+    state ^= state >> 16
+    state = (state * 0x85EBCA6B) & _MASK
+    state ^= state >> 13
+    state = (state * 0xC2B2AE35) & _MASK
+    state ^= state >> 16
+    return state - (1 << 32) if state >> 31 else state
+
+
+# ------------------ The global index on Spark: find each row's key in the whole table, by one join
+#
+# The same decisions as ``filegroups.index.lookup`` takes in memory, as columns: which
+# file of the table holds a row's key, and whether the row leaves that file's partition for
+# its own.
+
+NUMBER = "_hoodoo_number"  # of the candidate file that a row is merged into
+LEFT = "_hoodoo_left"  # of the candidate file that a moving row leaves
+_FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
+
+
+def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
+    """Of a batch's rows of one key one, whatever their partitions; errors all stay."""
+    if rules.reads_values or rules.merger is not None:
+        together = rows.repartition(KEY).sortWithinPartitions(KEY, ORDER)
+        return together.mapInArrow(CombineRows(rules=rules), rows.schema)
+    ordering_fields = rules.ordering_fields if rules.by_order else ()
+    newest = Window.partitionBy(KEY).orderBy(
+        *(F.col(name).desc() for name in ordering_fields), F.col(ORDER).desc()
+    )
+    ranked = rows.withColumn(_RANK, F.row_number().over(newest))
+    return ranked.where((F.col(_RANK) == 1) | F.col(ERROR).isNotNull()).drop(_RANK)
+
+
+def with_whereabouts(rows: Any, held: Any, rules: RowRules, *, small: bool) -> Any:
+    """
+    Tell for each row the file it is merged into, and the one it leaves.
+
+    Args:
+        rows: Prepared rows, one a key.
+        held: Keys of all candidate files with number, partition path and old order.
+        rules: How rows become records.
+        small: Whether the keys fit every executor.
+    """
+    old = sorted(name for name in held.columns if name.startswith(OLD_ORDER))
+    wanted = rows.select(KEY)
+    met = held.join(F.broadcast(wanted) if small else wanted, [KEY], "left_semi")
+    # A key that lies in several file groups goes to the first of them, as locally.
+    first = F.min(F.struct("number", PARTITION, *old)).alias(_FOUND)
+    found = met.groupBy(KEY).agg(first)
+    joined = rows.join(F.broadcast(found) if small else found, [KEY], "left")
+    number = F.col(f"{_FOUND}.number")
+    moves = F.lit(rules.moves_rows) & (F.col(f"{_FOUND}.{PARTITION}") != F.col(PARTITION))
+    moves &= ~_deletes(rows, rules)
+    if old:
+        fields = zip(rules.ordering_fields, old, strict=True)
+        pairs = [(F.col(name).alias(key), F.col(f"{_FOUND}.{key}")) for name, key in fields]
+        newer = F.struct(*(new for new, _ in pairs))
+        older = F.struct(*(value.alias(key) for (_, value), key in zip(pairs, old, strict=True)))
+        moves &= newer >= older  # a null is less than any value, as Java takes it
+    moves = F.coalesce(moves, F.lit(False))
+    return (
+        joined.withColumn(LEFT, F.when(moves, number))
+        .withColumn(NUMBER, F.when(~moves, number))
+        .drop(_FOUND)
+    )
+
+
+def _deletes(rows: Any, rules: RowRules) -> Any:
+    """Rows that say of themselves that they are deleted (``MergeRules.deletes``)."""
+    found = F.lit(False)
+    if IS_DELETED_COLUMN in rows.columns:
+        found |= F.coalesce(F.col(IS_DELETED_COLUMN), F.lit(False))
+    if OPERATION_COLUMN in rows.columns:
+        found |= F.coalesce(F.col(OPERATION_COLUMN).isin(*DELETING_OPERATIONS), F.lit(False))
+    marked, marker = rules.merge.delete_field, rules.merge.delete_marker
+    if marked in rows.columns and marker is not None:
+        found |= F.coalesce(F.col(marked).cast("string") == marker, F.lit(False))
+    return found
+
+
+# ----------------- The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster
+#
+# Only incoming rows and keys move between machines. Each task reads the base file of its
+# file group itself, merges and writes by the same function as the local executor, and sends
+# back one row with the write stats. See ``filegroups.writing.workload.Workload`` for the contract.
 
 _BROADCAST_ROWS_MAX = 500_000  # keys of that many rows fit every executor's memory
 _TASKS_PER_CORE = 4

@@ -50,10 +50,9 @@ from lockproviders.dynamodb.rows import (
 )
 from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.path_hash import ADDRESS_OPTION, hashed_address, path_hash
+from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 
 __all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "DynamoClient"]
 

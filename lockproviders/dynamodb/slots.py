@@ -21,10 +21,14 @@ from lockproviders.dynamodb.connection import (
 )
 from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
 from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
-from timeline.ports.slot_store import SlotNames, slots_lost
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.ports import Clock, Ids
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    SlotNames,
+    slots_lost,
+)
 
 __all__ = ["DynamoSlotStore"]
 

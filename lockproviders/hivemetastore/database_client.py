@@ -25,23 +25,24 @@ from typing import NoReturn, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.hivemetastore import settings as thrift_settings
-from lockproviders.hivemetastore.notes import (
+from lockproviders.hivemetastore.database import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
+    CommitUnknownError,
     LockName,
     LockRow,
+    MetastoreRows,
     agent_text,
     nonce_of,
     plain_text,
+    silence_seconds,
 )
-from lockproviders.hivemetastore.rows import CommitUnknownError, MetastoreRows, silence_seconds
 from lockproviders.hivemetastore.settings import lock_name, positive_ms, refuse_from_table
 from lockproviders.hivemetastore.thrift_client import MetastoreHolding
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.sql.servers import Server, is_loopback
 from timeline.errors import SettingError, UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 from timeline.properties.options import (
     Option,
     OptionKind,

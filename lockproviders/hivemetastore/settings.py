@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from lockproviders.hivemetastore.notes import LEASE_MS_DEFAULT, LockName, check_name
-from lockproviders.hivemetastore.wire import Address, Tls, parse_uris
+from lockproviders.hivemetastore.database import LEASE_MS_DEFAULT, LockName, check_name
+from lockproviders.hivemetastore.thrift_connection import Address, Tls, parse_uris
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.properties.options import (
     TABLE_LAYER,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
-from lockproviders.hivemetastore.notes import (
+from lockproviders.hivemetastore.database import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
     LockRow,
@@ -36,11 +36,10 @@ from lockproviders.hivemetastore.notes import (
     plain_text,
 )
 from lockproviders.hivemetastore.settings import OPTIONS, HiveMetastoreSettings
-from lockproviders.hivemetastore.wire import Granted, MetastoreWire, ThriftWire
+from lockproviders.hivemetastore.thrift_connection import Granted, MetastoreWire, ThriftWire
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 
 __all__ = ["ENTRY", "OPTIONS", "HiveMetastoreClient", "MetastoreHolding"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from timeline.errors import UnsafeSetupError
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Ids
 
 __all__ = [
     "AnswerLost",

@@ -26,7 +26,7 @@ from lockproviders.sql.database import (
     Value,
 )
 from timeline.errors import UnsafeSetupError
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Ids
 
 __all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback"]
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from lockproviders.sql.database import Database, SqliteDatabase
 from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Ids
 from timeline.properties.options import (
     Option,
     OptionKind,

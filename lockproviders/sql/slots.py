@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import base64
 
-from lockproviders.sql.client import row_name
+from lockproviders.sql.client import SqlTable, row_name
 from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, Row, RowExists
-from lockproviders.sql.table import SqlTable
-from timeline.ports.slot_store import SlotNames, slots_lost
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    SlotNames,
+    slots_lost,
+)
 
 __all__ = ["SqlSlotStore"]
 

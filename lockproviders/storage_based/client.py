@@ -17,21 +17,23 @@ Invariants:
 
 from __future__ import annotations
 
+from lockproviders.client import as_shared
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.owner import as_shared
-from lockproviders.storage_based.holding import StorageHolding
 from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
     NOTE_CHARACTERS_MAX,
+    ChangedError,
+    ConditionalObject,
     LockRecord,
+    Seen,
+    StorageHolding,
+    Tag,
     next_token,
 )
-from lockproviders.storage_based.objects import ChangedError, ConditionalObject, Seen, Tag
 from lockproviders.storage_based.settings import OPTIONS, StorageLockSettings
-from lockproviders.storage_based.sharing import ALONE_MS, SharedHolding, Sharer
+from lockproviders.storage_based.shared_lock import ALONE_MS, SharedHolding, Sharer
 from timeline.errors import UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.ports.ports import Clock, Ids
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.storage.object_address import is_object_address, parse_object_address, with_account
 from timeline.storage.object_client import ObjectSettings, open_client

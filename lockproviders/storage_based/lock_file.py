@@ -14,11 +14,31 @@ The file is ``<table>/.hoodie/.locks/table_lock.json``, the same for Java Hudi's
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from timeline.errors import UnsafeSetupError
+from lockproviders.storage_based.settings import StorageLockSettings
+from timeline.errors import CorruptTableError, LeaseLostError, UnavailableError, UnsafeSetupError
+from timeline.layout import LOCKS, check_size
+from timeline.ports.ports import Clock
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.storage.object_address import ObjectAddress
+from timeline.storage.object_client import Fate, fate_of, unavailable
 
-__all__ = ["DRIFT_MS", "LOCK_PATH", "NOTE_CHARACTERS_MAX", "LockRecord", "next_token"]
+__all__ = [
+    "DRIFT_MS",
+    "LOCK_PATH",
+    "NOTE_CHARACTERS_MAX",
+    "ChangedError",
+    "ConditionalObject",
+    "LockRecord",
+    "Seen",
+    "StorageHolding",
+    "Tag",
+    "next_token",
+]
 
 LOCK_PATH = ".hoodie/.locks/table_lock.json"
 DRIFT_MS = 500  # Java's tolerance between the clocks of two machines
@@ -139,3 +159,299 @@ def next_token(before: LockRecord | None, *, now_ms: int, validity_ms: int, at_l
     if before is None:
         return max(now_ms + validity_ms, at_least + 1)
     return max(before.token, before.valid_until_ms, now_ms + validity_ms, at_least) + 1
+
+
+# ---- One object that is replaced only when it is the one that was seen: the lock file's transport
+#
+# The storage port creates, writes and deletes; it has no conditional replacement, because the
+# table needs none and local disks have none. The lock needs exactly that and nothing else, so
+# it has this small client of its own over the same options and the same address.
+
+#: What names one content of the object: S3 and Azure an ETag, GCS a generation.
+Tag = tuple[str | None, str | None]
+
+_SETUP = (Fate.DENIED, Fate.NO_BUCKET, Fate.WRONG)
+
+
+class ChangedError(Exception):
+    """The object is not the one that was seen, or was not by the answer: look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One look at the object."""
+
+    data: bytes
+    tag: Tag
+    modified_ms: int  # by the store's clock, whole seconds
+
+
+class ConditionalObject:
+    """
+    One object.
+
+    Args:
+        client: obstore's client of the bucket, which never repeats a request by itself.
+        address: The table.
+        path: The object's path below the table.
+    """
+
+    def __init__(self, client: Any, address: ObjectAddress, path: str) -> None:
+        self._client = client
+        self._key = address.key_of(path)
+        self._clock_key = address.key_of(path.rpartition("/")[0] + "/hoodoo_clock")
+        self.address = f"{address.base_uri}/{path}"
+
+    def read(self) -> Seen | None:
+        """
+        What the object is now, None when there is none. Outside: 1 get.
+
+        Raises:
+            UnavailableError: No answer.
+            UnsafeSetupError: Access is refused, or there is no such bucket.
+            CorruptTableError: It is too large for a lock file.
+        """
+        import obstore
+
+        try:
+            found = obstore.get(self._client, self._key)
+            meta = found.meta
+            check_size(f"{LOCKS}/{self._key.rpartition('/')[2]}", meta["size"])
+            data = found.bytes().to_bytes()
+        except CorruptTableError:
+            raise
+        except Exception as error:
+            fate = fate_of(error)
+            if fate is Fate.MISSING:
+                return None
+            raise self._trouble(error, "reading the lock file", fate) from error
+        return Seen(
+            data=data,
+            tag=(meta.get("e_tag"), meta.get("version")),
+            modified_ms=int(meta["last_modified"].timestamp() * 1000),
+        )
+
+    def put(self, data: bytes, over: Tag | None) -> Tag:
+        """
+        Replace the content that was seen, or create the object over None. Outside: 1 put.
+
+        Raises:
+            ChangedError: The store says that another content is there; of a request that was
+                delivered twice this may be the own one (F16).
+            AmbiguousWriteError: It may have been done, or still be.
+            UnavailableError: It was surely not done.
+            UnsafeSetupError: Access is refused, or there is no such bucket.
+        """
+        import obstore
+
+        mode: Any = "create"
+        if over is not None:
+            named = zip(("e_tag", "version"), over, strict=True)
+            mode = {name: value for name, value in named if value is not None}
+        try:
+            done = obstore.put(self._client, self._key, data, mode=mode, use_multipart=False)
+        except Exception as error:
+            fate = fate_of(error)
+            if fate in (Fate.EXISTS, Fate.CHANGED, Fate.BUSY, Fate.MISSING):
+                raise ChangedError(self.address) from error
+            if fate is Fate.UNKNOWN:
+                raise AmbiguousWriteError(self.address) from error
+            raise self._trouble(error, "writing the lock file", fate) from error
+        return done["e_tag"], done["version"]
+
+    def prove(self, nonce: str) -> None:
+        """
+        See that the store refuses to replace a content that is not there any more.
+
+        Several look-alikes of S3 accept the condition and ignore it; under them everybody
+        would have the lock. Outside: 3 puts, on the small object beside.
+
+        Raises:
+            UnsafeSetupError: It let an outdated replacement through, or access is refused.
+            UnavailableError: No answer.
+        """
+        import obstore
+
+        try:
+            first = obstore.put(self._client, self._clock_key, f"1 {nonce}".encode())
+            obstore.put(self._client, self._clock_key, f"2 {nonce}".encode())
+            named = {"e_tag": first["e_tag"], "version": first["version"]}
+            outdated: Any = {name: value for name, value in named.items() if value is not None}
+            obstore.put(self._client, self._clock_key, b"3", mode=outdated, use_multipart=False)
+        except Exception as error:
+            fate = fate_of(error)
+            if fate is Fate.CHANGED:
+                return
+            raise self._trouble(error, "trying a conditional write", fate) from error
+        raise UnsafeSetupError(
+            "this store ignores the conditions of a conditional write, so everybody would have "
+            f"the lock; name another provider: {self.address}",
+            kind="lock_storage",
+            path=self.address,
+        )
+
+    def store_now_ms(self) -> int:
+        """
+        The store's clock, from its stamp on a small object beside. Outside: 1 put, 1 head.
+
+        Raises:
+            UnavailableError: No answer.
+            UnsafeSetupError: Access is refused.
+        """
+        import obstore
+
+        try:
+            obstore.put(self._client, self._clock_key, b"", use_multipart=False)
+            found = obstore.head(self._client, self._clock_key)
+        except Exception as error:
+            raise self._trouble(error, "reading the store's clock", fate_of(error)) from error
+        return int(found["last_modified"].timestamp() * 1000)
+
+    def _trouble(
+        self, error: Exception, doing: str, fate: Fate
+    ) -> UnavailableError | UnsafeSetupError:
+        failed = unavailable(error, self.address, doing, fate)
+        if fate in _SETUP:
+            return UnsafeSetupError(failed.message, kind="lock_storage", **failed.fields)
+        return UnavailableError(failed.message, **failed.fields)
+
+
+# ------ One holding of the lock file: it is renewed and given back, and found again where in doubt
+
+_ROUNDS_MAX = 4
+_PAUSE_MS = 200  # before the second round of a release; doubled for each further one
+
+
+class StorageHolding:
+    """One holding: the record that is ours and the tag under which the store keeps it."""
+
+    def __init__(
+        self,
+        place: ConditionalObject,
+        record: LockRecord,
+        tag: Tag,
+        *,
+        sent_at_ms: int,
+        ready_at_ms: int,
+        settings: StorageLockSettings,
+        clock: Clock,
+        left: Callable[[LockRecord, Tag], None],
+        kept: Callable[[str], None],
+    ) -> None:
+        self._left = left
+        self._kept = kept
+        self._place = place
+        self._record = record
+        self._tag = tag
+        self._settings = settings
+        self._clock = clock
+        self._ends_at_ms = sent_at_ms + settings.validity_ms
+        self._ready_at_ms = ready_at_ms
+        self._over = False  # released, or known to be lost
+        self._guard = threading.Lock()  # a renewal never overtakes the release
+
+    @property
+    def fencing_token(self) -> int | None:
+        """Above that of every earlier holding of ours."""
+        return self._record.token
+
+    def expires_in_ms(self) -> int | None:
+        """Time left, counted from before the last request that was answered."""
+        return self._ends_at_ms - self._clock.monotonic_ms()
+
+    def ready_in_ms(self) -> int:
+        """Time until nobody has it any more who shared it before (LOCK-1)."""
+        return max(0, self._ready_at_ms - self._clock.monotonic_ms())
+
+    def is_held(self) -> bool:
+        """By the own clock; no request."""
+        return not self._over and self._clock.monotonic_ms() < self._ends_at_ms
+
+    def renew(self) -> None:
+        """
+        Push the end back. Outside: 1 put; in doubt 1 get and 1 put for each of 4 rounds.
+
+        Raises:
+            LeaseLostError: Somebody else has the lock, or it was broken.
+            UnavailableError: No answer.
+        """
+        with self._guard:
+            if self._over:
+                raise self._lost()
+            sent_at_ms = self._clock.monotonic_ms()
+            until_ms = self._clock.now_ms() + self._settings.validity_ms
+            if not self._replace(self._record.until(until_ms)):
+                self._over = True
+                raise self._lost()
+            self._ends_at_ms = sent_at_ms + self._settings.validity_ms
+
+    def release(self) -> None:
+        """
+        Mark the own holding as ended, and only that; a lost one is left alone.
+
+        Outside: 1 put; in doubt as ``renew``, with pauses while the store asks for them,
+        because a lock that is left behind keeps everybody waiting for a whole lease.
+
+        Raises:
+            UnavailableError: No answer; the lock ends with its lease.
+        """
+        with self._guard:
+            if self._over:
+                return
+            if self.ready_in_ms():  # those who shared it are to keep others out until their end
+                self._clock.sleep_ms(self.ready_in_ms())
+            pause_ms = _PAUSE_MS
+            for last in (False, False, False, True):
+                try:
+                    if self._replace(self._record.released()):
+                        self._left(self._record, self._tag)
+                except UnavailableError:
+                    if last:
+                        # Nobody acts under it any more: our client need not wait for its end.
+                        self._kept(self._record.nonce)
+                        raise
+                else:
+                    break
+                self._clock.sleep_ms(pause_ms)
+                pause_ms *= 2
+            self._over = True
+
+    def _replace(self, wanted: LockRecord) -> bool:
+        """Put a further content of this holding; False when the lock is not ours any more."""
+        try:
+            for _ in range(_ROUNDS_MAX):
+                try:
+                    self._tag = self._place.put(wanted.encode(), self._tag)
+                except (ChangedError, AmbiguousWriteError):
+                    seen = self._place.read()
+                    found = None if seen is None else _decoded(seen, self._place)
+                    if seen is None or found is None or found.nonce != self._record.nonce:
+                        return False
+                    self._tag = seen.tag
+                    if found != wanted:
+                        if found.expired:
+                            return False  # an operator broke it
+                        continue  # an older request of ours came late, or this one did not come
+                self._record = wanted
+                return True
+        except UnsafeSetupError as error:
+            # Who holds a lock can only go on; access that was taken away may come back.
+            raise UnavailableError(error.message, **error.fields) from error
+        raise UnavailableError(
+            f"the lock file could not be replaced in {_ROUNDS_MAX} rounds: {self._place.address}"
+        )
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(
+            "the lock file has another holder, or was given back: stop this write: "
+            f"{self._place.address}",
+            path=self._place.address,
+        )
+
+
+def _decoded(seen: Seen, place: ConditionalObject) -> LockRecord | None:
+    """The record, None when it is damaged and so certainly not ours."""
+    try:
+        return LockRecord.decode(seen.data, place.address)
+    except UnsafeSetupError:
+        return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.client import LockClient
 from timeline.errors import InvalidInputError, UnavailableError
-from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor
+from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor
 
 __all__ = ["build_lock_over", "count_under", "main", "wait_for"]
 

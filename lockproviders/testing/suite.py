@@ -44,7 +44,7 @@ from lockproviders.testing.contender import (
     wait_for,
 )
 from timeline.errors import LeaseLostError, LockTimeoutError
-from timeline.machine import SystemClock
+from timeline.system import SystemClock
 
 __all__ = ["LockProviderSuite"]
 

@@ -1,41 +1,299 @@
 """
-The lock in ZooKeeper, the very one that Java's ``ZookeeperBasedLockProvider`` takes.
+A waiter's node in ZooKeeper's queue, and the holding that the first one has.
 
-A waiter is an ephemeral, numbered node in the queue under the lock's node; the first one
-holds the lock, and a node dies with the session of its maker. Invariants:
-
-- One acquire has one node; a waiter watches only the one ahead, is woken when it goes, and
-  removes its node however the acquire ends. So the server's fairness is kept.
-- A holding is believed only as long as the server was bound to keep our session, counted on
-  the monotonic clock from before the last confirmed request: a process that slept knows it.
-- An interrupted connection makes a holding unproven: not held until the own node was seen
-  again. A lost session makes it lost for good.
-- Whatever may be left in a session by a request without an answer ends with the session,
-  which is closed instead of being used again.
-
-The fencing token is the node's creation id (czxid): it grows over the whole ensemble, while
-the number in the name starts anew when somebody removes the lock's node.
+Beside ``client.py``, which has the client and the rules that both keep.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.path_hash import ADDRESS_OPTION
-from lockproviders.zookeeper.queue import owner_in, queue_order
+from lockproviders.settings import ADDRESS_OPTION
+from lockproviders.zookeeper.queue import (
+    node_ahead,
+    node_prefix,
+    node_text,
+    own_nodes,
+    owner_in,
+    queue_order,
+)
 from lockproviders.zookeeper.settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
-from lockproviders.zookeeper.waiter import LOOKS_MAX, ZooKeeperHolding, ZooKeeperPlace
-from timeline.errors import UnsafeSetupError
+from timeline.errors import HoodooError, LeaseLostError, UnavailableError, UnsafeSetupError
 
 if TYPE_CHECKING:
     from lockproviders.zookeeper.session import ZkSession
-    from timeline.ports.clock import Clock
-    from timeline.ports.ids import Ids
+    from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "ZooKeeperClient"]
+__all__ = [
+    "ENTRY",
+    "IMPLICIT_ENTRY",
+    "LOOKS_MAX",
+    "OPTIONS",
+    "ZooKeeperClient",
+    "ZooKeeperHolding",
+    "ZooKeeperPlace",
+]
+
+LOOKS_MAX = 3  # at a queue that moves while we look
+# A watch wakes the waiter; this look is for a watch that was lost with its server.
+LOOK_AGAIN_MS = 1_000
+
+
+class ZooKeeperHolding:
+    """One holding: our node is the first of the queue."""
+
+    def __init__(
+        self, client: ZooKeeperClient, session: ZkSession, path: str, *, token: int, seen_ms: int
+    ) -> None:
+        self._client = client
+        self.session = session
+        self._path = path
+        self._token = token
+        self._seen_ms = seen_ms  # monotonic, from before the last request that proved it
+        self._drops_seen = session.drops
+        self._gone = False
+        self._released = False
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The creation id of our node."""
+        return self._token
+
+    def expires_in_ms(self) -> int:
+        """Time for which the servers are bound to keep our session, and so our node."""
+        return self._seen_ms + self.session.lease_ms - self._client.clock.monotonic_ms()
+
+    def renew(self) -> None:
+        """
+        See our node again, which beats for the session as well. One request.
+
+        Raises:
+            LeaseLostError: The node or the session is gone.
+            UnavailableError: No answer.
+        """
+        drops = self.session.drops
+        asked_ms = self._client.clock.monotonic_ms()
+        if not self._is_lost() and self.session.read(self._path, self.on_event) is None:
+            self._gone = True
+        if self._is_lost():
+            raise LeaseLostError(
+                "our node in ZooKeeper's queue is gone, with its session or removed by "
+                f"somebody: {self._path}",
+                path=self._path,
+            )
+        self._seen_ms = asked_ms
+        self._drops_seen = drops
+
+    def is_held(self) -> bool:
+        """
+        What watch and connection say; asks the server only after an interruption.
+
+        Then it waits a moment for the connection, so that a new leader costs a delay and
+        not a write (F9).
+        """
+        if self._released or self._is_lost() or self._client.is_elsewhere(self.session):
+            return False
+        if self.session.is_connected and self.session.drops == self._drops_seen:
+            return True
+        if not self.session.wait_connected(self._client.margin_ms):
+            return False
+        try:
+            self.renew()
+        except (LeaseLostError, UnavailableError):
+            return False
+        return True
+
+    def release(self) -> None:
+        """
+        Remove our node; one request.
+
+        Raises:
+            UnavailableError: No answer; the session is closed, at the latest its time ends it.
+            UnsafeSetupError: We may not; the session is closed, which removes the node.
+        """
+        if self._released:
+            return
+        self._released = True
+        if self._client.is_elsewhere(self.session):
+            return
+        self._client.forget(self)
+        if self._is_lost():
+            return
+        if self.session.is_tainted:
+            self._client.abandon(self.session)
+            return
+        try:
+            self.session.delete(self._path)
+        except HoodooError:
+            self._client.abandon(self.session)  # or our node stays as long as this process lives
+            raise
+
+    def on_event(self, event: Any) -> None:
+        """Our node's watch; anything but an end only makes the next look a real one."""
+        if event.type == "DELETED":
+            self._gone = True
+
+    def on_gone(self) -> None:
+        """The node was gone before it could be watched."""
+        self._gone = True
+
+    def _is_lost(self) -> bool:
+        return self._gone or self.session.is_lost
+
+
+class ZooKeeperPlace:
+    """One waiter's node in the queue."""
+
+    def __init__(self, client: ZooKeeperClient, owner_text: str) -> None:
+        self._client = client
+        self._owner_text = owner_text
+        self._session: ZkSession | None = None
+        self._unique = ""
+        self._token: int | None = None  # of our node, while the server's answer told it
+        self._own: str | None = None
+        self._ahead: str | None = None
+        self._looked_ms = 0
+        self._sent = 0  # creates in this session
+        self._is_doubtful = False  # the queue does not show exactly one node for one create
+        self._changed = threading.Event()
+
+    def try_acquire(self) -> ZooKeeperHolding | None:
+        """
+        Queue up on the first call; the lock if we are first, else None.
+
+        At most two round trips when free or newly queued, none while the watch is quiet.
+
+        Raises:
+            UnavailableError: No answer or no connection.
+            UnsafeSetupError: The servers refuse us, or kazoo is missing.
+        """
+        clock = self._client.clock
+        asked_ms = clock.monotonic_ms()
+        if self._is_quiet(asked_ms):
+            return None
+        if self._changed.is_set():
+            self._changed.clear()  # before looking, so that nothing is missed
+            self._ahead = None
+        session = self._client.session()
+        for _ in range(LOOKS_MAX):
+            asked_ms = clock.monotonic_ms()
+            names = self._look(session)
+            own = own_nodes(names, self._unique)
+            self._is_doubtful = not self._sent == len(own) == 1
+            if not own:
+                raise UnavailableError(
+                    "our node vanished from the lock's queue; find out who removes it: "
+                    f"{self._client.path}",
+                    path=self._client.path,
+                )
+            self._own = own[0]
+            ahead = node_ahead(names, own[0])
+            if ahead is None:
+                return self._hold(session, own[0], asked_ms)
+            self._looked_ms = asked_ms
+            if ahead == self._ahead:
+                return None
+            if session.read(f"{self._client.path}/{ahead}", self._on_event) is not None:
+                self._ahead = ahead
+                return None
+        self._changed.set()
+        return None
+
+    def wait(self, duration_ms: int) -> None:
+        """Until the one ahead goes or the connection is interrupted, at most this long."""
+        if self._ahead is None:
+            # Nobody wakes us: no connection, or a queue that moved too fast.
+            self._client.clock.sleep_ms(duration_ms)
+            return
+        self._changed.wait(duration_ms / 1000)
+
+    def leave(self) -> None:
+        """Remove our node; where that is not certain, end the session that carries it."""
+        session, self._session = self._session, None
+        if session is None or session.is_lost or self._client.is_elsewhere(session):
+            return
+        if self._is_doubtful or self._own is None:
+            self._client.abandon(session)
+            return
+        try:
+            session.delete(f"{self._client.path}/{self._own}")
+        except HoodooError:
+            self._client.abandon(session)
+
+    def _is_quiet(self, now_ms: int) -> bool:
+        session = self._session
+        return (
+            self._ahead is not None
+            and not self._changed.is_set()
+            and session is not None
+            and session.is_connected
+            and now_ms - self._looked_ms < LOOK_AGAIN_MS
+        )
+
+    def _look(self, session: ZkSession) -> tuple[str, ...]:
+        """The queue's names, with ours among them where it can be."""
+        if session is self._session:
+            names = session.children(self._client.path)
+            if own_nodes(names, self._unique):
+                return names
+        # A new name for every session: a slow server may still show what an old one left.
+        # In the same session the name stays, so that a late create is recognised.
+        if session is not self._session:
+            self._session = session
+            self._unique = self._client.ids.uuid()
+            self._ahead = self._own = self._token = None
+            self._sent = 0
+        self._sent += 1
+        self._is_doubtful = True
+        queued, names = session.enqueue(
+            self._client.path,
+            node_prefix(self._unique),
+            node_text(self._client.application, self._owner_text),
+        )
+        self._own, self._token = queued.name, queued.czxid
+        return names
+
+    def _hold(self, session: ZkSession, own: str, asked_ms: int) -> ZooKeeperHolding:
+        path = f"{self._client.path}/{own}"
+        token = self._token
+        if token is None or own != self._own:
+            found = session.read(path)
+            if found is None:
+                raise UnavailableError(
+                    f"our node vanished from the lock's queue: {path}", path=path
+                )
+            token = found[1]
+        if self._is_doubtful:
+            session.is_tainted = True  # a second node of ours may still come
+        holding = ZooKeeperHolding(self._client, session, path, token=token, seen_ms=asked_ms)
+        self._client.remember(holding)
+        self._session = None
+        session.watch_later(path, holding.on_event, holding.on_gone)
+        return holding
+
+    def _on_event(self, _event: Any) -> None:
+        self._changed.set()
+
+
+# ------------ The lock in ZooKeeper, the very one that Java's ``ZookeeperBasedLockProvider`` takes
+#
+# A waiter is an ephemeral, numbered node in the queue under the lock's node; the first one
+# holds the lock, and a node dies with the session of its maker. Invariants:
+#
+# - One acquire has one node; a waiter watches only the one ahead, is woken when it goes, and
+#   removes its node however the acquire ends. So the server's fairness is kept.
+# - A holding is believed only as long as the server was bound to keep our session, counted on
+#   the monotonic clock from before the last confirmed request: a process that slept knows it.
+# - An interrupted connection makes a holding unproven: not held until the own node was seen
+#   again. A lost session makes it lost for good.
+# - Whatever may be left in a session by a request without an answer ends with the session,
+#   which is closed instead of being used again.
+#
+# The fencing token is the node's creation id (czxid): it grows over the whole ensemble, while
+# the number in the name starts anew when somebody removes the lock's node.
 
 
 class ZooKeeperClient:

@@ -32,7 +32,7 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from lockproviders.zookeeper.settings import ZooKeeperSettings, request_timeout_ms
 from timeline.errors import UnavailableError, UnsafeSetupError
-from timeline.ports.clock import Clock
+from timeline.ports.ports import Clock
 
 __all__ = ["ZkSession"]
 

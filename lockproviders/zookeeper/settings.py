@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lockproviders.hookspecs import LockContext
-from lockproviders.path_hash import ADDRESS_OPTION, hashed_address, path_hash
+from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.properties.options import (

@@ -14,37 +14,42 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from tableservices.archiving.history_files import (
+from tableservices.archiving.archived_timeline import (
     add_to_history,
     archived_between,
     in_own_history,
     merge_levels,
 )
-from tableservices.archiving.lines import Lines, ceiling_of, lines_of
-from tableservices.archiving.plan import choose_instants, is_due, next_boundary
-from tableservices.archiving.remembering import carry_batches
+from tableservices.archiving.batch_ids import carry_batches
+from tableservices.archiving.plan import (
+    Lines,
+    ceiling_of,
+    choose_instants,
+    is_due,
+    lines_of,
+    next_boundary,
+)
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
-from tableservices.cleaning.refusal import refuse_uncleanable
-from timeline.active import ActiveTimeline
-from timeline.boundary import came_since, raise_pin
-from timeline.codecs.boundary import decode_boundary, encode_boundary
-from timeline.codecs.history_rows import HistoryInstant
+from tableservices.cleaning.plan import refuse_uncleanable
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.truncation_point import NO_BOUNDARY, Boundary, decode_boundary, encode_boundary
+from timeline.commit.apply import data_files_of, settle, unmove_boundary
+from timeline.commit.revalidate import without_void
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
-from timeline.model.boundary import NO_BOUNDARY, Boundary
-from timeline.model.filenames import parse_instant_name
+from timeline.layout import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
+from timeline.model.file_names import parse_instant_name
 from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
-from timeline.places import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.properties.setting_names import ForeignWriters
-from timeline.publishing.look import Turn
-from timeline.publishing.second_look import without_void
-from timeline.publishing.settle import data_files_of, settle, unmove_boundary
-from timeline.publishing.turn import take_turn
-from timeline.reading.withdrawal import withdrawn_in
-from timeline.rules.succession import Residue
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.restored_away import withdrawn_in
+from timeline.rules.instant_times import Residue
+from timeline.truncation import came_since, raise_pin
 
 __all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
 
@@ -115,7 +120,7 @@ def archive(
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publishing.publish.publish``; the next archive goes on where this one ended.
+            ``timeline.commit.commit.publish``; the next archive goes on where this one ended.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError: A file of the history or an instant cannot be read; nothing more
             was moved.

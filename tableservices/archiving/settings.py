@@ -16,7 +16,7 @@ from pydantic import Field
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tableservices.compaction.settings import CompactionSettings
 from timeline.errors import SettingError
-from timeline.model.times import InstantTime
+from timeline.model.instant_time import InstantTime
 from timeline.properties.option_settings import OptionSettings
 from timeline.properties.options import Option, OptionKind, as_property_set
 

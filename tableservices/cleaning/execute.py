@@ -1,11 +1,9 @@
 """
-Cleaning, from the dead writers to the leftovers (CLN-1, CLN-2).
+What a cleaner that looks again and again remembers: that there was nothing to supersede.
 
-Everything slow happens before the turn: listing, deciding, encoding. In the turn only the
-timeline's newest names are compared with those the decision was made from; then the clean
-takes its slot, and the deletes follow it, so that whoever finds an interrupted clean
-repeats exactly them (HELP-1), but for those that a reader's lease holds. A clean that would
-delete nothing leaves no trace.
+A table into which only new file groups come has nothing to clean however long it grows;
+listing all of it after every commit would make small commits slower and slower. Only a hint
+of this process: commits of another engine are met by the next full look.
 """
 
 from __future__ import annotations
@@ -13,17 +11,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tableservices.cleaning.facts import SAVEPOINTED, Gathered, gather
-from tableservices.cleaning.foreign import ForeignCleans, finish_foreign_cleans
-from tableservices.cleaning.leftovers import remove_leftovers
-from tableservices.cleaning.memory import CleanMemory
-from tableservices.cleaning.plan import CleanPlan, plan_clean
-from tableservices.cleaning.refusal import refuse_uncleanable
+from tableservices.cleaning.foreign_cleans import ForeignCleans, finish_foreign_cleans
+from tableservices.cleaning.plan import (
+    SAVEPOINTED,
+    CleanFacts,
+    CleanPlan,
+    Gathered,
+    gather,
+    is_due,
+    plan_clean,
+    refuse_uncleanable,
+)
 from tableservices.cleaning.settings import CleaningSettings
-from tableservices.cleaning.trigger import is_due
+from tableservices.schedule_plan import PLANS
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
+from timeline.commit.apply import data_files_of, settle
+from timeline.commit.markers import delete_markers
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
 from timeline.context import TableContext
+from timeline.errors import MissingFileError
+from timeline.heartbeat import stray_heartbeats
+from timeline.layout import MARKERS, heartbeat_path
+from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import (
     ActionInstant,
     CleanerPlan,
@@ -32,14 +44,152 @@ from timeline.model.plans import (
     CleanPartitionMetadata,
 )
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
-from timeline.publishing.look import Turn
-from timeline.publishing.turn import take_turn
-from timeline.reading.snapshot import Snapshot
-from timeline.rules.succession import Residue
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.model.write_set import Touch
+from timeline.ports.storage import Storage
+from timeline.reader_lease import sweep_leased
+from timeline.restored_away import ended_times
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.rules.instant_times import Residue
+from timeline.snapshot import Snapshot
 
-__all__ = ["CleanReceipt", "clean"]
+__all__ = ["CleanMemory", "CleanReceipt", "clean", "remove_leftovers"]
+
+
+@dataclass(slots=True)
+class CleanMemory:
+    """
+    The newest head at which no file was superseded by a newer one; None before a look.
+
+    ``looked_at_ms`` is when the table was last looked at in full, on the monotonic clock.
+    """
+
+    head: int | None = None
+    looked_at_ms: int = 0
+
+    def may_rest(self, context: TableContext) -> bool:
+        """
+        Whether a look would find nothing: no file superseded, and no time for one to die.
+
+        Dead writers and leftovers become such by the passing of heartbeats, so one look in
+        a heartbeat's interval finds them soon enough. Outside: as ``still_quiet``.
+        """
+        since_ms = context.world.clock.monotonic_ms() - self.looked_at_ms
+        return since_ms < context.limits.heartbeat.interval_ms and self.still_quiet(context)
+
+    def note(self, snapshot: Snapshot, facts: CleanFacts) -> None:
+        """Remember a look at everything, and what it found."""
+        quiet = not facts.replaced and all(len(slices) < 2 for slices in facts.groups.values())
+        self.head = snapshot.head if quiet else None
+
+    def note_look(self, context: TableContext) -> None:
+        """Remember that everything was looked at, dead writers and leftovers too."""
+        self.looked_at_ms = context.world.clock.monotonic_ms()
+
+    def still_quiet(self, context: TableContext) -> bool:
+        """Whether only new file groups came since. Outside: 1 get per new slot and 1 more."""
+        if self.head is None:
+            return False
+        head = context.chain.head()
+        try:
+            slots = context.chain.between(self.head, head)
+        except MissingFileError:  # archived since: nobody knows what they did
+            self.head = None
+            return False
+        for slot in slots:
+            fresh = all(item.touch is Touch.NEW for item in slot.claim.file_groups)
+            if slot.kind is not SlotKind.COMMIT or not fresh or slot.claim.partitions:
+                self.head = None
+                return False
+        self.head = head
+        return True
+
+
+# ----------- Sweeping what crashed writers left beside the table: heartbeats and markers of nobody
+#
+# Only what no pending instant owns and nobody renewed for the tolerated silence goes. The
+# timeline is listed after the folders, so that an instant begun in between is seen. Markers
+# of a rolled back or cancelled instant may tell of files that its owner wrote after the rollback had
+# looked (RB-10); the slot that ended it allows to delete those too.
+
+
+def remove_leftovers(context: TableContext) -> int:
+    """
+    Remove stray heartbeats and marker folders; returns how many.
+
+    Files that earlier cleans left to readers go, too. Outside: 3 lists, 2 more and 1 get per
+    lease where there are any, and when something is old 1 list more and 1 delete each; for a
+    rolled back instant 1 list per partition and 1 delete per late file.
+    """
+    storage = context.world.storage
+    _sweep_late_plans(context)
+    sweep_leased(context)
+    limits = context.limits.heartbeat
+    beats = stray_heartbeats(storage, frozenset(), limits)
+    marked = _old_marker_folders(storage, limits.tolerated_ms)
+    if not beats and not marked:
+        return 0
+    pending = {one.requested_time for one in context.active().pending}
+    beats = tuple(one for one in beats if one not in pending)
+    marked = tuple(one for one in marked if one not in pending)
+    for requested_time in beats:
+        storage.delete(heartbeat_path(requested_time))
+    aborted = ended_times(context.chain) if marked else frozenset()
+    for requested_time in marked:
+        if requested_time in aborted:
+            for path in data_files_of(storage, requested_time):
+                storage.delete(path)
+        delete_markers(storage, requested_time)
+    context.world.events.emit(
+        "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)
+    )
+    return len(beats) + len(marked)
+
+
+def _sweep_late_plans(context: TableContext) -> None:
+    """
+    End plans that an executor showed as begun when they had been cancelled already.
+
+    Such a plan has an inflight file and no requested one, and would be pending for ever. What
+    a cancel slot ended is undone again; what ended otherwise is archived and keeps its data
+    (RB-7). Outside: nothing where there is none, else the slots and the deletes.
+    """
+    timeline = context.timelines.last or context.active()
+    late = {
+        one.requested_time: one.action
+        for one in timeline.pending
+        if one.action in PLANS
+        and pending_file_names(one.action, one.requested_time)[-1] not in timeline.file_names
+    }
+    if not late:
+        return
+    for slot in context.chain.newest_first():
+        if slot.kind is SlotKind.CANCEL and slot.requested_time in late:
+            settle(context, slot)
+    for requested_time, action in late.items():
+        inflight = pending_file_names(action, requested_time)[0]
+        context.world.storage.delete(context.instant_path(inflight))
+    context.world.events.emit("cleaning.late_plans", plans=len(late))
+
+
+def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:
+    now = storage.now_ms()
+    return tuple(
+        entry.name
+        for entry in storage.list(MARKERS)
+        if entry.is_folder
+        and entry.name.isdigit()
+        and len(entry.name) in (14, 17)
+        and now - entry.modified_ms > tolerated_ms
+    )
+
+
+# --------------------------------- Cleaning, from the dead writers to the leftovers (CLN-1, CLN-2)
+#
+# Everything slow happens before the turn: listing, deciding, encoding. In the turn only the
+# timeline's newest names are compared with those the decision was made from; then the clean
+# takes its slot, and the deletes follow it, so that whoever finds an interrupted clean
+# repeats exactly them (HELP-1), but for those that a reader's lease holds. A clean that would
+# delete nothing leaves no trace.
 
 _PLANS_MAX = 3
 
@@ -84,7 +234,7 @@ def clean(
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.publishing.publish.publish``; a clean whose slot was taken is finished, or
+            ``timeline.commit.commit.publish``; a clean whose slot was taken is finished, or
             ended (FOR-9), by the next turn of anybody.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from timeline.properties.option_settings import OptionSettings
 from timeline.properties.options import Option, OptionKind
-from timeline.properties.setting_names import FailedWritesPolicy
+from timeline.properties.setting_enums import FailedWritesPolicy
 
 __all__ = ["CLEANING_OPTIONS", "CleaningPolicy", "CleaningSettings", "TriggerStrategy"]
 

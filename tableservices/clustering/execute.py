@@ -1,64 +1,204 @@
 """
-Clustering from its plan to its commit: scheduled here or by Java, carried out here.
+One group of a clustering: its slices read, their rows put in order, and cut into new files.
 
-Writers go on all the while. Before the result is published each group is looked at again
-(CL-1): where a file group of it has another newest slice than planned, or none, the group
-is left out; the rest is published. The look is repeated within the turn for what came since;
-the service yields, never the writer.
-
-Nothing is deleted before the slot, because another executor may complete the plan at any
-moment. New files of groups that were left out, and files that somebody made of this plan
-under other names, are published as replaced instead: nobody ever sees them, also not those
-that a late executor writes afterwards. They are deleted when the slot is ours.
+File ids follow from the plan and from how it is carried out, nothing is drawn: a second
+executor makes the same files (CMP-2), one that orders rows otherwise makes others, which
+are swept before the plan completes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 
-from tableservices.claims import claimed, unless_ended
-from tableservices.clustering.outputs import GroupTask, file_groups_of, write_group
-from tableservices.clustering.planned import PlannedClustering, read_plan
-from tableservices.clustering.refusal import (
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.clustered_files import write_moved_rows
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.files.slice_reader import SliceRead, read_slice
+from filegroups.reading.read import plan_scan, view_of
+from filegroups.schema.casting import uuid_texts
+from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
+from filegroups.writing.assign_file_groups import FileRules
+from tableservices.clustering.curves import row_order
+from tableservices.clustering.plan import (
+    CLUSTER,
+    ORDER,
+    PlannedClustering,
+    gather,
+    joined,
+    order_text,
+    read_plan,
     refuse_bucket_names,
     refuse_unclusterable,
     refuse_unsortable,
 )
-from tableservices.clustering.schedule import CLUSTER, ORDER, order_text
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.completing import complete, withdraw
-from tableservices.executing import (
+from tableservices.plan_execution import (
+    claimed,
     commit_metadata,
+    complete,
     make_inflight,
     on_file_groups,
     read_requested,
     spreads,
+    unless_ended,
+    withdraw,
 )
 from timeline.codecs.instant_avro import decode_commit
+from timeline.commit.cancel_plan import Ended, cancel, how_it_ended
+from timeline.commit.commit import Seen, rivals_since
+from timeline.commit.state import Turn
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.heartbeat import Heartbeat, instants_that_seem_dead
-from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
-from timeline.model.file_group import FileSlice
-from timeline.model.filenames import parse_base_file_name, pending_file_names
+from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
+from timeline.model.file_names import FileSlice, join, parse_base_file_name, pending_file_names
 from timeline.model.instant import Instant
-from timeline.model.paths import join
-from timeline.model.schema import META_COLUMNS, TableSchema, with_meta
-from timeline.model.times import InstantTime
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.ports.ports import World
 from timeline.ports.storage import ObjectMissingError
-from timeline.publishing.look import Turn
-from timeline.publishing.plan_ending import Ended, cancel, how_it_ended
-from timeline.publishing.publish import Seen, rivals_since
-from timeline.reading.read import plan_scan, view_of
-from timeline.reading.snapshot import Snapshot
-from timeline.writing.placing import FileRules
+from timeline.snapshot import Snapshot
 
-__all__ = [
-    "ClusteringReceipt",
-    "execute_clustering",
-]
+__all__ = ["ClusteringReceipt", "GroupTask", "execute_clustering", "file_groups_of", "write_group"]
+
+_WAY = 1  # raised when the same plan is carried out otherwise: other files get other names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTask:
+    """Everything that one group of a plan needs: a value, which an executor can send elsewhere."""
+
+    requested_time: InstantTime
+    number: int  # its place in the plan
+    plan: PlannedClustering
+    slices: tuple[FileSlice, ...]  # as they are now
+    read: SliceRead  # commit time, sequence number, record key, then the table's own columns
+    avro_json: str  # the new files' schema, without meta columns
+    files: FileRules
+    stores_keys: bool
+
+    def file(self, file_id: str, index: int) -> FileGroupTask:
+        """One file that comes out."""
+        return FileGroupTask(
+            requested_time=self.requested_time,
+            operation=WriteOperation.BULK_INSERT,
+            partition_path=self.slices[0].file_group.partition_path,
+            file_id=file_id,
+            write_token=f"{index}-{self.number}-0",
+            task_number=self.number,
+            avro_json=self.avro_json,
+            parquet=self.files.parquet,
+            bloom=self.files.bloom,
+            stores_keys=self.stores_keys,
+            partition_marked=True,  # or its slices would not have been found
+        )
+
+
+def file_groups_of(
+    requested_time: InstantTime, plan: PlannedClustering, number: int
+) -> list[FileGroupId]:
+    """The file groups that a group of a plan may become, however many rows it has."""
+    group = plan.groups[number]
+    way = [_WAY, requested_time, plan.curve.value, *plan.sort_columns, plan.keeps_commit_times]
+    digests = [
+        hashlib.blake2b(json.dumps([*way, number, output]).encode(), digest_size=16).digest()
+        for output in range(group.output_files)
+    ]
+    partition_path = group.slices[0].file_group.partition_path
+    texts = uuid_texts(pa.array(digests, pa.binary(16))).to_pylist()
+    return [FileGroupId(partition_path, f"{text}-0") for text in texts]
+
+
+def write_group(world: World, task: GroupTask) -> tuple[WriteStat, ...]:
+    """
+    Write the files of one group, unless an executor before did; holds the group in memory.
+
+    Raises:
+        MissingFileError: A file of a slice is gone.
+        CorruptTableError, UnsupportedTableError: A file cannot be read.
+        InvalidInputError: A sort column is not there or has no order.
+        StorageUnavailableError: The storage failed; carry the plan out again.
+
+    Outside: those of ``read_slice`` for each slice, of ``write_moved_rows`` for each file.
+    """
+    rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, task.read), task.slices))
+    order = None
+    if task.plan.sort_columns:
+        rows = joined(rows)  # else each file is gathered from thousands of pieces
+        order = row_order(rows, task.plan.sort_columns, task.plan.curve)
+    groups = file_groups_of(task.requested_time, task.plan, task.number)
+    cuts = np.linspace(0, rows.num_rows, min(len(groups), rows.num_rows) + 1).astype(np.int64)
+    pieces = [
+        _Piece(task, task.file(groups[index].file_id, index), rows, order, int(first), int(last))
+        for index, (first, last) in enumerate(pairwise(cuts))
+    ]
+    return tuple(world.executor.map(partial(_write_piece, world), pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    task: GroupTask
+    file: FileGroupTask
+    rows: pa.Table
+    order: npt.NDArray[np.int64] | None
+    first: int
+    last: int
+
+    def gathered(self) -> pa.Table:
+        count = self.last - self.first
+        if self.order is None:
+            rows = self.rows.slice(self.first, count)
+        else:
+            order = self.order[self.first : self.last]
+            rows = gather(self.rows, order, self.task.read.output_schema)
+        if self.task.plan.keeps_commit_times or not self.task.stores_keys:
+            return rows
+        time = self.task.requested_time
+        numbers = pc.cast(pa.array(np.arange(self.first, self.last)), pa.string())
+        sequence = pc.binary_join_element_wise(f"{time}_{self.task.number}_", numbers, "")
+        rows = rows.set_column(0, rows.schema.field(0), pa.repeat(pa.scalar(time), count))
+        return rows.set_column(1, rows.schema.field(1), sequence)
+
+
+def _rows_of(world: World, read: SliceRead, one: FileSlice) -> pa.Table:
+    batches = read_slice(world.storage, world.events, one, read)
+    return pa.Table.from_batches(batches, read.output_schema)
+
+
+def _write_piece(world: World, piece: _Piece) -> WriteStat:
+    file, rows = piece.file, piece.gathered()
+    size_bytes = write_moved_rows(world.storage, file, rows)
+    return WriteStat(
+        file_id=file.file_id,
+        path=join(file.partition_path, file.file_name),
+        partition_path=file.partition_path,
+        num_writes=rows.num_rows,
+        num_inserts=rows.num_rows,
+        total_write_bytes=size_bytes,
+        file_size_in_bytes=size_bytes,
+    )
+
+
+# ------------- Clustering from its plan to its commit: scheduled here or by Java, carried out here
+#
+# Writers go on all the while. Before the result is published each group is looked at again
+# (CL-1): where a file group of it has another newest slice than planned, or none, the group
+# is left out; the rest is published. The look is repeated within the turn for what came since;
+# the service yields, never the writer.
+#
+# Nothing is deleted before the slot, because another executor may complete the plan at any
+# moment. New files of groups that were left out, and files that somebody made of this plan
+# under other names, are published as replaced instead: nobody ever sees them, also not those
+# that a late executor writes afterwards. They are deleted when the slot is ours.
 
 _KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written anew
 _LOOKS_MAX = 1_000

@@ -1,25 +1,257 @@
 """
-Which file slices are rewritten together: pure decisions from the slices of one snapshot.
+Rows picked from a group in a wanted order, however many bytes of text the group has.
 
-Groups are made as Hudi's size-based strategy makes them: within a partition, small slices
-fill a group until it would be too big. One difference keeps the service from turning in
-circles: slices that one clustering wrote and nobody changed since gain nothing from
-another one by the same order.
+A text column of Arrow holds 2 GiB in one piece, and picking rows joins the pieces. A bigger
+group is widened to offsets of 64 bits first, and what is picked is narrowed again in parts,
+because files are written with the table's own types.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tableservices.clustering.classes import Grouping, PartitionMode
-from tableservices.clustering.settings import ClusteringSettings, SliceOrder
-from timeline.model.claim import FileGroupId
-from timeline.model.file_group import FileSlice
-from timeline.model.times import InstantTime
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-__all__ = ["SliceGroup", "chosen_partitions", "plan_groups"]
+from filegroups.index.bucket_properties import keeps_buckets
+from filegroups.index.buckets import FOLDER as CONSISTENT_FOLDER
+from filegroups.keys.bucketing import bucket_of
+from filegroups.reading.read import read_schema, view_of
+from filegroups.schema.schema import TableSchema
+from filegroups.supported import refuse_unwritable
+from tableservices.clustering.curves import COLUMNS_MAX, Curve, sortable_column
+from tableservices.clustering.settings import (
+    EXECUTION_DEFAULT,
+    ClusteringSettings,
+    Grouping,
+    PartitionMode,
+    SliceOrder,
+    execution_class,
+)
+from tableservices.planned_service import bad_plan, planned_slice, refuse_repeated
+from tableservices.schedule_plan import schedule
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
+from timeline.context import TableContext
+from timeline.errors import SettingError, UnsupportedTableError
+from timeline.model.file_names import FileSlice
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
+from timeline.model.plans import (
+    ClusteringGroup,
+    ClusteringPlan,
+    ClusteringStrategy,
+    RequestedReplaceMetadata,
+    SliceInfo,
+)
+from timeline.model.write_set import FileGroupId
+from timeline.pending_plans import RECHECKED, file_groups_in_plans
+from timeline.ports.storage import Storage
+from timeline.properties.properties_file import load_config
+from timeline.snapshot import CommitReader, Snapshot
+
+__all__ = [
+    "CLUSTER",
+    "ORDER",
+    "PlannedClustering",
+    "SliceGroup",
+    "chosen_partitions",
+    "clusterings",
+    "commits_since_clustering",
+    "gather",
+    "joined",
+    "order_text",
+    "plan_bytes",
+    "plan_clustering",
+    "plan_groups",
+    "read_plan",
+    "refuse_bucket_names",
+    "refuse_unclusterable",
+    "refuse_unsortable",
+    "schedule_clustering",
+]
+
+_NARROW_BYTES_MAX = (1 << 31) - (1 << 20)
+
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+def joined(rows: pa.Table, *, narrow_bytes_max: int = _NARROW_BYTES_MAX) -> pa.Table:
+    """The rows in one piece, their text widened where all columns together have more bytes."""
+    if rows.nbytes > narrow_bytes_max:
+        rows = rows.cast(
+            pa.schema([each.with_type(_WIDE.get(each.type, each.type)) for each in rows.schema])
+        )
+    return rows.combine_chunks()
+
+
+def gather(
+    rows: pa.Table,
+    positions: npt.NDArray[np.int64],
+    schema: pa.Schema,
+    *,
+    narrow_bytes_max: int = _NARROW_BYTES_MAX,
+) -> pa.Table:
+    """
+    The rows at these positions, in their order, with the schema's own types.
+
+    Shapes: positions (n,) -> n rows.
+    """
+    if rows.schema.equals(schema):
+        return rows.take(pa.array(positions))
+    row_bytes = max(1, rows.nbytes // max(rows.num_rows, 1))
+    parts = -(-len(positions) * row_bytes // (narrow_bytes_max // 2)) or 1
+    pieces: list[Any] = [
+        rows.take(pa.array(part)).cast(schema) for part in np.array_split(positions, parts)
+    ]
+    return pa.concat_tables(pieces)
+
+
+# ----------- A clustering plan as Hudi records it, written from groups and read back with distrust
+#
+# Its names are proven by ``planned_slices``, its order and sizes here.
+
+_SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
+_CURVE = "hoodie.layout.optimize.strategy"
+_MB = 1024 * 1024
+_OUTPUTS_MAX = 100_000  # of one group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedClustering:
+    """What a plan asks for, all its names proven."""
+
+    groups: tuple[SliceGroup, ...]
+    sort_columns: tuple[str, ...]
+    curve: Curve
+    keeps_commit_times: bool
+
+
+def plan_bytes(
+    storage: Storage, groups: Sequence[SliceGroup], settings: ClusteringSettings
+) -> bytes:
+    """The requested file of a clustering, as Java Hudi writes it."""
+    params = {}
+    if settings.sort_columns:
+        params = {_SORT_COLUMNS: ",".join(settings.sort_columns), _CURVE: settings.curve.value}
+    plan = ClusteringPlan(
+        input_groups=tuple(_recorded(storage, group) for group in groups),
+        strategy=ClusteringStrategy(
+            strategy_class_name=execution_class(settings.execution_class),
+            strategy_params=params,
+        ),
+        extra_metadata={RECHECKED: "true"},
+        preserve_hoodie_metadata=True,
+    )
+    return encode_requested_replace(
+        RequestedReplaceMetadata(
+            operation_type="CLUSTER", clustering_plan=plan, extra_metadata={}, version=1
+        )
+    )
+
+
+def _recorded(storage: Storage, group: SliceGroup) -> ClusteringGroup:
+    log_bytes = sum(log.size_bytes for one in group.slices for log in one.log_files)
+    read_mb = float(group.size_bytes // _MB)
+    return ClusteringGroup(
+        slices=tuple(
+            SliceInfo(
+                data_file_path=storage.locate(one.base_file.path) if one.base_file else "",
+                delta_file_paths=tuple(storage.locate(log.path) for log in one.log_files),
+                file_id=one.file_group.file_id,
+                partition_path=one.file_group.partition_path,
+            )
+            for one in group.slices
+        ),
+        metrics={
+            "TOTAL_IO_MB": 2 * read_mb,
+            "TOTAL_IO_READ_MB": read_mb,
+            "TOTAL_IO_WRITE_MB": read_mb,
+            "TOTAL_LOG_FILES": float(sum(len(one.log_files) for one in group.slices)),
+            "TOTAL_LOG_FILES_SIZE": float(log_bytes),
+        },
+        num_output_file_groups=group.output_files,
+    )
+
+
+def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> PlannedClustering:
+    """
+    Read a requested clustering, and prove every name in it.
+
+    Args:
+        storage: Where the table lies, for its addresses; nothing is asked of it.
+        data: The requested file.
+        path: Its name, for errors.
+        curve: The order where the plan says none, which Java's plans never do.
+
+    Raises:
+        CorruptTableError: It is damaged, or names something that is no data file of its
+            partition, or a file group twice.
+        UnsupportedTableError: It is for a strategy that does something else, or has bootstrap
+            files.
+    """
+    plan = decode_requested_replace(data, path=path).clustering_plan
+    if plan is None:
+        raise bad_plan(path, "it has no groups")
+    groups = tuple(_planned_group(storage, one, path) for one in plan.input_groups)
+    refuse_repeated([one for group in groups for one in group.slices], path=path)
+    strategy = plan.strategy or ClusteringStrategy()
+    try:
+        execution_class(strategy.strategy_class_name or EXECUTION_DEFAULT)
+    except SettingError as error:
+        raise UnsupportedTableError(
+            f"this release does not carry out a clustering of that kind; let Java Hudi do it: "
+            f"{path} ({error.message})",
+            kind="clustering_strategy",
+            path=path,
+        ) from None
+    text = strategy.strategy_params.get(_SORT_COLUMNS, "")
+    columns = tuple(name for name in (part.strip() for part in text.split(",")) if name)
+    said = strategy.strategy_params.get(_CURVE, curve.value).upper()
+    try:
+        ordered_by = Curve(said)
+    except ValueError:
+        raise bad_plan(path, f"its order is not known: {said[:100]!r}") from None
+    if len(columns) > COLUMNS_MAX:
+        raise bad_plan(path, f"it orders by {len(columns)} columns")
+    return PlannedClustering(
+        groups=groups,
+        sort_columns=columns,
+        curve=ordered_by,
+        keeps_commit_times=plan.preserve_hoodie_metadata,
+    )
+
+
+def _planned_group(storage: Storage, group: ClusteringGroup, path: str) -> SliceGroup:
+    slices = tuple(
+        planned_slice(
+            storage,
+            partition_path=one.partition_path,
+            file_id=one.file_id,
+            base_file=one.data_file_path,
+            log_files=one.delta_file_paths,
+            bootstrap_file=one.bootstrap_file_path,
+            path=path,
+        )
+        for one in group.slices
+    )
+    if len({one.file_group.partition_path for one in slices}) != 1:
+        raise bad_plan(path, "a group has no slice, or slices of several partitions")
+    if not 1 <= group.num_output_file_groups <= _OUTPUTS_MAX:
+        raise bad_plan(path, f"a group becomes {group.num_output_file_groups} files")
+    return SliceGroup(slices=slices, output_files=group.num_output_file_groups)
+
+
+# -------- Which file slices are rewritten together: pure decisions from the slices of one snapshot
+#
+# Groups are made as Hudi's size-based strategy makes them: within a partition, small slices
+# fill a group until it would be too big. One difference keeps the service from turning in
+# circles: slices that one clustering wrote and nobody changed since gain nothing from
+# another one by the same order.
 
 _HOURS_A_DAY = 24
 
@@ -144,3 +376,166 @@ def _gains(
     if len(writers) == 1 and writers <= clustered:
         return False
     return bool(settings.sort_columns) or len(group.slices) > group.output_files
+
+
+# ----------- Tables and columns that are not clustered, refused by name before anything is planned
+
+_FOLLOWS = "a record's file group follows from its key, so rows cannot move"
+_BUCKETS_MAX = 10_000  # of a guess: the file ids of other tables begin like that once in 65,536
+
+
+def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSchema:
+    """
+    Pass when the table's rows may move to other file groups; returns its schema.
+
+    Outside: 1 get, 1 list.
+
+    Raises:
+        TableConfigConflictError: Its metadata table is on.
+        UnsupportedTableError: It is not written by this release; its columns have ids; it was
+            never written; or a row's file group follows from its key.
+    """
+    config = load_config(context.world.storage)
+    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    if snapshot.newest_internal_schema_json:
+        raise UnsupportedTableError(
+            "the table's columns have ids (schema on read): this release reads such a table and "
+            "does not write it; let Java Hudi cluster it",
+            kind="schema_on_read",
+        )
+    if context.world.storage.list(CONSISTENT_FOLDER):
+        raise _buckets("buckets of consistent hashing are resized, which this release does not do")
+    if keeps_buckets(config):
+        raise _buckets(_FOLLOWS)
+    return read_schema(context, snapshot)
+
+
+def refuse_bucket_names(file_groups: Iterable[FileGroupId]) -> None:
+    """
+    Refuse file groups that are all named as buckets, where the table does not say what it has.
+
+    Raises:
+        UnsupportedTableError: They are.
+    """
+    numbers = [bucket_of(group.file_id) for group in file_groups]
+    if numbers and all(number is not None and number < _BUCKETS_MAX for number in numbers):
+        raise _buckets(_FOLLOWS)
+
+
+def _buckets(why: str) -> UnsupportedTableError:
+    return UnsupportedTableError(
+        f"tables with a bucket index are not clustered: {why}",
+        kind="not_clusterable",
+        feature="clustering a bucket index",
+    )
+
+
+def refuse_unsortable(schema: TableSchema, columns: Sequence[str]) -> None:
+    """
+    Refuse sort columns before a plan names them.
+
+    Raises:
+        InvalidInputError: One is not there or has no order.
+    """
+    empty = schema.arrow.empty_table()
+    for name in columns:
+        sortable_column(empty, name)
+
+
+# ------------------------------------------------------- When a clustering is worth planning; pure
+
+
+def commits_since_clustering(timeline: ActiveTimeline, clustered: Collection[InstantTime]) -> int:
+    """
+    How many writes completed since the last clustering was requested, pending ones included.
+
+    Args:
+        timeline: All instants.
+        clustered: Requested times of completed clusterings, which on the timeline are
+            replacecommits like others.
+    """
+    pending = {one.requested_time for one in timeline.pending if one.action is Action.CLUSTERING}
+    last = max({*clustered, *pending}, default="")
+    return sum(
+        1
+        for one in timeline.completed_writes
+        if one.requested_time > last and one.requested_time not in clustered
+    )
+
+
+# --------------------- When slices become a plan on the timeline, and what earlier clusterings did
+
+CLUSTER = "CLUSTER"  # Hudi's name of the operation, in the commit metadata
+ORDER = "hoodoo.clustering.order"  # how rows were ordered, in its extra metadata
+_HOUR_MS = 3_600_000
+
+
+def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> dict[InstantTime, str | None]:
+    """
+    Requested times of completed clusterings, and how they ordered rows; None of Java's.
+
+    Outside: 1 get per replacecommit, kept.
+    """
+    found = {}
+    for one in timeline.completed_writes:
+        if one.action.completes_as is Action.REPLACECOMMIT:
+            metadata = commits.read(one)
+            if metadata.operation_type == CLUSTER:
+                found[one.requested_time] = metadata.extra_metadata.get(ORDER)
+    return found
+
+
+def order_text(columns: Sequence[str], curve: Curve) -> str:
+    """What the commit metadata keeps of the order of rows."""
+    return " ".join((curve.value, *columns)) if columns else "kept"
+
+
+def plan_clustering(
+    context: TableContext, snapshot: Snapshot, settings: ClusteringSettings
+) -> tuple[SliceGroup, ...]:
+    """
+    What a clustering of this snapshot would rewrite; nothing is changed.
+
+    Outside: 1 list per partition, 1 get per pending plan and completed replacecommit.
+
+    Args:
+        context: The table.
+        snapshot: What is visible.
+        settings: What is wanted.
+
+    Raises:
+        InvalidInputError: A sort column is not there or has no order.
+        UnsupportedTableError: The table's buckets must stay as they are, or it is not written.
+        TableConfigConflictError: Its metadata table is on.
+    """
+    schema = refuse_unclusterable(context, snapshot)
+    refuse_unsortable(schema, settings.sort_columns)
+    view = view_of(context, snapshot)
+    hour = int(context.zone.instant_time(context.world.clock.now_ms())[8:10])
+    partitions = chosen_partitions(view.partition_paths(), settings, hour=hour)
+    slices = view.latest_slices(partitions)
+    refuse_bucket_names(one.file_group for one in slices)
+    return plan_groups(
+        slices,
+        file_groups_in_plans(context, snapshot.active),
+        settings,
+        clustered=frozenset(
+            time
+            for time, order in clusterings(context.commits, snapshot.active).items()
+            if order == order_text(settings.sort_columns, settings.curve)
+        ),
+    )
+
+
+def schedule_clustering(context: TableContext, settings: ClusteringSettings) -> Instant | None:
+    """
+    Put a plan on the timeline; None when there is nothing to cluster.
+
+    Arguments, calls outside and errors: as ``plan_clustering`` and ``schedule``.
+    """
+
+    def build(snapshot: Snapshot) -> bytes | None:
+        groups = plan_clustering(context, snapshot, settings)
+        return plan_bytes(context.world.storage, groups, settings) if groups else None
+
+    return schedule(context, Action.CLUSTERING, build)

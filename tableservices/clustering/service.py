@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tableservices.claims import is_claimed
+from filegroups.writing.assign_file_groups import FileRules
 from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
-from tableservices.clustering.schedule import clusterings, plan_clustering, schedule_clustering
+from tableservices.clustering.plan import (
+    clusterings,
+    commits_since_clustering,
+    plan_clustering,
+    schedule_clustering,
+)
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.clustering.trigger import commits_since_clustering
+from tableservices.plan_execution import is_claimed
 from tableservices.planned_service import Part, run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tableservices.service import ServiceReceipt
-from timeline.active import ActiveTimeline
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.cancel_plan import cancel
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
-from timeline.publishing.plan_ending import cancel
-from timeline.writing.placing import FileRules
 
 __all__ = ["ClusteringService"]
 

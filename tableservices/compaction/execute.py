@@ -1,58 +1,259 @@
 """
-Compaction from its plan to its commit: scheduled here or by Java, carried out here (CMP-1).
+One file group of a compaction: its slice merged into a base file of a name fixed by the plan.
 
-Writers go on all the while: what completes after the plan's requested time counts on top of
-the new base file (NBCC-3). Nothing of theirs is judged, and so a compaction never loses.
+The file is created whole or not at all, because two executors of one plan may be at it, one
+of them taken for dead: whichever comes first made it, and the other adopts it (CMP-2). So
+a plan never leaves two base files of one instant in a file group, and never half a one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tableservices.claims import claimed, unless_ended
-from tableservices.compaction.file_group import compact_file_group
+from filegroups.files.parquet import base_file_bytes, read_base_file, read_footer
+from filegroups.files.rewrite import (
+    FileGroupTask,
+    base_file_stat,
+    bloom_for,
+    create_partition_metadata,
+    placed_rows,
+)
+from filegroups.files.slice_reader import SliceRead, merge_slice
+from filegroups.merge.merging import MergeOutcome, append_rows
+from filegroups.reading.read import plan_scan, view_of
+from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
+from filegroups.supported import refuse_unwritable
+from filegroups.writing.assign_file_groups import FileRules
 from tableservices.compaction.plan import (
     CompactionOrder,
     choose,
     compaction_plan,
     operations_of,
+    read_slices,
 )
-from tableservices.compaction.plan_files import read_slices
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.compaction.tasks import tasks_of
-from tableservices.completing import complete, withdraw
-from tableservices.executing import commit_metadata, make_inflight, on_file_groups
-from tableservices.scheduling import schedule
+from tableservices.plan_execution import (
+    claimed,
+    commit_metadata,
+    complete,
+    make_inflight,
+    on_file_groups,
+    unless_ended,
+    withdraw,
+)
+from tableservices.schedule_plan import schedule
 from timeline.codecs.instant_avro import encode_compaction_plan
+from timeline.commit.apply import data_files_of
+from timeline.commit.cancel_plan import Ended
+from timeline.commit.commit import Published
+from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.markers import create_marker
 from timeline.context import TableContext
-from timeline.errors import UnsupportedTableError
+from timeline.errors import StorageUnavailableError, UnsupportedTableError
 from timeline.heartbeat import Heartbeat
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
-from timeline.model.file_group import FileSlice
-from timeline.model.filenames import parse_base_file_name
+from timeline.model.commit_metadata import (
+    CommitMetadata,
+    RuntimeStats,
+    TableType,
+    WriteOperation,
+    WriteStat,
+)
+from timeline.model.file_names import FileSlice, IOType, join, parse_base_file_name
 from timeline.model.instant import Action, Instant
-from timeline.model.operations import TableType
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionPlan
-from timeline.model.times import InstantTime
+from timeline.pending_plans import file_groups_in_plans
+from timeline.ports.ports import World
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.properties_file import load_config
-from timeline.publishing.plan_ending import Ended
-from timeline.publishing.publish import Published
-from timeline.publishing.rivals import claim_of
-from timeline.publishing.settle import data_files_of
-from timeline.readable import refuse_unwritable
-from timeline.reading.pending_plans import file_groups_in_plans
-from timeline.reading.read import view_of
-from timeline.reading.snapshot import Snapshot
-from timeline.writing.placing import FileRules
+from timeline.snapshot import Snapshot
 
 __all__ = [
     "CompactionReceipt",
+    "CompactionTask",
+    "compact_file_group",
     "execute_compaction",
     "merge_slices",
     "plan_compaction",
     "schedule_compaction",
+    "tasks_of",
 ]
+
+_MERGED_APART = META_COLUMNS[3:]  # equal in all rows of a file: written anew, not merged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionTask:
+    """A slice, how it is read, and the base file that it becomes."""
+
+    slice: FileSlice
+    read: SliceRead
+    target: FileGroupTask
+
+
+def compact_file_group(world: World, task: CompactionTask) -> WriteStat:
+    """
+    Merge one slice and write its base file, unless an executor before did.
+
+    Holds the file group in memory, and its new file once more as it is stored.
+
+    Raises:
+        MissingFileError: A file of the slice is gone: cancel the plan.
+        CorruptTableError: A file of the slice is damaged or does not fit the schema.
+        UnsupportedTableError: A log file has blocks that are not read.
+        StorageUnavailableError: The storage failed; run the plan again.
+
+    Outside: 1 stat; then the reads of the slice and its footer, 1 create (marker; for a file
+    group without a base file also a stat of the partition's metadata) and 1 create.
+    """
+    storage, target = world.storage, task.target
+    path = join(target.partition_path, target.file_name)
+    if storage.stat(path) is not None:
+        return _adopted(world, task, path)
+    started = world.clock.monotonic_ms()
+    outcome = _merged(world, task)
+    read_ms = world.clock.monotonic_ms() - started
+    schema = TableSchema.from_avro(target.avro_json).arrow
+    data = base_file_bytes(
+        placed_rows(outcome.table, target, schema, target.file_name),
+        avro_json=target.avro_json,
+        bloom=bloom_for(storage, target, outcome),
+        settings=target.parquet,
+    )
+    if target.base_path is None:
+        create_partition_metadata(storage, target.partition_path, target.requested_time)
+    io_type = IOType.CREATE if target.base_path is None else IOType.MERGE
+    create_marker(storage, target.requested_time, target.partition_path, target.file_name, io_type)
+    try:
+        storage.create(path, data)
+    except ObjectExistsError:
+        return _adopted(world, task, path)
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; run the service again: {path}", path=path
+        ) from error
+    taken = RuntimeStats(
+        total_scan_time=read_ms, total_upsert_time=world.clock.monotonic_ms() - started
+    )
+    return replace(_stat(task, path, outcome, len(data)), runtime_stats=taken)
+
+
+def _merged(world: World, task: CompactionTask) -> MergeOutcome:
+    names = [name for name in task.read.file_schema.names if name not in _MERGED_APART]
+    read = replace(task.read, columns=tuple(names))
+    outcome = merge_slice(world.storage, world.events, task.slice, read)
+    if outcome is None:  # no log of it counts: all were rolled back
+        rows = read.output_schema.empty_table()
+        base = task.slice.base_file
+        if base is not None:
+            rows = read_base_file(world.storage, base.path, schema=read.file_schema, columns=names)
+        return append_rows(rows, rows.slice(0, 0))
+    return replace(outcome, table=outcome.table.select(names))
+
+
+def _adopted(world: World, task: CompactionTask, path: str) -> WriteStat:
+    """
+    What another executor of the plan wrote; its footer tells that it is a base file.
+
+    Merged once more all the same: writers have to learn whether deleted keys were left out.
+    """
+    rows = read_footer(world.storage, path).rows
+    stat = world.storage.stat(path)
+    if stat is None:
+        raise StorageUnavailableError(
+            f"a file of the plan vanished; run the service again: {path}", path=path
+        )
+    return replace(_stat(task, path, _merged(world, task), stat.size_bytes), num_writes=rows)
+
+
+def _stat(task: CompactionTask, path: str, outcome: MergeOutcome, size_bytes: int) -> WriteStat:
+    target, logs = task.target, task.slice.log_files
+    merged = outcome.inserted + outcome.updated + outcome.deleted + outcome.ignored_late
+    return replace(
+        base_file_stat(target, path, outcome, size_bytes),
+        total_log_records=merged,
+        total_updated_records_compacted=merged,
+        total_log_files_compacted=len(logs),
+        total_log_size_compacted=sum(log.size_bytes for log in logs),
+    )
+
+
+# ------ What each file group of a compaction needs: how its slice is read, and the file it becomes
+#
+# The write token of a file is its place in the plan, so that its name is a function of the
+# plan alone (CMP-2).
+
+
+def tasks_of(
+    context: TableContext,
+    snapshot: Snapshot,
+    planned: Instant,
+    slices: Sequence[FileSlice],
+    files: FileRules,
+) -> list[CompactionTask]:
+    """
+    One task for each slice of a plan, in its order.
+
+    Args:
+        context: The table.
+        snapshot: Taken after the plan, so that everything in it is visible; its schema is
+            that of the new files.
+        planned: The plan's instant.
+        slices: Checked.
+        files: How base files are made.
+
+    Raises:
+        UnsupportedTableError: The table's columns have ids, or it has no schema yet, or only
+            a class of its owner's merges its records.
+    """
+    if snapshot.newest_internal_schema_json:
+        raise UnsupportedTableError(
+            "the table's columns have ids (schema on read): this release reads such a table and "
+            "does not write it; let Java Hudi compact it",
+            kind="schema_on_read",
+        )
+    config = context.config
+    read = plan_scan(context, snapshot, slices, with_hoodie_columns=True).read
+    schema = TableSchema.from_avro(snapshot.newest_schema_json or config.create_schema_json or "")
+    # Columns that the folder tells stay out of the new file as they were out of the old one.
+    read = replace(
+        read,
+        file_schema=with_meta(schema.arrow),
+        columns=tuple(with_meta(schema.arrow).names),
+        folders=None,
+    )
+    return [
+        CompactionTask(
+            slice=one,
+            read=read,
+            target=FileGroupTask(
+                requested_time=planned.requested_time,
+                operation=WriteOperation.UPSERT,
+                partition_path=one.file_group.partition_path,
+                file_id=one.file_group.file_id,
+                write_token=f"{number}-0-0",
+                task_number=number,
+                avro_json=schema.avro_json,
+                base_path=one.base_file.path if one.base_file is not None else None,
+                base_requested_time=(
+                    one.base_file.requested_time if one.base_file is not None else None
+                ),
+                parquet=files.parquet,
+                bloom=files.bloom,
+                stores_keys=config.populate_meta_fields,
+                virtual_keys=read.keys,
+                partition_marked=True,  # or its slices would not have been found
+            ),
+        )
+        for number, one in enumerate(slices)
+    ]
+
+
+# ----- Compaction from its plan to its commit: scheduled here or by Java, carried out here (CMP-1)
+#
+# Writers go on all the while: what completes after the plan's requested time counts on top of
+# the new base file (NBCC-3). Nothing of theirs is judged, and so a compaction never loses.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

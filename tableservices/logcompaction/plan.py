@@ -1,26 +1,73 @@
-"""
-Which log files a log compaction puts together: pure, in the form Java Hudi writes and executes.
-
-Only logs older than every pending write are taken. A writer that began in between and
-completes later has its place between them in the order of requested times (fmt 5.7), and
-one file cannot lie on both sides of it (NBCC-5).
-"""
+"""Settings of log compaction, read from ``hoodie.log.compaction.*`` keys."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from tableservices.compaction.plan import operations_of
-from timeline.active import ActiveTimeline
-from timeline.model.claim import FileGroupId
-from timeline.model.file_group import FileSlice
-from timeline.model.filenames import pending_file_names
+from tableservices.planned_service import PLAN_EXPIRY
+from timeline.active_timeline import ActiveTimeline
+from timeline.model.file_names import FileSlice, pending_file_names
 from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionOperation, CompactionPlan, CompactionStrategy
-from timeline.model.times import InstantTime
+from timeline.model.write_set import FileGroupId
+from timeline.properties.option_settings import OptionSettings
+from timeline.properties.options import Option, OptionKind
 
-__all__ = ["candidates", "is_due", "log_compaction_plan"]
+__all__ = [
+    "LOG_COMPACTION_OPTIONS",
+    "LogCompactionSettings",
+    "candidates",
+    "is_due",
+    "log_compaction_plan",
+]
+
+# By the field of LogCompactionSettings that it sets.
+LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {
+    "enabled": Option(
+        key="hoodie.log.compaction.enable",
+        default="false",
+        kind=OptionKind.BOOL,
+        doc="Put log files together where compacting them into base files comes too seldom.",
+    ),
+    "inline": Option(
+        key="hoodie.log.compaction.inline",
+        default="false",
+        kind=OptionKind.BOOL,
+        doc="Plan a log compaction after a commit when it is due, and carry it out.",
+    ),
+    "blocks_min": Option(
+        key="hoodie.log.compaction.blocks.threshold",
+        default="5",
+        kind=OptionKind.INT,
+        doc="Log blocks of a file slice, and delta commits, that make one worth it.",
+    ),
+    "expiry_ms": PLAN_EXPIRY,
+}
+
+
+class LogCompactionSettings(OptionSettings):
+    """Everything that can be set about it; the fields of ``LOG_COMPACTION_OPTIONS``."""
+
+    options: ClassVar[Mapping[str, Option]] = LOG_COMPACTION_OPTIONS
+
+    enabled: bool = False
+    inline: bool = False
+    blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = 5
+    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
+
+
+# ----------------------------------------------------------------
+# Which log files a log compaction puts together: pure, in the form Java Hudi writes and executes.
+#
+# Only logs older than every pending write are taken. A writer that began in between and
+# completes later has its place between them in the order of requested times (fmt 5.7), and
+# one file cannot lie on both sides of it (NBCC-5).
 
 _HELPER = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from filegroups.writing.assign_file_groups import FileRules
 from tableservices.logcompaction.execute import (
     LogCompactionReceipt,
     execute_log_compaction,
     plan_log_compaction,
     schedule_log_compaction,
 )
-from tableservices.logcompaction.plan import is_due
-from tableservices.logcompaction.settings import LogCompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings, is_due
 from tableservices.planned_service import Part, run_round
 from tableservices.service import ServiceReceipt
-from timeline.active import ActiveTimeline
+from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
+from timeline.model.commit_metadata import TableType
 from timeline.model.instant import Action, Instant
-from timeline.model.operations import TableType
-from timeline.writing.placing import FileRules
 
 __all__ = ["LogCompactionService"]
 

@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tableservices.restoring.past import (
+from filegroups.supported import refuse_unwritable
+from tableservices.restoring.state_at import (
     after,
     completed_write,
     refuse_archived_since,
@@ -28,6 +29,9 @@ from timeline.codecs.instant_avro import (
     encode_restore,
     encode_restore_plan,
 )
+from timeline.commit.apply import data_files_of
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -37,22 +41,18 @@ from timeline.errors import (
     StorageUnavailableError,
 )
 from timeline.heartbeat import instants_that_seem_dead
-from timeline.model.filenames import data_file_time, instant_file_name, pending_file_names
+from timeline.layout import timeline_path
+from timeline.model.file_names import data_file_time, instant_file_name, pending_file_names
 from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
-from timeline.places import timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
-from timeline.properties.setting_names import ForeignWriters
-from timeline.publishing.look import Turn
-from timeline.publishing.settle import data_files_of
-from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_unwritable
-from timeline.reading.snapshot import Snapshot
-from timeline.rules.succession import Residue
-from timeline.undoing.rollback_documents import result_document
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rollback.rollback import result_document
+from timeline.rules.instant_times import Residue
+from timeline.snapshot import Snapshot
 
 __all__ = [
     "PlannedRestore",

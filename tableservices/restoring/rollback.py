@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tableservices.restoring.past import (
+from filegroups.supported import refuse_unwritable
+from tableservices.restoring.restore import refuse_living
+from tableservices.restoring.state_at import (
     completed_write,
     refuse_cleaned,
     refuse_foreign_upkeep,
@@ -19,26 +21,24 @@ from tableservices.restoring.past import (
     refuse_savepointed,
     savepoint_times,
 )
-from tableservices.restoring.restore import refuse_living
-from timeline.active import ActiveTimeline
+from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
+from timeline.commit.apply import data_files_of
+from timeline.commit.concurrent_commits import pending_rollback_of
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
 from timeline.properties.properties_file import load_config
-from timeline.publishing.look import Turn
-from timeline.publishing.rivals import pending_rollback_of
-from timeline.publishing.settle import data_files_of
-from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_unwritable
-from timeline.reading.snapshot import Snapshot
-from timeline.rules.succession import Residue
-from timeline.undoing.left_upkeep import plan_bytes, seems_left
-from timeline.undoing.rollback_documents import plan_document, result_document
-from timeline.undoing.undo import rollback as undo
+from timeline.rollback.abandoned_foreign import plan_bytes, seems_left
+from timeline.rollback.rollback import plan_document, result_document
+from timeline.rollback.rollback import rollback as undo
+from timeline.rules.instant_times import Residue
+from timeline.snapshot import Snapshot
 
 __all__ = ["PlannedRollback", "RollbackReceipt", "plan_rollback", "rollback"]
 

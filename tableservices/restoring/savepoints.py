@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tableservices.restoring.past import (
+from filegroups.supported import refuse_old_version
+from tableservices.restoring.state_at import (
     completed_write,
     files_kept,
     refuse_cleaned,
@@ -19,24 +20,22 @@ from tableservices.restoring.past import (
     refuse_moving,
     savepoint_times,
 )
-from timeline.active import ActiveTimeline
-from timeline.boundary import came_since
+from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
+from timeline.commit.apply import is_settled
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
-from timeline.model.filenames import instant_file_name, parse_instant_name
+from timeline.layout import timeline_path
+from timeline.model.file_names import instant_file_name, join, parse_instant_name
 from timeline.model.instant import Action, Instant
-from timeline.model.paths import join
+from timeline.model.instant_time import InstantTime
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
-from timeline.places import timeline_path
 from timeline.ports.storage import ObjectMissingError
-from timeline.publishing.look import Turn
-from timeline.publishing.settle import is_settled
-from timeline.publishing.turn import take_turn
-from timeline.readable import refuse_old_version
-from timeline.reading.snapshot import Snapshot
+from timeline.snapshot import Snapshot
+from timeline.truncation import came_since
 
 __all__ = [
     "Savepoint",

@@ -1,8 +1,11 @@
 """
-Carrying partition TTL out: one ``delete_partition`` of all that expired.
+Which partitions have expired: a pure decision from one time for each (as Java Hudi, KEEP_BY_*).
 
-It is a write like any other, and decides on its own base snapshot, anew in each attempt: a
-partition written into meanwhile is either seen there, and younger then, or meets the claim.
+A partition expires when its days are over at the moment of the look, to the millisecond. The
+oldest go first, so that a bound on their number delays the youngest.
+
+Worked example, also a test: kept for 2 days, now the 10th at noon; last written on the 8th
+at 11:59 goes, on the 8th at 12:00 stays.
 """
 
 from __future__ import annotations
@@ -10,24 +13,68 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tableservices.ttl.plan import expired
+from filegroups.index.bucket_properties import rules_kept_in
+from filegroups.keys.keys import KeySpec, infer_key_generator
+from filegroups.reading.read import view_of
+from filegroups.supported import refuse_unwritable
+from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.workload import RowRules
+from filegroups.writing.write import write
 from tableservices.ttl.settings import TtlSettings
 from timeline.context import TableContext
-from timeline.index.adoption import rules_kept_in
-from timeline.model.operations import WriteOperation
-from timeline.model.paths import check_partition_path
-from timeline.model.times import InstantTime, WallMs
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import check_partition_path
+from timeline.model.instant_time import (
+    UTC_ZONE,
+    InstantTime,
+    TimelineZone,
+    WallMs,
+    instant_time,
+    wall_ms,
+)
 from timeline.partitions import opening_time
 from timeline.properties.properties_file import load_config
-from timeline.readable import refuse_unwritable
-from timeline.reading.read import view_of
-from timeline.reading.snapshot import Snapshot
-from timeline.rules.keys import KeySpec, infer_key_generator
-from timeline.writing.receipt import WritePlan
-from timeline.writing.workload import RowRules
-from timeline.writing.write import write
+from timeline.snapshot import Snapshot
 
-__all__ = ["TtlReceipt", "TtlService", "expire", "expired_partitions"]
+__all__ = ["TtlReceipt", "TtlService", "expire", "expired", "expired_partitions"]
+
+_DAY_MS = 24 * 3_600_000
+
+
+def expired(
+    since: Mapping[str, InstantTime],
+    *,
+    now: WallMs,
+    days_retained: int,
+    partitions_max: int,
+    zone: TimelineZone = UTC_ZONE,
+) -> tuple[str, ...]:
+    """
+    Partition paths whose days are over, oldest first.
+
+    Args:
+        since: Partition path -> the instant time from which its days count.
+        now: Ms since 1970-01-01 UTC.
+        days_retained: How many days a partition is kept; none expires unless it is positive.
+        partitions_max: At most so many.
+        zone: The table's, whose clock wrote the times.
+    """
+    if days_retained <= 0:
+        return ()
+    line = zone.from_then_on(now - days_retained * _DAY_MS)
+    # A time of 14 digits stands for the last millisecond of its second.
+    over = sorted(
+        (instant_time(wall_ms(time)), path)
+        for path, time in since.items()
+        if instant_time(wall_ms(time)) < line
+    )
+    return tuple(path for _, path in over[:partitions_max])
+
+
+# ------------------------ Carrying partition TTL out: one ``delete_partition`` of all that expired
+#
+# It is a write like any other, and decides on its own base snapshot, anew in each attempt: a
+# partition written into meanwhile is either seen there, and younger then, or meets the claim.
 
 #: Days pass slowly: how long a process rests after a look at every partition, ms.
 REST_MS = 600_000

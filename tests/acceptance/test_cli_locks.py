@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockproviders.owner import as_shared
+from lockproviders.client import as_shared
 from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.acceptance.cli import run, table_with_rows
 from timeline.errors import LeaseLostError, StorageUnavailableError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 OWNER = "there/9/w2"
 HOLDER = json.dumps(

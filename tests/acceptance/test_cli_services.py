@@ -221,7 +221,7 @@ def test_a_writer_only_plans_inline_when_told_so(table: Path) -> None:
 
 def test_a_worker_has_imported_everything_before_a_signal_may_break_it_off() -> None:
     """Broken off amid PyArrow's import of pandas, it left half of it to those who clean up."""
-    said = "import sys; import hoodoo.cli.service_reports as r; {}; print('pandas' in sys.modules)"
+    said = "import sys; import hoodoo.cli.services as r; {}; print('pandas' in sys.modules)"
     for call, there in (("r", "False"), ("r.import_all()", "True")):
         asked = [sys.executable, "-c", said.format(call)]
         assert (

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import hoodoo
+from filegroups.writing.local_workload import LocalWorkload
 from tests.acceptance.cli import Answer, contents, run, table_with_rows
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
 
 MANY = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

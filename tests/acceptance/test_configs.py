@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from filegroups.settings.settings import WriteSettings
+from filegroups.settings.writer_agreement import agreement
 from hoodoo.configuration import check, load_configuration
 from hoodoo.services import service_options
-from timeline.model.operations import ConcurrencyMode
-from timeline.properties.agreement import agreement
+from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.properties.options import PropertySet
-from timeline.properties.settings import WriteSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.properties"))

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from hoodoo.spark.local_session import local_session
+from filegroups.schema.schema import META_COLUMNS
+from hoodoo.spark.executor import local_session
 from tests.interop import golden_tables
-from timeline.model.schema import META_COLUMNS
 
 pytestmark = pytest.mark.spark
 

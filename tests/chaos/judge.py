@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 import hoodoo
-from hoodoo.assembly import Layers
+from hoodoo.factory import Layers
 from hoodoo.services import services_of
-from hoodoo.verify import verify_at
+from hoodoo.verify.verify import verify_at
 from tests.chaos.journal import OpRecord
 from tests.chaos.work import PARTITIONS, SHARED, mark_key, own_row, shared_key
 from timeline.errors import HoodooError
-from timeline.model.filenames import parse_base_file_name
+from timeline.model.file_names import parse_base_file_name
 
 __all__ = ["check_rows", "check_verified", "clean_up", "leftovers"]
 

@@ -56,9 +56,9 @@ def _small_caches() -> None:
     The engine keeps 512 small files decoded and, of each table in an object store, 16 MiB of data
     files, which takes a writer of a busy machine longer than it lives here.
     """
-    from timeline.files import small_files
+    from filegroups.files import parquet as small_files
     from timeline.storage import object_store
-    from timeline.storage.kept_files import KeptFiles
+    from timeline.storage.data_files import KeptFiles
 
     module: Any = small_files
     module._decoded = functools.lru_cache(_FILES_KEPT)(module._decoded.__wrapped__)

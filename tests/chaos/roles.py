@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 import hoodoo
+from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
+from hoodoo.history_checker.table_history import read_line
 from hoodoo.services import services_of
 from tests.chaos.journal import Told, events_of
 from tests.chaos.mutants import break_engine
 from tests.chaos.setup import RETAINED, Setup
 from tests.chaos.work import NUMBERS, Op
-from timeline.codecs.journal import read_line
 from timeline.errors import ClockRefusedError, HoodooError, OutcomeUnknownError, Reaction
-from timeline.model.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
-from timeline.undoing.resolving import Outcome
+from timeline.rollback.resolve_unknown import Outcome
 
 #: Told such an error, a client may try again, as a new write; nothing of the old one is there.
 AGAIN = (Reaction.REDO, Reaction.WAIT, Reaction.STOP)

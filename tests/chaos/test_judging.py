@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.table_history import record_journal
 from tests.chaos.crew import Crew
 from tests.chaos.faults import ON_THE_WIRE, Fault, Kind, counts_for, schedule
 from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
@@ -20,8 +22,6 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.report import figures
 from tests.chaos.test_chaos import nothing_is_lacking
 from tests.chaos.work import NUMBERS, Op, first_rows, own_row
-from timeline.codecs.journal import record_journal
-from timeline.model.recorded_run import RunRecorder
 
 WRITERS = 2
 TABLES = ("t",)

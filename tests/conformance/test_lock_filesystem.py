@@ -7,7 +7,7 @@ from pathlib import Path
 from lockproviders.client import LockClient
 from lockproviders.filesystem import ENTRY, FlockClient
 from lockproviders.testing import LockProviderSuite
-from timeline.machine import SystemClock
+from timeline.system import SystemClock
 
 
 class TestFilesystemLock(LockProviderSuite):

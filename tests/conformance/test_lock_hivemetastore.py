@@ -21,7 +21,7 @@ from tests.servers.hivemetastore import (
     needs_mariadb_driver,
 )
 from tests.servers.mariadb import MariaDb, needs_mariadb
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 

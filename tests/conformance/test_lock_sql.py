@@ -17,7 +17,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
 from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 # As a rule nothing here may hang on how busy the machine is; where an end must come, it is told.
 LEASE_MS = 60_000

@@ -14,7 +14,7 @@ from lockproviders.testing import LockProviderSuite
 from lockproviders.testing.contender import wait_for
 from lockproviders.zookeeper.client import ENTRY, IMPLICIT_ENTRY
 from tests.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 SESSION_MS = 30_000  # nothing hangs on how busy the machine is
 SHORT_MS = 4_000  # where a session must end

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders.slot_stores import with_slot_store
+from lockproviders.registry import with_slot_store
 from lockproviders.sql.database import SqliteDatabase
 from lockproviders.sql.slots import SqlSlotStore
 from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
@@ -21,11 +21,10 @@ from tests.servers.mariadb import MariaDb
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
 from timeline.errors import StorageUnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock, SystemIds
-from timeline.ports.slot_store import SlotStore
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, SlotStore
 from timeline.properties.options import PropertySet
 from timeline.storage.local import LocalStorage
+from timeline.system import SystemClock, SystemIds
 from timeline.testing.slot_suite import RACERS, SlotStoreSuite, together
 
 URL = "url.txt"

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.farstore.client import BUCKET, FarStore, accounts, race, s3_options
 from timeline.ports.storage import Storage
-from timeline.storage.resolve import storage_for
+from timeline.storage.open_storage import storage_for
 from timeline.testing.storage_suite import StorageSuite
 
 DELAY_MS = 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
+from timeline.storage.recording import ObservedStorage
 from timeline.testing.storage_suite import StorageSuite
 
 

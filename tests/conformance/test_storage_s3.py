@@ -13,8 +13,8 @@ import pytest
 
 from tests.servers.s3 import BUCKET, S3Server, s3_properties
 from timeline.ports.storage import ObjectExistsError, Storage
-from timeline.storage.object_files import ObjectInput
-from timeline.storage.resolve import storage_for
+from timeline.storage.object_store import ObjectInput
+from timeline.storage.open_storage import storage_for
 from timeline.testing.storage_suite import StorageSuite
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ RACER = """
 import sys
 from tests.servers.s3 import s3_properties
 from timeline.ports.storage import ObjectExistsError
-from timeline.storage.resolve import storage_for
+from timeline.storage.open_storage import storage_for
 storage = storage_for(sys.argv[2], options=s3_properties(sys.argv[1]))
 storage.create(f"ready/{sys.argv[3]}", b"")
 while storage.stat("go") is None:

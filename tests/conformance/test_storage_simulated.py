@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tests.simulator.sim_storage import SimStorage
+from tests.simulator.world import World
 from timeline.ports.storage import Storage
-from timeline.testing.sim_storage import SimStorage
 from timeline.testing.storage_suite import StorageSuite
-from timeline.testing.world import World
 
 
 class TestSimStorage(StorageSuite):

@@ -189,8 +189,8 @@ _DIE_BEFORE_PUBLISHING = f"""
 import os, sys
 import pyarrow.parquet as pq
 import hoodoo
-import timeline.writing.write
-timeline.writing.write.publish = lambda *_: os._exit(9)
+import filegroups.writing.write
+filegroups.writing.write.publish = lambda *_: os._exit(9)
 table = hoodoo.open_table(sys.argv[1], properties={dict(WRITER)!r})
 table.upsert(pq.read_table(sys.argv[2]))
 """

@@ -36,8 +36,8 @@ from lockproviders.lease import HeldLease  # noqa: E402
 from lockproviders.registry import ProviderRegistry  # noqa: E402
 from timeline.codecs.properties import parse_properties  # noqa: E402
 from timeline.errors import HoodooError, LockTimeoutError  # noqa: E402
-from timeline.machine import NullEvents, SystemClock, SystemIds, ThreadExecutor  # noqa: E402
 from timeline.ports.lock import Sharing  # noqa: E402
+from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor  # noqa: E402
 
 # The oracle's short names, with what this engine may call the same provider.
 OTHER_NAMES = {

@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from hoodoo.table import Table
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded
 

@@ -15,8 +15,8 @@ import pytest
 import hoodoo
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded, same, without_meta
-from timeline.codecs.history_rows import parse_manifest
-from timeline.places import HISTORY
+from timeline.codecs.archived_instants import parse_manifest
+from timeline.layout import HISTORY
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

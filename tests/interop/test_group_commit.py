@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import hoodoo
+from filegroups.writing.write import Receipt
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMIT_TIME, COMMON, EVENT_TIME, SCHEMA, arrow, row
 from tests.interop.test_non_blocking import COMPACTING, FREE, Rows, seen_by
-from timeline.writing.write import Receipt
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tests.interop.halfway import Before, age, is_data
 from tests.interop.java import JavaOracle, JavaRefusedError
 from tests.interop.test_restoring import ALONE, JAVA, SCHEMA, rows, state

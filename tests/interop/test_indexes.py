@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.index.record_index import open_record_index
+from filegroups.keys.bucketing import RemainderShares, bucket_of
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded
-from timeline.index.record_index import open_record_index
-from timeline.rules.bucketing import RemainderShares, bucket_of
 
 # Options of Java alone are given to both engines; ours tells that they do nothing here.
 _FOR_JAVA = pytest.mark.filterwarnings("ignore:no effect here")

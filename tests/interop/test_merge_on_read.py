@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 import hoodoo
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.writing.local_workload import LocalWorkload
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMON, EVENT_TIME, JAVA, SCHEMA, SIMPLE, START, arrow, row
 from tests.interop.values import comparable, encoded, same, without_meta
-from timeline.files.rewrite import FileGroupTask
-from timeline.model.commit_metadata import WriteStat
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation, WriteStat
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 

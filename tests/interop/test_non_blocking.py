@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import hoodoo
+from filegroups.writing.local_workload import LocalWorkload
 from tests.interop.java import JavaOracle
 from tests.interop.mor import (
     BUCKET,
@@ -30,8 +31,7 @@ from tests.interop.mor import (
 )
 from tests.interop.values import encoded
 from tests.servers.zookeeper import ZooKeeperServer
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tests.interop.java import JavaOracle
 from tests.interop.mor import (
     BUCKET,

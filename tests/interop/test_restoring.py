@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables
 from tests.interop.java import JavaOracle

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tests.interop.java import JavaOracle
-from timeline.model.zones import TimelineZone
+from timeline.model.instant_time import TimelineZone
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables
 from tests.interop.java import JavaOracle

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RULES = "timeline/rules"
-PUBLISH = "timeline/publishing/publish.py"
+RULES = ("timeline/rules", "filegroups/merge", "filegroups/keys")
+PUBLISH = "timeline/commit/commit.py"
 #: Where a batch that counts once is looked up, told apart and, behind the boundary, remembered.
-BATCHES = ("timeline/writing/batches.py", "tableservices/archiving/remembering.py")
+BATCHES = ("filegroups/writing/idempotency.py", "tableservices/archiving/batch_ids.py")
 CONCURRENCY = (
-    *("action_matrix", "anomalies", "conflicts", "dependency_cycles", "isolation", "liveness"),
-    *("pacing", "retry", "slicing", "strategies", "succession", "transitions"),
+    *("timeline/rules/action_matrix.py", "timeline/rules/conflicts.py"),
+    *("timeline/rules/file_slices.py", "timeline/rules/instant_times.py"),
+    *("timeline/rules/isolation.py", "timeline/rules/retry.py"),
+    *("timeline/heartbeat.py", "timeline/model/instant.py"),
+    *("hoodoo/history_checker/anomalies.py", "hoodoo/history_checker/history.py"),
 )
 
 
@@ -22,14 +25,17 @@ def groups() -> dict[str, list[str]]:
     The steps are what a publication is made of besides its own loop. A rule that is named nowhere
     else is one about merging and formats.
     """
-    named = {f"{RULES}/{name}.py" for name in CONCURRENCY}
-    rules = [f.relative_to(ROOT).as_posix() for f in sorted((ROOT / RULES).glob("*.py"))]
+    rules = [
+        file.relative_to(ROOT).as_posix()
+        for folder in RULES
+        for file in sorted((ROOT / folder).glob("*.py"))
+    ]
     steps = [f.relative_to(ROOT).as_posix() for f in sorted((ROOT / PUBLISH).parent.glob("*.py"))]
     return {
         "publish": [PUBLISH],
         "steps": [s for s in steps if s != PUBLISH and not s.endswith("__init__.py")],
         "batches": [*BATCHES],
-        "slots": ["timeline/slots.py"],
-        "concurrency": sorted(named),
-        "merging": [r for r in rules if r not in named and not r.endswith("__init__.py")],
+        "slots": ["timeline/commit_log.py"],
+        "concurrency": sorted(CONCURRENCY),
+        "merging": [r for r in rules if r not in CONCURRENCY and not r.endswith("__init__.py")],
     }

@@ -21,7 +21,7 @@ FOREIGN = (
 
 
 def name_of(path: str) -> str:
-    """``timeline/slots.py`` -> ``timeline.slots``."""
+    """``timeline/commit_log.py`` -> ``timeline.commit_log``."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

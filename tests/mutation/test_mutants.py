@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutation.exclusions import RULES, kept_equivalents
 from tests.mutation.farm import Choice
-from tests.mutation.groups import BATCHES, groups
+from tests.mutation.groups import BATCHES, CONCURRENCY, groups
 from tests.mutation.imports import apart_from
 from tests.mutation.mutants import compiled, mutants_of
 from tests.mutation.reach import IMPORTED
@@ -116,12 +116,12 @@ def test_every_rule_and_every_step_of_a_publication_is_in_one_group():
     paths = [path for several in groups().values() for path in several]
     expected = {
         file.relative_to(ROOT).as_posix()
-        for folder in ("timeline/rules", "timeline/publishing")
+        for folder in ("timeline/rules", "filegroups/merge", "filegroups/keys", "timeline/commit")
         for file in (ROOT / folder).glob("*.py")
         if file.name != "__init__.py"
     }
     assert len(paths) == len(set(paths))
-    assert set(paths) == {*expected, *BATCHES, "timeline/slots.py"}
+    assert set(paths) == {*expected, *BATCHES, *CONCURRENCY, "timeline/commit_log.py"}
 
 
 def test_what_is_imported_before_the_forks_never_leads_to_the_changed_module():
@@ -149,7 +149,7 @@ def test_a_sample_is_the_same_for_a_seed():
 
 
 def test_tests_that_reach_the_line_are_chosen_and_unlike_ones_come_first():
-    module = "timeline/rules/liveness.py"
+    module = "timeline/heartbeat.py"
     lines = {
         IMPORTED: {},
         "t.py::all": {module: [1, 2, 3]},

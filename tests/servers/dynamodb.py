@@ -28,7 +28,7 @@ from tests.servers.moto_server import (
     ChildServer,
     MotoServer,
 )
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 __all__ = [
     "TABLE",

@@ -11,13 +11,12 @@ from typing import Any, Self
 
 from lockproviders.client import LockClient
 from lockproviders.storage_based.client import StorageClient
-from lockproviders.storage_based.lock_file import LOCK_PATH
-from lockproviders.storage_based.objects import ConditionalObject
+from lockproviders.storage_based.lock_file import LOCK_PATH, ConditionalObject
 from lockproviders.storage_based.settings import StorageLockSettings
 from tests.servers.moto_server import ACCESS_KEY, REGION, SECRET_KEY, MotoServer
-from timeline.machine import SystemClock, SystemIds
 from timeline.storage.object_address import parse_object_address
 from timeline.storage.object_client import ObjectSettings, open_client
+from timeline.system import SystemClock, SystemIds
 
 __all__ = ["BUCKET", "S3Server", "s3_properties", "storage_lock_client"]
 

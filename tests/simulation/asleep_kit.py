@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -25,23 +25,23 @@ from tests.simulation.engine_kit import (
     rows_now,
 )
 from tests.simulation.test_engine_archive import comebacks
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Chooser, Fault, Faults, Move
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Stage, UntilEnd
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
+from timeline.commit.apply import is_settled
 from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError
+from timeline.layout import HEARTBEATS, MARKERS, SLOTS
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import HEARTBEATS, MARKERS, SLOTS
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import ForeignWriters, PublishLock
-from timeline.publishing.settle import is_settled
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Chooser, Fault, Faults, Move
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Stage, UntilEnd
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.rollback.rollback import rollback_dead_writers
 
 OURS = LIMITS
 LOCK_FREE = replace(LIMITS, publish_lock=PublishLock.NONE)

@@ -28,7 +28,7 @@ from tests.simulation.families import BY_ID, FAMILIES, numbered, of_name
 from tests.simulation.family import play_schedule, smallest
 from tests.simulation.scopes import BY_ID as SCOPES_BY_ID
 from tests.simulation.scopes import SCOPES
-from timeline.testing.faults import Fault
+from tests.simulator.faults import Fault
 
 CORPUS = Path(__file__).with_name("seeds.txt")
 BLOCK = 100

@@ -19,10 +19,10 @@ from typing import IO, Any, Generic, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
+from tests.simulator.ports import in_order
+from tests.simulator.sim_storage import OutputFile
+from timeline.ports.ports import World
 from timeline.ports.storage import open_kept
-from timeline.ports.world import World
-from timeline.testing.ports import in_order
-from timeline.testing.sim_storage import OutputFile
 
 __all__ = ["Conversations"]
 

@@ -15,15 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation import mutants
-from timeline.active import ActiveTimeline
+from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.slot import encode_slot
+from timeline.commit_log import SlotChain
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
+from timeline.layout import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
+from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.times import InstantTime
-from timeline.places import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.slots import SlotChain
 
 Change = Callable[[TableContext], TableContext]
 

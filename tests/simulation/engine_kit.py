@@ -16,10 +16,26 @@ from typing import Any
 
 import pyarrow as pa
 
+from filegroups.files.parquet import ParquetSettings
+from filegroups.keys.keys import KeyGenerator, KeySpec
+from filegroups.schema.new_table import new_table_properties
+from filegroups.table import Table
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.workload import RowRules
+from filegroups.writing.write import Receipt, WritePlan, write
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.simulation.remembered_workload import RememberedWorkload
-from timeline.active import ActiveTimeline
+from tests.simulator.engine_facts import OPERATION_KEY, EngineFacts
+from tests.simulator.faults import Faults
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Stage
+from tests.simulator.table_facts import SlotKind, TableFacts
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
     HoodooError,
@@ -27,30 +43,14 @@ from timeline.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from timeline.files.parquet import ParquetSettings
-from timeline.model.filenames import parse_base_file_name
-from timeline.model.new_table import new_table_properties
-from timeline.model.operations import ConcurrencyMode, MergeMode, TableType, WriteOperation
-from timeline.places import HEARTBEATS, MARKERS, TIMELINE, slot_path
-from timeline.ports.world import World as EngineWorld
+from timeline.heartbeat import HeartbeatLimits
+from timeline.layout import HEARTBEATS, MARKERS, TIMELINE, slot_path
+from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
+from timeline.model.file_names import parse_base_file_name
+from timeline.ports.ports import World as EngineWorld
 from timeline.properties.properties_file import load_config
-from timeline.rules.keys import KeyGenerator, KeySpec
-from timeline.rules.liveness import HeartbeatLimits
+from timeline.rollback.rollback import rollback_dead_writers
 from timeline.rules.retry import RetryBudget
-from timeline.table import Table
-from timeline.testing.engine_facts import OPERATION_KEY, EngineFacts
-from timeline.testing.faults import Faults
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Stage
-from timeline.testing.table_facts import SlotKind, TableFacts
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
-from timeline.writing.placing import FileRules
-from timeline.writing.workload import RowRules
-from timeline.writing.write import Receipt, WritePlan, write
 
 INTERVAL_MS = 1_000
 TOLERATED_MS = 2 * INTERVAL_MS

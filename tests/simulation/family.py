@@ -19,8 +19,7 @@ from tests.simulation.engine_kit import (
     heal,
     mutation,
 )
-from timeline.context import TableContext
-from timeline.testing.faults import (
+from tests.simulator.faults import (
     Fault,
     Faults,
     Move,
@@ -29,11 +28,12 @@ from timeline.testing.faults import (
     RandomPolicy,
     ReplayPolicy,
 )
-from timeline.testing.ports import Actor
-from timeline.testing.scheduler import run
-from timeline.testing.shrinking import Shrunk, shrink
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from tests.simulator.ports import Actor
+from tests.simulator.scheduler import run
+from tests.simulator.shrinking import Shrunk, shrink
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.context import TableContext
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

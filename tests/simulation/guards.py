@@ -57,13 +57,13 @@ from tests.simulation.dropped_guards import (
     storage,
 )
 from tests.simulation.engine_kit import found_by, mutation, rows_now
+from tests.simulator.faults import Fault
+from tests.simulator.interleavings import Scene, cover
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.context import TableContext
-from timeline.model.operations import WriteOperation
-from timeline.places import BOUNDARIES
-from timeline.testing.faults import Fault
-from timeline.testing.interleavings import Scene, cover
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from timeline.layout import BOUNDARIES
+from timeline.model.commit_metadata import WriteOperation
 
 # ---------------------------------------------------------------- stories and scopes
 

@@ -12,23 +12,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.simulation.engine_kit import LIMITS, open_table
-from timeline.active import ActiveTimeline
+from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.slot import encode_slot
+from timeline.commit.apply import data_files_of
+from timeline.commit_log import SlotChain
 from timeline.context import DrawnTimes, TableContext
 from timeline.errors import StorageUnavailableError
-from timeline.heartbeat import instants_that_seem_dead
-from timeline.model.claim import Claim
-from timeline.model.filenames import pending_file_names
+from timeline.heartbeat import HeartbeatLimits, instants_that_seem_dead
+from timeline.layout import WRITERS, slot_path, timeline_path
+from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import WRITERS, slot_path, timeline_path
+from timeline.model.write_set import Claim
+from timeline.ports.ports import World as EngineWorld
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.ports.world import World as EngineWorld
-from timeline.publishing.settle import data_files_of
-from timeline.reading.snapshot import Snapshot
-from timeline.registry import registered_writers
-from timeline.rules.liveness import HeartbeatLimits
-from timeline.slots import SlotChain
+from timeline.snapshot import Snapshot
+from timeline.writer_registry import registered_writers
 
 
 def with_chain(kind: type[SlotChain]) -> object:

@@ -15,17 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from filegroups.files.append import write_task
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.index import IndexedFile
+from filegroups.keys.insert_buckets import Bucket
+from filegroups.schema.schema import PARTITION_COLUMN, TableSchema
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import RowRules, WorkloadProfile
 from tests.simulation.conversations import Conversations
-from timeline.files.append import write_task
-from timeline.files.rewrite import FileGroupTask
-from timeline.index import IndexedFile
-from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import WriteStat
-from timeline.model.schema import PARTITION_COLUMN, TableSchema
-from timeline.ports.world import World
-from timeline.rules.placement import Bucket
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.workload import RowRules, WorkloadProfile
+from timeline.model.write_set import FileGroupId
+from timeline.ports.ports import World
 
 __all__ = ["RememberedWorkload"]
 

@@ -1,5 +1,5 @@
 """
-Small scopes of the shipped engine, run in every interleaving (``timeline.testing.interleavings``).
+Small scopes of the shipped engine, run in every interleaving (``tests.simulator.interleavings``).
 
 A scope is a handful of actors that do one thing each on a world prepared once. Nobody queues for
 a lock unless the scope says so, nobody pauses between attempts, beats are rare, and a rollbacker
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from filegroups.reading.table_snapshot import TableSnapshot
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
@@ -36,21 +37,20 @@ from tests.simulation.story_kit import (
     small,
     without_files,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.interleavings import Coverage, Scene, cover
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SnapshotExpiredError
-from timeline.model.operations import WriteOperation
-from timeline.places import READERS
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import PublishLock
-from timeline.reading.reader_lease import hold
-from timeline.reading.table_snapshot import TableSnapshot
-from timeline.registry import enter
-from timeline.rules.liveness import HeartbeatLimits
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.interleavings import Coverage, Scene, cover
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.heartbeat import HeartbeatLimits
+from timeline.layout import READERS
+from timeline.model.commit_metadata import WriteOperation
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import PublishLock
+from timeline.reader_lease import hold
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.writer_registry import enter
 
 RARELY_MS = 10**9
 

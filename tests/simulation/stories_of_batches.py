@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from hoodoo.batch_checks import check_batches
+from filegroups.writing.idempotency import published_batch
+from hoodoo.verify.verify import check_batches
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tests.simulation import test_engine_archive as archives
@@ -22,13 +23,12 @@ from tests.simulation.engine_kit import (
 )
 from tests.simulation.family import Story, some_of
 from tests.simulation.story_kit import CRASHES, PAUSES, SILENCE, UNKNOWN, prepared
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.table_facts import ClientEventKind
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.table_facts import ClientEventKind
-from timeline.testing.world import World
-from timeline.writing.batches import published_batch
 
 __all__ = ["remembering"]
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from filegroups.schema.new_table import new_table_properties
+from filegroups.table import Table
 from tests.simulation.engine_kit import (
     LIMITS,
     TOLERATED_MS,
@@ -30,25 +32,23 @@ from tests.simulation.story_kit import (
     small,
     some_writer,
 )
-from timeline.codecs.identity import decode_facts
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Fault
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.table_facts import ClientEventKind
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.properties import decode_facts
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError, TableReplacedError
-from timeline.model.filenames import parse_instant_name
-from timeline.model.new_table import new_table_properties
-from timeline.model.operations import MergeMode
+from timeline.layout import SLOTS, TABLE_FACTS, TIMELINE
+from timeline.model.commit_metadata import MergeMode
+from timeline.model.file_names import parse_instant_name
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import SLOTS, TABLE_FACTS, TIMELINE
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import PublishLock
-from timeline.table import Table
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Fault
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.table_facts import ClientEventKind
-from timeline.testing.world import World
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import PublishLock
 
 REFUSED = "sim.refused_as_another"
 MADE_ANEW_MS = 20  # nobody drops a table and makes another within a millisecond

@@ -7,20 +7,25 @@ from collections.abc import Sequence
 from functools import partial
 
 from lockproviders.storage_based.client import StorageClient
-from lockproviders.storage_based.holding import StorageHolding
-from lockproviders.storage_based.lock_file import LOCK_PATH, LockRecord
-from lockproviders.storage_based.objects import ChangedError, Seen, Tag
+from lockproviders.storage_based.lock_file import (
+    LOCK_PATH,
+    ChangedError,
+    LockRecord,
+    Seen,
+    StorageHolding,
+    Tag,
+)
 from lockproviders.storage_based.settings import StorageLockSettings
 from tests.simulation import test_second_look as second
 from tests.simulation.engine_kit import TOLERATED_MS, MakeContext, seeded
 from tests.simulation.family import Story, some_of
 from tests.simulation.story_kit import PAUSES, SILENCE, Unjudged, prepared
+from tests.simulator.faults import Chooser, Fault, Move, Policy, ReplayPolicy
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.world import ActorState, CallKind, PortCall, World
 from timeline.errors import LeaseLostError, UnavailableError
 from timeline.ports.storage import ObjectExistsError
-from timeline.testing.faults import Chooser, Fault, Move, Policy, ReplayPolicy
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.world import ActorState, CallKind, PortCall, World
 
 # ---------------------------------------------------------------- S10: a lock and its server
 

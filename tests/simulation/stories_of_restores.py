@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
@@ -32,18 +32,18 @@ from tests.simulation.engine_kit import (
 )
 from tests.simulation.family import Prepared, Story, some_of
 from tests.simulation.story_kit import COW, MOR, PAUSES, UNKNOWN, Unjudged, prepared
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Fault
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit
+from timeline.commit.section import take_turn
 from timeline.context import TableContext
-from timeline.model.operations import TableType
+from timeline.model.commit_metadata import TableType
 from timeline.model.slot import SlotKind
-from timeline.publishing.turn import take_turn
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Fault
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.rollback.rollback import rollback_dead_writers
 
 #: The keys of each write. Each letter is a partition: b1 and c1 lie in archived files alone.
 JOBS = {

@@ -41,11 +41,11 @@ from tests.simulation.story_kit import (
     some_job,
     some_writer,
 )
+from tests.simulator.faults import Fault
+from tests.simulator.invariants import Violation
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.testing.faults import Fault
-from timeline.testing.invariants import Violation
-from timeline.testing.world import World
 
 # ---------------------------------------------------------------- S3, S4: planned services
 

@@ -44,13 +44,13 @@ from tests.simulation.story_kit import (
     some_writer,
     without_files,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import PublishLock
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.world import World
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import PublishLock
 
 # ---------------------------------------------------------------- S1, S2: writers
 

@@ -19,16 +19,16 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.family import Prepared
+from tests.simulator.faults import Fault
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor
+from tests.simulator.script import Until
+from tests.simulator.world import World
 from timeline.context import TableContext, TableLimits
-from timeline.model.operations import TableType, WriteOperation
-from timeline.places import SLOTS
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import PublishLock
-from timeline.testing.faults import Fault
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor
-from timeline.testing.script import Until
-from timeline.testing.world import World
+from timeline.layout import SLOTS
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import PublishLock
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE

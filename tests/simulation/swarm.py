@@ -25,14 +25,14 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.scheduler import run
+from tests.simulator.trace import SimulationFailed, Trace
+from tests.simulator.world import World
 from timeline.context import TableContext
-from timeline.model.operations import WriteOperation
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import PublishLock
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.scheduler import run
-from timeline.testing.trace import SimulationFailed, Trace
-from timeline.testing.world import World
+from timeline.model.commit_metadata import WriteOperation
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import PublishLock
 
 SHARED = ("a1", "a2", "b1", "b2")
 _MOST = {

@@ -27,14 +27,14 @@ from tests.simulation.asleep_kit import (
 )
 from tests.simulation.engine_kit import CLEANING, TOLERATED_MS, Job, do_write, writer
 from tests.simulation.test_engine_archive import comebacks
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Until, UntilEnd
+from tests.simulator.world import World
 from timeline.context import TableContext, TableLimits
-from timeline.model.operations import TableType
-from timeline.places import SLOTS
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Until, UntilEnd
-from timeline.testing.world import World
+from timeline.layout import SLOTS
+from timeline.model.commit_metadata import TableType
 
 pytestmark = pytest.mark.spec("RST-4")
 

@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+from filegroups.keys.bucketing import BucketRules
+from filegroups.table import Table
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
@@ -33,23 +37,19 @@ from tests.simulation.engine_kit import (
     seeded,
 )
 from tests.simulation.test_compaction import OF_LOGS, SERVICE
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InstantNotFoundError, SnapshotExpiredError
+from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.instant import Instant
-from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
-from timeline.model.times import InstantTime, is_between
-from timeline.ports.world import World as EngineWorld
+from timeline.model.instant_time import InstantTime, is_between
+from timeline.ports.ports import World as EngineWorld
 from timeline.properties.properties_file import load_config
-from timeline.reading.snapshot import Snapshot
-from timeline.rules.bucketing import BucketRules
-from timeline.table import Table
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.write import write
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.snapshot import Snapshot
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import restore
 from tableservices.restoring.rollback import rollback
@@ -22,13 +23,12 @@ from tests.simulation.engine_kit import (
     seeded,
 )
 from tests.simulation.test_compaction import serving
+from tests.simulator.faults import Faults
+from tests.simulator.ports import make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Until, UntilEnd
 from timeline.context import TableContext
-from timeline.model.operations import TableType, WriteOperation
-from timeline.testing.faults import Faults
-from timeline.testing.ports import make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Until, UntilEnd
-from timeline.writing.write import write
+from timeline.model.commit_metadata import TableType, WriteOperation
 
 
 def restores(context: TableContext) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hoodoo.explain import explain_instant
-from hoodoo.verify import verify
+from filegroups.table import Table
+from hoodoo.inspect.instants import explain_instant
+from hoodoo.verify.verify import verify
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.savepoints import savepoint, savepoints
 from tests.simulation.engine_kit import (
@@ -49,17 +50,16 @@ from tests.simulation.test_shown_by_owner import (
     stopped,
     write_later,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Until, UntilEnd
+from tests.simulator.world import World
+from timeline.commit.section import take_turn
 from timeline.context import TableContext
+from timeline.layout import TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
-from timeline.places import TIMELINE, timeline_path
-from timeline.publishing.turn import take_turn
-from timeline.table import Table
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Until, UntilEnd
-from timeline.testing.world import World
-from timeline.undoing.resolving import Outcome, resolve
+from timeline.rollback.resolve_unknown import Outcome, resolve
 
 CLEAN, VOID = SlotKind.CLEAN, SlotKind.VOID
 INFLIGHT = (SLOT, LOOK, HELD, SHOW, LOOK, HELD, SHOW)

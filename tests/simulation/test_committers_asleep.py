@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from filegroups.group_commit.commit_group import Answer, Left, write_together
+from filegroups.group_commit.member import Member
+from filegroups.group_commit.messages import Message, OwnPart, PeerLostError, WasPublished
+from filegroups.writing.commit_result import Receipt, WritePlan
+from filegroups.writing.write import prepared, write
 from tests.simulation.asleep_kit import (
     LOCK_FREE,
     OURS,
@@ -32,17 +37,12 @@ from tests.simulation.test_group_service import (
     Writers,
     _writes_in,
 )
+from tests.simulator.ports import ActorPorts
+from tests.simulator.world import World
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
-from timeline.grouping.group_member import Member
-from timeline.grouping.group_messages import Message, OwnPart, PeerLostError, WasPublished
-from timeline.grouping.group_write import Answer, Left, write_together
 from timeline.model.slot import SlotKind
-from timeline.testing.ports import ActorPorts
-from timeline.testing.world import World
-from timeline.writing.receipt import Receipt, WritePlan
-from timeline.writing.write import prepared, write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 MODES = {"ours": OURS, "none": LOCK_FREE, "shared": SHARED}

@@ -15,10 +15,10 @@ import pytest
 from tableservices.compaction.execute import execute_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import Part, run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import (
     FILES,
     RETAINED,
@@ -34,15 +34,15 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.test_engine_crashes import _PowerCut as PowerCut
+from tests.simulator.faults import Fault, Faults, PlannedPolicy
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.commit.cancel_plan import cancel
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.operations import TableType, WriteOperation
-from timeline.publishing.plan_ending import cancel
-from timeline.testing.faults import Fault, Faults, PlannedPolicy
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from timeline.model.commit_metadata import TableType, WriteOperation
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SERVICE = CompactionService(settings=CompactionSettings(), files=FILES)

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import write
 from tests.simulation.conversations import Conversations
 from tests.simulation.engine_kit import open_table, plan_for, ports_of, rows_of, seeded
 from tests.simulation.remembered_workload import RememberedWorkload
+from tests.simulator.faults import Fault, Faults, PlannedFault, PlannedPolicy
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.errors import StorageUnavailableError
+from timeline.ports.ports import World as EngineWorld
 from timeline.ports.storage import ObjectMissingError
-from timeline.ports.world import World as EngineWorld
-from timeline.testing.faults import Fault, Faults, PlannedFault, PlannedPolicy
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.write import write
 
 
 class Doubling:

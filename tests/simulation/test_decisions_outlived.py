@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tableservices.archiving import execute as archiving
 from tableservices.archiving.execute import archive
 from tableservices.cleaning import execute as cleaning
@@ -28,10 +28,10 @@ from tests.simulation.test_engine_archive import (
     registered,
     writer,
 )
-from timeline.boundary import boundary_number, came_since, raise_pin
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
-from timeline.places import slot_path
+from timeline.layout import slot_path
+from timeline.truncation import boundary_number, came_since, raise_pin
 
 pytestmark = pytest.mark.spec("GC-1")
 

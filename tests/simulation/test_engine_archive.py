@@ -14,8 +14,8 @@ from functools import cache, partial
 
 import pytest
 
+from tableservices.archiving.archived_timeline import _say_newest
 from tableservices.archiving.execute import archive
-from tableservices.archiving.history_files import _say_newest
 from tableservices.archiving.plan import is_due
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.restoring.rollback import rollback
@@ -34,20 +34,20 @@ from tests.simulation.engine_kit import (
     seeded,
     undoer,
 )
-from timeline.boundary import GRACE_OF_SILENCES, boundary_number, raise_pin
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.places import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
+from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.ports.storage import Storage
-from timeline.properties.setting_names import PublishLock
-from timeline.registry import enter
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.properties.setting_enums import PublishLock
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.truncation import GRACE_OF_SILENCES, boundary_number, raise_pin
+from timeline.writer_registry import enter
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 GRACE_MS = GRACE_OF_SILENCES * TOLERATED_MS

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from tableservices.clustering.schedule import schedule_clustering
+from tableservices.clustering.plan import schedule_clustering
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -36,17 +36,17 @@ from tests.simulation.test_engine_clustering import (
     small_files,
     successor,
 )
-from timeline.active import ActiveTimeline
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.world import World
+from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
-from timeline.model.filenames import pending_file_names
+from timeline.model.file_names import pending_file_names
 from timeline.model.slot import SlotKind
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import ClusteringUpdates
-from timeline.rules.strategies import find_strategy
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.world import World
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import ClusteringUpdates
+from timeline.rules.conflicts import find_strategy
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 _STRATEGY = find_strategy("prefer_writer")

@@ -13,12 +13,12 @@ from functools import partial
 
 import pytest
 
-from tableservices import claims
-from tableservices.archiving import lines
+from tableservices import plan_execution as claims
+from tableservices.archiving import plan as lines
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
-from tableservices.clustering.schedule import schedule_clustering
+from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.planned_service import Part, run_round
@@ -40,14 +40,14 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Pause, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.errors import HoodooError
-from timeline.model.operations import TableType, WriteOperation
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Pause, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from timeline.model.commit_metadata import TableType, WriteOperation
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SETTINGS = ClusteringSettings(sort_columns=("operation", "id"))

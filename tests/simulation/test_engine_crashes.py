@@ -14,6 +14,7 @@ from itertools import product
 
 import pytest
 
+from filegroups.table import Table
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     RETAINED,
@@ -29,15 +30,14 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Chooser, Fault, Faults, Move, PlannedFault, PlannedPolicy
+from tests.simulator.ports import Actor
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Until
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.errors import ChecksumError
-from timeline.model.operations import TableType, WriteOperation
-from timeline.table import Table
-from timeline.testing.faults import Chooser, Fault, Faults, Move, PlannedFault, PlannedPolicy
-from timeline.testing.ports import Actor
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Until
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from timeline.model.commit_metadata import TableType, WriteOperation
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 KEYS = ("a1", "b1", "p1")

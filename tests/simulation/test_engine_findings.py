@@ -22,16 +22,16 @@ from tests.simulation.engine_kit import (
     undoer,
     writer,
 )
+from tests.simulator.faults import Fault, Faults, PlannedFault, PlannedPolicy
+from tests.simulator.ports import Actor, ActorPorts, SimLease, SimLock
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Until, UntilEnd
 from timeline.errors import (
     HoodooError,
     LeaseLostError,
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from timeline.testing.faults import Fault, Faults, PlannedFault, PlannedPolicy
-from timeline.testing.ports import Actor, ActorPorts, SimLease, SimLock
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Until, UntilEnd
 
 SLOT = "create .hoodie/.hoodoo/slots/"
 UNANSWERED = (Fault.AMBIGUOUS_APPLIED, Fault.AMBIGUOUS_LOST, Fault.AMBIGUOUS_LATE)

@@ -33,24 +33,24 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.engine_kit import seeded as seeded_table
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Until
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit, encode_rollback_plan
+from timeline.commit.apply import is_settled
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.filenames import pending_file_names
+from timeline.layout import HEARTBEATS, MARKERS, timeline_path
+from timeline.model.commit_metadata import TableType
+from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action
-from timeline.model.operations import TableType
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
-from timeline.places import HEARTBEATS, MARKERS, timeline_path
-from timeline.properties.setting_names import ForeignWriters
-from timeline.publishing.settle import is_settled
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Until
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rollback.rollback import rollback_dead_writers
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 KEYS = ("a1", "b1")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.swarm import expect_seed, run_seed
-from timeline.testing.faults import Fault
+from tests.simulator.faults import Fault
 
 CHUNKS = 8
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))

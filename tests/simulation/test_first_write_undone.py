@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from filegroups.table import Table
 from tests.simulation.engine_kit import (
     TOLERATED_MS,
     Job,
@@ -14,12 +15,11 @@ from tests.simulation.engine_kit import (
     undoer,
     writer,
 )
-from timeline.model.operations import TableType
-from timeline.table import Table
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Script, Until, UntilEnd
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Script, Until, UntilEnd
+from timeline.model.commit_metadata import TableType
 
 
 @pytest.mark.spec("GC-7")

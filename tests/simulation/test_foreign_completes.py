@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from filegroups.writing.write import Receipt
 from tableservices.planned_service import Part, run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.simulation import test_compaction as compactions
 from tests.simulation.engine_kit import (
     TOLERATED_MS,
@@ -21,25 +22,24 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.test_second_look import LOOK, SLOT, foreign, shared, survive
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import encode_restore, encode_rollback_plan
+from timeline.commit import commit as publish
+from timeline.commit.apply import data_files_of
+from timeline.commit.cancel_plan import cancel
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.heartbeat import Heartbeat
+from timeline.layout import TIMELINE, timeline_path
 from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestoreMetadata, RollbackPlan
-from timeline.places import TIMELINE, timeline_path
+from timeline.ports.ports import World as EngineWorld
 from timeline.ports.storage import Storage
-from timeline.ports.world import World as EngineWorld
-from timeline.publishing import publish
-from timeline.publishing.plan_ending import cancel
-from timeline.publishing.settle import data_files_of
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
-from timeline.testing.world import World
-from timeline.undoing.undo import rollback_dead_writers
-from timeline.writing.write import Receipt
+from timeline.rollback.rollback import rollback_dead_writers
 
 FAULTS = pytest.mark.parametrize("fault", [(), (Fault.CRASH_BEFORE,)], ids=["stopped", "died"])
 

@@ -14,6 +14,13 @@ from typing import Any
 
 import pytest
 
+from filegroups.group_commit import commit_group as group_write
+from filegroups.group_commit.coalesce import Joint
+from filegroups.group_commit.commit_group import write_together
+from filegroups.writing import local_workload as joined_workload
+from filegroups.writing.commit_result import Receipt, RowCounts, WritePlan
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import Work, prepared, write, write_prepared
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -29,23 +36,16 @@ from tests.simulation.engine_kit import (
     rows_of,
     seeded,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, OutcomeUnknownError
-from timeline.grouping import group_write
-from timeline.grouping.group_write import write_together
-from timeline.grouping.joint import Joint
+from timeline.layout import HEARTBEATS, MARKERS
 from timeline.model.slot import Batch, SlotKind
-from timeline.places import HEARTBEATS, MARKERS
 from timeline.rules.conflicts import Clean
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.writing import joined_workload
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.receipt import Receipt, RowCounts, WritePlan
-from timeline.writing.write import Work, prepared, write, write_prepared
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = plan_for("group")  # what all members ask for

@@ -14,6 +14,12 @@ from typing import Literal
 
 import pytest
 
+from filegroups.group_commit.commit_group import GROUP_KEY, Left, write_together
+from filegroups.group_commit.member import Member
+from filegroups.group_commit.messages import GivenRows, Message, PeerLostError
+from filegroups.writing.commit_result import Receipt, WritePlan
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import prepared, write
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -29,26 +35,19 @@ from tests.simulation.engine_kit import (
     rows_of,
     seeded,
 )
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.grouping.group_member import Member
-from timeline.grouping.group_merge import GROUP_KEY
-from timeline.grouping.group_messages import GivenRows, Message, PeerLostError
-from timeline.grouping.group_write import Left, write_together
-from timeline.model.operations import WriteOperation
+from timeline.layout import HEARTBEATS, MARKERS
+from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import HEARTBEATS, MARKERS
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.receipt import Receipt, WritePlan
-from timeline.writing.write import prepared, write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 UPSERTS = plan_for("group")  # what all members ask for

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from filegroups.group_commit.commit_group import write_together
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.write import write_prepared
 from tests.simulation import test_group_commit as groups
 from tests.simulation.asleep_kit import (
     LOCK_FREE,
@@ -25,18 +28,15 @@ from tests.simulation.asleep_kit import (
 )
 from tests.simulation.engine_kit import Job, play, rows_now, seeded, writer
 from tests.simulation.test_services_asleep import restores, rolls_back, writes
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.ports import ActorPorts
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
-from timeline.grouping.group_write import write_together
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.reading.withdrawal import withdrawn_by
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.ports import ActorPorts
-from timeline.testing.world import World
-from timeline.writing.receipt import Receipt
-from timeline.writing.write import write_prepared
+from timeline.restored_away import withdrawn_by
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 OLD = ("b1", "e1")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from filegroups.writing.write import Receipt
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -20,13 +21,12 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Stage, Tick, Until, UntilEnd
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.ports.world import World as EngineWorld
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Stage, Tick, Until, UntilEnd
-from timeline.writing.write import Receipt
+from timeline.ports.ports import World as EngineWorld
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 AFTER = 2

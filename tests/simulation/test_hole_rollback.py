@@ -24,11 +24,11 @@ from tests.simulation.engine_kit import (
     undoer,
     writer,
 )
-from timeline.places import HEARTBEATS
-from timeline.testing.faults import Fault
-from timeline.testing.script import Pause, Stage, Tick, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from tests.simulator.faults import Fault
+from tests.simulator.script import Pause, Stage, Tick, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.layout import HEARTBEATS
 
 CREATE = "create .hoodie/.hoodoo/slots/"
 PAUSE = Pause(TOLERATED_MS // 10 + 50)

@@ -27,14 +27,14 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Fault, PlannedFault, PlannedPolicy
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.script import Land, Pause, Stage, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import CallKind, World
 from timeline.errors import OutcomeUnknownError
-from timeline.testing.faults import Fault, PlannedFault, PlannedPolicy
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.script import Land, Pause, Stage, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import CallKind, World
-from timeline.undoing.undo import rollback_dead_writers
+from timeline.rollback.rollback import rollback_dead_writers
 
 SLOT = " .hoodie/.hoodoo/slots/"
 CREATE = "create" + SLOT

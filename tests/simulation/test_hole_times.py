@@ -23,10 +23,10 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from timeline.testing.ports import Actor
-from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from tests.simulator.ports import Actor
+from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 
 REQUESTED = ".commit.requested"
 SLOT = "create .hoodie/.hoodoo/slots/"

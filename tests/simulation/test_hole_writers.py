@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from filegroups.keys.insert_buckets import SizeSettings
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     FILES,
@@ -28,18 +29,17 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Fault
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import explore
+from tests.simulator.script import Stage, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import WriterDisagreementError
-from timeline.model.operations import ConcurrencyMode, WriteOperation
-from timeline.ports.world import World as EngineWorld
-from timeline.registry import enter
-from timeline.rules.placement import SizeSettings
-from timeline.testing.faults import Fault
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import explore
-from timeline.testing.script import Stage, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from timeline.model.commit_metadata import ConcurrencyMode, WriteOperation
+from timeline.ports.ports import World as EngineWorld
+from timeline.writer_registry import enter
 
 CREATE = "create .hoodie/.hoodoo/slots/"
 Enter = Callable[[TableContext, Mapping[str, str]], bool]

@@ -15,8 +15,14 @@ from typing import Any
 
 import pytest
 
+import filegroups.writing.write as write_path
 import timeline.rules.isolation as rules
-import timeline.writing.write as write_path
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.read_validation import ReadWatch
+from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.write import write
 from tests.simulation.engine_kit import (
     LIMITS,
     MakeContext,
@@ -27,28 +33,22 @@ from tests.simulation.engine_kit import (
     rows_of,
     seeded,
 )
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.operations import WriteOperation
+from timeline.layout import SLOTS
+from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.places import SLOTS
-from timeline.ports.world import World as EngineWorld
-from timeline.publishing.read_watch import ReadWatch
+from timeline.ports.ports import World as EngineWorld
 from timeline.rules.conflicts import Refused
 from timeline.rules.isolation import Isolation
-from timeline.table import Table
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.receipt import Receipt
-from timeline.writing.rereading import from_fresh_reads
-from timeline.writing.write import write
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SOME, STRICT = Isolation.WRITE_SERIALIZABLE, Isolation.SERIALIZABLE

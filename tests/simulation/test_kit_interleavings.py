@@ -9,13 +9,13 @@ from math import comb
 import pytest
 
 from tests.simulation.toy_protocol import Publish, check, make_run
-from timeline.testing.faults import Fault, Faults, Move, PctPolicy, ReplayPolicy
-from timeline.testing.interleavings import Coverage, Scene, cover
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import explore, run
-from timeline.testing.shrinking import shrink
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from tests.simulator.faults import Fault, Faults, Move, PctPolicy, ReplayPolicy
+from tests.simulator.interleavings import Coverage, Scene, cover
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import explore, run
+from tests.simulator.shrinking import shrink
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 
 
 def toy(how: Publish, faults: Faults | None = None, writers: int = 2) -> Coverage:

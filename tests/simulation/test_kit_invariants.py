@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from timeline.testing.invariants import check_all, check_structure, files_of_snapshot
-from timeline.testing.table_builder import TableBuilder
-from timeline.testing.table_facts import (
+from tests.simulator.invariants import check_all, check_structure, files_of_snapshot
+from tests.simulator.table_builder import TableBuilder
+from tests.simulator.table_facts import (
     ClientEventKind,
     InstantFact,
     SlotKind,

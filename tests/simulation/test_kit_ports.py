@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.simulator.faults import Fault, Faults, PlannedFault, PlannedPolicy
+from tests.simulator.ports import ActorPorts, make_ports
+from tests.simulator.scheduler import Actor, run
+from tests.simulator.trace import Trace
+from tests.simulator.world import START_MS, ActorCrashed, World
 from timeline.errors import LeaseLostError, LockTimeoutError, StorageUnavailableError
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
-from timeline.testing.faults import Fault, Faults, PlannedFault, PlannedPolicy
-from timeline.testing.ports import ActorPorts, make_ports
-from timeline.testing.scheduler import Actor, run
-from timeline.testing.trace import Trace
-from timeline.testing.world import START_MS, ActorCrashed, World
 
 
 def outside() -> tuple[World, ActorPorts]:

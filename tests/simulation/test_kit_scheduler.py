@@ -7,10 +7,10 @@ import time
 import pytest
 
 from tests.simulation.toy_protocol import Publish, check, make_run
-from timeline.testing.faults import Fault, Faults, ReplayPolicy
-from timeline.testing.scheduler import Actor, crash_points, explore, run, sweep
-from timeline.testing.trace import SimulationFailed, Trace
-from timeline.testing.world import World
+from tests.simulator.faults import Fault, Faults, ReplayPolicy
+from tests.simulator.scheduler import Actor, crash_points, explore, run, sweep
+from tests.simulator.trace import SimulationFailed, Trace
+from tests.simulator.world import World
 
 CREATE_FAULTS = Faults(
     budgets={

@@ -13,6 +13,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from filegroups.index import LookupRules
+from filegroups.writing import assign_file_groups as placing
+from filegroups.writing import commit_checks as checks
+from filegroups.writing import pending_commit as candidate
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import write
 from tableservices.planned_service import run_round
 from tests.simulation.engine_kit import (
     FILES,
@@ -27,20 +35,13 @@ from tests.simulation.engine_kit import (
 )
 from tests.simulation.test_compaction import SERVICE
 from tests.simulation.test_isolation import published, rows_at_the_end
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.index import LookupRules
-from timeline.model.operations import TableType, WriteOperation
-from timeline.publishing import checks
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.world import World
-from timeline.writing import candidate, placing
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.placing import FileRules
-from timeline.writing.receipt import Receipt
-from timeline.writing.write import write
+from timeline.model.commit_metadata import TableType, WriteOperation
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE

@@ -14,14 +14,17 @@ from typing import Any
 
 import pytest
 
+from filegroups.keys.bucketing import BucketRules
+from filegroups.table import Table
+from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.compaction.execute import execute_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import (
     CLEANING,
     FILES,
@@ -38,27 +41,24 @@ from tests.simulation.engine_kit import (
     rows_of,
 )
 from tests.simulation.remembered_workload import RememberedWorkload
+from tests.simulator.engine_facts import OPERATION_KEY
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
+from timeline.commit_log import SlotChain
 from timeline.context import TableContext
 from timeline.errors import ConflictError, HoodooError, OutcomeUnknownError
+from timeline.layout import HEARTBEATS, MARKERS, SLOTS
+from timeline.model.commit_metadata import ConcurrencyMode, TableType
 from timeline.model.instant import Action
-from timeline.model.operations import ConcurrencyMode, TableType
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import HEARTBEATS, MARKERS, SLOTS
-from timeline.ports.world import World as EngineWorld
+from timeline.ports.ports import World as EngineWorld
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_names import PublishLock
-from timeline.rules.bucketing import BucketRules
-from timeline.slots import SlotChain
-from timeline.table import Table
-from timeline.testing.engine_facts import OPERATION_KEY
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.writing.write import write
+from timeline.properties.setting_enums import PublishLock
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 FREE = replace(LIMITS, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.engine_kit import events_of, new_world, open_table, ports_of
-from timeline import registry
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import explore
+from tests.simulator.world import World
+from timeline import writer_registry as registry
 from timeline.context import TableContext
 from timeline.errors import WriterDisagreementError
-from timeline.registry import enter
-from timeline.rules.own_buckets import EVERY_BUCKET
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import explore
-from timeline.testing.world import World
+from timeline.rules.bucket_ranges import EVERY_BUCKET
+from timeline.writer_registry import enter
 
 Enter = Callable[[TableContext, str], None]
 

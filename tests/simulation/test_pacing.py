@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from filegroups.writing import write as write_path
+from filegroups.writing.commit_result import Receipt
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -19,16 +21,14 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.scheduler import run
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.times import wall_ms
-from timeline.ports.world import World as EngineWorld
-from timeline.rules.pacing import Pace
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.scheduler import run
-from timeline.testing.world import World
-from timeline.writing import write as write_path
-from timeline.writing.receipt import Receipt
+from timeline.model.instant_time import wall_ms
+from timeline.ports.ports import World as EngineWorld
+from timeline.rules.retry import Pace
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")

@@ -9,17 +9,17 @@ from tableservices.restoring.restore import finish_restore
 from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
 from tests.simulation.engine_kit import TOLERATED_MS, events_of, open_table, outside, rows_now
 from tests.simulation.test_services_asleep import SERVICES, does, grown, restores
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Script, Until, UntilEnd
+from tests.simulator.world import World
 from timeline.context import TableLimits
 from timeline.errors import TableConfigConflictError
+from timeline.layout import TIMELINE
+from timeline.model.commit_metadata import TableType
 from timeline.model.instant import Action
-from timeline.model.operations import TableType
 from timeline.model.slot import SlotKind
-from timeline.places import TIMELINE
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Script, Until, UntilEnd
-from timeline.testing.world import World
 
 MOR = TableType.MERGE_ON_READ
 EXPIRY_MS = int(PLAN_EXPIRY.default or 0)

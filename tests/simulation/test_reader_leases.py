@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from filegroups.table import Table
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -31,6 +32,14 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
+from tests.simulator.faults import Chooser, Fault, Faults, Move, PlannedPolicy
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Stage, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.commit_log import SlotChain
 from timeline.context import TableContext
 from timeline.errors import (
     HoodooError,
@@ -38,18 +47,9 @@ from timeline.errors import (
     SnapshotExpiredError,
     StorageUnavailableError,
 )
-from timeline.places import OWED, READERS
+from timeline.layout import OWED, READERS
+from timeline.ports.ports import World as EngineWorld
 from timeline.ports.storage import Names
-from timeline.ports.world import World as EngineWorld
-from timeline.slots import SlotChain
-from timeline.table import Table
-from timeline.testing.faults import Chooser, Fault, Faults, Move, PlannedPolicy
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Stage, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
 
 LEASE_MS = 600
 LEASING = replace(LIMITS, reader_lease_ms=LEASE_MS)

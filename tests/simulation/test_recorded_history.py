@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from hoodoo.history_checker.anomalies import AnomalyKind, judge_run
 from tests.simulation import mutants
 from tests.simulation.engine_kit import EngineFacts, Job, MakeContext, open_table, reader, writer
 from tests.simulation.engine_kit import seeded as seeded_world
-from timeline.rules.anomalies import AnomalyKind, judge_run
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.recorded import recorded_run
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Stage, Until, UntilEnd
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.recorded import recorded_run
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Stage, Until, UntilEnd
 
 
 def found_in(seed: int, make_context: MakeContext) -> set[AnomalyKind]:

@@ -27,15 +27,15 @@ from tests.simulation.engine_kit import (
     seeded,
     undoer,
 )
+from tests.simulator.faults import Fault, PlannedFault, PlannedPolicy
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.script import Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
-from timeline.testing.faults import Fault, PlannedFault, PlannedPolicy
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.script import Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.undoing.resolving import Outcome, Resolution, resolve
+from timeline.rollback.resolve_unknown import Outcome, Resolution, resolve
 
 SLOT_CREATE = "create .hoodie/.hoodoo/slots/"
 IMPATIENT = replace(LIMITS, unknown_ms_max=-1)

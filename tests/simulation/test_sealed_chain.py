@@ -17,17 +17,16 @@ import pytest
 from tests.simulation import test_second_look as shared
 from tests.simulation.engine_kit import Job, mutation, play, seeded, writer
 from tests.simulation.swarm import run_seed
-from timeline.boundary import read_boundary
+from tests.simulator.faults import Fault
+from tests.simulator.script import Stage, Until, UntilEnd
+from tests.simulator.world import World
 from timeline.codecs.slot import is_signed_by
+from timeline.commit_log import SlotChain
 from timeline.context import TableContext
-from timeline.model.sealing import NOTHING_BEFORE, Sealing, TamperEvidence, digest_of
-from timeline.model.slot import Slot, SlotKind
-from timeline.places import SLOTS
-from timeline.properties.setting_names import PublishLock
-from timeline.slots import SlotChain
-from timeline.testing.faults import Fault
-from timeline.testing.script import Stage, Until, UntilEnd
-from timeline.testing.world import World
+from timeline.layout import SLOTS
+from timeline.model.slot import NOTHING_BEFORE, Sealing, Slot, SlotKind, TamperEvidence, digest_of
+from timeline.properties.setting_enums import PublishLock
+from timeline.truncation import read_boundary
 
 KEY = b"k" * 32
 SIGNED = Sealing(evidence=TamperEvidence.HMAC, keys=(KEY,))

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
-from hoodoo.explain import explain_instant
+from filegroups.table import Table
+from filegroups.writing.write import Receipt
+from hoodoo.inspect.instants import explain_instant
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tests.simulation import test_compaction as compactions
@@ -38,26 +40,24 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.test_engine_archive import RULES
-from timeline.boundary import boundary_number
+from tests.simulator.faults import Chooser, Fault, Faults, Move, RandomPolicy
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.commit_log import SlotChain
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.filenames import parse_instant_name
+from timeline.layout import TIMELINE, timeline_path
+from timeline.model.file_names import parse_instant_name
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import TIMELINE, timeline_path
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import ForeignWriters
-from timeline.registry import enter
-from timeline.slots import SlotChain
-from timeline.table import Table
-from timeline.testing.faults import Chooser, Fault, Faults, Move, RandomPolicy
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
-from timeline.undoing.resolving import Outcome, resolve
-from timeline.undoing.undo import rollback_dead_writers
-from timeline.writing.write import Receipt
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.truncation import boundary_number
+from timeline.writer_registry import enter
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = replace(LIMITS, foreign_writers=ForeignWriters.EXPECTED)

@@ -13,12 +13,14 @@ from functools import cache, partial
 
 import pytest
 
+from filegroups.schema.new_table import new_table_properties
+from filegroups.table import Table
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tableservices.planned_service import Part, PlannedService, run_round
 from tableservices.restoring.restore import restore
 from tableservices.restoring.rollback import rollback
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.simulation import stories_of_dropped_tables as dropped
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_archive as archives
@@ -45,21 +47,19 @@ from tests.simulation.engine_kit import (
     rows_now,
 )
 from tests.simulation.stories_of_dropped_tables import BELOW, MADE_ANEW_MS, OWN
-from timeline.boundary import boundary_number
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.world import Change, World
+from timeline.commit.cancel_plan import cancel
 from timeline.context import TableContext, TableLimits
+from timeline.layout import HISTORY, SLOTS, TIMELINE
+from timeline.model.commit_metadata import MergeMode, TableType
 from timeline.model.instant import Action
-from timeline.model.new_table import new_table_properties
-from timeline.model.operations import MergeMode, TableType
 from timeline.model.slot import SlotKind
-from timeline.places import HISTORY, SLOTS, TIMELINE
-from timeline.ports.world import World as EngineWorld
-from timeline.publishing.plan_ending import cancel
-from timeline.table import Table
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
-from timeline.testing.world import Change, World
+from timeline.ports.ports import World as EngineWorld
+from timeline.truncation import boundary_number
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))

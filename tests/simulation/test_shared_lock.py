@@ -15,13 +15,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from filegroups.writing.write import Receipt
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
-from lockproviders.storage_based import sharing
+from lockproviders.storage_based import shared_lock as sharing
 from lockproviders.storage_based.client import StorageClient
-from lockproviders.storage_based.holding import StorageHolding
-from lockproviders.storage_based.lock_file import LockRecord
-from lockproviders.storage_based.objects import ChangedError, Seen, Tag
-from lockproviders.storage_based.sharing import SharedHolding, Sharer
+from lockproviders.storage_based.lock_file import (
+    ChangedError,
+    LockRecord,
+    Seen,
+    StorageHolding,
+    Tag,
+)
+from lockproviders.storage_based.shared_lock import SharedHolding, Sharer
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -35,16 +40,15 @@ from tests.simulation.engine_kit import (
     seeded,
 )
 from tests.simulation.stories_of_others import TERMS, ModelObject
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.invariants import Violation
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import run
+from tests.simulator.world import ActorState, World
 from timeline.context import TableLimits
 from timeline.errors import HoodooError, UnavailableError
-from timeline.places import SLOTS
+from timeline.layout import SLOTS
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.invariants import Violation
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import run
-from timeline.testing.world import ActorState, World
-from timeline.writing.write import Receipt
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SCHEDULES = 30_000 if NIGHTLY else 1_500

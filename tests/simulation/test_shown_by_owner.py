@@ -15,7 +15,7 @@ import pytest
 from tableservices.cleaning.execute import clean
 from tableservices.planned_service import Part, run_round
 from tableservices.restoring.savepoints import savepoint
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import (
     CLEANING,
     TOLERATED_MS,
@@ -42,18 +42,18 @@ from tests.simulation.test_second_look import (
     kinds,
     shared,
 )
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Stage, Until, UntilEnd
+from tests.simulator.world import World
+from timeline.commit.section import take_turn
 from timeline.context import TableContext
 from timeline.errors import HoodooError
+from timeline.layout import TIMELINE
 from timeline.model.slot import SlotKind
-from timeline.places import TIMELINE
-from timeline.publishing.turn import take_turn
-from timeline.reading.pending_plans import pending_compactions
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Stage, Until, UntilEnd
-from timeline.testing.world import World
-from timeline.undoing.resolving import Outcome, resolve
+from timeline.pending_plans import pending_compactions
+from timeline.rollback.resolve_unknown import Outcome, resolve
 
 PLAN, CANCEL, COMMIT = SlotKind.PLAN, SlotKind.CANCEL, SlotKind.COMMIT
 SAVEPOINT, UNSAVEPOINT = SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.planned_service import Part, run_round
 from tableservices.restoring.savepoints import delete_savepoint, savepoint, savepoints
@@ -22,16 +23,15 @@ from tests.simulation.engine_kit import (
 )
 from tests.simulation.test_clean_beside_restore import restores, rolls_back
 from tests.simulation.test_compaction import SERVICE, logged, serving
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.ports import Actor, ActorPorts, make_ports
+from tests.simulator.scheduler import run
+from tests.simulator.script import Script, Until, UntilEnd
+from tests.simulator.world import World
+from timeline.commit.cancel_plan import cancel
+from timeline.commit.section import take_turn
 from timeline.context import TableContext
-from timeline.model.operations import WriteOperation
-from timeline.publishing.plan_ending import cancel
-from timeline.publishing.turn import take_turn
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.ports import Actor, ActorPorts, make_ports
-from timeline.testing.scheduler import run
-from timeline.testing.script import Script, Until, UntilEnd
-from timeline.testing.world import World
-from timeline.writing.write import write
+from timeline.model.commit_metadata import WriteOperation
 
 pytestmark = pytest.mark.spec("RST-4")
 

@@ -28,16 +28,16 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulation.story_kit import OVERWRITE, UPSERT, lock_free
+from tests.simulator.faults import Fault, Faults
+from tests.simulator.scheduler import run
+from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.world import World
 from timeline.context import TableContext
-from timeline.model.operations import WriteOperation
+from timeline.layout import SLOTS, TIMELINE, timeline_path
+from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.places import SLOTS, TIMELINE, timeline_path
-from timeline.ports.world import World as EngineWorld
-from timeline.properties.setting_names import PublishLock
-from timeline.testing.faults import Fault, Faults
-from timeline.testing.scheduler import run
-from timeline.testing.script import Pause, Script, Stage, Until, UntilEnd
-from timeline.testing.world import World
+from timeline.ports.ports import World as EngineWorld
+from timeline.properties.setting_enums import PublishLock
 
 SEED = {"a1": "seed", "a2": "seed", "b1": "seed"}
 SLOT = f"create {SLOTS}/{3:020d}"

@@ -31,19 +31,19 @@ from tests.simulation.engine_kit import (
     seeded,
     writer,
 )
-from timeline.model.operations import WriteOperation
-from timeline.places import SLOTS, TABLE_FACTS
+from tests.simulator.faults import Fault
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points, run
+from tests.simulator.script import Until, UntilEnd
+from tests.simulator.sim_storage import SimStorage
+from tests.simulator.trace import Trace
+from tests.simulator.world import World
+from timeline.commit.apply import is_settled
+from timeline.layout import SLOTS, TABLE_FACTS
+from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Names, ObjectExistsError
-from timeline.publishing.settle import is_settled
-from timeline.storage import decided
-from timeline.storage.decided import DecidedStorage
-from timeline.testing.faults import Fault
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points, run
-from timeline.testing.script import Until, UntilEnd
-from timeline.testing.sim_storage import SimStorage
-from timeline.testing.trace import Trace
-from timeline.testing.world import World
+from timeline.storage import external_slots as decided
+from timeline.storage.external_slots import DecidedStorage
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SLOT = "create .hoodie/.hoodoo/slots/"

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockproviders.storage_based.client import StorageClient
-from lockproviders.storage_based.holding import StorageHolding
-from lockproviders.storage_based.lock_file import LockRecord
-from lockproviders.storage_based.objects import Seen, Tag
+from lockproviders.storage_based.lock_file import LockRecord, Seen, StorageHolding, Tag
 from tests.simulation import test_second_look as second
 from tests.simulation.families import BY_ID
 from tests.simulation.family import Build, play_schedule

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 
+from filegroups.table import Table
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables
 from tests.simulation.engine_kit import FILES, open_table, outside, patiently
+from tests.simulator.ports import Actor, ActorPorts
+from tests.simulator.scheduler import crash_points
+from tests.simulator.world import World
 from timeline.errors import HoodooError
-from timeline.table import Table
-from timeline.testing.ports import Actor, ActorPorts
-from timeline.testing.scheduler import crash_points
-from timeline.testing.world import World
 
 TABLE = "v6_mor_logs"
 MADE_MS = 1_795_260_000_000  # after the golden tables were made

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tableservices.planned_service import Part, run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import open_table, outside, rows_now
 from tests.simulation.test_compaction import SERVICE, execute, planned, serving
+from tests.simulator.ports import Actor
+from tests.simulator.scheduler import crash_points
+from tests.simulator.world import World
 from timeline.context import TableContext
-from timeline.testing.ports import Actor
-from timeline.testing.scheduler import crash_points
-from timeline.testing.world import World
 
 
 def wait_and_execute(context: TableContext) -> None:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from enum import Enum
 
+from tests.simulator.invariants import Violation, check_all
+from tests.simulator.ports import ActorPorts
+from tests.simulator.scheduler import Actor
+from tests.simulator.table_facts import InstantFact, SlotFact, SlotKind, StatFact, TableFacts
+from tests.simulator.world import World
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.testing.invariants import Violation, check_all
-from timeline.testing.ports import ActorPorts
-from timeline.testing.scheduler import Actor
-from timeline.testing.table_facts import InstantFact, SlotFact, SlotKind, StatFact, TableFacts
-from timeline.testing.world import World
 
 FOLDER = "versions"
 

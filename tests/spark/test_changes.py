@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hoodoo.spark import loading
+from hoodoo.spark import read as loading
 from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.keys.bucketing import RemainderShares, bucket_of
 from timeline.errors import InvalidInputError
-from timeline.rules.bucketing import RemainderShares, bucket_of
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
+from filegroups.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

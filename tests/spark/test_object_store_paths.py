@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hoodoo.spark.loading import _as_spelled
 from hoodoo.spark.options import reaching_storage
+from hoodoo.spark.read import _as_spelled
 from timeline.properties.options import TABLE_LAYER, PropertySet
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from hoodoo.spark.leasing import keep_while_read
-from hoodoo.spark.loading import plan_load
+from hoodoo.spark.read import keep_while_read, plan_load
 from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
-from timeline.reading.reader_lease import registered_readers
+from timeline.reader_lease import registered_readers
 
 pytestmark = pytest.mark.spark
 

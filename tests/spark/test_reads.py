@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 import hoodoo.spark
-from hoodoo.spark.loading import plan_load
+from hoodoo.spark.read import plan_load
 from tests.spark.conftest import run_to_its_end
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError
 

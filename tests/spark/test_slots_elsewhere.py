@@ -11,9 +11,9 @@ import pytest
 import hoodoo
 from hoodoo.spark.options import reaching_storage
 from hoodoo.spark.tasks import StorageAddress
-from timeline.places import SLOTS
+from timeline.layout import SLOTS
 from timeline.storage.local import LocalStorage
-from timeline.storage.written import WrittenStorage
+from timeline.storage.non_atomic import WrittenStorage
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.schemas import spark_schema_of
+from hoodoo.spark.schema import spark_schema_of
 from timeline.errors import InvalidInputError
 
 datasource = pytest.importorskip("hoodoo.spark.datasource", reason="Spark has them since 4.0")
@@ -20,7 +20,7 @@ ROW = {"id": "a", "v": 0}
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     path = str(tmp_path / "t")
-    rows = hoodoo.incoming.as_arrow([ROW])
+    rows = hoodoo.inputs.as_arrow([ROW])
     with hoodoo.create_table(path, schema=rows.schema, record_key="id") as table:
         table.upsert(rows)
     return path

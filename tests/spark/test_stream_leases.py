@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.leasing import HeldTask
-from hoodoo.spark.schemas import spark_schema_of
+from hoodoo.spark.read import HeldTask
+from hoodoo.spark.schema import spark_schema_of
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.errors import StorageUnavailableError
-from timeline.reading.reader_lease import LONG_READ_MS, registered_readers
+from timeline.reader_lease import LONG_READ_MS, registered_readers
 
 datasource = pytest.importorskip("hoodoo.spark.datasource", reason="Spark has them since 4.0")
 
@@ -27,7 +27,7 @@ EARLIEST = {"completion_time": "0"}
 def table(tmp_path: Path) -> Any:
     properties = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     path = str(tmp_path / "t")
-    rows = hoodoo.incoming.as_arrow([ROW])
+    rows = hoodoo.inputs.as_arrow([ROW])
     with hoodoo.create_table(
         path, schema=rows.schema, record_key="id", properties=properties
     ) as made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types
 
-from hoodoo.spark.schemas import arrow_schema_of
+from hoodoo.spark.schema import arrow_schema_of
 from timeline.errors import InvalidInputError
 
 VARIANT = getattr(types, "VariantType", None)

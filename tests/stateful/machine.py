@@ -12,18 +12,18 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import Receipt
 from hoodoo.table import Table
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tableservices.service import ServiceReceipt
 from tests.stateful.model import IS_DELETED, Groups, Key, Model, Record, Row
 from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.model.operations import WriteOperation
+from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.write import Receipt
 
 __all__ = ["TableMachine", "in_order"]
 

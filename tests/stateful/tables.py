@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from hoodoo.assembly import Layers, limits_of
+from filegroups.settings.settings import WriteSettings
+from filegroups.table import Table as CoreTable
 from hoodoo.catalog import new_table_config
+from hoodoo.factory import Layers, limits_of
 from hoodoo.table import Table
 from lockproviders.registry import build_lock
 from tests.stateful.model import IS_DELETED, Model
 from tests.unit.timeline.engine import StillClock
-from timeline.machine import NullEvents, SystemIds, ThreadExecutor
+from timeline.ports.ports import World
 from timeline.ports.storage import Storage
-from timeline.ports.world import World
-from timeline.properties.settings import WriteSettings
-from timeline.table import Table as CoreTable
+from timeline.system import NullEvents, SystemIds, ThreadExecutor
 
 __all__ = ["Features", "create", "features", "open_again"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.writing.assign_file_groups import FileRules
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of
-from timeline.model.operations import WriteOperation
-from timeline.rules.placement import SizeSettings
+from timeline.model.commit_metadata import WriteOperation
 from timeline.storage.memory import MemoryStorage
-from timeline.writing.placing import FileRules
 
 
 def row(key: str, ts: int, *, gone: bool = False) -> dict[str, object]:

@@ -43,7 +43,7 @@ def clauses() -> set[str]:
 def test_every_clause_cited_in_the_code_is_in_the_protocol() -> None:
     known = clauses()
     cited = set()
-    for package in ("timeline", "lockproviders", "tableservices", "hoodoo"):
+    for package in ("timeline", "lockproviders", "filegroups", "tableservices", "hoodoo"):
         for path in (ROOT / package).rglob("*.py"):
             for found in re.findall(r"\b((?:[A-Z]+-)+\d+)\b", path.read_text()):
                 if found.split("-")[0] in {clause.split("-")[0] for clause in known}:

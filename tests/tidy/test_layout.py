@@ -40,7 +40,7 @@ def test_every_top_level_folder_is_drawn() -> None:
 def test_every_folder_of_the_engine_is_drawn() -> None:
     present = {
         f"{package}/{f.name}"
-        for package in ("timeline", "lockproviders", "tableservices", "hoodoo")
+        for package in ("timeline", "lockproviders", "filegroups", "tableservices", "hoodoo")
         for f in (ROOT / package).iterdir()
         if f.is_dir() and f.name not in MADE
     }

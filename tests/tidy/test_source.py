@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PACKAGES = ("timeline", "lockproviders", "tableservices", "hoodoo")
+PACKAGES = ("timeline", "lockproviders", "filegroups", "tableservices", "hoodoo")
 FOREIGN = ("tests/interop/oracles", "tests/interop/golden", "benchmarks")  # kept as they came
 TEXT = {".py", ".md", ".toml", ".txt", ".in", ".properties", ".json", ".yml", ".java", ""}
 

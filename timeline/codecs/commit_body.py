@@ -1,21 +1,260 @@
 """
-The completed file of a commit, encoded before the lock is taken, with room for its token.
+Commit metadata as JSON: what tables of version 6 keep, also where they were upgraded since.
 
-The fencing token of a lease is known under the lock only, where encoding the stats of
-thousands of files would keep every other writer waiting. The bytes are therefore made
-beforehand with a blank of fixed width, and the token is written over the blank: one copy.
-Java reads the token as one more text of the extra metadata.
+The names are those of the Avro form, so one value serves both; only the spelling differs
+(format 11.2). Releases before 0.15 leave fields out and add some of their own: what is not
+there takes the value's default, what is not known is left aside. A field with content of
+another kind is damage, never guessed at.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from timeline.codecs.instant_avro import encode_commit
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.codecs.avro_container import BYTES_MAX, damaged
+from timeline.codecs.instant_avro import (
+    decode_bare_clean,
+    decode_bare_commit,
+    decode_bare_rollback,
+    decode_clean,
+    decode_commit,
+    decode_rollback,
+    encode_commit,
+)
+from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
+from timeline.model.plans import CleanMetadata, RollbackMetadata
 
-__all__ = ["FENCING_TOKEN_KEY", "CommitBody"]
+__all__ = [
+    "FENCING_TOKEN_KEY",
+    "CommitBody",
+    "decode_archived_clean",
+    "decode_archived_commit",
+    "decode_archived_rollback",
+    "decode_legacy_commit",
+    "encode_legacy_commit",
+]
+
+_CONTAINER: Final = b"Obj\x01"
+
+_Convert = Callable[[Any], Any]
+
+
+def decode_legacy_commit(
+    data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
+) -> CommitMetadata:
+    """
+    Read a commit, deltacommit or replacecommit of a version 6 table, inflight or completed.
+
+    Args:
+        data: The whole file; zero bytes mean the default value, as in Java.
+        path: What errors name as the damaged file.
+        bytes_max: Largest file that is decoded, bytes.
+
+    Raises:
+        CorruptTableError: The bytes are no such JSON document, or too many.
+    """
+    if not data:
+        return CommitMetadata()
+    if len(data) > bytes_max:
+        raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    try:
+        found = _object(json.loads(data))
+        document = {name: content for name, content in found.items() if content is not None}
+        replaced = document.get("partitionToReplaceFileIds")
+        return CommitMetadata(
+            partition_to_write_stats={
+                partition_path: tuple(_stat(one) for one in _array(stats))
+                for partition_path, stats in _object(
+                    document.get("partitionToWriteStats", {})
+                ).items()
+            },
+            operation_type=_legacy_text(document.get("operationType", "UNKNOWN")),
+            extra_metadata={
+                key: _legacy_text(value)
+                for key, value in _object(document.get("extraMetadata", {})).items()
+                if value is not None
+            },
+            compacted=_flag(document.get("compacted", False)),
+            partition_to_replace_file_ids=None if replaced is None else _replaced(replaced),
+        )
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as failure:
+        raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+
+
+def encode_legacy_commit(metadata: CommitMetadata) -> bytes:
+    """Bytes of a completed commit of a version 6 table, which replaces no file group."""
+    document = {
+        "partitionToWriteStats": {
+            partition_path: [_spelled(stat) for stat in stats]
+            for partition_path, stats in metadata.partition_to_write_stats.items()
+        },
+        "compacted": metadata.compacted,
+        "extraMetadata": dict(metadata.extra_metadata),
+        "operationType": metadata.operation_type,
+    }
+    return json.dumps(document, indent=2).encode()
+
+
+def decode_archived_commit(data: bytes, *, action: str, path: str = "") -> CommitMetadata:
+    """
+    Read the metadata of an archived write, of which ``action`` is the completed action.
+
+    In the archive of a table that it upgraded from version 6 Hudi 1.0 keeps JSON or bare
+    records (seen: 1.0.2); later releases keep what they write themselves.
+
+    Raises:
+        CorruptTableError: The bytes are damaged.
+    """
+    if data.startswith(_CONTAINER):
+        return decode_commit(data, path=path)
+    if data.startswith(b"{"):
+        return decode_legacy_commit(data, path=path)
+    return decode_bare_commit(data, path=path, is_replacecommit=action == "replacecommit")
+
+
+def decode_archived_clean(data: bytes, *, path: str = "") -> CleanMetadata:
+    """
+    Read the metadata of an archived clean, with or without a container, as of commits.
+
+    Raises:
+        CorruptTableError: The bytes are damaged.
+    """
+    if data.startswith(_CONTAINER):
+        return decode_clean(data, path=path)
+    return decode_bare_clean(data, path=path)
+
+
+def decode_archived_rollback(data: bytes, *, path: str = "") -> RollbackMetadata:
+    """
+    Read the metadata of an archived rollback, with or without a container, as of commits.
+
+    Raises:
+        CorruptTableError: The bytes are damaged.
+    """
+    if data.startswith(_CONTAINER):
+        return decode_rollback(data, path=path)
+    return decode_bare_rollback(data, path=path)
+
+
+def _object(item: Any) -> Mapping[str, Any]:
+    if not isinstance(item, dict):
+        raise TypeError("an object was expected")
+    return item
+
+
+def _array(item: Any) -> list[Any]:
+    if not isinstance(item, list):
+        raise TypeError("an array was expected")
+    return item
+
+
+def _legacy_text(item: Any) -> str:
+    if not isinstance(item, str):
+        raise TypeError("a text was expected")
+    return item
+
+
+def _number(item: Any) -> int:
+    if not isinstance(item, int) or isinstance(item, bool):
+        raise TypeError("a whole number was expected")
+    return item
+
+
+def _flag(item: Any) -> bool:
+    if not isinstance(item, bool):
+        raise TypeError("true or false was expected")
+    return item
+
+
+def _texts(item: Any) -> tuple[str, ...]:
+    return tuple(_legacy_text(one) for one in _array(item))
+
+
+def _sizes(item: Any) -> dict[str, int]:
+    return {name: _number(size) for name, size in _object(item).items()}
+
+
+def _runtime(item: Any) -> RuntimeStats:
+    found = _object(item)
+    return RuntimeStats(
+        **{
+            attribute: _number(found[name])
+            for name, attribute in _RUNTIME_FIELDS.items()
+            if found.get(name) is not None
+        }
+    )
+
+
+def _replaced(item: Any) -> dict[str, tuple[str, ...]]:
+    return {partition_path: _texts(ids) for partition_path, ids in _object(item).items()}
+
+
+def _camel(attribute: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match.group(1).upper(), attribute)
+
+
+_RUNTIME_FIELDS: Final[Mapping[str, str]] = {
+    _camel(one.name): one.name for one in dataclasses.fields(RuntimeStats)
+}
+
+_TEXTS: Final = frozenset(
+    {
+        "file_id",
+        "path",
+        "prev_commit",
+        "partition_path",
+        "base_file",
+        "prev_base_file",
+        "temp_path",
+    }
+)
+_SPECIAL: Final[Mapping[str, _Convert]] = {
+    "log_files": _texts,
+    "cdc_stats": _sizes,
+    "runtime_stats": _runtime,
+}
+
+#: Name in the file -> (attribute, what its content must be).
+_STAT_FIELDS: Final[Mapping[str, tuple[str, _Convert]]] = {
+    _camel(one.name): (
+        one.name,
+        _SPECIAL.get(one.name) or (_legacy_text if one.name in _TEXTS else _number),
+    )
+    for one in dataclasses.fields(WriteStat)
+}
+
+
+def _stat(item: Any) -> WriteStat:
+    found: dict[str, Any] = {}
+    for name, content in _object(item).items():
+        known = _STAT_FIELDS.get(name)
+        if known is not None and content is not None:
+            attribute, convert = known
+            found[attribute] = convert(content)
+    return WriteStat(**found)
+
+
+def _spelled(stat: WriteStat) -> dict[str, Any]:
+    found = {name: getattr(stat, attribute) for name, (attribute, _) in _STAT_FIELDS.items()}
+    if stat.runtime_stats is not None:
+        found["runtimeStats"] = {
+            name: getattr(stat.runtime_stats, attribute)
+            for name, attribute in _RUNTIME_FIELDS.items()
+        }
+    return {name: content for name, content in found.items() if content is not None}
+
+
+# ------- The completed file of a commit, encoded before the lock is taken, with room for its token
+#
+# The fencing token of a lease is known under the lock only, where encoding the stats of
+# thousands of files would keep every other writer waiting. The bytes are therefore made
+# beforehand with a blank of fixed width, and the token is written over the blank: one copy.
+# Java reads the token as one more text of the extra metadata.
 
 FENCING_TOKEN_KEY: Final = "hoodoo.fencing_token"  # noqa: S105  a key, no secret
 """Key in the extra metadata: the token of the lock that the commit was published under."""

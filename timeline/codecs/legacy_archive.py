@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.avro_columns.frames import record_borders
+from timeline.codecs.archived_instants import HISTORY_BYTES_MAX, HistoryInstant
 from timeline.codecs.avro_container import RecordReader, RecordWriter, damaged
+from timeline.codecs.avro_frames import record_borders
 from timeline.codecs.avro_schemas import Schema
-from timeline.codecs.history_rows import HISTORY_BYTES_MAX, HistoryInstant
 from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock, iter_blocks
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action

@@ -16,10 +16,18 @@ from hmac import compare_digest
 from typing import Any, Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
-from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
-from timeline.model.sealing import Seal, digest_of, signature_of
-from timeline.model.slot import SLOT_LAYOUT, Batch, Slot, SlotKind, SlotOwner
+from timeline.model.slot import (
+    SLOT_LAYOUT,
+    Batch,
+    Seal,
+    Slot,
+    SlotKind,
+    SlotOwner,
+    digest_of,
+    signature_of,
+)
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
 
 __all__ = ["decode_slot", "encode_slot", "is_signed_by"]
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from timeline.errors import CorruptTableError, UnsafeSetupError, UnsupportedTableError
-from timeline.model.operations import MergeMode
+from timeline.model.commit_metadata import MergeMode
 from timeline.ports.merger import RecordMerger
 
 __all__ = [

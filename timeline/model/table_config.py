@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.model.commit_metadata import ChangeLogMode, MergeMode, TableType
+from timeline.model.instant_time import LOCAL, UTC_ZONE
 from timeline.model.merge_definition import MergeDefinition, merge_definition_of
-from timeline.model.operations import ChangeLogMode, MergeMode, TableType
-from timeline.model.zones import LOCAL, UTC_ZONE
 
 __all__ = [
     "LAYOUT_OF_VERSION",

@@ -2,7 +2,7 @@
 The storage port: where the bytes of one table lie.
 
 Paths are relative to the table's base folder, with forward slashes, no leading slash,
-already validated by ``timeline.model.paths``. The contract every adapter keeps is
+already validated by ``timeline.model.file_names``. The contract every adapter keeps is
 tested by ``timeline.testing.storage_suite``: read-after-write, atomic create-if-absent
 (where claimed), and a typed answer to every failure. Anything the file system leaves
 behind (``*.crc``, ``.tmp-*``, ``<name>.<uuid>``) never shows in a listing (LOC-3).
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Protocol, TypeAlias, runtime_checkable
 
+from timeline.errors import UnsafeSetupError
+
 __all__ = [
     "AmbiguousWriteError",
     "FileStat",
@@ -24,6 +26,8 @@ __all__ = [
     "Names",
     "ObjectExistsError",
     "ObjectMissingError",
+    "SlotNames",
+    "SlotStore",
     "Stats",
     "Storage",
     "StorageCapabilities",
@@ -31,6 +35,7 @@ __all__ = [
     "close_storage",
     "found_to_delete",
     "open_kept",
+    "slots_lost",
     "staged",
     "sync_soon",
 ]
@@ -192,7 +197,7 @@ class GivesPermits(Protocol):
     """
     What a storage may offer beside the port: a permit to compute for its table.
 
-    ``timeline.files.permits`` asks for it.
+    ``filegroups.files.parquet`` asks for it.
     """
 
     @property
@@ -267,3 +272,53 @@ def close_storage(storage: Storage) -> None:
 
 def _done() -> None:
     """Nothing is left to wait for."""
+
+
+# ---- The slot store port: where commit slots are decided when the table's storage cannot (SLOT-6)
+#
+# The least that decides a publication: small objects, each created by one actor only. Every
+# storage with an atomic create-if-absent fulfils it (the methods mean the same), and so does a
+# table of a database with a primary key. The contract is tested by
+# ``timeline.testing.slot_suite``.
+
+SlotNames: TypeAlias = list[str]
+
+
+class SlotStore(Protocol):
+    """
+    Small objects under paths with forward slashes; what is read was created whole.
+
+    Every method may raise ``StorageUnavailableError`` (no answer; nothing was done, unless the
+    method says otherwise) and ``UnsafeSetupError`` (waiting does not help).
+    """
+
+    def create(self, path: str, data: bytes) -> None:
+        """
+        Create the object unless it exists; on return it survives a power cut.
+
+        Raises:
+            ObjectExistsError: The name is taken.
+            AmbiguousWriteError: The answer was lost (UNK-1).
+        """
+
+    def read(self, path: str) -> bytes:
+        """Whole content, also when it was created a moment ago. Raises: ``ObjectMissingError``."""
+
+    def names(self, folder: str) -> SlotNames:
+        """Last segments of the objects in a folder, sorted; an unknown folder is empty."""
+
+    def delete(self, path: str) -> None:
+        """Remove the object; absent is no error. Its name is free afterwards."""
+
+    def close(self) -> None:
+        """Give up connections; a later call makes new ones."""
+
+
+def slots_lost(where: str) -> UnsafeSetupError:
+    """What everybody is told of a slot store that does not know any more what it decided."""
+    return UnsafeSetupError(
+        "the slot store has lost this table, so nobody knows which slots are taken; "
+        f"restore it before anybody writes: {where}",
+        kind="slots_lost",
+        slots=where,
+    )

@@ -16,7 +16,7 @@ from re import compile as pattern
 from typing import Final, NoReturn
 
 from timeline.errors import SettingError
-from timeline.model.moments import moment_text
+from timeline.model.time_arguments import moment_text
 from timeline.redaction import HIDDEN, redact
 
 __all__ = [

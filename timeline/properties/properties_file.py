@@ -18,8 +18,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableNotFoundError,
 )
-from timeline.model.table_config import TableConfig
-from timeline.places import (
+from timeline.layout import (
     INDEX_DEFINITIONS,
     METADATA_TABLE,
     PROPERTIES,
@@ -28,6 +27,7 @@ from timeline.places import (
     TABLE_FACTS,
     TIMELINE,
 )
+from timeline.model.table_config import TableConfig
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from timeline.model.claim import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.model.instant import Action
-from timeline.model.times import InstantTime
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
 from timeline.rules.conflicts import Refused, Rival, RuleId
 
 __all__ = ["Isolation", "Looks", "WhatIRead", "judge_reads"]

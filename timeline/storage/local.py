@@ -23,11 +23,9 @@ from typing import IO, Any, Literal, TypeVar, cast
 import pyarrow as pa
 
 from timeline.errors import InvariantError
-from timeline.machine import SystemClock, SystemIds, start_beside
-from timeline.model.paths import check_relative_path
-from timeline.places import check_size
-from timeline.ports.clock import Clock
-from timeline.ports.ids import Ids
+from timeline.layout import check_size
+from timeline.model.file_names import check_relative_path
+from timeline.ports.ports import Clock, Ids
 from timeline.ports.storage import (
     AmbiguousWriteError,
     FileStat,
@@ -37,24 +35,26 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
-from timeline.storage.ahead import StagedFiles
-from timeline.storage.compute_permit import ComputePermit
-from timeline.storage.data_file import DataFile
-from timeline.storage.entries import entry_of, file_stat_of
-from timeline.storage.folder_clock import folder_clock
-from timeline.storage.folders import (
+from timeline.storage.data_files import ComputePermit, DataFile, StagedFiles
+from timeline.storage.folder_walker import (
+    TEMPORARY_PREFIX,
     FolderWalker,
+    NameLists,
     OpenFolder,
     Syscalls,
+    checksum_sibling,
+    entry_of,
+    file_stat_of,
+    folder_clock,
+    is_leftover,
     no_hard_links,
     open_regular,
     remove_tree,
     symlink_refused,
+    temporaries_below,
     unavailable,
 )
-from timeline.storage.leftovers import TEMPORARY_PREFIX, checksum_sibling, is_leftover
-from timeline.storage.listing import NameLists
-from timeline.storage.temporaries import temporaries_below
+from timeline.system import SystemClock, SystemIds, start_beside
 
 __all__ = ["Durability", "LocalStorage"]
 

@@ -18,10 +18,9 @@ from typing import IO, cast
 import pyarrow as pa
 
 from timeline.errors import InvalidInputError, StorageUnavailableError
-from timeline.machine import SystemClock
-from timeline.model.paths import check_relative_path
-from timeline.places import check_size
-from timeline.ports.clock import Clock
+from timeline.layout import check_size
+from timeline.model.file_names import check_relative_path
+from timeline.ports.ports import Clock
 from timeline.ports.storage import (
     FileStat,
     Names,
@@ -30,7 +29,8 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
-from timeline.storage.leftovers import checksum_sibling, is_leftover
+from timeline.storage.folder_walker import checksum_sibling, is_leftover
+from timeline.system import SystemClock
 
 __all__ = ["MemoryStorage", "MemoryWorld"]
 

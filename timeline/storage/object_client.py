@@ -1,25 +1,30 @@
 """
-From options to the clients of an object store.
+What a failed request to an object store did: the judgement of its client's errors.
 
-Its own file because the storage adapter and the storage-based lock need the very same
-credentials and endpoints. obstore speaks to S3, GCS and Azure; it is an extra and is
-imported when the first address of an object store is opened.
+Told apart with care, because the protocol acts on it: only an answer that surely means
+"nothing happened" may be reported as a failure, all the rest is unknown (UNK-1). obstore
+says more in its texts than in its classes, so texts are read; what is not understood counts
+as unknown, which is always safe.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from timeline.errors import (
     MissingExtraError,
     SettingError,
+    StorageUnavailableError,
+    UnavailableError,
     UnsafeSetupError,
 )
+from timeline.ports.ports import Clock
 from timeline.properties.options import (
     TABLE_LAYER,
     Option,
@@ -30,18 +35,189 @@ from timeline.properties.options import (
     redact,
 )
 from timeline.storage.object_address import ObjectAddress
-from timeline.storage.object_answers import first_line
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
 __all__ = [
+    "CLOCK_OBJECT",
     "STORAGE_OPTIONS",
+    "Fate",
     "ObjectSettings",
+    "StoreClock",
     "assert_is_answered",
+    "fate_of",
+    "first_line",
+    "is_no_such_range",
     "is_storage_key",
     "open_client",
+    "unavailable",
 ]
+
+
+class Fate(Enum):
+    """What a failed request did."""
+
+    MISSING = "there is no such object"
+    NO_BUCKET = "there is no such bucket"
+    EXISTS = "the object exists already"
+    CHANGED = "the object is not the one that was meant"
+    BUSY = "another request for the same object was under way"
+    THROTTLED = "the store asks for fewer requests"
+    NOT_SENT = "the store could not be reached"
+    DENIED = "access was refused"
+    WRONG = "the store refused the request"
+    UNKNOWN = "no clear answer came back"
+
+
+# To the letter: a ConnectionReset comes after the request was sent.
+_NOT_CONNECTED = re.compile(r"kind: Connect\b")
+_STATUS = re.compile(r"status code: (\d{3})")
+_BY_STATUS = {
+    401: Fate.DENIED,
+    403: Fate.DENIED,
+    404: Fate.MISSING,
+    408: Fate.UNKNOWN,
+    409: Fate.BUSY,
+    412: Fate.CHANGED,
+    429: Fate.THROTTLED,
+}
+_ADVICE = {
+    Fate.NO_BUCKET: "create the bucket or correct the address",
+    Fate.DENIED: "give these credentials access to the table's prefix, docs/storage.md lists what",
+    Fate.WRONG: "look at region, endpoint and path style",
+    Fate.THROTTLED: "try again later, or ask for a higher limit",
+    Fate.NOT_SENT: "check the endpoint and the network, then repeat",
+}
+
+
+def fate_of(error: Exception) -> Fate:
+    """Judge an error of obstore (or of Python, which it uses too)."""
+    from obstore import exceptions
+
+    text = str(error)
+    if "<Code>NoSuchBucket" in text or "<Code>ContainerNotFound" in text:
+        return Fate.NO_BUCKET
+    if isinstance(error, FileNotFoundError):
+        return Fate.MISSING
+    found = _STATUS.search(text)
+    status = int(found[1]) if found else 0
+    if isinstance(error, exceptions.AlreadyExistsError):
+        # The client calls every 409 so, although S3 means "somebody else is at it" by it;
+        # Azure really says that the blob is there.
+        busy = status == 409 and "<Code>BlobAlreadyExists" not in text
+        return Fate.BUSY if busy else Fate.EXISTS
+    if isinstance(error, exceptions.PreconditionError):
+        return Fate.CHANGED
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        return Fate.DENIED
+    if isinstance(error, exceptions.NotSupportedError | exceptions.InvalidPathError):
+        return Fate.WRONG
+    if status:
+        if status == 503 and "<Code>SlowDown" in text:
+            return Fate.THROTTLED
+        return _BY_STATUS.get(status, Fate.WRONG if status < 500 else Fate.UNKNOWN)
+    if "redirect without LOCATION" in text:  # S3's way to say that the region is wrong
+        return Fate.WRONG
+    return Fate.NOT_SENT if _NOT_CONNECTED.search(text) else Fate.UNKNOWN
+
+
+def is_no_such_range(error: Exception) -> bool:
+    """
+    Whether the object has none of the bytes that were asked for: it may be empty.
+
+    S3 refuses the range of an empty object, others answer as if none had been asked for.
+    """
+    text = str(error)
+    found = _STATUS.search(text)
+    return "non-partial response" in text or (found is not None and found[1] == "416")
+
+
+def unavailable(
+    error: Exception, path: str, doing: str, fate: Fate | None = None
+) -> StorageUnavailableError:
+    """The typed form of a failed request, with the path and what to do."""
+    known = fate or fate_of(error)
+    advice = _ADVICE.get(known, "try again later")
+    return StorageUnavailableError(
+        f"{doing} failed, {known.value}: {advice}: path {path!r}: {first_line(error)}",
+        path=path,
+        fate=known.name.lower(),
+    )
+
+
+def first_line(error: Exception) -> str:
+    """What may be shown: behind it follows a dump, and a query may hold a signature (SEC5)."""
+    line = str(error).split("\n", 1)[0].partition(": <?xml")[0]
+    return re.sub(r"(://[^\s?]+)\?\S+", r"\1?***", line)[:300]
+
+
+# --------------------------- The clock of an object store, read from the stamps it puts on objects
+#
+# Heartbeats are judged by the store's stamps; a machine whose own clock is off by minutes
+# would take every living writer for dead (F12). Stores tell their time only by stamping, in
+# whole seconds, so this clock is learned from a small object and kept by the monotonic clock.
+
+CLOCK_OBJECT = ".hoodie/.hoodoo/probe/clock"
+
+_AGE_MS_MAX = 10 * 60_000  # a quartz drifts less than a stamp is coarse in this time
+_SECOND_MS = 1_000
+
+
+class StoreClock:
+    """
+    The store's time.
+
+    Args:
+        clock: The own clocks.
+        stamp: Writes the object of this path and gives the store's stamp on it, ms since 1970.
+        path: Path of the object that is written.
+    """
+
+    def __init__(
+        self, clock: Clock, stamp: Callable[[str], int], *, path: str = CLOCK_OBJECT
+    ) -> None:
+        self._clock = clock
+        self._stamp = stamp
+        self._path = path
+        self._ahead_ms = 0  # of the store's time over the own monotonic clock
+        self._read_at_ms: int | None = None
+
+    def now_ms(self) -> int:
+        """
+        The store's time in whole seconds, as it stamps, ms since 1970 UTC.
+
+        Where the store cannot be asked (no right to write), the own clock has to do.
+        Outside: 1 put and 1 head, once in ten minutes.
+        """
+        monotonic_ms = self._clock.monotonic_ms()
+        if self._read_at_ms is None or monotonic_ms - self._read_at_ms > _AGE_MS_MAX:
+            self._read()
+        now_ms = self._clock.monotonic_ms() + self._ahead_ms
+        return now_ms - now_ms % _SECOND_MS
+
+    def _read(self) -> None:
+        sent_ms, sent_wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        try:
+            stamp_ms = self._stamp(self._path)
+        except UnavailableError:
+            if self._read_at_ms is None:
+                self._ahead_ms = sent_wall_ms - sent_ms
+            self._read_at_ms = self._clock.monotonic_ms()  # asked again as late as otherwise
+            return
+        got_ms = self._clock.monotonic_ms()
+        # The stamp was put between sending and answer and its second is cut off.
+        least, most = stamp_ms - got_ms, stamp_ms + _SECOND_MS - sent_ms
+        own = sent_wall_ms - sent_ms
+        self._ahead_ms = own if least <= own < most else (least + most) // 2
+        self._read_at_ms = got_ms
+
+
+# -------------------------------------------------- From options to the clients of an object store
+#
+# Its own file because the storage adapter and the storage-based lock need the very same
+# credentials and endpoints. obstore speaks to S3, GCS and Azure; it is an extra and is
+# imported when the first address of an object store is opened.
 
 _TEXT, _BOOL, _MS = OptionKind.TEXT, OptionKind.BOOL, OptionKind.MS
 

@@ -20,8 +20,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from timeline.ports.slot_store import SlotStore
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError
+from timeline.ports.storage import ObjectExistsError, ObjectMissingError, SlotStore
 
 __all__ = ["RACERS", "SlotStoreSuite", "race", "together"]
 

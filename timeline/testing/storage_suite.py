@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from timeline.errors import MalformedNameError
-from timeline.machine import SystemClock, SystemIds
 from timeline.ports.storage import ObjectExistsError, ObjectMissingError, Storage
-from timeline.storage.probe import PROBE_FOLDER, prove_atomic_create
+from timeline.storage.non_atomic import PROBE_FOLDER, prove_atomic_create
+from timeline.system import SystemClock, SystemIds
 
 __all__ = ["StorageSuite"]
 

@@ -20,14 +20,14 @@ from typing import Any
 import pyarrow as pa
 
 import hoodoo
-from hoodoo.assembly import plan_of
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import Receipt, write
+from hoodoo.factory import plan_of
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.operations import WriteOperation
-from timeline.places import SLOTS
+from timeline.layout import SLOTS
+from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import ObjectExistsError
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.write import Receipt, write
 
 __all__ = ["Commit", "Race", "commits_of", "prepared_processes", "running"]
 

@@ -21,7 +21,7 @@ from tests.integration.contention.contenders import (
     prepared_processes,
     running,
 )
-from timeline.model.operations import WriteOperation
+from timeline.model.commit_metadata import WriteOperation
 
 pytestmark = [
     pytest.mark.integration,

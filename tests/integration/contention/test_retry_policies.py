@@ -18,7 +18,7 @@ import pytest
 
 import hoodoo
 from tests.integration.contention.contenders import Commit, Race, commits_of
-from timeline.model.operations import WriteOperation
+from timeline.model.commit_metadata import WriteOperation
 from timeline.rules.retry import RetryPolicy
 
 pytestmark = [

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.integration.kill import writer
-from timeline.model.filenames import parse_base_file_name
+from timeline.model.file_names import parse_base_file_name
 
 ROOT = Path(__file__).parents[3]
 KILLS = 10

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tests.servers.signals import freeze, thaw
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("busy")]

@@ -15,7 +15,7 @@ import pytest
 
 import hoodoo
 from hoodoo.services import services_of
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tests.integration.kill import writer
 from tests.integration.kill.test_kill import Crew, _check_leftovers, _check_rows
 

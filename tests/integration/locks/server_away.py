@@ -9,7 +9,7 @@ import pytest
 from lockproviders.client import LockClient
 from lockproviders.testing.contender import build_lock_over
 from timeline.errors import LeaseLostError, UnavailableError
-from timeline.machine import SystemClock
+from timeline.system import SystemClock
 
 __all__ = ["server_away_costs_the_lock"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from hoodoo.demo.flights import ROWS
-from hoodoo.demo.stage import ready_properties
+from hoodoo.demo.run import ready_properties
 from tests.servers.dynamodb import TABLE, MotoServer, rows
 from tests.servers.hivemetastore import HiveMetastore
 from tests.servers.moto_server import ACCESS_KEY, SECRET_KEY

@@ -26,7 +26,7 @@ from tests.servers.dynamodb import (
 from tests.servers.proxy import FaultProxy
 from tests.servers.signals import freeze, thaw
 from timeline.errors import UnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock
+from timeline.system import SystemClock
 
 pytestmark = pytest.mark.integration
 

@@ -22,8 +22,8 @@ import pytest
 from lockproviders.client import LockClient
 from lockproviders.hivemetastore import database_client as hivemetastore_database
 from lockproviders.hivemetastore import thrift_client as hivemetastore
+from lockproviders.hivemetastore.database import MetastoreRows
 from lockproviders.hivemetastore.database_client import DatabaseSettings, MetastoreDatabaseClient
-from lockproviders.hivemetastore.rows import MetastoreRows
 from lockproviders.hookspecs import LockContext, LockProviderEntry
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under
 from tests.interop import lock_command
@@ -40,7 +40,7 @@ from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.proxy import FaultProxy
 from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders.hivemetastore.notes import LockName
+from lockproviders.hivemetastore.database import LockName
 from lockproviders.hivemetastore.thrift_client import ENTRY, HiveMetastoreClient
-from lockproviders.hivemetastore.wire import Address, ThriftWire
+from lockproviders.hivemetastore.thrift_connection import Address, ThriftWire
 from lockproviders.hookspecs import LockContext
 from lockproviders.testing.contender import build_lock_over
 from tests.interop import lock_command
@@ -29,7 +29,7 @@ from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
 from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, LockTimeoutError, UnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 

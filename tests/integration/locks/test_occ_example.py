@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.explain import accounts_of
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.inspect.instants import accounts_of
+from hoodoo.verify.verify import verify_at
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("busy")]

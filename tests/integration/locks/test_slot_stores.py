@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.postgres import Postgres, memory_folder, needs_postgres
 from timeline.errors import UnsafeSetupError
-from timeline.places import BOUNDARIES, SLOTS
+from timeline.layout import BOUNDARIES, SLOTS
 from timeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.integration

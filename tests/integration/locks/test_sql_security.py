@@ -16,7 +16,7 @@ from tests.servers import server_missing
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.postgres import Postgres, memory_folder, needs_postgres
 from timeline.errors import UnsafeSetupError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,7 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.s3 import BUCKET, S3Server, storage_lock_client
 from tests.servers.signals import freeze, thaw
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock
+from timeline.system import SystemClock
 
 pytestmark = pytest.mark.integration
 

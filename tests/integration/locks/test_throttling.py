@@ -26,7 +26,7 @@ from lockproviders.testing.contender import wait_for
 from tests.servers.dynamodb import client_of, create_table
 from tests.servers.s3 import S3Server, storage_lock_client
 from timeline.errors import LeaseLostError, LockTimeoutError
-from timeline.machine import SystemClock, SystemIds, ThreadExecutor
+from timeline.system import SystemClock, SystemIds, ThreadExecutor
 
 pytestmark = pytest.mark.integration
 

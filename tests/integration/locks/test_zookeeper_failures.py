@@ -29,7 +29,7 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.signals import freeze, thaw
 from tests.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from timeline.errors import LeaseLostError, LockTimeoutError, UnavailableError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 

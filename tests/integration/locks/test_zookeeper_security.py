@@ -14,7 +14,7 @@ from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
 from tests.servers.ports import free_port
 from tests.servers.zookeeper import ZooKeeperServer
 from timeline.errors import UnavailableError, UnsafeSetupError
-from timeline.machine import SystemClock, SystemIds
+from timeline.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.integration
 

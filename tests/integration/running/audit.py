@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from timeline.active import ActiveTimeline
+from tests.simulator.engine_facts import EngineFacts
+from tests.simulator.invariants import Violation
+from tests.simulator.world import World
+from timeline.active_timeline import ActiveTimeline
+from timeline.layout import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.model.instant import Action
 from timeline.partitions import PARTITION_METADATA
-from timeline.places import HISTORY, HOODIE, SLOTS, TIMELINE
-from timeline.testing.engine_facts import EngineFacts
-from timeline.testing.invariants import Violation
-from timeline.testing.world import World
 
 PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
 

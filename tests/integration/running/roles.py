@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 import hoodoo
+from filegroups.table import TableSnapshot
 from hoodoo.cli import main as command_line
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.table import TableSnapshot
 
 WRITERS = 4
 PARTITIONS = 6

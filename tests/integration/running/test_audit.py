@@ -8,15 +8,15 @@ import pytest
 
 import hoodoo
 from tests.integration.running.audit import Audit
-from timeline.places import SLOTS
-from timeline.testing.world import World
+from tests.simulator.world import World
+from timeline.layout import SLOTS
 
 RETAINED = 15
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    rows = hoodoo.incoming.as_arrow([{"id": "a", "v": 0}])
+    rows = hoodoo.inputs.as_arrow([{"id": "a", "v": 0}])
     path = tmp_path / "t"
     properties = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     with hoodoo.create_table(
@@ -56,7 +56,7 @@ def test_a_slot_that_was_collected_between_two_looks_is_known_by_a_glance(
     audit = Audit(table)
     audit.look()
     with hoodoo.open_table(str(table)) as opened:
-        opened.upsert(hoodoo.incoming.as_arrow([{"id": "a", "v": 1}]))
+        opened.upsert(hoodoo.inputs.as_arrow([{"id": "a", "v": 1}]))
         if glanced:
             audit.glance()
         [*_, newest] = sorted((table / SLOTS).iterdir())

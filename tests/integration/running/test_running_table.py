@@ -26,7 +26,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from tests.integration.running.audit import Audit
 from tests.integration.running.roles import (
     ARCHIVING_WAITS_S,

@@ -17,10 +17,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 import hoodoo
+from filegroups.table import Table
 from tests.interop.values import META, comparable, encoded, same, without_meta
 from tests.unit.timeline import test_golden_tables as golden
 from timeline.errors import HoodooError
-from timeline.table import Table
 
 __all__ = ["differences", "from_folders"]
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.explain import explain_instant
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.inspect.instants import explain_instant
+from hoodoo.verify.verify import verify_at
 from tests.acceptance.cli import contents, run
+from timeline.commit import apply as settling
+from timeline.commit.begin import begin
 from timeline.errors import InstantNotFoundError, OutcomeUnknownError
 from timeline.model.instant import Action
-from timeline.publishing import settle as settling
-from timeline.publishing.begin import begin
-from timeline.undoing.resolving import Outcome
+from timeline.rollback.resolve_unknown import Outcome
 
 FEW = {
     "hoodie.clean.commits.retained": "1",

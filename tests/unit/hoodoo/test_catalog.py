@@ -23,9 +23,9 @@ from timeline.errors import (
     UnsupportedTableError,
     WriterDisagreementError,
 )
-from timeline.model.operations import MergeMode, WriteOperation
+from timeline.model.commit_metadata import MergeMode, WriteOperation
 from timeline.properties.properties_file import update_properties
-from timeline.properties.setting_names import PublishLock
+from timeline.properties.setting_enums import PublishLock
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
 ROWS = [{"id": "a", "p": "x", "ts": 1}, {"id": "b", "p": "y", "ts": 1}]

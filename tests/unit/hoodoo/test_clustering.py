@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from timeline.errors import InvalidInputError, SettingError
 from timeline.model.instant import Action
 

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.writing.local_workload import LocalWorkload
 from lockproviders.registry import ProviderRegistry
 from tests.unit.timeline.engine import Meddled
+from timeline.commit.conflict_report import RefusalReport
 from timeline.errors import InvalidInputError, SettingError
 from timeline.hookspecs import hookimpl
-from timeline.model.operations import WriteOperation
-from timeline.publishing.refusal import RefusalReport
-from timeline.rules.strategies import ConflictStrategy, find_strategy
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
+from timeline.rules.conflicts import ConflictStrategy, find_strategy
 
 KEY = "hoodie.write.lock.conflict.resolution.strategy"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

@@ -10,7 +10,7 @@ import pytest
 
 import hoodoo
 from timeline.errors import WriterDisagreementError
-from timeline.registry import adopt_copy
+from timeline.writer_registry import adopt_copy
 
 MANY = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",

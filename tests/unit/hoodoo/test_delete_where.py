@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.explain import explain_instant, gave_up
+from hoodoo.inspect.instants import explain_instant, gave_up
 from timeline.errors import BudgetSpentError, InvalidInputError, SettingError, WriteConflictError
 
 KEYS = {

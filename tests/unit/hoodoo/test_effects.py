@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.settings.key_support import WARNED, WITHOUT_EFFECT, Effect, effect_of
+from filegroups.settings.known_keys import hudi_keys
 from hoodoo.configuration import (
     declared_keys,
     describe,
@@ -19,8 +21,6 @@ from hoodoo.configuration import (
 )
 from hoodoo.services import service_options
 from timeline.errors import SettingError
-from timeline.properties.effects import WARNED, WITHOUT_EFFECT, Effect, effect_of
-from timeline.properties.known_keys import hudi_keys
 from timeline.properties.options import as_property_set
 
 SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64())])

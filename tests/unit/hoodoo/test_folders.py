@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
-from hoodoo.verify import verify
+from filegroups.keys.keys import KeySpec, partition_paths
+from filegroups.writing.timestamp_folders import folders_as_stored
+from hoodoo.verify.verify import verify
 from timeline.context import TableContext
 from timeline.errors import (
     HoodooError,
@@ -22,12 +24,10 @@ from timeline.errors import (
     SettingError,
     UnsupportedTableError,
 )
-from timeline.model.zones import TimelineZone
+from timeline.model.instant_time import TimelineZone
 from timeline.ports.storage import Stats
-from timeline.rules.keys import KeySpec, partition_paths
-from timeline.rules.moment_texts import MomentForm, MomentTexts
+from timeline.rules.instant_times import MomentForm, MomentTexts
 from timeline.storage.local import LocalStorage
-from timeline.writing.moment_folders import folders_as_stored
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("hour", pa.int32())])
 METAFILE = "hoodie.partition.metafile.use.base.format"

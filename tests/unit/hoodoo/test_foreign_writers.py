@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hoodoo.shared_lock import refuse_unshared_lock
+from filegroups.settings.settings import WriteSettings
+from hoodoo.writer_registration import refuse_unshared_lock
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import StorageCapabilityError
-from timeline.properties.settings import WriteSettings
 
 SHARED = (
     "dynamodb",

@@ -13,16 +13,15 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.cli.receipts import receipt_document
-from hoodoo.explain import explain_instant
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import Receipt
+from hoodoo.cli.invocation import receipt_document
+from hoodoo.inspect.instants import explain_instant
 from tests.unit.timeline.engine import Heard, wait_for
 from timeline.errors import ConflictError, InvalidInputError, SettingError, WriteConflictError
-from timeline.files.rewrite import FileGroupTask
-from timeline.machine import ThreadExecutor
-from timeline.model.commit_metadata import WriteStat
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.write import Receipt
+from timeline.model.commit_metadata import WriteOperation, WriteStat
+from timeline.system import ThreadExecutor
 
 GROUPED = {"hoodoo.group.commit.max.writes": "8", "hoodoo.group.commit.linger.ms": "60"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from tests.unit.hoodoo.test_sealed_slots import (
+from tests.unit.hoodoo.verify.test_sealed_slots import (
     FEW,
     HASH,
     KEY,
@@ -21,8 +21,7 @@ from tests.unit.hoodoo.test_sealed_slots import (
     slot_file,
     told,
 )
-from timeline.codecs.boundary import encode_boundary
-from timeline.model.boundary import Boundary
+from timeline.codecs.truncation_point import Boundary, encode_boundary
 
 pytestmark = pytest.mark.spec("SLOT-7")
 

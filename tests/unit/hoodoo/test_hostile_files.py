@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-import timeline.places as places
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+import timeline.layout as places
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from timeline.errors import ClockRefusedError, CorruptTableError, InvalidInputError
-from timeline.machine import SystemClock
-from timeline.places import check_size
-from timeline.undoing.ending_slots import end_slot, find_bad_slot
+from timeline.layout import check_size
+from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
+from timeline.system import SystemClock
 
 ROW = pa.table({"id": ["a"], "v": [1]})
 SLOTS = ".hoodie/.hoodoo/slots"

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.writing.local_workload import LocalWorkload
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import SettingError, WriterDisagreementError
-from timeline.model.operations import WriteOperation
-from timeline.registry import registered_writers
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
+from timeline.writer_registry import registered_writers
 
 MANY = {
     "hoodie.write.concurrency.mode": "optimistic_concurrency_control",

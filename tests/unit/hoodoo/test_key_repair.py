@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.assembly import plan_of
+from filegroups.writing.local_workload import LocalWorkload
+from hoodoo.factory import plan_of
 from hoodoo.table import Table
-from hoodoo.verify import verify
+from hoodoo.verify.verify import verify
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
 
 SCHEMA = pa.schema(
     [("id", pa.float64()), ("p", pa.float64()), ("ts", pa.int64()), ("v", pa.int64())]

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hoodoo
-from hoodoo.assembly import plan_of
+from filegroups.writing.local_workload import LocalWorkload
+from hoodoo.factory import plan_of
 from hoodoo.table import Table
 from tests.unit.hoodoo.test_key_repair import SCHEMA, TYPES, problems, row, table_of
-from timeline.model.operations import WriteOperation
-from timeline.writing.local_workload import LocalWorkload
+from timeline.model.commit_metadata import WriteOperation
 
 META = ["_hoodie_record_key", "_hoodie_partition_path", "_hoodie_commit_time"]
 GLOBAL = {"hoodie.index.type": "GLOBAL_SIMPLE"}

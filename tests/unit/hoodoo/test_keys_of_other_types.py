@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hoodoo
-from hoodoo.assembly import plan_of
+from filegroups.keys.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import prepared, write_prepared
+from hoodoo.factory import plan_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, SchemaConflictError, WriterDisagreementError
-from timeline.model.operations import WriteOperation
-from timeline.registry import registered_writers
-from timeline.rules.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.write import prepared, write_prepared
+from timeline.model.commit_metadata import WriteOperation
+from timeline.writer_registry import registered_writers
 
 ZONED = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
 WHEN = ZONED.replace(tzinfo=None)

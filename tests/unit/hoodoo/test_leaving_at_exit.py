@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from timeline.registry import registered_writers
+from timeline.writer_registry import registered_writers
 
 pytestmark = pytest.mark.spec("REG-1")
 
@@ -62,7 +62,7 @@ child = os.fork()
 if child == 0:
     sys.exit(0)
 os.waitpid(child, 0)
-from timeline.registry import registered_writers
+from timeline.writer_registry import registered_writers
 assert [one.pid for one in registered_writers(table.core.context)] == [os.getpid()]
 """
     assert entries_after(tmp_path, seen) == (0, [])
@@ -72,7 +72,7 @@ def test_a_storage_that_does_not_answer_holds_no_program_up_for_long(tmp_path: P
     started = time.monotonic()
     code, left = entries_after(
         tmp_path,
-        "hoodoo.registering._LEAVING_MS_MAX = 100\ntable.core.leave = lambda: time.sleep(50)",
+        "hoodoo.writer_registration._LEAVING_MS_MAX = 100\ntable.core.leave = lambda: time.sleep(50)",
     )
     assert time.monotonic() - started < 40
     assert (code, len(left)) == (0, 1)

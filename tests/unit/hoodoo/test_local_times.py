@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from tableservices.ttl.plan import expired
+from filegroups.table import Table
+from tableservices.ttl.execute import expired
 from tests.unit.timeline.engine import StillClock, new_table, upsert
 from timeline.errors import (
     ClockRefusedError,
@@ -20,12 +21,10 @@ from timeline.errors import (
     UnsafeSetupError,
     WriterDisagreementError,
 )
-from timeline.machine import SystemClock
-from timeline.model.times import WallMs
-from timeline.model.zones import UTC_ZONE, TimelineZone
+from timeline.model.instant_time import UTC_ZONE, TimelineZone, WallMs
 from timeline.properties.properties_file import update_properties
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.table import Table
+from timeline.system import SystemClock
 
 KEY = "hoodie.table.timeline.timezone"
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])

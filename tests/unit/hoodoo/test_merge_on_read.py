@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import Verification, verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import Verification, verify_at
 from tests.interop import golden_tables
 from timeline.properties.properties_file import update_properties
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import hoodoo
 from hoodoo.cli.app import main
-from hoodoo.explain import explain_instant
+from hoodoo.inspect.instants import explain_instant
 from timeline.errors import HoodooError, InvalidInputError
 
 SCHEMA = pa.schema([("id", pa.string()), ("v", pa.int64())])

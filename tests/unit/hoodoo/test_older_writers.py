@@ -14,13 +14,15 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import filegroups.writing.write
 import hoodoo
-import timeline.writing.write
-from hoodoo.assembly import Layers
+from filegroups.schema.evolution import UNKNOWN_UNIT
+from filegroups.schema.schema import META_COLUMNS, TableSchema, arrow_to_avro
 from hoodoo.cli.app import main
-from hoodoo.moment_repair import DoubtfulRows, repair_moments
-from hoodoo.verify import verify_at
-from tests.unit.timeline.test_time_units import (
+from hoodoo.factory import Layers
+from hoodoo.timestamp_repair import DoubtfulRows, repair_moments
+from hoodoo.verify.verify import verify_at
+from tests.unit.filegroups.schema.test_time_units import (
     LOCAL_MS,
     LOCAL_US,
     UTC_MS,
@@ -28,8 +30,6 @@ from tests.unit.timeline.test_time_units import (
     with_bits,
 )
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.evolution import UNKNOWN_UNIT
-from timeline.model.schema import META_COLUMNS, TableSchema, arrow_to_avro
 from timeline.properties.properties_file import update_properties
 
 FOUND = Path(__file__).resolve().parents[2] / "interop" / "found"
@@ -176,7 +176,7 @@ def newer_writer(monkeypatch: pytest.MonkeyPatch, schema: pa.Schema) -> Iterator
         return TableSchema.from_avro(arrow_to_avro(schema, context.config.name)), before
 
     with monkeypatch.context() as patch:
-        patch.setattr(timeline.writing.write, "schema_for", schema_for)
+        patch.setattr(filegroups.writing.write, "schema_for", schema_for)
         yield
 
 
@@ -267,7 +267,7 @@ def test_a_service_that_began_before_a_schema_changed_does_not_change_it_back(
         with newer_writer(monkeypatch, shape(older=False)):
             table.upsert(rows("d", 3, older=False))
         older = TableSchema.from_arrow(shape(older=True), "t").avro_json
-        monkeypatch.setattr("tableservices.completing._schema_in", lambda *_: older)
+        monkeypatch.setattr("tableservices.plan_execution._schema_in", lambda *_: older)
         assert table.services.compact() is not None
         assert table.schema == shape(older=False)
         assert by_id(table.to_arrow())["a"] == by_id(rows("abc", 1, older=False))["a"]
@@ -327,7 +327,7 @@ def test_moments_that_an_earlier_release_divided_are_found_and_rewritten(
         numbers = pa.array([seconds, seconds, 0])
         table.insert(pa.table([ids, pa.array([1] * 3, pa.int32()), numbers.view(UTC_US)], schema=before))  # fmt: skip
         with newer_writer(monkeypatch, after), monkeypatch.context() as patch:
-            patch.setattr("timeline.model.casting.stored_in", lambda *_: None)  # as it was
+            patch.setattr("filegroups.schema.casting.stored_in", lambda *_: None)  # as it was
             table.upsert(pa.table([["b"], [2], pa.array([seconds], UTC_MS)], schema=after))
         numbers_of = {row["id"]: row["c"] for row in table.to_arrow().to_pylist()}
         assert numbers_of["a"].year == 1970
@@ -367,7 +367,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
         with newer_writer(monkeypatch, before):
             table.insert(pa.table([["a", "b"], ones, seconds.view(UTC_US), day], schema=before))
         with newer_writer(monkeypatch, after), monkeypatch.context() as patch:
-            patch.setattr("timeline.model.casting.stored_in", lambda *_: None)  # as it was
+            patch.setattr("filegroups.schema.casting.stored_in", lambda *_: None)  # as it was
             table.insert(pa.table([["x", "y"], ones, seconds.view(UTC_MS), day], schema=after))
         storage = table.core.context.world.storage
         update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
@@ -383,7 +383,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
 def test_a_repair_of_moments_ends_where_the_table_keeps_the_old_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows_of = "hoodoo.moment_repair.doubtful_moments"
+    rows_of = "hoodoo.timestamp_repair.doubtful_moments"
     schema = pa.schema([("id", pa.string()), ("v", pa.int32()), ("c", UTC_MS)])
     with hoodoo.create_table(
         tmp_path / "t", schema=schema, record_key=["id"], ordering=["v"]

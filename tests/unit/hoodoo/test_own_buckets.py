@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.keys.bucketing import BucketRules, RemainderShares
+from filegroups.settings.settings import WriteSettings
+from filegroups.writing.commit_result import Receipt
 from timeline.errors import InvalidInputError, SettingError, WriterDisagreementError
-from timeline.properties.settings import WriteSettings
-from timeline.registry import registered_writers
-from timeline.rules.bucketing import BucketRules, RemainderShares
-from timeline.rules.own_buckets import OwnBuckets
-from timeline.writing.receipt import Receipt
+from timeline.rules.bucket_ranges import OwnBuckets
+from timeline.writer_registry import registered_writers
 
 RANGE = "hoodoo.write.bucket.range"
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])

@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hoodoo
-from hoodoo.incoming import as_arrow
-from hoodoo.untyped import typed_column, typed_rows
+from filegroups.schema.schema import normalise
+from hoodoo.inputs import as_arrow, typed_column, typed_rows
 from timeline.errors import InvalidInputError
-from timeline.model.schema import normalise
 
 UTC = dt.UTC
 _DAYS = (dt.date(1, 1, 1), dt.date(9999, 12, 31))

@@ -16,12 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hoodoo
-from hoodoo.assembly import Layers
+from filegroups.schema.schema import avro_to_arrow, told_type
+from filegroups.schema.variant import encode_variant, variant_json
 from hoodoo.cli.app import main
-from hoodoo.verify import verify_at
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.model.schema import avro_to_arrow, told_type
-from timeline.model.variant import encode_variant, variant_json
 from timeline.properties.properties_file import update_properties
 
 AVRO = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from tableservices.orphans import Orphan, remove_orphans
+from tableservices.orphan_files import Orphan, remove_orphans
 from tests.interop import golden_tables
 from timeline.errors import (
     HoodooError,
@@ -131,7 +131,7 @@ def test_a_write_that_is_refused_for_its_rows_leaves_it(
 def test_a_write_that_meets_another_leaves_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state(path)
     monkeypatch.setattr(
-        "timeline.publishing.publish._assert_still_pending", raising(HoodooError("taken for dead"))
+        "timeline.commit.commit._assert_still_pending", raising(HoodooError("taken for dead"))
     )
     with (
         hoodoo.open_table(path, properties=OFF) as table,
@@ -285,7 +285,7 @@ def test_orphans_go_without_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         partition = table.file_slices()[0].file_group.partition_path
         stray = Orphan(path=f"{partition}/stray", size_bytes=1, age_ms=1, why="made up")
         (path / stray.path).write_bytes(b"x")
-        monkeypatch.setattr("tableservices.orphans.find_orphans", lambda *_, **__: [stray])
+        monkeypatch.setattr("tableservices.orphan_files.find_orphans", lambda *_, **__: [stray])
         with pytest.warns(UserWarning, match=TOLD):
             remove_orphans(context)
     assert not (path / stray.path).exists()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from timeline.errors import LeaseLostError, UnavailableError
-from timeline.ports.ids import ProcessIdentity
+from timeline.ports.ports import ProcessIdentity
 
 
 class ManualClock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockproviders.hivemetastore.notes import LockName, LockRow
-from lockproviders.hivemetastore.wire import Granted
+from lockproviders.hivemetastore.database import LockName, LockRow
+from lockproviders.hivemetastore.thrift_connection import Granted
 from timeline.errors import LeaseLostError, UnavailableError
 
 

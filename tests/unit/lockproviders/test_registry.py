@@ -15,7 +15,7 @@ from lockproviders.registry import ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
 from timeline.ports.storage import StorageCapabilities
 from timeline.properties.options import TABLE_LAYER, PropertySet
-from timeline.storage.resolve import storage_for
+from timeline.storage.open_storage import storage_for
 
 NOTHING = LockCapabilities(
     between_processes=False,

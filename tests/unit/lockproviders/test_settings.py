@@ -1,77 +1,72 @@
-"""Properties become lock settings, and wrong ones are named."""
+"""Java's path hash: the values were printed by Hudi 1.2.0 itself."""
 
 from __future__ import annotations
 
+import logging
+import sys
+
 import pytest
 
-from lockproviders.settings import LOCK_OPTIONS, LockSettings, default_provider
+from lockproviders.hookspecs import LockContext
+from lockproviders.settings import hashed_address, path_hash
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.ports.storage import StorageCapabilities
 
 
-def test_defaults_are_hudis() -> None:
-    settings = LockSettings.from_properties({})
-    assert settings.model_dump() == {
-        "provider": None,
-        "try_ms": 60_000,
-        "retries": 50,
-        "pause_ms": 5_000,
-        "deadline_ms": 120_000,
-        "hold_budget_ms": 5_000,
-        "audit": False,
-        "audit_keep_days": 7,
-        "plugins": (),
-        "filesystem_path": None,
-        "filesystem_expire_minutes": 0,
-    }
+@pytest.mark.parametrize(
+    ("address", "printed_by_java"),
+    [
+        ("s3a://bkt/t1", "C18CF90096A11877"),
+        ("s3://bkt/t1", "C18CF90096A11877"),
+        ("s3a://bkt/t1/", "1432FEE662416D7C"),
+        ("/data/t1", "903AA68BF7616829"),
+        ("file:///data/t1", "2ABB428D42FE235B"),
+    ],
+)
+def test_hash_is_javas(address: str, printed_by_java: str) -> None:
+    assert path_hash(address) == printed_by_java
 
 
-def test_fields_and_options_agree() -> None:
-    assert set(LOCK_OPTIONS) == set(LockSettings.model_fields)
-    for field, option in LOCK_OPTIONS.items():
-        default = LockSettings.model_fields[field].default
-        spelled = str(default).lower() if isinstance(default, bool) else str(default)
-        assert option.default == (None if default in (None, ()) else spelled)
+def test_only_a_leading_lower_case_s3a_is_rewritten() -> None:
+    spellings = ("S3A://bkt/t1", " s3a://bkt/t1", "s3://bkt/t1")
+    assert len({path_hash(spelling) for spelling in spellings}) == 3
 
 
-def test_properties_set_the_fields() -> None:
-    settings = LockSettings.from_properties(
-        {
-            "hoodie.write.lock.provider": " filesystem ",
-            "hoodie.write.lock.client.num_retries": "3",
-            "hoodie.write.lock.filesystem.expire": "2",
-            "hoodoo.plugins.allow": "one, other:entry",
-            "hoodie.table.name": "not ours",
-        }
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(UnsafeSetupError, match=r"hoodoo\[dynamodb\]") as caught:
+        path_hash("/data/t1", extra="dynamodb")
+    assert caught.value.kind == "missing_extra"
+
+
+def context(machine, address: str, **properties: str) -> LockContext:
+    return LockContext(
+        properties=properties,
+        table_identity="t",
+        table_address=address,
+        table_folder=None,
+        clock=machine.clock,
+        ids=machine.ids,
     )
-    assert settings.provider == "filesystem"
-    assert settings.retries == 3
-    assert settings.plugins == ("one", "other:entry")
-    assert settings.filesystem_expire_minutes == 2
 
 
-@pytest.mark.parametrize("value", ["soon", "1.5", "-1", "999999999999"])
-def test_wrong_value_is_named_with_its_key(value: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        LockSettings.from_properties({"hoodoo.lock.deadline.ms": value})
-    assert caught.value.fields["key"] == "hoodoo.lock.deadline.ms"
-    assert caught.value.fields["value"] == value
-    assert caught.value.fields["suggestion"]
+def test_address_is_the_one_the_caller_spelled(machine) -> None:
+    assert hashed_address(context(machine, "s3a://bkt/t1")) == "s3a://bkt/t1"
 
 
-def test_default_provider_follows_the_storage() -> None:
-    local = StorageCapabilities(
-        atomic_create=True, shared_between_processes=True, local_root="/data/t"
-    )
-    memory = StorageCapabilities(
-        atomic_create=True, shared_between_processes=False, local_root=None
-    )
-    bucket = StorageCapabilities(atomic_create=True, shared_between_processes=True, local_root=None)
-    unsafe = StorageCapabilities(
-        atomic_create=False, shared_between_processes=True, local_root=None
-    )
-    assert default_provider(local) == "filesystem"
-    assert default_provider(memory) == "in_process"
-    assert default_provider(bucket) == "storage_based"
-    with pytest.raises(UnsafeSetupError, match=r"hoodie\.write\.lock\.provider"):
-        default_provider(unsafe)
+def test_override_wins_over_the_address(machine) -> None:
+    told = context(machine, "/mnt/t1", **{"hoodoo.lock.table.address": "s3a://bkt/t1"})
+    assert hashed_address(told) == "s3a://bkt/t1"
+
+
+@pytest.mark.parametrize("address", ["s3a://bkt/t1/", " s3a://bkt/t1", "s3a://bkt/t1 "])
+def test_unusual_spelling_is_kept_and_told(
+    machine, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="hoodoo.lock"):
+        assert hashed_address(context(machine, address)) == address
+    assert "hoodoo.lock.table.address" in caplog.text
+
+
+def test_no_address_is_refused(machine) -> None:
+    with pytest.raises(SettingError, match=r"hoodie\.base\.path"):
+        hashed_address(context(machine, " "))

@@ -18,15 +18,14 @@ from lockproviders.dynamodb.connection import (
 )
 from lockproviders.dynamodb.settings import DynamoSettings
 from lockproviders.dynamodb.slots import DynamoSlotStore
-from lockproviders.slot_stores import with_slot_store
+from lockproviders.registry import with_slot_store
 from timeline.errors import (
     SettingError,
     StorageUnavailableError,
     UnavailableError,
     UnsafeSetupError,
 )
-from timeline.machine import SystemClock, SystemIds
-from timeline.places import SLOTS, slot_path
+from timeline.layout import SLOTS, slot_path
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -35,6 +34,7 @@ from timeline.ports.storage import (
 )
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage.memory import MemoryStorage
+from timeline.system import SystemClock, SystemIds
 
 URL = "hoodoo.lock.sql.url"
 

@@ -7,23 +7,22 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from filegroups.reading.read import view_of
+from filegroups.schema.new_table import new_table_properties
 from timeline.codecs.instant_avro import encode_savepoint
+from timeline.commit.begin import Begun, begin, make_inflight
+from timeline.commit.commit import Candidate, Published, Seen, publish
+from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.markers import create_marker
 from timeline.context import TableContext, TableLimits
-from timeline.files.markers import create_marker
-from timeline.model.claim import FileGroupId
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
-from timeline.model.filenames import IOType
+from timeline.model.file_names import IOType
 from timeline.model.instant import Action
-from timeline.model.new_table import new_table_properties
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
+from timeline.model.write_set import FileGroupId
 from timeline.partitions import PARTITION_METADATA
-from timeline.ports.ids import ProcessIdentity
-from timeline.ports.world import World
+from timeline.ports.ports import ProcessIdentity, World
 from timeline.properties.properties_file import create_properties, load_config, update_properties
-from timeline.publishing.begin import Begun, begin, make_inflight
-from timeline.publishing.publish import Candidate, Published, Seen, publish
-from timeline.publishing.rivals import claim_of
-from timeline.reading.read import view_of
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 

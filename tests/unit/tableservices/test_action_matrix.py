@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.clustering.execute import execute_clustering
-from tableservices.clustering.schedule import schedule_clustering
+from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.logcompaction.execute import execute_log_compaction, schedule_log_compaction
-from tableservices.logcompaction.settings import LogCompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
 from tests.unit.timeline.engine import (
@@ -38,11 +40,12 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action
-from timeline.model.operations import TableType, WriteOperation
-from timeline.properties.setting_names import ClusteringUpdates
-from timeline.reading.pending_plans import file_groups_in_clustering, pending_compactions
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.pending_plans import file_groups_in_clustering, pending_compactions
+from timeline.properties.setting_enums import ClusteringUpdates
+from timeline.rollback.rollback import rollback
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
     BY_STRATEGY,
@@ -50,11 +53,16 @@ from timeline.rules.action_matrix import (
     Outcome,
     Standing,
 )
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge
-from timeline.rules.strategies import STRATEGIES, find_strategy, objection_to
-from timeline.table import Table
-from timeline.undoing.undo import rollback
-from timeline.writing.receipt import Receipt
+from timeline.rules.conflicts import (
+    STRATEGIES,
+    Clean,
+    Rebaseable,
+    Refused,
+    Rival,
+    find_strategy,
+    judge,
+    objection_to,
+)
 
 PENDING, COMPLETED = Standing.PENDING, Standing.COMPLETED
 WRITES = (Deed.INSERT, Deed.UPDATE, Deed.APPEND, Deed.OVERWRITE)

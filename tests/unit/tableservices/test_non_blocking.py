@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from filegroups.keys.bucketing import BucketRules
+from filegroups.table import Table
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.logcompaction.settings import LogCompactionSettings
 from tableservices.planned_service import Part, run_round
-from tableservices.scheduling import pending_plans
+from tableservices.schedule_plan import pending_plans
 from tests.unit.timeline.engine import BRISK, SMALL, begun, new_table, opened, rows_of, upsert
-from timeline.model.operations import ConcurrencyMode, TableType, WriteOperation
-from timeline.publishing.plan_ending import cancel
-from timeline.rules.bucketing import BucketRules
-from timeline.table import Table
+from timeline.commit.cancel_plan import cancel
+from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
 
 ONE = BucketRules(buckets=1, hash_fields=("id",))
 COMPACTION = CompactionService(settings=CompactionSettings(), files=SMALL)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tableservices.orphans import HORIZON_MS, find_orphans, remove_orphans
+from filegroups.table import Table
+from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.engine import (
     StillClock,
@@ -19,12 +20,11 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import InvalidInputError, TableConfigConflictError
-from timeline.model.operations import TableType, WriteOperation
-from timeline.model.times import WallMs, instant_time
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.instant_time import WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.table import Table
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 

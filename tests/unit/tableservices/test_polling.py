@@ -13,16 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from filegroups.writing.local_workload import LocalWorkload
 from hoodoo.table import Table
 from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.model.operations import WriteOperation
-from timeline.places import SLOTS
+from timeline.layout import SLOTS
+from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
-from timeline.writing.local_workload import LocalWorkload
+from timeline.storage.recording import ObservedStorage
 
 Row = dict[str, Any]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tableservices.background import run_inline
 from tableservices.cleaning.settings import CleaningSettings
-from tableservices.inline import run_inline
 from tableservices.service import CleaningService
 from tableservices.worker import Failing as Failed
 from tableservices.worker import Served, StopFlag, WorkerReport, run_worker
-from timeline.storage.observed import ObservedStorage
+from timeline.storage.recording import ObservedStorage
 
 
 class Watching:

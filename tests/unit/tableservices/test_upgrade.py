@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.assembly import Layers
-from hoodoo.verify import verify_at
+from filegroups.table import Table
+from hoodoo.factory import Layers
+from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import plan_upgrade, upgrade
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, Behind, begun, new_table, opened, rows_of, upsert
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, TableConfigConflictError, UnsupportedTableError
+from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action
-from timeline.model.operations import TableType, WriteOperation
 from timeline.properties.properties_file import load_config, update_properties
-from timeline.properties.setting_names import PublishLock
-from timeline.table import Table
+from timeline.properties.setting_enums import PublishLock
 
 MOR = TableType.MERGE_ON_READ
 PARTITIONS = "hoodie.table.metadata.partitions"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.unit.timeline.engine import Heard
+from timeline.archived import History
 from timeline.codecs.instant_avro import encode_commit
-from timeline.history import History
+from timeline.layout import HISTORY
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.places import HISTORY
 from timeline.storage.memory import MemoryStorage
 
 

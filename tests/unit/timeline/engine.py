@@ -8,26 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from lockproviders.registry import build_lock
-from timeline.codecs.bloom import BloomSettings
-from timeline.context import TableContext, TableLimits
-from timeline.files.rewrite import FileGroupTask
-from timeline.index import LookupRules
-from timeline.machine import SystemClock, SystemIds, ThreadExecutor
-from timeline.model.new_table import new_table_properties
-from timeline.model.operations import MergeMode, TableType, WriteOperation
-from timeline.ports.storage import Storage, StorageCapabilities
-from timeline.ports.world import World
-from timeline.publishing.begin import begin
-from timeline.rules.bucketing import BucketRules
-from timeline.rules.keys import KeySpec, infer_key_generator
-from timeline.rules.retry import RetryBudget
-from timeline.storage.memory import MemoryStorage
-from timeline.table import Table
-from timeline.writing.local_workload import LocalWorkload
-from timeline.writing.placing import FileRules
-from timeline.writing.workload import RowRules
-from timeline.writing.write import (
+from filegroups.files.bloom import BloomSettings
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.index import LookupRules
+from filegroups.keys.bucketing import BucketRules
+from filegroups.keys.keys import KeySpec, infer_key_generator
+from filegroups.schema.new_table import new_table_properties
+from filegroups.table import Table
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import RowRules
+from filegroups.writing.write import (
     Receipt,
     Tries,
     Work,
@@ -36,7 +27,16 @@ from timeline.writing.write import (
     action_of,
     write,
 )
-from timeline.writing.write_schema import schema_for
+from filegroups.writing.write_schema import schema_for
+from lockproviders.registry import build_lock
+from timeline.commit.begin import begin
+from timeline.context import TableContext, TableLimits
+from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
+from timeline.ports.ports import World
+from timeline.ports.storage import Storage, StorageCapabilities
+from timeline.rules.retry import RetryBudget
+from timeline.storage.memory import MemoryStorage
+from timeline.system import SystemClock, SystemIds, ThreadExecutor
 
 Rows = list[dict[str, Any]]
 SMALL = FileRules(bloom=BloomSettings(entries=50))

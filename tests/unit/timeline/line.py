@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from filegroups.table import Table
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -18,15 +19,14 @@ from tests.unit.timeline.engine import (
     put,
     upsert,
 )
-from timeline.machine import ThreadExecutor
-from timeline.model.operations import WriteOperation
-from timeline.model.times import InstantTime
-from timeline.places import SLOTS
+from timeline.layout import SLOTS
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.instant_time import InstantTime
 from timeline.ports.lock import Sharing
-from timeline.properties.setting_names import PublishLock
+from timeline.properties.setting_enums import PublishLock
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
-from timeline.table import Table
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
 
 FREE = replace(BRISK, publish_lock=PublishLock.NONE)
 LOOKS_MAX = 12  # of one who stands still

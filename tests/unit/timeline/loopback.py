@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from filegroups.group_commit.member import Member
+from filegroups.group_commit.messages import Message, PeerLostError, decode_message, encode_message
+from filegroups.group_commit.remote_workload import remote_work
+from filegroups.writing.write import Work
 from timeline.context import TableContext
-from timeline.grouping.group_member import Member
-from timeline.grouping.group_messages import Message, PeerLostError, decode_message, encode_message
-from timeline.grouping.group_remote import remote_work
-from timeline.writing.write import Work
 
 RELEASE = "9.9"
 

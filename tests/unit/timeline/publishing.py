@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from filegroups.table import Table
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, opened
-from timeline.model.claim import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.commit.begin import Begun, begin, make_inflight
+from timeline.commit.commit import Candidate, Met, Published, Seen, publish
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
-from timeline.publishing.begin import Begun, begin, make_inflight
-from timeline.publishing.publish import Candidate, Met, Published, Seen, publish
-from timeline.table import Table
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
 
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
+from filegroups.table import Table
 from tests.interop import golden_tables
 from tests.interop.values import comparable, encoded, same, without_meta
 from timeline.errors import (
@@ -22,9 +23,12 @@ from timeline.errors import (
     TableConfigConflictError,
     UnsupportedTableError,
 )
-from timeline.model.file_group import FileSlice
-from timeline.model.filenames import LogFileName, parse_base_file_name, parse_log_file_name
-from timeline.table import Table
+from timeline.model.file_names import (
+    FileSlice,
+    LogFileName,
+    parse_base_file_name,
+    parse_log_file_name,
+)
 
 #: Table -> why some of its rows are not compared as they are.
 HELD_TO_LESS = {

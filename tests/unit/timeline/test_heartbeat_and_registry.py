@@ -23,12 +23,11 @@ from timeline.errors import (
     StorageUnavailableError,
     WriterDisagreementError,
 )
-from timeline.heartbeat import Heartbeat, instants_that_seem_dead, stray_heartbeats
-from timeline.places import WRITERS, heartbeat_path, timeline_path
-from timeline.registry import enter, forget, registered_writers
-from timeline.rules.liveness import HeartbeatLimits
+from timeline.heartbeat import Heartbeat, HeartbeatLimits, instants_that_seem_dead, stray_heartbeats
+from timeline.layout import WRITERS, heartbeat_path, timeline_path
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.storage.observed import ObservedStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.writer_registry import enter, forget, registered_writers
 
 RT, OTHER = "20260102030405004", "20260102030405008"
 LIMITS = HeartbeatLimits(interval_ms=1_000_000, misses=2)  # no beat of its own in a test

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
+from filegroups.settings.settings import WriteSettings
 from tests.unit.tableservices.plain_bench import Bench
 from timeline.codecs.instant_avro import encode_requested_replace
 from timeline.context import TableLimits
 from timeline.errors import SettingError
-from timeline.model.claim import FileGroupId
 from timeline.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
     RequestedReplaceMetadata,
     SliceInfo,
 )
-from timeline.properties.setting_names import ClusteringUpdates, ForeignWriters
-from timeline.properties.settings import WriteSettings
-from timeline.reading.pending_plans import (
+from timeline.model.write_set import FileGroupId
+from timeline.pending_plans import (
     RECHECKED,
     file_groups_in_clustering,
     reserved_file_groups,
 )
+from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
 
 _GROUP = FileGroupId("p", "f1")
 

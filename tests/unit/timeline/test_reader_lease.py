@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from filegroups.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.unit.timeline.engine import (
@@ -20,11 +21,10 @@ from tests.unit.timeline.engine import (
     world_of,
 )
 from timeline.errors import MissingFileError, SnapshotExpiredError
-from timeline.places import OWED, READERS
-from timeline.reading.reader_lease import ReaderLease, registered_readers
-from timeline.rules.liveness import lease_is_over, lease_is_trusted
+from timeline.heartbeat import lease_is_over, lease_is_trusted
+from timeline.layout import OWED, READERS
+from timeline.reader_lease import ReaderLease, registered_readers
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.table import Table
 
 ONE = CleaningSettings(commits_retained=1)
 LEASE_MS = 9_000

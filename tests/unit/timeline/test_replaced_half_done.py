@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from hoodoo.verify import verify
+from filegroups.table import Table
+from hoodoo.verify.verify import verify
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, rows_of, upsert
 from tests.unit.timeline.test_replaced_table import (
     FREE,
@@ -26,12 +27,11 @@ from tests.unit.timeline.test_replaced_table import (
 )
 from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, TableReplacedError
-from timeline.model.sealing import Sealing, TamperEvidence
-from timeline.places import HEARTBEATS, SLOTS, TIMELINE, slot_path
+from timeline.layout import HEARTBEATS, SLOTS, TIMELINE, slot_path
+from timeline.model.slot import Sealing, TamperEvidence
+from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.rollback.rollback import rollback_dead_writers
 from timeline.storage.memory import MemoryStorage
-from timeline.table import Table
-from timeline.undoing.resolving import Outcome, resolve
-from timeline.undoing.undo import rollback_dead_writers
 
 pytestmark = pytest.mark.spec("SLOT-8")
 

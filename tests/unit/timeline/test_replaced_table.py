@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from filegroups.table import Table
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import (
     BRISK,
@@ -21,23 +22,22 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
-from timeline.codecs.identity import TableFacts, encode_facts
+from timeline.codecs.properties import TableFacts, encode_facts
 from timeline.codecs.slot import encode_slot
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.commit_log import SlotChain
 from timeline.context import TableIdentity, TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
-from timeline.machine import ThreadExecutor
+from timeline.layout import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path, timeline_path
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind
-from timeline.places import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path, timeline_path
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_names import ForeignWriters, PublishLock
-from timeline.publishing.look import Turn
-from timeline.publishing.turn import take_turn
-from timeline.rules.succession import Residue
-from timeline.slots import SlotChain
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
-from timeline.table import Table
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
 
 
 def slot(number: int, table_id: str) -> Slot:

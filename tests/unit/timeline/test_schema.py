@@ -7,10 +7,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from timeline.codecs.avro_columns.types import arrow_type, parse_schema
-from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.model.evolution import MissingColumns, SchemaRules
-from timeline.model.schema import (
+from filegroups.files.avro_columns.types import arrow_type, parse_schema
+from filegroups.schema.evolution import MissingColumns, SchemaRules
+from filegroups.schema.schema import (
     TableSchema,
     arrow_to_avro,
     avro_to_arrow,
@@ -20,6 +19,7 @@ from timeline.model.schema import (
     reconcile,
     with_meta,
 )
+from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
 EVERY_TYPE = pa.schema(
     [

@@ -16,14 +16,14 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
-from tests.unit.timeline.test_slots import Unanswered, slot
+from tests.unit.timeline.test_commit_log import Unanswered, slot
 from timeline.codecs.slot import decode_slot, encode_slot, is_signed_by
-from timeline.model.sealing import Sealing, TamperEvidence, digest_of
-from timeline.places import SLOTS, slot_path
-from timeline.properties.setting_names import PublishLock
-from timeline.slots import SlotChain
+from timeline.commit_log import SlotChain
+from timeline.layout import SLOTS, slot_path
+from timeline.model.slot import Sealing, TamperEvidence, digest_of
+from timeline.properties.setting_enums import PublishLock
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
+from timeline.storage.recording import ObservedStorage
 
 KEY = b"k" * 32
 SIGNED = Sealing(evidence=TamperEvidence.HMAC, keys=(KEY,))

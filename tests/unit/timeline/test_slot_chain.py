@@ -9,14 +9,14 @@ import pytest
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
 from timeline.codecs.slot import encode_slot
+from timeline.commit_log import SlotChain
 from timeline.errors import OutcomeUnknownError
+from timeline.layout import slot_path
 from timeline.model.slot import Slot
-from timeline.places import slot_path
+from timeline.ports.ports import World
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.ports.world import World
-from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
+from timeline.storage.recording import ObservedStorage
 
 
 def slot(number: int, nonce: str = "mine") -> Slot:

@@ -11,15 +11,15 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Far, Heard, StillClock, world_of
-from timeline.codecs.identity import TableFacts, encode_facts
+from timeline.codecs.properties import TableFacts, encode_facts
 from timeline.codecs.slot import encode_slot
+from timeline.commit_log import SlotChain
 from timeline.errors import TableReplacedError, UnsupportedTableError
-from timeline.machine import ThreadExecutor
+from timeline.layout import SLOTS, TABLE_FACTS, slot_path
 from timeline.model.slot import Slot, SlotKind
-from timeline.places import SLOTS, TABLE_FACTS, slot_path
-from timeline.slots import SlotChain
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.observed import ObservedStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
 
 
 def slot(number: int, table_id: str = "t", kind: SlotKind = SlotKind.COMMIT) -> Slot:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from timeline.active import ActiveTimeline, TimelineReader
+from timeline.active_timeline import ActiveTimeline, TimelineReader
 from timeline.errors import UnsupportedTableError
-from timeline.places import timeline_path
+from timeline.layout import timeline_path
 from timeline.storage.memory import MemoryStorage
 
 NAMES = (

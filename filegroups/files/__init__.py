@@ -1,0 +1,1 @@
+"""Base files and log files: their bytes, and the merged rows of a file slice."""

@@ -1,0 +1,293 @@
+"""
+Arrow columns to Avro records: the bytes of whole columns, joined row by row.
+
+What is short (numbers, branches of unions, lengths) is written into a buffer with the same
+room for every row, always eight bytes at a time: what is too much is overwritten by the
+next field of the same row. What is long (texts, nested values) stays an Arrow array of
+bytes. Arrow then joins the few arrays of both kinds into one datum per row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.avro_columns.types import (
+    Choice,
+    Items,
+    Leaf,
+    Node,
+    Record,
+    is_null,
+    unsupported,
+)
+from filegroups.schema.avro_schema import decimal_width
+from timeline.errors import InvalidInputError
+
+__all__ = ["encode_rows"]
+
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Live = npt.NDArray[np.bool_] | None
+
+_SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: what stays in the cache
+_SLACK_BYTES: Final = 16  # the last value of a row is written eight or sixteen bytes wide
+_FIFTY_SIX: Final = np.uint64(56)
+# Spreading 56 bits over eight bytes: the reverse of the reader's joins.
+_SPREADS: Final = tuple(
+    (np.uint64(low), np.uint64(high), np.uint64(shift))
+    for low, high, shift in (
+        (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
+        (0x00003FFF00003FFF, 0x3FFF00003FFF0000, 2),
+        (0x007F007F007F007F, 0x7F007F007F007F00, 1),
+    )
+)
+# By width in bytes: the bits that say "more follows" in the first eight bytes.
+_MORE: Final = np.array(
+    [0, *((1 << 8 * (width - 1)) - 1 & 0x8080808080808080 for width in range(1, 9))]
+    + [0x8080808080808080] * 2,
+    np.uint64,
+)
+
+
+def encode_rows(record: Record, columns: list[pa.Array], rows: int) -> pa.Array:
+    """
+    Write the datum of every row behind its length as a big-endian int32.
+
+    Args:
+        record: The schema; its Arrow types are exactly those of the columns.
+        columns: One array per field, in the order of the schema.
+        rows: Length of each.
+
+    Shapes: columns (rows,) -> binary array (rows,).
+
+    Raises:
+        InvalidInputError: A value is null where the schema has no null
+            (``null_value``), or is no symbol of an enum (``unknown_symbol``).
+        UnsupportedTableError: The schema has a union of several types.
+    """
+    writer = _Writer(rows)
+    for name, node, column in zip(record.names, record.nodes, columns, strict=True):
+        writer.value(node, column, name)
+    pieces = writer.pieces()
+    lengths = sum((_widths(each) for each in pieces), start=np.zeros(rows, np.int64))
+    prefix = lengths.astype(">i4")
+    places = np.arange(0, 4 * rows + 1, 4, dtype=np.int32)
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(prefix)]
+    return _joined([pa.Array.from_buffers(pa.binary(), rows, buffers), *pieces])
+
+
+def _joined(pieces: list[pa.Array]) -> pa.Array:
+    """Per row the bytes of all pieces; a null piece has none."""
+    separator = pa.scalar(b"", pa.binary())
+    return pc.binary_join_element_wise(
+        *pieces, separator, null_handling="replace", null_replacement=""
+    )
+
+
+def _widths(piece: pa.Array) -> Integers:
+    widths: Integers = np.asarray(pc.fill_null(pc.binary_length(piece), 0)).astype(np.int64)
+    return widths
+
+
+class _Shorts:
+    """Short values that stand beside each other, until they are laid out row by row."""
+
+    def __init__(self) -> None:
+        self._puts: list[tuple[Any, Any, Any]] = []
+        self.most = 0
+
+    def put(self, words: Any, width: Any, most: int, tail: Any) -> None:
+        """Add eight bytes per row of which `width` (at most `most`) are kept."""
+        self._puts.append((words, width, tail))
+        self.most += most
+
+    def array(self, rows: int) -> pa.Array:
+        """The bytes kept, as one array of a value per row."""
+        stride = self.most + _SLACK_BYTES
+        content = np.zeros(rows * stride + _SLACK_BYTES, np.uint8)
+        words_at: Any = np.ndarray((len(content) - 7,), "<u8", content.data, strides=(1,))
+        starts = np.arange(rows, dtype=np.int64) * stride
+        at = starts
+        for words, width, tail in self._puts:
+            if tail is not None:
+                words_at[at + 8] = tail
+            words_at[at] = words
+            at = at + width
+        offsets = np.empty(2 * rows + 1, np.int32)
+        offsets[0:-1:2] = starts
+        offsets[1::2] = at
+        offsets[-1] = len(content)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+        both = pa.Array.from_buffers(pa.binary(), 2 * rows, buffers, null_count=0)
+        return both.take(pa.array(np.arange(0, 2 * rows, 2)))
+
+
+class _Writer:
+    """Collects the bytes of some rows as pieces that stand beside each other."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._pieces: list[pa.Array] = []
+        self._shorts = _Shorts()
+
+    def pieces(self) -> list[pa.Array]:
+        """All pieces in order."""
+        if self._shorts.most:
+            self._pieces.append(self._shorts.array(self._rows))
+            self._shorts = _Shorts()
+        return self._pieces
+
+    def _short(self, words: Any, width: Any, most: int, *, tail: Any = None) -> None:
+        if self._shorts.most > _SHORTS_BYTES_MAX:
+            self.pieces()
+        self._shorts.put(words, width, most, tail)
+
+    def _long(self, piece: pa.Array) -> None:
+        self.pieces()
+        self._pieces.append(piece)
+
+    def _varint(self, numbers: Integers, live: Live) -> None:
+        unsigned = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+        most = int(unsigned.max(initial=0))
+        width = np.ones(len(unsigned), np.int64)
+        for bits in range(7, most.bit_length(), 7):
+            width += unsigned >> np.uint64(bits) != 0
+        words = unsigned & np.uint64((1 << 56) - 1)
+        for low, high, shift in _SPREADS:
+            words = (words & low) | ((words << shift) & high)
+        words |= _MORE[width]
+        tail = None
+        if most >> 56:
+            ninth = (unsigned >> _FIFTY_SIX) & np.uint64(0x7F)
+            tail = ninth | np.where(width == 10, np.uint64(0x180), np.uint64(0))
+        longest = max(1, -(-most.bit_length() // 7))
+        self._short(words, width if live is None else width * live, longest, tail=tail)
+
+    def value(self, node: Node, column: pa.Array, name: str) -> None:
+        """
+        Write one field of all rows.
+
+        Raises:
+            InvalidInputError: As ``encode_rows``.
+            UnsupportedTableError: As ``encode_rows``.
+        """
+        if isinstance(node, Choice):
+            self._choice(node, column, name)
+        elif isinstance(node, Leaf) and node.kind == "null":
+            return
+        elif column.null_count:
+            raise InvalidInputError(
+                "a column has nulls where the table's schema has none; fill them before "
+                f"writing: column={name!r}",
+                kind="null_value",
+                column=name,
+            )
+        elif isinstance(node, Leaf):
+            self._leaf(node, column, None, name)
+        else:
+            self._nested(node, column, name)
+
+    def _choice(self, node: Choice, column: pa.Array, name: str) -> None:
+        values = [place for place, each in enumerate(node.branches) if not is_null(each)]
+        nulls = [place for place, each in enumerate(node.branches) if is_null(each)]
+        if len(values) > 1 or len(nulls) > 1:
+            raise unsupported(f"a union of several types: {name}")
+        if not column.null_count or not nulls:
+            branch = values[0] if values else nulls[0]
+            self._short(np.uint64(2 * branch), 1, 1)
+            self.value(node.branches[branch], column, name)
+            return
+        live = np.asarray(column.is_valid())
+        chosen = 2 * values[0] if values else 0
+        self._short(np.where(live, np.uint64(chosen), np.uint64(2 * nulls[0])), 1, 1)
+        if not values or not live.any():
+            return
+        value = node.branches[values[0]]
+        if isinstance(value, Leaf):
+            self._leaf(value, column, live, name)
+            return
+        inner = _Writer(int(live.sum()))
+        inner.value(value, column.filter(pa.array(live)), name)
+        places = pa.array(np.cumsum(live) - 1, mask=~live)
+        self._long(_joined(inner.pieces()).take(places))
+
+    def _nested(self, node: Record | Items, column: pa.Array, name: str) -> None:
+        if isinstance(node, Record):
+            for place, (child, each) in enumerate(zip(node.names, node.nodes, strict=True)):
+                self.value(each, column.field(place), f"{name}.{child}")
+            return
+        offsets = np.asarray(column.offsets)
+        counts = np.diff(offsets).astype(np.int64)
+        first, size = int(offsets[0]), int(counts.sum())
+        inner = _Writer(size)
+        if node.is_map:
+            assert isinstance(node.item, Record)
+            inner.value(node.item.nodes[0], column.keys.slice(first, size), f"{name}.key")
+            inner.value(node.item.nodes[1], column.items.slice(first, size), f"{name}.value")
+        else:
+            inner.value(node.item, column.values.slice(first, size), f"{name}.element")
+        # An array is one block: its count, its items, and a count of zero behind them.
+        self._varint(counts, counts > 0)
+        if size:
+            lists = pa.ListArray.from_arrays(
+                pa.array((offsets - first).astype(np.int32)), _joined(inner.pieces())
+            )
+            self._long(pc.binary_join(lists, pa.scalar(b"", pa.binary())))
+        self._short(np.uint64(0), 1, 1)
+
+    def _leaf(self, leaf: Leaf, column: pa.Array, live: Live, name: str) -> None:
+        if pa.types.is_decimal(column.type):
+            self._decimal(leaf, column, live)
+        elif leaf.kind in ("string", "bytes"):
+            self._varint(_widths(column), live)
+            self._long(column.cast(pa.binary()))
+        elif leaf.kind == "fixed":
+            self._long(column.cast(pa.binary()))
+        elif leaf.kind == "enum":
+            codes = pc.index_in(column, pa.array(leaf.symbols, pa.string()))
+            if codes.null_count > column.null_count:
+                raise InvalidInputError(
+                    "a value is no symbol of the column's enum; correct it before writing: "
+                    f"column={name!r} symbols={leaf.symbols[:20]}",
+                    kind="unknown_symbol",
+                    column=name,
+                )
+            self._varint(_numbers(codes, np.int32).astype(np.int64), live)
+        elif leaf.kind == "int":
+            self._varint(_numbers(column, np.int32).astype(np.int64), live)
+        elif leaf.kind == "long":
+            self._varint(_numbers(column, np.int64), live)
+        else:
+            width = leaf.width or 0
+            if leaf.kind == "boolean":
+                column = column.cast(pa.uint8())
+            words = _numbers(column, {1: np.uint8, 4: np.uint32, 8: np.uint64}[width])
+            self._short(words, width if live is None else live * width, width)
+
+    def _decimal(self, leaf: Leaf, column: pa.Array, live: Live) -> None:
+        width = leaf.width or decimal_width(column.type.precision)
+        stored = np.frombuffer(column.buffers()[1], np.uint8)[16 * column.offset :]
+        digits = stored[: 16 * self._rows].reshape(-1, 16)[:, ::-1]  # the sign comes first
+        kept = np.zeros((self._rows, width), np.uint8)
+        kept[:, -16:] = digits[:, -width:]
+        if width > 16:
+            kept[:, :-16] = np.where(digits[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
+        if leaf.kind == "bytes":
+            self._varint(np.full(self._rows, width, np.int64), live)
+        buffers = [None, pa.py_buffer(kept)]
+        piece = pa.Array.from_buffers(pa.binary(width), self._rows, buffers)
+        piece = piece.cast(pa.binary())
+        self._long(piece if live is None else pc.if_else(pa.array(live), piece, None))
+
+
+def _numbers(column: pa.Array, kind: Any) -> Any:
+    """The stored numbers of a column; any number where it is null. Shapes: (n,) -> (n,)."""
+    stored = column.buffers()[1]
+    if stored is None:
+        return np.zeros(len(column), kind)
+    return np.frombuffer(stored, kind)[column.offset : column.offset + len(column)]

@@ -1,0 +1,641 @@
+"""
+Columns of byte strings, the parts that Avro records are joined from.
+
+An Avro record is the bytes of its fields one after another. To write many records without
+a loop over them, the bytes of each field are made for all rows as one binary column, and
+Arrow joins the columns row by row.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_record
+from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor, find_items, skip
+from filegroups.files.avro_columns.types import Choice, Items, Record, arrow_type, parse_schema
+from filegroups.schema.columns import one_array
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
+
+__all__ = [
+    "ARRAY",
+    "BRANCHES",
+    "COMMIT_TIME",
+    "INT",
+    "NULL",
+    "DeleteLayout",
+    "blobs",
+    "cells",
+    "content_of",
+    "decode_deletes",
+    "delete_layout",
+    "encode_deletes",
+    "joined",
+    "longs",
+    "ordering_names",
+    "texts",
+    "with_lengths",
+    "wrapped",
+]
+
+_KIND: Final = pa.large_binary()
+_VARINT_BYTES_MAX: Final = 10
+# Of one row without bytes: ``pa.scalar`` of a Python value would import pandas to look at it.
+_NO_BYTES: Final = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]
+_NOTHING: Final = pa.Array.from_buffers(_KIND, 1, _NO_BYTES)[0]
+
+
+def joined(*parts: pa.Array | bytes) -> pa.Array:
+    """The parts of every row one after another; bytes stand in every row, nulls nowhere."""
+    columns = [pa.scalar(part, _KIND) if isinstance(part, bytes) else part for part in parts]
+    return pc.binary_join_element_wise(*columns, _NOTHING)
+
+
+def longs(values: npt.NDArray[Any]) -> pa.Array:
+    """
+    Avro's ints and longs: zigzag, then seven bits to a byte, the lowest first.
+
+    Shapes: values (n,) of signed integers -> (n,).
+    """
+    wide = values.astype(np.int64)
+    left = ((wide << np.int64(1)) ^ (wide >> np.int64(63))).view(np.uint64)
+    matrix = np.zeros((len(values), _VARINT_BYTES_MAX), np.uint8)
+    lengths = np.ones(len(values), np.int64)
+    width = 1
+    for place in range(_VARINT_BYTES_MAX):
+        rest = left >> np.uint64(7)
+        more = rest != 0
+        matrix[:, place] = left.astype(np.uint8) & np.uint8(0x7F)
+        width = place + 1
+        if not more.any():
+            break
+        matrix[:, place] |= more.view(np.uint8) << np.uint8(7)
+        lengths += more
+        left = rest
+    matrix = matrix[:, :width]
+    return cells(matrix, np.arange(width) < lengths[:, None])
+
+
+def cells(matrix: npt.NDArray[np.uint8], kept: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """
+    The bytes of each row of a matrix, all or the kept ones.
+
+    Shapes: matrix (n, width), kept (n, width) -> (n,).
+    """
+    rows, width = matrix.shape
+    if kept is None or kept.all():
+        return _column(np.full(rows, width, np.int64), np.ascontiguousarray(matrix))
+    return _column(kept.sum(axis=1, dtype=np.int64), matrix[kept])
+
+
+def blobs(column: pa.Array) -> pa.Array:
+    """Texts or bytes without nulls, each behind its length."""
+    return with_lengths(column.cast(_KIND))
+
+
+def with_lengths(column: pa.Array) -> pa.Array:
+    """Each value behind its length."""
+    return joined(longs(np.diff(_borders(column))), column)
+
+
+def content_of(column: pa.Array) -> bytes:
+    """The bytes of all rows one after another."""
+    borders = _borders(column)
+    content = column.buffers()[2]
+    return bytes(memoryview(content)[borders[0] : borders[-1]]) if content else b""
+
+
+def _borders(column: pa.Array) -> npt.NDArray[np.int64]:
+    offsets = column.buffers()[1]
+    if not len(column):  # an empty column may have no offsets at all
+        return np.zeros(1, np.int64)
+    return np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+
+
+def _column(lengths: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]) -> pa.Array:
+    borders = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=borders[1:])
+    buffers = [None, pa.py_buffer(borders), pa.py_buffer(content)]
+    return pa.Array.from_buffers(_KIND, len(lengths), buffers, null_count=0)
+
+
+# ----------------- The typed wrappers around the ordering of a delete, one for each type of column
+#
+# A reader in Java compares the wrapped value with the row's own, and a value of another class
+# is an exception there (fmt 5.5). So a column is wrapped as Java's writers wrap it: what Avro
+# stores as a plain number, also dates, times of day and timestamps, stays that number.
+
+NULL: Final = 0
+INT: Final = 2
+ARRAY: Final = 12
+"""Branch of several orderings in one; inside of them 12 is a wrapper of a local date."""
+BRANCHES: Final = 13
+
+_WRAPPERS: Final[tuple[tuple[str, Any], ...]] = (
+    ("BooleanWrapper", "boolean"),
+    ("IntWrapper", "int"),
+    ("LongWrapper", "long"),
+    ("FloatWrapper", "float"),
+    ("DoubleWrapper", "double"),
+    ("BytesWrapper", "bytes"),
+    ("StringWrapper", "string"),
+    ("DateWrapper", {"type": "int", "logicalType": "date"}),
+    ("DecimalWrapper", {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 15}),
+    ("TimeMicrosWrapper", {"type": "long", "logicalType": "time-micros"}),
+    ("TimestampMicrosWrapper", {"type": "long", "logicalType": "timestamp-micros"}),
+)
+_LOCAL_DATE: Final = ("LocalDateWrapper", {"type": "int", "logicalType": "date"})
+_DECIMAL: Final = pa.decimal128(30, 15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteLayout:
+    """How delete records are read."""
+
+    records: Items  # the whole array, to step over its items
+    names: RecordPlan  # record key and partition path
+    wrappers: tuple[RecordPlan | None, ...]  # by branch inside an array; None for null
+
+
+@cache
+def delete_layout() -> DeleteLayout:
+    """The layout of every delete block; releases before 1.1 lack the last branch only."""
+    named = ["null", *(name for name, _ in _WRAPPERS), _wrapper(*_LOCAL_DATE)]
+    array = _record("ArrayWrapper", wrappedValues=["null", {"type": "array", "items": named}])
+    texts_only = {"recordKey": ["null", "string"], "partitionPath": ["null", "string"]}
+    union = ["null", *(_wrapper(*each) for each in _WRAPPERS), array]
+    record = _record("HoodieDeleteRecord", **texts_only, orderingVal=union)
+    root = _parsed(_record("HoodieDeleteRecordList", list={"type": "array", "items": record}))
+    (records,) = root.nodes
+    assert isinstance(records, Items)
+    return DeleteLayout(
+        records=records,
+        names=_plan(_record("Names", **texts_only)),
+        wrappers=(None, *(_plan(_wrapper(*each)) for each in (*_WRAPPERS, _LOCAL_DATE))),
+    )
+
+
+def _record(name: str, **fields: Any) -> dict[str, Any]:
+    listed = [{"name": each, "type": kind} for each, kind in fields.items()]
+    return {"type": "record", "name": name, "fields": listed}
+
+
+def _wrapper(name: str, kind: Any) -> dict[str, Any]:
+    return _record(name, value=kind)
+
+
+def _parsed(schema: dict[str, Any]) -> Record:
+    return parse_schema(json.dumps(schema), path="")
+
+
+def _plan(schema: dict[str, Any]) -> RecordPlan:
+    record = _parsed(schema)
+    return plan_record(record, arrow_type(record))
+
+
+def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """
+    The branch and the value of every row, in the wrapper of the column's type.
+
+    Raises:
+        InvalidInputError: No wrapper holds the type (``ordering_type``) or one of the values.
+    """
+    whole = one_array(column)
+    if pa.types.is_dictionary(whole.type):
+        whole = whole.dictionary_decode()
+    for fits, branch, encode in _WRITERS:
+        if fits(whole.type):
+            return joined(bytes([2 * branch]), encode(whole))
+    raise InvalidInputError(
+        "a delete cannot carry an ordering of this type, choose another ordering field: "
+        f"{whole.type}",
+        kind="ordering_type",
+        type=str(whole.type),
+    )
+
+
+def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+    """
+    The length and the bytes of every text.
+
+    Raises:
+        InvalidInputError: A text is null; `name` says whose.
+    """
+    whole = one_array(column).cast(pa.string())
+    if whole.null_count:
+        raise InvalidInputError(
+            f"a delete needs a value in column {name}: {whole.null_count} are null",
+            kind="null_key",
+            column=name,
+        )
+    return blobs(whole)
+
+
+def _numbers(kind: str) -> Callable[[pa.Array], pa.Array]:
+    def encode(column: pa.Array) -> pa.Array:
+        # A view keeps the number that a date, a time or a timestamp is stored as.
+        if not pa.types.is_integer(column.type):
+            column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+        return longs(column.to_numpy(zero_copy_only=False).astype(kind))
+
+    return encode
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    values = column.to_numpy(zero_copy_only=False)
+    little = values.astype(values.dtype.newbyteorder("<"))
+    return cells(little.view(np.uint8).reshape(len(values), little.itemsize))
+
+
+def _flags(column: pa.Array) -> pa.Array:
+    return cells(column.cast(pa.uint8()).to_numpy().reshape(-1, 1))
+
+
+def _decimals(column: pa.Array) -> pa.Array:
+    try:
+        held = pc.cast(column, _DECIMAL)
+    except pa.ArrowInvalid as failure:
+        raise InvalidInputError(
+            "a delete's ordering has more digits than hudi keeps, 15 before and 15 behind the "
+            f"point: {str(failure)[:200]}",
+            kind="ordering_value",
+        ) from failure
+    _, content = held.buffers()
+    little = np.frombuffer(content, np.uint8).reshape(-1, 16)[held.offset : held.offset + len(held)]
+    return _shortest(little[:, ::-1])
+
+
+def _shortest(big: npt.NDArray[np.uint8]) -> pa.Array:
+    """
+    Two's complement numbers without the leading bytes that only repeat the sign, as in Java.
+
+    Shapes: big (n, width), the highest byte first.
+    """
+    width = big.shape[1]
+    sign = np.where(big[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
+    # A byte may go when it repeats the sign and the next one begins with the sign's bit.
+    spare = (big[:, :-1] == sign) & ((big[:, 1:] ^ sign) < 0x80)
+    dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
+    return with_lengths(cells(big, np.arange(width) >= dropped[:, None]))
+
+
+_WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], pa.Array]], ...]] = (
+    (pa.types.is_boolean, 1, _flags),
+    (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32()), INT, _numbers("i4")),
+    (pa.types.is_time32, INT, _numbers("i4")),
+    (pa.types.is_int64, 3, _numbers("i8")),
+    (pa.types.is_time64, 3, _numbers("i8")),
+    (pa.types.is_timestamp, 3, _numbers("i8")),
+    (pa.types.is_float32, 4, _floats),
+    (pa.types.is_float64, 5, _floats),
+    (pa.types.is_binary, 6, blobs),
+    (pa.types.is_large_binary, 6, blobs),
+    (pa.types.is_fixed_size_binary, 6, lambda column: blobs(column.cast(pa.binary()))),
+    (pa.types.is_string, 7, blobs),
+    (pa.types.is_large_string, 7, blobs),
+    (pa.types.is_date32, INT, _numbers("i4")),  # in Java a DateWrapper is no number any more
+    (pa.types.is_decimal, 9, _decimals),
+)
+
+
+# ------ The content of delete blocks: which keys a write removed, and the ordering of each removal
+#
+# The content is one Avro array of records whose ordering is a union of wrapper records, one
+# for each type (fmt 5.5). All records are decoded in step, as in data blocks. That needs to
+# know where each record begins, which an Avro array does not say. In the blocks that exist
+# all records share the partition path and the wrapper, so those bytes are searched for, and
+# the records between them must touch one another from the first byte to the last; where they
+# do not, the array is walked item by item.
+
+COMMIT_TIME: Final = "is_commit_time"
+_ORDERING: Final = "ordering_"
+
+_VERSION: Final = 3
+_JAVA_VERSIONS: Final = (1, 2)
+_HEAD: Final = struct.Struct(">ii")
+_CHUNK_ROWS: Final = 16 * 1024
+_SEARCHED_RECORDS_MIN: Final = 256  # fewer are walked sooner than searched for
+_ORDERING_FIELDS_MAX: Final = 64
+_PRESENT: Final = b"\x02"  # the branch of a nullable value that is not null
+_BY_COMMIT_TIME: Final = bytes([2 * INT, 0])  # an int of 0, as Java's deletes say
+
+Integers = npt.NDArray[np.int64]
+
+
+def ordering_names(deletes: pa.Table) -> list[str]:
+    """Names of the ordering columns of decoded deletes, in the order of the fields."""
+    return [name for name in deletes.column_names if name.startswith(_ORDERING)]
+
+
+def decode_deletes(content: bytes, *, path: str) -> pa.Table:
+    """
+    Decode the content of a delete block.
+
+    Args:
+        content: As ``read_content`` gives it.
+        path: What errors name as the damaged file.
+
+    Returns:
+        Columns ``_hoodie_record_key``, ``_hoodie_partition_path``, ``is_commit_time`` and,
+        unless all are deletes by commit time, ``ordering_0`` and so on. An ordering has the
+        type of its wrapper, and is null in a delete by commit time: one with an int of 0
+        or nothing as its ordering, which holds whatever the row's ordering is.
+
+    Shapes: a table of n deletes in the order of the records.
+
+    Raises:
+        CorruptTableError: The bytes are no delete records, or their orderings have types
+            that cannot be compared.
+        UnsupportedTableError: The content has another version (``delete_block_version``).
+    """
+    if len(content) < _HEAD.size:
+        raise _damaged(path, "shorter than its head")
+    version, size = _HEAD.unpack_from(content)
+    if version != _VERSION:
+        raise _other_version(path, version)
+    if size != len(content) - _HEAD.size:
+        raise _damaged(path, f"{len(content) - _HEAD.size} bytes of records, not {size}")
+    chunk = Chunk(np.frombuffer(content, np.uint8, offset=_HEAD.size), path)
+    records = _records(chunk, size)
+    found = _Found(len(records))
+    for first in range(0, len(records), _CHUNK_ROWS):
+        found.read(records.at(slice(first, first + _CHUNK_ROWS)), first)
+    return found.table(chunk)
+
+
+def encode_deletes(
+    keys: pa.Array | pa.ChunkedArray,
+    partition_paths: pa.Array | pa.ChunkedArray | str,
+    orderings: Sequence[pa.Array | pa.ChunkedArray] = (),
+    *,
+    is_commit_time: pa.Array | pa.ChunkedArray | None = None,
+) -> bytes:
+    """
+    Write the content of a delete block.
+
+    Args:
+        keys: Record keys.
+        partition_paths: One for each key, or the one of all.
+        orderings: The ordering columns; none makes all deletes hold by commit time, which
+            readers of 1.0.x do not survive once such a key is inserted again (fmt 5.5).
+        is_commit_time: Which deletes hold by commit time although there are orderings.
+
+    Raises:
+        InvalidInputError: A key, a partition path or an ordering is null, or an ordering has
+            a type or a value that no wrapper holds.
+    """
+    paths: pa.Array | bytes
+    if isinstance(partition_paths, str):
+        text = partition_paths.encode()
+        paths = _PRESENT + _long(len(text)) + text
+    else:
+        paths = joined(_PRESENT, texts(partition_paths, PARTITION_COLUMN))
+    ordering = _orderings(orderings, is_commit_time)
+    records = joined(_PRESENT, texts(keys, KEY_COLUMN), paths, ordering)
+    count = _long(len(keys)) if len(keys) else b""
+    datum = b"".join((count, content_of(records), _long(0)))
+    return _HEAD.pack(_VERSION, len(datum)) + datum
+
+
+def _orderings(
+    columns: Sequence[pa.Array | pa.ChunkedArray],
+    is_commit_time: pa.Array | pa.ChunkedArray | None,
+) -> pa.Array | bytes:
+    if not columns:
+        return _BY_COMMIT_TIME
+    if is_commit_time is None:
+        return _real_orderings(columns)
+    by_commit_time = np.asarray(is_commit_time, dtype=np.bool_)
+    real = _real_orderings([column.filter(pa.array(~by_commit_time)) for column in columns])
+    places = pa.array(np.cumsum(~by_commit_time) - 1, mask=by_commit_time)
+    return real.take(places).fill_null(_BY_COMMIT_TIME)
+
+
+def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    nulls = max(column.null_count for column in columns)
+    if nulls:
+        raise InvalidInputError(
+            "a delete's ordering is null, which hudi's readers do not survive: take the deleted "
+            f"row's ordering, or delete by commit time: {nulls} rows",
+            kind="null_ordering",
+            rows=nulls,
+        )
+    if len(columns) == 1:
+        return wrapped(columns[0])
+    head = bytes([2 * ARRAY]) + _PRESENT + _long(len(columns))
+    return joined(head, *(wrapped(each) for each in columns), _long(0))
+
+
+def _long(value: int) -> bytes:
+    return content_of(longs(np.array([value])))
+
+
+# ---------------------------------------------------------------- where records begin
+
+
+def _records(chunk: Chunk, size: int) -> Cursor:
+    """A cursor with one row for each record of the array that fills the chunk."""
+    borders = np.array([PADDING_BYTES, PADDING_BYTES + size], np.int64)
+    whole = Cursor(chunk, borders[:1], borders[1:])
+    searched = _touching_records(whole.at(slice(None)))
+    if searched is not None:
+        return searched
+    _, records = find_items(delete_layout().records, whole)
+    if whole.position[0] != borders[1]:
+        chunk.damaged("bytes behind the last delete")
+    return records
+
+
+def _touching_records(whole: Cursor) -> Cursor | None:
+    """
+    Find the records by the bytes between key and ordering, which are those of the first one.
+
+    Every record found is proven: it begins where the one before ends, its key ends where
+    the searched bytes begin, and the last one ends where the array does.
+    """
+    record = delete_layout().records.item
+    assert isinstance(record, Record)
+    key, partition, ordering = record.nodes
+    assert isinstance(ordering, Choice)
+    content = whole.chunk.content
+    end = int(whole.end[0])
+    try:
+        count = int(whole.integers(None)[0])
+        if count < _SEARCHED_RECORDS_MIN or content[end - 1] != 0:
+            return None
+        first = whole.position
+        skip(key, whole)
+        searched_from = int(whole.position[0])
+        skip(partition, whole)
+        searched = content[searched_from : int(whole.position[0]) + 1]
+        at = _places(content[:end], int(first[0]), searched)
+        if len(at) != count:
+            return None
+        wrapper = ordering.branches[searched[-1] >> 1]
+        values = Cursor(whole.chunk, at + len(searched), np.full(count, end, np.int64))
+        skip(wrapper, values)
+        starts = np.concatenate([first, values.position[:-1]])
+        if values.position[-1] != end - 1 or (starts > at).any() or (np.diff(starts) <= 0).any():
+            return None
+        keys = Cursor(whole.chunk, starts, at)
+        skip(key, keys)
+    except (CorruptTableError, IndexError):
+        return None
+    return Cursor(whole.chunk, starts, values.position) if (keys.position == at).all() else None
+
+
+def _places(
+    content: npt.NDArray[np.uint8], start: int, searched: npt.NDArray[np.uint8]
+) -> Integers:
+    """Where some bytes stand, from a start on."""
+    room = content[start : len(content) - len(searched) + 1]
+    at = np.flatnonzero(room == searched[0]) + start
+    for place in range(1, len(searched)):
+        at = at[content[at + place] == searched[place]]
+    return at
+
+
+# ---------------------------------------------------------------- what they say
+
+
+class _Found:
+    """Deletes decoded so far: keys and paths in order, orderings by field and wrapper."""
+
+    def __init__(self, rows: int) -> None:
+        self._keys: list[pa.Array] = []
+        self._paths: list[pa.Array] = []
+        self._by_commit_time = np.zeros(rows, np.bool_)
+        self._fields = np.zeros(rows, np.int64)  # ordering fields of each delete
+        self._values: defaultdict[int, list[tuple[Integers, pa.Array]]] = defaultdict(list)
+
+    def read(self, cursor: Cursor, first: int) -> None:
+        """Decode some records, of which the first has the given row."""
+        keys, paths = read_record(delete_layout().names, cursor)
+        self._keys.append(keys)
+        self._paths.append(paths)
+        rows = np.arange(first, first + len(cursor))
+        self._read_wrapped(cursor, rows, 0, self._read_single)
+
+    def _read_wrapped(
+        self,
+        cursor: Cursor,
+        rows: Integers,
+        field: int,
+        read: Callable[[int, Cursor, Integers, int], None],
+    ) -> None:
+        """Read a branch, and then the rows of each branch together."""
+        branches = cursor.branches(BRANCHES)
+        present = np.unique(branches).tolist()
+        if len(present) == 1:
+            read(present[0], cursor, rows, field)
+            return
+        for branch in present:
+            chosen_rows = np.flatnonzero(branches == branch)
+            part = cursor.at(chosen_rows)
+            read(branch, part, rows[chosen_rows], field)
+            cursor.put_back(chosen_rows, part)
+
+    def _read_single(self, branch: int, cursor: Cursor, rows: Integers, field: int) -> None:
+        """An ordering that stands alone, where an int of 0 means commit time."""
+        if branch == NULL:
+            self._by_commit_time[rows] = True
+        elif branch == ARRAY:
+            self._read_array(cursor, rows)
+        else:
+            values = self._value(branch, cursor)
+            if branch == INT:
+                by_commit_time = values.to_numpy() == 0
+                self._by_commit_time[rows] = by_commit_time
+                real = ~by_commit_time
+                rows, values = rows[real], values.filter(pa.array(real))
+            self._fields[rows] = 1
+            self._values[field].append((rows, values))
+
+    def _read_array(self, cursor: Cursor, rows: Integers) -> None:
+        counts = cursor.integers(None) if (cursor.branches(2) == 1).all() else None
+        if counts is None or not 0 < counts[0] <= _ORDERING_FIELDS_MAX:
+            cursor.chunk.damaged("a delete without ordering fields")
+        if (counts != counts[0]).any():
+            cursor.chunk.damaged("deletes with different ordering fields")
+        self._fields[rows] = counts
+        for field in range(int(counts[0])):
+            self._read_wrapped(cursor, rows, field, self._read_item)
+        if cursor.integers(None).any():
+            cursor.chunk.damaged("an ordering in several pieces")
+
+    def _read_item(self, branch: int, cursor: Cursor, rows: Integers, field: int) -> None:
+        if branch != NULL:
+            self._values[field].append((rows, self._value(branch, cursor)))
+
+    def _value(self, branch: int, cursor: Cursor) -> pa.Array:
+        plan = delete_layout().wrappers[branch]
+        assert plan is not None
+        (values,) = read_record(plan, cursor)
+        return values
+
+    def table(self, chunk: Chunk) -> pa.Table:
+        """All deletes."""
+        fields = self._fields[~self._by_commit_time]
+        if len(fields) and (fields != fields[0]).any():
+            chunk.damaged("deletes with different ordering fields")
+        columns = {
+            KEY_COLUMN: pa.chunked_array(self._keys, pa.string()),
+            PARTITION_COLUMN: pa.chunked_array(self._paths, pa.string()),
+            COMMIT_TIME: pa.array(self._by_commit_time),
+        }
+        for field in range(int(fields[0]) if len(fields) else 0):
+            columns[f"{_ORDERING}{field}"] = self._ordering(field, chunk)
+        return pa.table(columns)
+
+    def _ordering(self, field: int, chunk: Chunk) -> pa.Array:
+        pieces = [(rows, values) for rows, values in self._values[field] if len(rows)]
+        if not pieces:
+            return pa.nulls(len(self._by_commit_time))
+        target = _common_type({values.type for _, values in pieces})
+        if target is None:
+            chunk.damaged("orderings of types that cannot be compared")
+        values = pa.concat_arrays([values.cast(target) for _, values in pieces])
+        places = np.full(len(self._by_commit_time), -1, np.int64)
+        places[np.concatenate([rows for rows, _ in pieces])] = np.arange(len(values))
+        return values.take(pa.array(places, mask=places < 0))
+
+
+def _common_type(types: set[pa.DataType]) -> pa.DataType | None:
+    """The type all orderings of a field have, or the widest of their numbers."""
+    if len(types) == 1:
+        return next(iter(types))
+    if types <= {pa.int32(), pa.int64()}:
+        return pa.int64()
+    if types <= {pa.int32(), pa.float32(), pa.float64()}:
+        return pa.float64()
+    return None
+
+
+def _damaged(path: str, why: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"a delete block is damaged ({why}): restore the file or roll its instant back: {path}",
+        kind="bad_record",
+        path=path,
+    )
+
+
+def _other_version(path: str, version: int) -> UnsupportedTableError:
+    what = "serialised by java, before hudi 0.13" if version in _JAVA_VERSIONS else "not known"
+    return UnsupportedTableError(
+        f"a delete block has a version that is {what}; compact the table with the engine that "
+        f"wrote it: version {version}, {path}",
+        kind="delete_block_version",
+        path=path,
+        version=version,
+    )

@@ -1,0 +1,645 @@
+"""
+Base files: Parquet as Java Hudi writes and reads it, through the storage port.
+
+What makes a Parquet file a Hudi base file is its footer: the Avro schema, the range of
+record keys and the bloom filter, without which a Java writer's BLOOM index fails
+(fmt 4.4). Files are written once, whole, and never changed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import IO, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from filegroups.files.bloom import BloomFilter
+from filegroups.keys.keys import VirtualKeys, java_order, key_range
+from filegroups.schema.casting import as_stored, misfit
+from filegroups.schema.internal_schema import Renaming
+from filegroups.schema.schema import (
+    KEY_COLUMN,
+    SEQUENCE_COLUMN,
+    avro_with_meta,
+    promote,
+    vector_columns,
+)
+from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
+from timeline.ports.storage import ObjectMissingError, Storage, open_kept
+
+__all__ = [
+    "Footer",
+    "ParquetSettings",
+    "SmallFile",
+    "base_file_bytes",
+    "computing",
+    "empty_file",
+    "filter_columns",
+    "is_small",
+    "open_parquet",
+    "parquet_bytes",
+    "read_base_file",
+    "read_batches",
+    "read_footer",
+    "read_keys",
+    "read_keys_between",
+    "read_keys_if",
+    "read_virtual_keys",
+    "works_without",
+    "write_base_file",
+]
+
+_AVRO_SCHEMA = "parquet.avro.schema"
+_VECTORS = "hoodie.vector.columns"
+_BLOOM = "org.apache.hudi.bloomfilter"
+_OLD_BLOOM = "com.uber.hoodie.bloomfilter"
+_BLOOM_KIND = "hoodie_bloom_filter_type_code"
+_KEY_MIN = "hoodie_min_record_key"
+_KEY_MAX = "hoodie_max_record_key"
+_NO_DICTIONARY = frozenset({KEY_COLUMN, SEQUENCE_COLUMN})  # every value differs
+_BATCH_ROWS = 65_536
+_THREADS_PAY_ROWS = 10_000  # of fewer rows, handing columns to threads costs more than decoding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetSettings:
+    """How base files are laid out."""
+
+    compression: str = "snappy"  # hoodie.parquet.compression.codec, lower case
+    row_group_bytes: int = 120 * 1024 * 1024  # hoodie.parquet.block.size, before compression
+    row_group_rows_max: int = 1_000_000
+    page_bytes: int = 1024 * 1024  # hoodie.parquet.page.size
+    dictionary: bool = True  # hoodie.parquet.dictionary.enabled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What a base file's footer says; the texts come from the table and are untrusted."""
+
+    rows: int
+    schema: pa.Schema
+    avro_json: str | None
+    key_min: str | None
+    key_max: str | None
+    bloom_base64: str | None
+    bloom_kind: str
+    created_by: str = ""
+
+
+def write_base_file(
+    storage: Storage,
+    path: str,
+    rows: pa.Table,
+    *,
+    avro_json: str,
+    bloom: BloomFilter | None = None,
+    settings: ParquetSettings | None = None,
+) -> int:
+    """
+    Write a new base file and return its size in bytes.
+
+    Args:
+        storage: Where the table lies.
+        path: Relative path of the new file; never an existing one.
+        rows: Meta columns first, then the table's own, in order.
+        avro_json: The table's schema without meta columns.
+        bloom: Filter that already holds every key of ``rows``; None writes no filter.
+        settings: Layout of the file.
+
+    Raises:
+        ObjectExistsError: The name is taken.
+        StorageUnavailableError: The storage failed; the unfinished file is removed.
+
+    Outside: 1 open_output.
+    """
+    metadata = _base_metadata(rows, avro_json, bloom)
+    with storage.open_output(path) as sink:
+        _write(sink, rows, metadata, settings or ParquetSettings())
+        return sink.tell()
+
+
+def base_file_bytes(
+    rows: pa.Table,
+    *,
+    avro_json: str,
+    bloom: BloomFilter | None = None,
+    settings: ParquetSettings | None = None,
+) -> bytes:
+    """
+    A whole base file in memory, for who makes a small one or must create it whole or not at all.
+
+    Arguments: as ``write_base_file``.
+    """
+    sink = pa.BufferOutputStream()  # Arrow's own: writing to it calls no Python
+    metadata = _base_metadata(rows, avro_json, bloom)
+    _write(sink, rows, metadata, settings or ParquetSettings())
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _base_metadata(rows: pa.Table, avro_json: str, bloom: BloomFilter | None) -> dict[str, str]:
+    """What makes a Parquet file a base file (fmt 4.4)."""
+    metadata = _schema_metadata(rows, avro_json)
+    if bloom is not None:
+        metadata |= {_BLOOM: bloom.to_base64(), _BLOOM_KIND: bloom.kind}
+    limits = key_range(rows.column(KEY_COLUMN)) if KEY_COLUMN in rows.schema.names else None
+    if limits is not None:
+        metadata |= {_KEY_MIN: limits[0], _KEY_MAX: limits[1]}
+    return metadata
+
+
+def _schema_metadata(rows: pa.Table, avro_json: str) -> dict[str, str]:
+    metadata = {_AVRO_SCHEMA: avro_with_meta(avro_json), "writer.model.name": "avro"}
+    if vectors := vector_columns(rows.schema):
+        metadata[_VECTORS] = vectors
+    return metadata
+
+
+def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> bytes:
+    """
+    A whole Parquet file in memory: the content of a block of a log file (fmt 5.4).
+
+    Args:
+        rows: Meta columns first, then the table's own, in order.
+        avro_json: The table's schema without meta columns.
+        settings: Layout of the file.
+    """
+    sink = io.BytesIO()
+    metadata = _schema_metadata(rows, avro_json)
+    _write(sink, rows, metadata, settings)
+    return sink.getvalue()
+
+
+def empty_file(properties: Mapping[str, str]) -> bytes:
+    """A file without rows whose footer holds properties, as Java keeps those of a partition."""
+    made = io.BytesIO()
+    schema = pa.schema([pa.field("dummyint", pa.int64())], metadata=dict(properties))
+    pq.ParquetWriter(made, schema).close()
+    return made.getvalue()
+
+
+def _write(
+    sink: IO[bytes], rows: pa.Table, metadata: Mapping[str, str], settings: ParquetSettings
+) -> None:
+    rows = as_stored(rows)
+    with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
+        writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
+        # The writer drops the Arrow schema's metadata, so the footer's keys go in here.
+        writer.add_key_value_metadata(metadata)
+
+
+def read_base_file(
+    storage: Storage,
+    path: str,
+    *,
+    schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    row_filter: pc.Expression | None = None,
+    renaming: Renaming | None = None,
+    use_threads: bool = True,
+    kept: bool = False,
+) -> pa.Table:
+    """
+    Read a base file.
+
+    Args:
+        storage: Where the table lies.
+        path: Relative path.
+        schema: What to return: columns the file lacks become nulls, older types are
+            promoted (``promote``). None returns the file as it is.
+        columns: Names to return, in this order; None returns all.
+        row_filter: Rows to return, in the schema's names and types; row groups that cannot
+            match are not read, unless a column it names had another type or name, or has floats.
+        renaming: What the schema's columns are called in this file (``SchemaHistory``).
+        use_threads: Whether columns are decoded side by side.
+        kept: Whether what this process knows of the file will do (``open_kept``).
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or does not fit the schema.
+
+    Outside: 1 open_input.
+    """
+    with _opened(storage, path, kept=kept) as (source, file):
+        plan = _plan(file, schema, columns, row_filter, renaming)
+        if plan.pushed is not None:
+            scanner = _scanner(source, plan, plan.pushed, use_threads=use_threads)
+            return _shaped(scanner.to_table(), plan, path)
+        side_by_side = use_threads and file.metadata.num_rows >= _THREADS_PAY_ROWS
+        rows = file.read(columns=plan.present, use_threads=side_by_side)
+        return _shaped(rows, plan, path)
+
+
+def read_batches(
+    storage: Storage,
+    path: str,
+    *,
+    schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    row_filter: pc.Expression | None = None,
+    renaming: Renaming | None = None,
+    batch_rows: int = _BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """
+    Read a base file piece by piece, holding about one batch in memory.
+
+    Arguments, errors and the call outside are those of ``read_base_file``; batches have at
+    most ``batch_rows`` rows, empty ones are left out.
+    """
+    with _opened(storage, path) as (source, file):
+        plan = _plan(file, schema, columns, row_filter, renaming)
+        if plan.pushed is None:
+            pieces = file.iter_batches(batch_rows, columns=plan.present, use_threads=False)
+        else:
+            scanner = _scanner(source, plan, plan.pushed, batch_rows=batch_rows, use_threads=False)
+            pieces = scanner.to_batches()
+        for piece in pieces:
+            if piece.num_rows:
+                rows = _shaped(pa.Table.from_batches([piece]), plan, path)
+                if rows.num_rows:
+                    yield from rows.combine_chunks().to_batches(batch_rows)
+
+
+def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
+    """
+    Read the record keys of a base file, in the file's order.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or has no record keys.
+    """
+    with _opened(storage, path) as (_, file):
+        return _keys(file, path)
+
+
+def read_keys_between(storage: Storage, path: str, low: str, high: str) -> pa.ChunkedArray | None:
+    """
+    Read the record keys of a base file that may hold some between two keys.
+
+    Args:
+        storage: Where the table lies.
+        path: Relative path.
+        low: Least key of interest, in Java's order.
+        high: Greatest key of interest.
+
+    Returns:
+        All keys of the file; None when its footer says that none lies in the range.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or has no record keys.
+
+    Outside: 1 open_kept.
+    """
+    with _opened(storage, path, kept=True) as (_, file):
+        texts = file.metadata.metadata or {}
+        least, greatest = texts.get(_KEY_MIN.encode()), texts.get(_KEY_MAX.encode())
+        if least is not None and java_order(high) < java_order(least.decode()):
+            return None
+        if greatest is not None and java_order(low) > java_order(greatest.decode()):
+            return None
+        return _keys(file, path)
+
+
+def read_keys_if(
+    storage: Storage, path: str, wanted: Callable[[Footer], bool]
+) -> pa.ChunkedArray | None:
+    """
+    Read the record keys of a base file, or none when its footer says that is not needed.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged or has no record keys.
+
+    Outside: 1 open_kept.
+    """
+    with _opened(storage, path, kept=True) as (_, file):
+        return _keys(file, path) if wanted(_footer(file)) else None
+
+
+def filter_columns(row_filter: pc.Expression, schema: pa.Schema) -> list[str]:
+    """The columns an expression names: those without which it cannot be computed."""
+    return [name for name in schema.names if not works_without(row_filter, schema, name)]
+
+
+def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
+    """
+    Read a base file's footer only; ``kept`` as of ``read_base_file``.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged.
+    """
+    with _opened(storage, path, kept=kept) as (_, file):
+        return _footer(file)
+
+
+def _footer(file: pq.ParquetFile | SmallFile) -> Footer:
+    texts = file.metadata.metadata or {}
+
+    def text(name: str) -> str | None:
+        value = texts.get(name.encode())
+        return None if value is None else value.decode()
+
+    return Footer(
+        rows=file.metadata.num_rows,
+        schema=file.schema_arrow,
+        avro_json=text(_AVRO_SCHEMA),
+        key_min=text(_KEY_MIN),
+        key_max=text(_KEY_MAX),
+        bloom_base64=text(_BLOOM) or text(_OLD_BLOOM),
+        bloom_kind=text(_BLOOM_KIND) or "SIMPLE",
+        created_by=file.metadata.created_by or "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadPlan:
+    names: list[str]  # what is returned
+    shape: pa.Schema  # the same, and what a filter of the promoted rows needs
+    scan: pa.Schema  # the same columns and all others a filter may name, with the file's types
+    present: list[str]  # the columns that are read, as the file calls them
+    pushed: pc.Expression | None  # filters while reading
+    late: pc.Expression | None  # filters what was promoted
+    renaming: Renaming | None
+
+
+def _keys(file: pq.ParquetFile | SmallFile, path: str) -> pa.ChunkedArray:
+    if KEY_COLUMN not in file.schema_arrow.names:
+        raise CorruptTableError(
+            f"a base file has no record keys; it cannot be updated: {path}", path=path
+        )
+    return file.read(columns=[KEY_COLUMN], use_threads=False).column(0)
+
+
+def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:
+    dictionary: Any = False
+    if settings.dictionary:
+        dictionary = [name for name in schema.names if name not in _NO_DICTIONARY]
+    compression = settings.compression.lower()
+    return {
+        "version": "2.4",
+        "data_page_version": "1.0",
+        "compression": "none" if compression == "uncompressed" else compression,
+        "use_dictionary": dictionary,
+        "data_page_size": settings.page_bytes,
+        "store_schema": False,
+        "store_decimal_as_integer": False,
+    }
+
+
+def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
+    if rows.num_rows == 0:
+        return 1
+    if rows.get_total_buffer_size() <= settings.row_group_bytes:  # cheaper to tell than nbytes
+        return settings.row_group_rows_max
+    fitting = settings.row_group_bytes * rows.num_rows // max(rows.nbytes, 1)
+    return int(max(1, min(fitting, settings.row_group_rows_max)))
+
+
+@contextmanager
+def _opened(
+    storage: Storage, path: str, *, kept: bool = False
+) -> Iterator[tuple[Any, pq.ParquetFile | SmallFile]]:
+    try:
+        source = open_kept(storage, path) if kept else storage.open_input(path)
+    except ObjectMissingError as error:
+        raise MissingFileError(f"a base file is gone: {path}", path=path) from error
+    with source:
+        try:
+            yield source, open_parquet(source)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise CorruptTableError(
+                f"a base file cannot be read; restore it or roll its write back: {path} "
+                f"({_first_line(error)})",
+                kind="bad_base_file",
+                path=path,
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def _plan(
+    file: pq.ParquetFile | SmallFile,
+    schema: pa.Schema | None,
+    columns: Sequence[str] | None,
+    row_filter: pc.Expression | None,
+    renaming: Renaming | None,
+) -> _ReadPlan:
+    physical = file.schema_arrow.remove_metadata()
+    target = physical if schema is None else schema
+    names = target.names if columns is None else list(columns)
+    held = {each.name: each for each in physical}
+    late = row_filter is not None and (
+        renaming is not None or _reads_otherwise(row_filter, target, held)
+    )
+    shape = [target.field(name) for name in names]
+    if late and row_filter is not None:
+        named = filter_columns(row_filter, target)
+        shape.extend(target.field(name) for name in named if name not in names)
+    called = {
+        each.name: renaming.written_name(each.name) if renaming else each.name for each in shape
+    }
+    return _ReadPlan(
+        names=names,
+        shape=pa.schema(shape),
+        scan=pa.schema([held.get(each.name, each) for each in target]),
+        present=[name for name in called.values() if name is not None and name in held],
+        pushed=None if late else row_filter,
+        late=row_filter if late else None,
+        renaming=renaming,
+    )
+
+
+def _reads_otherwise(
+    row_filter: pc.Expression, target: pa.Schema, held: Mapping[str, pa.Field]
+) -> bool:
+    """
+    Whether a filter names a column of which the file cannot tell what the filter asks.
+
+    Values change on the way: a float is compared as the double Java makes of it, a number as the
+    text it became; milliseconds may lie under the label of microseconds (``stored_in``), and their
+    statistics under the same; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0
+    and 0.0 for either of the two.
+    """
+    told = (each for each in target if each.name in held)
+    other = [one.name for one in told if not _compares_as(held[one.name].type, one.type)]
+    return any(not works_without(row_filter, target, name) for name in other)
+
+
+def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
+    types = pa.types
+    return not _has_floats(target) and bool(
+        source == target
+        or (types.is_integer(source) and types.is_integer(target))
+        or (
+            types.is_timestamp(source)
+            and types.is_timestamp(target)
+            and source.tz == target.tz
+            and source.unit != "us"  # a coarser target then says that the label is wrong
+        )
+    )
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_floating(kind) or any(map(_has_floats, inner))
+
+
+def works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:
+    """Whether an expression names no such column. It does not tell what it names: tried on no rows."""
+    try:
+        schema.remove(schema.get_field_index(name)).empty_table().filter(row_filter)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):
+        return False
+    return True
+
+
+def _scanner(
+    source: Any,
+    plan: _ReadPlan,
+    row_filter: pc.Expression,
+    *,
+    use_threads: bool,
+    batch_rows: int = _BATCH_ROWS,
+) -> Any:
+    import pyarrow.dataset as ds  # it imports pandas, as long as all the rest
+
+    return ds.Scanner.from_fragment(
+        ds.ParquetFileFormat().make_fragment(source),
+        schema=plan.scan,
+        columns=plan.names,
+        filter=row_filter,
+        batch_size=batch_rows,
+        batch_readahead=1,
+        use_threads=use_threads,
+    )
+
+
+def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
+    try:
+        if plan.renaming is not None:
+            rows = plan.renaming.apply(rows)
+        rows = promote(rows, plan.shape)
+        return rows if plan.late is None else rows.filter(plan.late).select(plan.names)
+    except InvalidInputError as error:
+        raise misfit(error, "a base file", path, kind="bad_base_file") from error
+
+
+# -------------------------------------------------------------- Small Parquet files, decoded once
+#
+# A base file is read by the look for keys, by the merge and by every scan, a log's block by every
+# scan; of few rows, opening and decoding takes many times as long as telling equal bytes.
+
+_FILE_BYTES_MAX: Final = 16_384
+_ROWS_MAX: Final = 1_000
+_DECODED_BYTES_MAX: Final = 65_536  # well packed bytes may hold very much
+_FILES_KEPT: Final = 512  # at most 40 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFile:
+    """What is asked of a ``pq.ParquetFile``, with all rows at hand; any thread may ask."""
+
+    schema_arrow: pa.Schema
+    metadata: pq.FileMetaData
+    rows: pa.Table
+
+    def read(self, columns: Sequence[str] | None = None, **_: Any) -> pa.Table:
+        """As of ``pq.ParquetFile``; no thread is needed."""
+        return self.rows if columns is None else self.rows.select(list(columns))
+
+    def iter_batches(
+        self, batch_size: int, columns: Sequence[str] | None = None, **_: Any
+    ) -> list[pa.RecordBatch]:
+        """As of ``pq.ParquetFile``."""
+        return list(self.read(columns).to_batches(batch_size))
+
+
+def open_parquet(source: IO[bytes]) -> pq.ParquetFile | SmallFile:
+    """
+    Open a Parquet file; a small one is decoded at once, or was when its bytes were met before.
+
+    Raises:
+        pa.ArrowException, OSError: The footer is damaged. Whoever asks for damaged rows is told.
+    """
+    if source.seek(0, os.SEEK_END) > _FILE_BYTES_MAX:
+        return pq.ParquetFile(source)
+    source.seek(0)
+    return _decoded(source.read()) or pq.ParquetFile(source)
+
+
+@lru_cache(maxsize=_FILES_KEPT)
+def _decoded(data: bytes) -> SmallFile | None:
+    """None where the rows would take much memory, or are damaged."""
+    with suppress(pa.ArrowException, OSError):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if file.metadata.num_rows > _ROWS_MAX:
+            return None
+        rows = file.read(use_threads=False)
+        if rows.get_total_buffer_size() <= _DECODED_BYTES_MAX:
+            return SmallFile(file.schema_arrow, file.metadata, rows)
+    return None
+
+
+# ------- Permits to compute: threads that write small files of one table compute one after another
+#
+# The interpreter runs one thread at a time anyway. Sixteen that want to run at once only hand
+# that right around, at every call of Arrow, between processors: of 14 ms of processor time that a
+# small commit took, 4 were spent so. Big tables are another matter: there Arrow works for long
+# without the interpreter, and threads are what makes use of all processors.
+
+_SMALL_BYTES = 1 << 20
+
+
+def is_small(rows: pa.Table) -> bool:
+    """Whether making a file of these rows takes about as long as waiting for its disk."""
+    return bool(rows.get_total_buffer_size() <= _SMALL_BYTES)  # cheaper to tell than nbytes
+
+
+def computing(storage: Storage, rows: pa.Table) -> AbstractContextManager[object]:
+    """
+    Within the block no other thread computes for this table, if there are few rows.
+
+    Nothing may be asked of a port within, or others would wait for its answer as well.
+
+    Args:
+        storage: Where the table lies; one without a permit (``GivesPermits``) keeps nobody waiting.
+        rows: What is computed with.
+    """
+    permit: AbstractContextManager[object] | None = getattr(storage, "compute_permit", None)
+    return permit if permit is not None and is_small(rows) else nullcontext()
+
+
+# --- Keys of base files that store none: computed from the key columns (fmt 4.2, meta columns off)
+
+
+def read_virtual_keys(storage: Storage, path: str, keys: VirtualKeys) -> pa.ChunkedArray:
+    """
+    Compute the record keys of a base file, in the file's order.
+
+    Raises:
+        MissingFileError: There is no such file.
+        CorruptTableError: The file is damaged, lacks a key column or has rows without a key.
+
+    Outside: 1 open_input.
+    """
+    columns = list(dict.fromkeys(field.partition(".")[0] for field in keys.fields))
+    try:
+        rows = read_base_file(storage, path, columns=columns)
+        return pa.chunked_array([keys.of(rows)])
+    except (InvalidInputError, KeyError) as error:
+        raise CorruptTableError(
+            "a base file's rows have no key, though the table computes keys from "
+            f"{list(keys.fields)}: {path} ({error})",
+            kind="bad_base_file",
+            path=path,
+        ) from error

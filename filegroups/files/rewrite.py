@@ -1,0 +1,511 @@
+"""
+Write one file group: the single function that both executors run.
+
+A task is a frozen value that travels as JSON, so that the local executor's threads and
+Spark's tasks do exactly the same: announce the file, read the old one, merge, write the
+new one, and answer with Hudi's write stat. Nothing becomes visible here; publishing the
+instant does that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.bloom import DYNAMIC, BloomFilter, BloomSettings
+from filegroups.files.cdc_log import log_merge
+from filegroups.files.log_files import LogTarget
+from filegroups.files.parquet import (
+    ParquetSettings,
+    base_file_bytes,
+    computing,
+    empty_file,
+    is_small,
+    read_base_file,
+    read_footer,
+    write_base_file,
+)
+from filegroups.keys.keys import VirtualKeys
+from filegroups.merge.log_merging import take_out_leaving
+from filegroups.merge.merging import DeleteKind, MergeOutcome, append_rows, merge_base
+from filegroups.merge.rules import MergeRules
+from filegroups.schema.schema import (
+    FILE_NAME_COLUMN,
+    KEY_COLUMN,
+    META_COLUMNS,
+    PARTITION_COLUMN,
+    TableSchema,
+    normalise,
+    with_meta,
+)
+from timeline.codecs.properties import format_properties
+from timeline.commit.markers import create_marker
+from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
+from timeline.model.commit_metadata import (
+    NO_PREVIOUS_COMMIT,
+    ChangeLogMode,
+    MergeMode,
+    RuntimeStats,
+    WriteOperation,
+    WriteStat,
+)
+from timeline.model.file_names import BaseFileName, IOType, LogFileName, check_partition_path, join
+from timeline.model.instant_time import InstantTime
+from timeline.model.merge_definition import MergeDefinition
+from timeline.partitions import PARTITION_METADATA
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+
+__all__ = [
+    "FileGroupTask",
+    "FirstVersion",
+    "announce_base_file",
+    "base_file_stat",
+    "bloom_for",
+    "create_partition_metadata",
+    "filled_rows",
+    "first_version",
+    "placed_rows",
+    "stats_from_json",
+    "stats_to_json",
+    "write_file_group",
+    "written_schema",
+]
+
+_APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGroupTask:
+    """Everything one task needs beside its rows."""
+
+    requested_time: InstantTime
+    operation: WriteOperation
+    partition_path: str
+    file_id: str
+    write_token: str  # unique for this attempt of this task
+    task_number: int  # second part of every sequence number
+    avro_json: str  # the table's schema to write with, without meta columns
+    base_path: str | None = None  # newest base file of the file group; None makes a new one
+    base_requested_time: InstantTime | None = None
+    merge_mode: MergeMode = MergeMode.COMMIT_TIME_ORDERING
+    ordering_fields: tuple[str, ...] = ()
+    deletes: DeleteKind = DeleteKind.NONE
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
+    bloom: BloomSettings | None = field(default_factory=BloomSettings)  # None writes none
+    merge: MergeDefinition | None = None  # all of it, instead of mode and ordering fields
+    stores_keys: bool = True  # False leaves the meta columns empty
+    virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
+    automatic_keys: bool = False  # rows bring no key and get one here
+    change_log: ChangeLogMode | None = None  # what a rewrite tells of its changes; None nothing
+    partial: bool = False  # rows have some of the columns; records keep the others
+    log: LogTarget | None = None  # append to the slice instead of writing a new base file
+    partition_metafile: str = ""  # the ending of a new partition's metadata file
+    partition_marked: bool = False  # the partition's metadata file was seen
+    announced: bool = False  # its base file has a marker already
+
+    @property
+    def file_name(self) -> str:
+        """The file this task will write, of several log files the first."""
+        if self.log is not None:
+            return LogFileName(self.file_id, self.requested_time, 1, self.write_token).text
+        return BaseFileName(self.file_id, self.write_token, self.requested_time).text
+
+    def to_json(self) -> str:
+        """The task as text, for a worker elsewhere."""
+        document = asdict(self)
+        for name in ("operation", "merge_mode", "deletes"):
+            document[name] = document[name].value
+        if self.change_log is not None:
+            document["change_log"] = self.change_log.value
+        if self.merge is not None:
+            document["merge"] = self.merge.as_document()
+        if self.log is not None:
+            form = self.log.settings.format
+            document["log"]["settings"]["format"] = form.value if form else None
+        return json.dumps(document)
+
+    @classmethod
+    def from_json(cls, text: str) -> FileGroupTask:
+        """Read back what ``to_json`` wrote."""
+        document: dict[str, Any] = json.loads(text)
+        document["operation"] = WriteOperation(document["operation"])
+        document["merge_mode"] = MergeMode(document["merge_mode"])
+        document["deletes"] = DeleteKind(document["deletes"])
+        if document["change_log"] is not None:
+            document["change_log"] = ChangeLogMode(document["change_log"])
+        document["ordering_fields"] = tuple(document["ordering_fields"])
+        document["parquet"] = ParquetSettings(**document["parquet"])
+        if document["bloom"] is not None:
+            document["bloom"] = BloomSettings(**document["bloom"])
+        if document["merge"] is not None:
+            document["merge"] = MergeDefinition.from_document(document["merge"])
+        if document["virtual_keys"] is not None:
+            keys = document["virtual_keys"]
+            document["virtual_keys"] = VirtualKeys(tuple(keys["fields"]), keys["prefixed"])
+        if document["log"] is not None:
+            document["log"] = LogTarget.from_document(document["log"])
+        return cls(**document)
+
+
+def stats_to_json(stats: tuple[WriteStat, ...]) -> str:
+    """Write stats as text, for the way back from a worker."""
+    return json.dumps([asdict(each) for each in stats])
+
+
+def stats_from_json(text: str) -> tuple[WriteStat, ...]:
+    """Read back what ``stats_to_json`` wrote."""
+    stats = []
+    for document in json.loads(text):
+        if document["log_files"] is not None:
+            document["log_files"] = tuple(document["log_files"])
+        if document["runtime_stats"] is not None:
+            document["runtime_stats"] = RuntimeStats(**document["runtime_stats"])
+        stats.append(WriteStat(**document))
+    return tuple(stats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstVersion:
+    """What a new file group will hold; its whole file, where that is small."""
+
+    outcome: MergeOutcome
+    content: bytes | None  # None of a big one, or when nothing changes
+
+
+def first_version(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> FirstVersion:
+    """
+    Make a new file group in memory; nothing is read or written.
+
+    Arguments, errors: as ``write_file_group``.
+    """
+    schema = TableSchema.from_avro(task.avro_json).arrow
+    with computing(storage, incoming):
+        outcome = _first_rows(task, incoming, schema)
+        content = _small_file(storage, task, outcome, schema)
+    return FirstVersion(outcome=outcome, content=content)
+
+
+def write_file_group(
+    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: FirstVersion | None = None
+) -> tuple[WriteStat, ...]:
+    """
+    Write the next version of a file group, or its first.
+
+    Where the table keeps change logs, the next version's lies beside it; the first needs none.
+
+    Args:
+        storage: Where the table lies.
+        task: What to write and how.
+        incoming: Rows with ``_hoodie_record_key`` and the table's columns (other meta
+            columns are filled here); keys are unique unless the operation only appends.
+            An explicit delete needs the record keys only.
+        made: The first version of a new file group, where it was made already.
+
+    Returns:
+        One stat; none when nothing would change (no rows, only late or unmatched ones), and
+        then no file was written and the old one stays the newest.
+
+    Raises:
+        MissingFileError: The base file is gone: it was cleaned meanwhile, so the caller must
+            plan anew from a fresh snapshot (concurrency hole 12).
+        CorruptTableError: The base file is damaged or does not fit the schema.
+        InvalidInputError: A value does not fit the schema.
+        StorageUnavailableError: The storage failed; a marker may remain for the rollback.
+
+    Outside: with a base file 2 open_kept; 1 stat and at most 1 create (partition metadata that
+    was not seen, new file groups only); 1 create (marker, unless it is announced); 1 open_output;
+    the last two again for a change log. The caller makes the names durable (``sync_folders``) before it publishes.
+    """
+    schema = TableSchema.from_avro(task.avro_json).arrow
+    check_partition_path(task.partition_path)
+    before: pa.Table | None = None
+    content: bytes | None = None
+    if task.base_path is None:
+        made = made or first_version(storage, task, incoming)
+        outcome, content = made.outcome, made.content
+    else:
+        base, outcome = _next_version(storage, task, task.base_path, incoming, schema)
+        before = None if task.change_log is None else base
+        del base
+    if not outcome.changed:
+        return ()
+    bloom = None if content is not None else bloom_for(storage, task, outcome)
+    path = join(task.partition_path, task.file_name)
+    if task.base_path is None and not task.partition_marked:
+        create_partition_metadata(
+            storage, task.partition_path, task.requested_time, ending=task.partition_metafile
+        )
+    if not task.announced:
+        announce_base_file(storage, task)
+    try:
+        if content is not None:
+            with storage.open_output(path) as sink:
+                sink.write(content)
+            size_bytes = len(content)
+        else:
+            size_bytes = write_base_file(
+                storage,
+                path,
+                placed_rows(outcome.table, task, schema, task.file_name),
+                avro_json=task.avro_json,
+                bloom=bloom,
+                settings=task.parquet,
+            )
+        logged = None if before is None else _log_changes(storage, task, before, outcome)
+    except ObjectExistsError as error:
+        raise InvariantError(
+            f"two attempts of one task have one write token: {path}", path=path
+        ) from error
+    return (replace(base_file_stat(task, path, outcome, size_bytes), cdc_stats=logged),)
+
+
+def _small_file(
+    storage: Storage, task: FileGroupTask, outcome: MergeOutcome, schema: pa.Schema
+) -> bytes | None:
+    """A first version whole, to be written at once; None of a big one, or when there is none."""
+    if not outcome.changed or not is_small(outcome.table):
+        return None
+    return base_file_bytes(
+        placed_rows(outcome.table, task, schema, task.file_name),
+        avro_json=task.avro_json,
+        bloom=bloom_for(storage, task, outcome),  # of a first version, nothing is read for it
+        settings=task.parquet,
+    )
+
+
+def announce_base_file(storage: Storage, task: FileGroupTask) -> None:
+    """Make the marker of a task's base file. Outside, errors: as ``create_marker``."""
+    io_type = IOType.CREATE if task.base_path is None else IOType.MERGE
+    create_marker(storage, task.requested_time, task.partition_path, task.file_name, io_type)
+
+
+def _log_changes(
+    storage: Storage, task: FileGroupTask, before: pa.Table, outcome: MergeOutcome
+) -> dict[str, int] | None:
+    """Write the change log of a rewrite; its path and size, as the stat has them."""
+    if task.change_log is None:
+        return None
+    # Where a late record fills values in, no commit time tells of it.
+    by_values = task.merge is not None and task.merge.updates_partially
+    return log_merge(
+        storage,
+        task.partition_path,
+        BaseFileName(task.file_id, task.write_token, task.requested_time),
+        before,
+        outcome,
+        mode=task.change_log,
+        avro_json=task.avro_json,
+        by_values=by_values,
+    )
+
+
+def create_partition_metadata(
+    storage: Storage,
+    partition_path: str,
+    requested_time: InstantTime,
+    *,
+    ending: str = "",
+    looks: bool = True,
+) -> None:
+    """
+    Make the file by which Java finds a partition, unless it is there (fmt 4.1).
+
+    Args:
+        storage: The table's.
+        partition_path: The partition.
+        requested_time: Of the instant that makes it.
+        ending: ``.parquet`` for a table with ``hoodie.partition.metafile.use.base.format``,
+            whose properties lie in the footer of a file without rows, as from Java.
+        looks: Whether to look for it first.
+
+    Raises:
+        StorageUnavailableError: No answer; the file may be there or still come.
+
+    Outside: 1 stat, and 1 create when it is new; 1 create where it ``looks`` not, since that
+    costs as much as looking.
+    """
+    path = join(partition_path, PARTITION_METADATA + ending)
+    if looks and storage.stat(path) is not None:
+        return
+    depth = partition_path.count("/") + 1 if partition_path else 0
+    # The date is a comment of Java's properties files; the instant's own keeps this repeatable.
+    moment = datetime.strptime(requested_time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    told = {"commitTime": requested_time, "partitionDepth": str(depth)}
+    if ending:
+        data = empty_file(told)
+    else:
+        comments = ("partition metadata", f"{moment:%a %b %d %H:%M:%S UTC %Y}")
+        data = format_properties(told, comments)
+    try:
+        storage.create(path, data)
+    except ObjectExistsError:  # another task of this or another write made it first
+        return
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; write again: {path}", path=path
+        ) from error
+
+
+def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:
+    empty = _merged_schema(schema).empty_table()
+    if task.deletes is DeleteKind.EXPLICIT:
+        return append_rows(empty, empty)  # nothing there, nothing to delete
+    rows = filled_rows(task, incoming, schema)
+    if task.deletes is DeleteKind.NONE:
+        return append_rows(empty, rows)
+    return merge_base(
+        empty,
+        rows,
+        mode=MergeMode.COMMIT_TIME_ORDERING,
+        deletes=DeleteKind.COLUMN,
+        rules=_rules(task),
+    )
+
+
+def _next_version(
+    storage: Storage, task: FileGroupTask, base_path: str, incoming: pa.Table, schema: pa.Schema
+) -> tuple[pa.Table, MergeOutcome]:
+    """The rows that were there, and the merged ones."""
+    # Partition path and file name are equal in all rows and written anew: not read, not merged.
+    base = read_base_file(storage, base_path, schema=_merged_schema(schema), kept=True)
+    if task.virtual_keys is not None and task.operation not in _APPENDING:
+        keys = task.virtual_keys.of(base)
+        base = base.set_column(
+            base.schema.get_field_index(KEY_COLUMN), base.schema.field(KEY_COLUMN), keys
+        )
+    before = base
+    base, incoming, left = take_out_leaving(base, incoming)
+    if task.deletes is DeleteKind.EXPLICIT:
+        rows = incoming.select([KEY_COLUMN])
+    else:
+        rows = filled_rows(task, incoming, written_schema(task, incoming).arrow)
+    if task.operation in _APPENDING:
+        return before, append_rows(base, rows)
+    outcome = merge_base(
+        base,
+        rows,
+        mode=task.merge_mode,
+        ordering_fields=task.ordering_fields,
+        deletes=task.deletes,
+        rules=_rules(task),
+    )
+    return before, replace(outcome, deleted=outcome.deleted + left)
+
+
+def _rules(task: FileGroupTask) -> MergeRules | None:
+    return None if task.merge is None else MergeRules.of(task.merge, task.avro_json)
+
+
+def written_schema(task: FileGroupTask, incoming: pa.Table) -> TableSchema:
+    """The table's columns, those of a partial update that the rows have."""
+    schema = TableSchema.from_avro(task.avro_json)
+    return schema.only(incoming.schema.names) if task.partial else schema
+
+
+def filled_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
+    """
+    Incoming rows in the shape that is merged: commit time, sequence number, key, own columns.
+
+    Raises:
+        InvalidInputError: A value does not fit the schema.
+    """
+    count = incoming.num_rows
+    prefix = f"{task.requested_time}_{task.task_number}_"
+    numbers = pc.cast(pa.array(np.arange(count)), pa.string())
+    own = normalise(incoming, schema)
+    sequence = pc.binary_join_element_wise(prefix, numbers, "")
+    # A row without a key of its own gets its sequence number, as from Java (fmt 4.3).
+    key = sequence if task.automatic_keys else pc.cast(incoming.column(KEY_COLUMN), pa.string())
+    columns = [_constant(task.requested_time, count), sequence, key, *own.columns]
+    return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
+
+
+def placed_rows(rows: pa.Table, task: FileGroupTask, schema: pa.Schema, file_name: str) -> pa.Table:
+    """The file's rows in full: with the columns that are equal in all of them."""
+    count = rows.num_rows
+    if not task.stores_keys:
+        nothing = [pa.nulls(count, pa.string())] * len(META_COLUMNS)
+        return pa.Table.from_arrays([*nothing, *rows.columns[3:]], schema=with_meta(schema))
+    time, sequence, key, *own = rows.columns
+    constants = [_repeated(task.partition_path, count), _repeated(file_name, count)]
+    fields = [
+        each.with_type(constants[0].type)
+        if each.name in (PARTITION_COLUMN, FILE_NAME_COLUMN)
+        else each
+        for each in with_meta(schema)
+    ]
+    return pa.Table.from_arrays([time, sequence, key, *constants, *own], schema=pa.schema(fields))
+
+
+def _constant(value: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value), count)
+
+
+def _repeated(value: str, count: int) -> pa.Array:
+    # A dictionary of one value: Parquet stores it as such, and plain text is read back.
+    indices = pa.repeat(pa.scalar(0, pa.int8()), count)
+    return pa.DictionaryArray.from_arrays(indices, pa.repeat(pa.scalar(value), 1))
+
+
+def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
+    """
+    The filter over the keys of a task's new base file; None where it shall have none.
+
+    Outside: 1 open_input of the base file before it, if any.
+    """
+    if task.bloom is None or not task.stores_keys:
+        return None
+    rows = outcome.table.num_rows
+    if task.base_path is not None:
+        footer = read_footer(storage, task.base_path, kept=True)
+        if footer.bloom_base64 is not None:
+            try:
+                old = BloomFilter.load(footer.bloom_base64, footer.bloom_kind, task.bloom)
+            except CorruptTableError:
+                pass  # of an old format: made anew below, all keys are at hand
+            else:
+                # One made for fewer keys is made anew: every further row of bits is one
+                # more look for each key that is sought.
+                if old.kind != DYNAMIC or old.entries >= min(rows, task.bloom.entries):
+                    # Keys of deleted records stay in it, which only costs a needless look.
+                    old.add(outcome.new_keys)
+                    return old
+    made = BloomFilter(task.bloom.fitted(rows))
+    made.add(outcome.table.column(KEY_COLUMN))
+    return made
+
+
+def base_file_stat(
+    task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int
+) -> WriteStat:
+    """What a commit tells of a new base file."""
+    previous = None if task.base_path is None else task.base_path.rpartition("/")[2]
+    return WriteStat(
+        file_id=task.file_id,
+        path=path,
+        prev_commit=task.base_requested_time or NO_PREVIOUS_COMMIT,
+        prev_base_file=previous,
+        partition_path=task.partition_path,
+        num_writes=outcome.table.num_rows,
+        num_inserts=outcome.inserted,
+        num_update_writes=outcome.updated,
+        num_deletes=outcome.deleted,
+        total_write_bytes=size_bytes,
+        file_size_in_bytes=size_bytes,
+    )
+
+
+def _merged_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            each
+            for each in with_meta(schema)
+            if each.name not in (PARTITION_COLUMN, FILE_NAME_COLUMN)
+        ]
+    )

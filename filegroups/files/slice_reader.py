@@ -1,0 +1,348 @@
+"""
+The rows of one file slice: its base file, merged with its logs where it has any.
+
+A filter is pushed into the base file only where no log touches it. A row that a log changes
+must be merged before it is judged: its old version may not show, and its new one may pass a
+filter that the old one failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.avro_columns.types import arrow_type, parse_schema
+from filegroups.files.blocks import find_blocks
+from filegroups.files.log_files import LogRead, read_logs
+from filegroups.files.parquet import filter_columns, read_base_file, read_batches
+from filegroups.keys.dropped_partition_columns import FolderColumns
+from filegroups.keys.keys import VirtualKeys
+from filegroups.merge.merging import Changes, MergeOutcome, merge_changes
+from filegroups.merge.rules import MergeRules
+from filegroups.schema.casting import misfit, promote
+from filegroups.schema.internal_schema import Renaming, SchemaHistory
+from filegroups.schema.schema import KEY_COLUMN
+from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import FileGroupId
+from timeline.ports.ports import EventSink
+from timeline.ports.storage import Storage
+
+__all__ = [
+    "SliceRead",
+    "Wholes",
+    "assert_base_fits",
+    "assert_logs_fit",
+    "merge_slice",
+    "merged_slice_rows",
+    "read_slice",
+]
+
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Wholes:
+    """
+    All that lies in the file groups of an incremental read at the end of its range.
+
+    Args:
+        visible: The instants whose log blocks count there.
+        of: The merged slice of a file group; None where a file of it was cleaned. Asked only
+            where logs of the range have partial updates.
+    """
+
+    visible: Container[InstantTime]
+    of: Callable[[FileGroupId], FileSlice | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRead:
+    """
+    What is read of every slice: a plain value, which an executor can send elsewhere.
+
+    Args:
+        file_schema: The table's schema with the meta columns.
+        columns: What comes out, in this order.
+        filter: Rows that come out; None for all.
+        base_filter: Rows of base files that count at all, before anything is merged.
+        rules: How versions of a record merge.
+        keys: How keys are computed in a table without meta columns; else None.
+        finds_keys: Whether the filter asks for computed keys, not for what files show instead.
+        visible: The instants whose log blocks count in the snapshot that is read.
+        wholes: Of an incremental read: what its partial updates need.
+        whole_filter: Rows of whole slices that come out, whenever they were written.
+        history: What columns were called when files were written, in a table with column ids.
+        folders: Columns that files leave out, because the folder's name tells them.
+    """
+
+    file_schema: pa.Schema
+    columns: tuple[str, ...]
+    filter: pc.Expression | None = None
+    base_filter: pc.Expression | None = None
+    rules: MergeRules
+    keys: VirtualKeys | None = None
+    finds_keys: bool = False
+    visible: Container[InstantTime]
+    wholes: Wholes | None = None
+    whole_filter: pc.Expression | None = None
+    history: SchemaHistory | None = None
+    folders: FolderColumns | None = None
+
+    @property
+    def files_suffice(self) -> bool:
+        """Whether a base file alone shows its rows, to any reader of Parquet."""
+        return self.history is None and self.folders is None
+
+    def renaming_for(self, base: BaseFile) -> Renaming | None:
+        """How the schema's columns are called in a base file; None where as now."""
+        return self.history.renaming_for(base.requested_time) if self.history else None
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Schema of what comes out."""
+        return pa.schema([self.file_schema.field(name) for name in self.columns])
+
+
+def read_slice(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> Iterator[pa.RecordBatch]:
+    """
+    Read a slice piece by piece.
+
+    A slice without logs is streamed, one with logs is held in memory (the needed columns).
+
+    Raises:
+        MissingFileError: A file is gone.
+        CorruptTableError: A file is damaged or does not fit the schema.
+        UnsupportedTableError: A log file has blocks that are not read.
+
+    Outside: 1 open_input of the base file, those of ``read_logs``.
+    """
+    if read.keys is not None and read.finds_keys:
+        yield from _by_computed_keys(storage, events, one, read, read.keys)
+        return
+    if read.folders is not None:
+        yield from _with_folders(storage, events, one, read, read.folders)
+        return
+    changed = merged_slice_rows(storage, events, one, read) if one.log_files else None
+    if changed is not None:
+        yield from changed.combine_chunks().to_batches(_BATCH_ROWS)
+    elif one.base_file is not None:
+        yield from read_batches(
+            storage,
+            one.base_file.path,
+            schema=read.file_schema,
+            columns=read.columns,
+            row_filter=_both(read.filter, read.base_filter),
+            renaming=read.renaming_for(one.base_file),
+        )
+
+
+def assert_base_fits(stored: pa.Schema, base: BaseFile, read: SliceRead) -> None:
+    """
+    Refuse a base file whose columns cannot be read in the table's schema.
+
+    Args:
+        stored: What its footer tells.
+        base: The file.
+        read: What a reader wants; all its columns are judged.
+
+    Raises:
+        CorruptTableError, UnsupportedTableError: As ``read_base_file``, but for what single
+            values tell.
+    """
+    renaming = read.renaming_for(base)
+    _assert_fits(stored, renaming, read, ("a base file", base.path, "bad_base_file"))
+
+
+def assert_logs_fit(storage: Storage, one: FileSlice, read: SliceRead) -> None:
+    """
+    Refuse a slice whose logs cannot be read in the table's schema, by their headers alone.
+
+    Raises:
+        MissingFileError: A log file is gone.
+        CorruptTableError, UnsupportedTableError: As ``read_logs``, but for what records tell.
+
+    Outside: 1 open_input for each log file.
+    """
+    base_time = one.base_file.requested_time if one.base_file is not None else None
+    blocks = find_blocks(storage, one.log_files, read.visible, base_time)
+    written = {(block.schema_json, block.instant_time): block for block in blocks if block.has_rows}
+    for (text, instant_time), block in written.items():
+        renaming = read.history.renaming_for(instant_time) if read.history else None
+        stored = pa.schema(list(arrow_type(parse_schema(text, path=block.path))))
+        what = ("a block of a log file", block.path, "bad_log_block")
+        _assert_fits(stored, renaming, read, what)
+
+
+def _assert_fits(
+    stored: pa.Schema, renaming: Renaming | None, read: SliceRead, what: tuple[str, str, str]
+) -> None:
+    left_out = read.folders.left_out if read.folders is not None else ()
+    named, path, kind = what
+    try:
+        rows = stored.empty_table()
+        if renaming is not None:
+            rows = renaming.apply(rows)
+        promote(rows, pa.schema([each for each in read.file_schema if each.name not in left_out]))
+    except InvalidInputError as error:
+        raise misfit(error, named, path, kind=kind) from error
+
+
+def _by_computed_keys(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, keys: VirtualKeys
+) -> Iterator[pa.RecordBatch]:
+    """Files store no keys: those that are computed are judged, and none is shown."""
+    wanted = {*read.columns, *(name.partition(".")[0] for name in keys.fields)}
+    if read.filter is not None:
+        wanted.update(filter_columns(read.filter, read.file_schema))
+    names = tuple(name for name in read.file_schema.names if name in wanted)
+    inner = replace(read, columns=names, filter=None, finds_keys=False)
+    for batch in read_slice(storage, events, one, inner):
+        rows = pa.Table.from_batches([batch])
+        position = rows.schema.get_field_index(KEY_COLUMN)
+        field = rows.schema.field(position)
+        rows = rows.set_column(position, field, keys.of(rows)).filter(read.filter)
+        rows = rows.set_column(position, field, pa.nulls(rows.num_rows, field.type))
+        if rows.num_rows:
+            yield from rows.select(list(read.columns)).combine_chunks().to_batches()
+
+
+def _with_folders(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, folders: FolderColumns
+) -> Iterator[pa.RecordBatch]:
+    """The columns that files have, then those of the folder, then the filter over both."""
+    wanted = {*read.columns}
+    if read.filter is not None:
+        wanted.update(filter_columns(read.filter, read.file_schema))
+    stored = pa.schema([each for each in read.file_schema if each.name not in folders.left_out])
+    names = tuple(name for name in stored.names if name in wanted) or (stored.names[0],)
+    inner = replace(read, file_schema=stored, columns=names, filter=None, folders=None)
+    for batch in read_slice(storage, events, one, inner):
+        rows = folders.fill(pa.Table.from_batches([batch]), one.file_group.partition_path)
+        if read.filter is not None:
+            rows = rows.filter(read.filter)
+        if rows.num_rows:
+            yield from rows.select(list(read.columns)).combine_chunks().to_batches()
+
+
+def merged_slice_rows(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> pa.Table | None:
+    """
+    The merged, filtered and projected rows of a slice; None when no log of it counts.
+
+    Errors and calls outside: as ``read_slice``.
+    """
+    changes = _changes(storage, events, one, read)
+    if changes is None:
+        return None
+    rows = _merged(storage, one, read, changes).table
+    partial = changes.partial_keys
+    del changes  # else a filter would hold the file group a third time
+    if read.keys is not None:
+        position = rows.schema.get_field_index(KEY_COLUMN)
+        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
+        rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), nothing)
+    if read.filter is not None:
+        rows = rows.filter(read.filter)
+    names = list(read.columns)
+    if partial is None or read.wholes is None:
+        return rows.select(names)
+    told = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
+    there = replace(read, visible=read.wholes.visible, base_filter=None, filter=read.whole_filter)
+    whole = merge_slice(storage, events, _whole(one, read.wholes), there)
+    if whole is None:
+        return told.select(names)
+    filled = whole.table.filter(pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial))
+    if read.whole_filter is not None:
+        filled = filled.filter(read.whole_filter)
+    return pa.concat_tables([told.select(names), filled.select(names)])
+
+
+def _whole(one: FileSlice, wholes: Wholes) -> FileSlice:
+    """
+    All of a file group at the end of a range that has partial updates.
+
+    What the range does not tell of their records lies in older files. A late change fills columns
+    of a newer row, whose commit time may lie before the range.
+
+    Raises:
+        InstantNotFoundError: An older file was cleaned.
+    """
+    found = wholes.of(one.file_group)
+    if found is not None:
+        return found
+    raise InstantNotFoundError(
+        "the range has partial updates of records whose other columns cannot be told any more, "
+        f"because cleaning removed a file; begin the range later: {one.file_group}",
+        kind="changes_cleaned",
+        path=one.log_files[0].path,
+    )
+
+
+def merge_slice(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> MergeOutcome | None:
+    """
+    The merged rows of a slice with what became of them; None when no log of it counts.
+
+    They have the wanted columns and what merging looked at, unfiltered; keys that are not
+    stored are there as computed. Errors and calls outside: as ``read_slice``.
+    """
+    changes = _changes(storage, events, one, read)
+    return None if changes is None else _merged(storage, one, read, changes)
+
+
+def _changes(
+    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
+) -> Changes | None:
+    logs = LogRead(
+        schema=_merge_schema(read),
+        rules=read.rules,
+        visible=read.visible,
+        keys=read.keys,
+        history=read.history,
+        base_time=one.base_file.requested_time if one.base_file is not None else None,
+    )
+    return read_logs(storage, events, one.log_files, logs)
+
+
+def _merged(storage: Storage, one: FileSlice, read: SliceRead, changes: Changes) -> MergeOutcome:
+    schema = _merge_schema(read)
+    base = schema.empty_table()
+    if one.base_file is not None:
+        path = one.base_file.path
+        base = read_base_file(
+            storage,
+            path,
+            schema=read.file_schema,
+            columns=schema.names,
+            row_filter=read.base_filter,
+            renaming=read.renaming_for(one.base_file),
+        )
+        if read.keys is not None:
+            position = base.schema.get_field_index(KEY_COLUMN)
+            base = base.set_column(position, schema.field(KEY_COLUMN), read.keys.of(base))
+    return merge_changes(base, changes, read.rules)
+
+
+def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expression | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _merge_schema(read: SliceRead) -> pa.Schema:
+    """The wanted columns, those of the filter, and those that merging looks at."""
+    names = {KEY_COLUMN, *read.columns, *read.rules.columns_for(read.file_schema)}
+    if read.keys is not None:
+        names.update(name.partition(".")[0] for name in read.keys.fields)
+    if read.filter is not None:
+        names.update(filter_columns(read.filter, read.file_schema))
+    return pa.schema([each for each in read.file_schema if each.name in names])

@@ -1,0 +1,474 @@
+"""Prepared rows as text, from a writer to the committer that writes them (GRP-8)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Annotated, ClassVar, Final, Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from filegroups.keys.bucketing import RemainderShares, RingShares
+from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.keys import VirtualKeys
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
+from filegroups.writing.commit_result import Receipt, WritePlan
+from timeline.context import TableContext
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import FileGroupId
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "OFFER_BYTES_MAX",
+    "AssignRows",
+    "Assigned",
+    "Candidate",
+    "Channel",
+    "Failed",
+    "GiveRows",
+    "GivenRows",
+    "GoAlone",
+    "IsUnknown",
+    "MadeAhead",
+    "MakeAhead",
+    "Message",
+    "Offer",
+    "OwnPart",
+    "PeerLostError",
+    "PeerSilentError",
+    "RewriteTasks",
+    "Rewritten",
+    "SpreadRows",
+    "TagKeys",
+    "Tagged",
+    "WasPublished",
+    "WasSpread",
+    "are_rows_of",
+    "decode_message",
+    "decoded_rows",
+    "encode_message",
+    "encoded_rows",
+    "offer_texts",
+    "plan_texts",
+]
+
+
+def are_rows_of(rows: pa.Table, schema: TableSchema) -> bool:
+    """Whether prepared rows are whole, and have keys: what ``decoded_rows`` takes of any."""
+    keys, wanted = (KEY_COLUMN, PARTITION_COLUMN), _columns(schema)
+    return [(field.name, field.type) for field in rows.schema] == wanted and not any(
+        rows.column(name).null_count for name in keys
+    )
+
+
+def _columns(schema: TableSchema) -> list[tuple[str, pa.DataType]]:
+    columns = [(field.name, field.type) for field in schema.arrow]
+    return [*columns, (KEY_COLUMN, pa.string()), (PARTITION_COLUMN, pa.string())]
+
+
+def encoded_rows(rows: pa.Table) -> str:
+    """Rows as Arrow IPC in base 64."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return base64.b64encode(sink.getvalue()).decode("ascii")
+
+
+def decoded_rows(
+    text: str, schema: TableSchema, partition_paths: Collection[str], *, bytes_max: int
+) -> pa.Table:
+    """
+    Read back what ``encoded_rows`` wrote, by another process.
+
+    Args:
+        text: What came.
+        schema: What the rows were prepared for.
+        partition_paths: Those the rows may belong to.
+        bytes_max: What they may take in memory.
+
+    Raises:
+        ValueError: These are no rows, or not such ones.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text, validate=True))) as stream:
+            rows = stream.read_all()
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, binascii.Error, ValueError) as error:
+        raise ValueError(f"these are no rows: {error}") from None
+    if [(field.name, field.type) for field in rows.schema] != _columns(schema):
+        raise ValueError(f"rows of other columns: {', '.join(rows.schema.names)[:300]!a}")
+    if rows.nbytes > bytes_max:
+        raise ValueError(f"more rows than were offered: {rows.nbytes} bytes")
+    keys, paths = rows.column(KEY_COLUMN), rows.column(PARTITION_COLUMN)
+    if keys.null_count or paths.null_count:
+        raise ValueError("rows without a key or a partition path")
+    if not set(pc.unique(paths).to_pylist()) <= set(partition_paths):
+        raise ValueError("rows of partitions that were not offered")
+    return rows
+
+
+# ------- What a committer and a writer of another process tell each other about one write, as JSON
+#
+# The writer offers a write; the committer asks it to find keys, to route rows and to write
+# files, and tells it in the end what became of it. Nothing here can name code: each message is
+# one of these values, checked field by field, or it is refused (SEC3). Rows travel only where
+# they are few, or those of several writers are written as one (GRP-8).
+
+MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Of who has not been asked anything yet: so much a committer keeps for each connection.
+OFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_STRICT: Final = ConfigDict(extra="forbid", strict=True)
+
+
+class PeerLostError(Exception):
+    """The other side is gone, silent for too long, or told something that is no message."""
+
+
+class PeerSilentError(PeerLostError):
+    """It did not answer in time; what it does, and whether it still lives, nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A writer has a write whose rows are prepared."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["offer"] = "offer"
+    release: str  # of the writer; tasks of another one may mean something else
+    table_id: str
+    operation: str
+    partial: bool
+    batch_id: str | None
+    plan: Mapping[str, str]  # ``offer_texts``: the committer must ask for the same
+    avro_json: str  # the schema to write with
+    schema_before: str
+    columns: str  # the schema of the incoming rows, Arrow IPC in base 64
+    partition_paths: tuple[str, ...]
+    rows_bytes: int | None = None  # what its prepared rows take in memory, if it can give them
+    rows: str | None = None  # where they are few, they themselves: Arrow IPC in base 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A base file that may hold keys."""
+
+    file_id: str
+    path: str
+    virtual_keys: VirtualKeys | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagKeys:
+    """Find out which rows' keys live in which of these files, by partition path."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["tag"] = "tag"
+    candidates: Mapping[str, tuple[Candidate, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tagged:
+    """How many rows have new keys, by partition path, and known ones, by file group."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["tagged"] = "tagged"
+    inserts: Mapping[str, int]
+    updates: tuple[tuple[FileGroupId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRows:
+    """Count rows by partition path and bucket of a bucket index."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["spread"] = "spread"
+    remainder: RemainderShares | None = None
+    ring: RingShares | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasSpread:
+    """Partition path, bucket, rows."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["was_spread"] = "was_spread"
+    rows: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignRows:
+    """New records go to these buckets; each with its file id."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["assign"] = "assign"
+    buckets: tuple[tuple[Bucket, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """They do."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["assigned"] = "assigned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeAhead:
+    """Make the small files of these tasks in memory, and write nothing yet."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["make_ahead"] = "make_ahead"
+    tasks: tuple[str, ...]  # as ``FileGroupTask.to_json``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeAhead:
+    """They are made, those that can be."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["made_ahead"] = "made_ahead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteTasks:
+    """Write these file groups, for the instant of this requested time."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["rewrite"] = "rewrite"
+    requested_time: InstantTime
+    tasks: tuple[str, ...]  # as ``FileGroupTask.to_json``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """The files are written: stats of each task, and all paths that were tried."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["rewritten"] = "rewritten"
+    stats: tuple[tuple[WriteStat, ...], ...]
+    attempted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveRows:
+    """Hand over the prepared rows, to be written in this instant by the committer."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["give"] = "give"
+    requested_time: InstantTime
+    name: str  # under which the commit tells of this write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRows:
+    """All of them; the writer knows from here on in which instant they may be."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["given"] = "given"
+    rows: str | None  # Arrow IPC in base 64; None where the offer had them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPart:
+    """What one write did in an instant of several."""
+
+    rows_inserted: int
+    rows_updated: int
+    rows_deleted: int
+    files_written: int
+    bytes_written: int
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> OwnPart:
+        """What a receipt tells of it."""
+        return cls(**{each.name: getattr(receipt, each.name) for each in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The writer could not do what it was asked; these paths were tried."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["failed"] = "failed"
+    why: str
+    attempted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WasPublished:
+    """The write is published, in an instant with ``group - 1`` others."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["published"] = "published"
+    requested_time: InstantTime
+    completion_time: InstantTime
+    group: int
+    lost_slots: int
+    own: OwnPart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoAlone:
+    """Nothing of the write is published or left: as its own instant it is told why."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["alone"] = "alone"
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsUnknown:
+    """The committer does not know what became of the group: the writer looks for itself."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    kind: Literal["unknown"] = "unknown"
+
+
+Message = (
+    Offer
+    | TagKeys
+    | Tagged
+    | SpreadRows
+    | WasSpread
+    | AssignRows
+    | Assigned
+    | MakeAhead
+    | MadeAhead
+    | RewriteTasks
+    | Rewritten
+    | GiveRows
+    | GivenRows
+    | Failed
+    | WasPublished
+    | GoAlone
+    | IsUnknown
+)
+
+_MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(
+    Annotated[Message, Field(discriminator="kind")]
+)
+
+
+class Channel(Protocol):
+    """One connection between a committer and a writer; one side speaks at a time."""
+
+    def send(self, message: Message) -> None:
+        """
+        Hand over one message.
+
+        Raises:
+            PeerLostError: It cannot be.
+        """
+
+    def receive(self, wait_ms: int) -> Message:
+        """
+        Wait for the next message.
+
+        Raises:
+            PeerLostError: None came within that time, or none will.
+        """
+
+    def close(self) -> None:
+        """Give the connection up; the other side learns of it. Twice is no error."""
+
+
+def encode_message(message: Message) -> bytes:
+    """One message as JSON."""
+    return _MESSAGES.dump_json(message)
+
+
+def decode_message(data: bytes) -> Message:
+    """
+    Read back what ``encode_message`` wrote.
+
+    Raises:
+        PeerLostError: These bytes are no message: another kind, a field too many or too few, or
+            a value of another type.
+    """
+    try:
+        return _MESSAGES.validate_json(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise PeerLostError(f"no message: {first['loc']} {first['msg']}") from None
+
+
+def plan_texts(plan: WritePlan) -> dict[str, str]:
+    """
+    What a write asks for, field by field, but for its batch: equal texts, equal plans.
+
+    Two processes compare them instead of trusting a plan that came over a wire.
+    """
+    found = {"plan": type(plan).__name__}
+    for each in fields(plan):
+        if each.name == "batch_id":
+            continue
+        part = getattr(plan, each.name)
+        try:
+            found.update(_texts_of(each.name, part))
+        except TypeError:  # a mapping is in it, which nobody can look up by
+            _gather(each.name, part, found)
+    return found
+
+
+def offer_texts(context: TableContext, plan: WritePlan) -> dict[str, str]:
+    """
+    All that a committer must do as the writer would: ``plan_texts``, where and how it is judged.
+
+    A copy of a table has its identity, so the place of the table counts, too (GRP-4).
+    """
+    limits = context.limits
+    return {
+        **plan_texts(plan),
+        "table": context.world.storage.base_uri,
+        "judged.strategy": limits.strategy.name,
+        "judged.clustering_updates": repr(limits.clustering_updates),
+        "judged.cancels_met_plans": repr(limits.cancels_met_plans),
+    }
+
+
+@lru_cache(maxsize=64, typed=True)
+def _texts_of(name: str, part: Hashable) -> Mapping[str, str]:
+    """Those of one field: the plans of a table's writes differ in few of them, if at all."""
+    found: dict[str, str] = {}
+    _gather(name, part, found)
+    return found
+
+
+def _gather(name: str, value: object, found: dict[str, str]) -> None:
+    if is_dataclass(value) and not isinstance(value, type):
+        found[name] = type(value).__name__
+        for each in fields(value):
+            _gather(f"{name}.{each.name}", getattr(value, each.name), found)
+    elif isinstance(value, Mapping):
+        found[name] = repr(sorted((str(key), repr(each)) for key, each in value.items()))
+    elif isinstance(value, frozenset):
+        found[name] = repr(sorted(map(repr, value)))
+    elif isinstance(value, Enum):
+        found[name] = f"{type(value).__name__}.{value.name}"
+    else:
+        found[name] = repr(value)

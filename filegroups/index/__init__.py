@@ -1,0 +1,45 @@
+"""
+Indexes: where does each record key live now.
+
+The look-up indexes (``lookup``) read key columns of base files, all of them (SIMPLE) or
+those that footers do not rule out (BLOOM), in the row's partition or in the whole table.
+The bucket index (``buckets``) reads nothing: the key's hash says the file group. Where
+Java keeps a record index in the metadata table it can be read (``record_index``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from filegroups.files.slice_reader import SliceRead
+from filegroups.keys.keys import VirtualKeys
+from timeline.model.file_names import FileSlice
+
+__all__ = ["IndexedFile", "LookupRules", "MergedSlice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedSlice:
+    """A slice whose logs count, and how its keys and their order are read."""
+
+    slice: FileSlice
+    read: SliceRead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedFile:
+    """The newest base file of a file group that may hold keys, or its whole slice."""
+
+    file_id: str
+    path: str  # "" where there are log files only
+    virtual_keys: VirtualKeys | None = None  # how to compute keys that the file does not store
+    merged: MergedSlice | None = None  # instead of the base file alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRules:
+    """How keys are looked up; every way finds the same file groups."""
+
+    filters: bool = False  # ask key ranges and bloom filters of footers first (BLOOM)
+    whole_table: bool = False  # a key is unique in the table, not in its partition (GLOBAL_*)
+    moves: bool = True  # a row found in another partition moves; False updates it there

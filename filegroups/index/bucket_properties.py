@@ -1,0 +1,276 @@
+"""
+What a bucket index's writers must agree on, kept in the table's properties (fmt 1.1).
+
+Hudi stores none of it: a writer with another number of buckets would put keys it updates
+into other file groups, unseen. So a table that we make, or write into for the first time,
+keeps it under keys of our own; before that, what is there already is held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from filegroups.files.parquet import read_keys
+from filegroups.index.buckets import FOLDER, Buckets, find_buckets
+from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
+from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.read import view_of
+from filegroups.settings.index_options import INDEX_OPTIONS, KEPT_KEYS
+from timeline.codecs.commit_body import decode_legacy_commit
+from timeline.codecs.instant_avro import decode_commit
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, MissingFileError, SettingError
+from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata
+from timeline.model.file_names import FileSlice, LogFile, pending_file_names
+from timeline.model.instant import Instant
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.slot import SlotOwner
+from timeline.model.table_config import TableConfig
+from timeline.model.write_set import FileGroupId
+from timeline.ports.storage import ObjectMissingError
+from timeline.properties.properties_file import (
+    keep_rows_elsewhere,
+    load_config,
+    rows_elsewhere_noted,
+    update_properties,
+)
+from timeline.snapshot import Snapshot
+
+__all__ = [
+    "adopt_buckets",
+    "adopt_rows_elsewhere",
+    "hold_inserted",
+    "keeps_buckets",
+    "kept_properties",
+    "refuse_other_buckets",
+    "rules_kept_in",
+]
+
+_SAMPLED_FILES = 3
+
+
+def kept_properties(rules: BucketRules) -> dict[str, str]:
+    """What goes into the table's properties."""
+    texts = {
+        "index_type": "BUCKET",
+        "bucket_engine": rules.engine.value,
+        "bucket_count": str(rules.buckets),
+        "bucket_hash_fields": ",".join(rules.hash_fields),
+    }
+    return {KEPT_KEYS[field]: text for field, text in texts.items()}
+
+
+def keeps_buckets(config: TableConfig) -> bool:
+    """Whether a table says itself how its buckets were made."""
+    return config.raw.get(KEPT_KEYS["index_type"]) == "BUCKET"
+
+
+def rules_kept_in(config: TableConfig) -> BucketRules | None:
+    """How a table says that its buckets are made; None when it says nothing, or nothing right."""
+    told = {field: config.raw.get(key, "") for field, key in KEPT_KEYS.items()}
+    fields = tuple(name for name in told["bucket_hash_fields"].split(",") if name)
+    count = told["bucket_count"]
+    if not (
+        keeps_buckets(config) and fields and count.isascii() and count.isdigit() and int(count)
+    ):
+        return None
+    if told["bucket_engine"] not in BucketEngine.__members__:
+        return None
+    return BucketRules(
+        engine=BucketEngine[told["bucket_engine"]], buckets=int(count), hash_fields=fields
+    )
+
+
+def refuse_other_buckets(context: TableContext, rules: BucketRules) -> None:
+    """
+    Hold some rules against a table that does not say how its buckets were made.
+
+    Its file groups must be buckets by these rules, and keys sampled from its files must lie
+    where the rules put them.
+
+    Raises:
+        SettingError: The table was made with other settings.
+        CorruptTableError: Two file groups claim one bucket.
+
+    Outside: 1 list a partition, at most 3 open_input.
+    """
+    world = context.world
+    snapshot = context.snapshot()
+    slices = {one.file_group: one for one in view_of(context, snapshot).latest_slices()}
+    paths = {group.partition_path for group in slices}
+    buckets = find_buckets(world.storage, snapshot, rules, paths, slices)
+    with_files = [one for one in slices.values() if one.base_file is not None]
+    for one in with_files[:_SAMPLED_FILES]:
+        _refuse_misplaced(context, rules, buckets, one)
+
+
+def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
+    """
+    Take over a table that does not say how its buckets were made, another engine's above all.
+
+    The rules go into the properties, under the lock, and bind every writer from then on. So who
+    asks is in the registry: a writer by other rules that is there has refused it (REG-1).
+
+    Raises:
+        SettingError, CorruptTableError: As ``refuse_other_buckets``; nothing was changed.
+        LockTimeoutError: Somebody else holds the lock.
+
+    Outside: as ``refuse_other_buckets``, then the steps of fmt 1.3.
+    """
+    refuse_other_buckets(context, rules)
+    world = context.world
+    with world.lock.acquire("keep how buckets are made"):
+        now = instant_time(WallMs(world.clock.now_ms()))
+        update_properties(world.storage, kept_properties(rules), now=now)
+
+
+def adopt_rows_elsewhere(context: TableContext) -> None:
+    """
+    Note in the table that rows may lie in partitions other than that of their partition columns.
+
+    Readers then choose no partitions by a filter on these columns. Call it before the first such
+    write.
+
+    Raises:
+        LockTimeoutError: Another process holds the lock.
+
+    Outside: 1 get; if the table does not say so yet, the lock and the steps of fmt 1.3.
+    """
+    world = context.world
+    if rows_elsewhere_noted(load_config(world.storage)):
+        return
+    with world.lock.acquire("note that rows lie in other partitions"):
+        keep_rows_elsewhere(world.storage, now=instant_time(WallMs(world.clock.now_ms())))
+
+
+def _refuse_misplaced(
+    context: TableContext, rules: BucketRules, buckets: Buckets, one: FileSlice
+) -> None:
+    if one.base_file is None:
+        return
+    wrong = buckets.misplaced(one.file_group, read_keys(context.world.storage, one.base_file.path))
+    if not wrong:
+        return
+    option = INDEX_OPTIONS["bucket_count"]
+    told = f"{rules.buckets} buckets of {','.join(rules.hash_fields)}"
+    if rules.engine is BucketEngine.CONSISTENT_HASHING:
+        told = f"ranges of {','.join(rules.hash_fields)}"
+    raise SettingError(
+        f"{wrong} keys of a file group belong elsewhere by {told}; every writer must give "
+        f"{option.key} and hoodie.bucket.index.hash.field as the table was made: "
+        f"{one.base_file.path}",
+        kind="bucket_count",
+        key=option.key,
+        value=str(rules.buckets),
+        layer="",
+        suggestion="the values of the other writers",
+    )
+
+
+# ---- Slices whose logs hold keys that no base file has, because a writer inserted them into a log
+#
+# Java Hudi does so where its index knows what lies in logs: INMEMORY, HBASE, Flink's state, buckets.
+# Its own SIMPLE and BLOOM look into base files only and write such a key a second time; here the
+# write stats of the logs tell which slices must be read whole. Stats count a new key as an update
+# where the writer chose the file group itself: with buckets, and in Flink, which fills small file
+# groups so. Flink's inflight files name no file groups, and buckets show in file ids or in metadata
+# of their own; all other writers name in the inflight file the file groups that they update.
+
+_BUCKETS_MAX = 100_000  # file ids that are random begin with such a number once in 40,000
+
+
+def hold_inserted(
+    context: TableContext, view: FileSystemView, slices: Iterable[FileSlice]
+) -> Iterator[FileSlice]:
+    """
+    The slices with a base file and logs that may hold a key which the base file never had.
+
+    A log counts when its write stat says inserts, or says nothing: its instant is archived or its
+    metadata damaged, the log is named as in version 6, or its writer's counts cannot be trusted.
+
+    Args:
+        context: The table.
+        view: Of the write's snapshot, which tells what instants are on the timeline.
+        slices: Those that a write looks into.
+
+    Outside: 1 get an instant whose metadata is not known yet; where another engine wrote, 1 list
+    and 1 get an instant of its that updated.
+    """
+    logged = [one for one in slices if one.base_file is not None and one.log_files]
+    told = _Told(context, view.snapshot, logged)
+    return (one for one in logged if told.inserts(one))
+
+
+class _Told:
+    """What the instants of logs told, each asked once."""
+
+    def __init__(
+        self, context: TableContext, snapshot: Snapshot, slices: Iterable[FileSlice]
+    ) -> None:
+        self._context = context
+        self._snapshot = snapshot
+        times = {log.instant_time for one in slices if not _is_bucket(one) for log in one.log_files}
+        found = [snapshot.active.find(time) for time in sorted(times)]
+        instants = [one for one in found if one is not None and one.completed]
+        read = context.world.each(self._read, instants)
+        self._written = {
+            one.requested_time: (one, metadata)
+            for one, metadata in zip(instants, read, strict=True)
+        }
+        self._planned: dict[str, frozenset[FileGroupId]] = {}
+
+    def inserts(self, one: FileSlice) -> bool:
+        """Whether a log of a slice may have inserted a key."""
+        if _is_bucket(one):
+            return True
+        # What a log compaction wrote lies in the logs it read, too, as long as they are there.
+        said = [self._inserted(log) for log in one.log_files]
+        return any(said) or all(each is None for each in said)
+
+    def _inserted(self, log: LogFile) -> bool | None:
+        """Whether a log may hold inserts; None of one that a log compaction wrote."""
+        instant, metadata = self._written.get(log.instant_time, (None, None))
+        if instant is None or metadata is None:
+            return True
+        if metadata.operation_type == LOG_COMPACT:
+            return None
+        stats = metadata.partition_to_write_stats.get(log.file_group.partition_path, ())
+        mine = [one for one in stats if (one.path or "").rpartition("/")[2] == log.name]
+        if not mine or any(one.num_inserts for one in mine):
+            return True
+        if not any(one.num_writes or one.num_update_writes for one in mine):
+            return False  # deletes alone
+        if SlotOwner.told_in(metadata.extra_metadata) is not None:
+            return keeps_buckets(self._context.config)
+        return self._rings or log.file_group not in self._updates(instant)
+
+    def _read(self, instant: Instant) -> CommitMetadata | None:
+        try:
+            return self._snapshot.commits.read(instant)
+        except (CorruptTableError, MissingFileError):
+            return None
+
+    def _updates(self, instant: Instant) -> frozenset[FileGroupId]:
+        """The file groups that a write said to update before it wrote."""
+        time = instant.requested_time
+        if time not in self._planned:
+            path = self._context.instant_path(pending_file_names(instant.action, time)[0])
+            decode = decode_legacy_commit if instant.legacy else decode_commit
+            try:
+                data = self._context.world.storage.read(path)
+                groups = decode(data, path=path).file_groups()
+                self._planned[time] = frozenset(FileGroupId(*each) for each in groups)
+            except (ObjectMissingError, CorruptTableError):
+                self._planned[time] = frozenset()
+        return self._planned[time]
+
+    @cached_property
+    def _rings(self) -> bool:
+        """Whether the table has buckets of consistent hashing, which no file id shows."""
+        return bool(self._context.world.storage.list(FOLDER))
+
+
+def _is_bucket(one: FileSlice) -> bool:
+    number = bucket_of(one.file_group.file_id)
+    return number is not None and number < _BUCKETS_MAX

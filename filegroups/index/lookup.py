@@ -1,0 +1,367 @@
+"""
+What a file group holds now: its record keys, and the order of its rows.
+
+A base file tells by itself, unless logs lie on it whose keys count; then the slice is
+merged as readers do, of the columns that are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.bloom import BloomFilter
+from filegroups.files.parquet import (
+    Footer,
+    read_base_file,
+    read_keys,
+    read_keys_between,
+    read_keys_if,
+    read_virtual_keys,
+)
+from filegroups.files.slice_reader import read_slice
+from filegroups.index import IndexedFile, LookupRules, MergedSlice
+from filegroups.keys.insert_buckets import codes_of, rows_by_number
+from filegroups.keys.keys import key_range
+from filegroups.merge.ordering import not_below, ordering_column
+from filegroups.reading.file_system_view import FileSystemView
+from filegroups.schema.columns import distinct_codes, one_array
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError
+from timeline.model.file_names import FileSlice
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import FileGroupId
+from timeline.ports.ports import Executor
+from timeline.ports.storage import Storage
+from timeline.system import NullEvents
+from timeline.truncation import read_boundary
+
+__all__ = [
+    "Whereabouts",
+    "find_everywhere",
+    "held_keys",
+    "held_rows",
+    "may_bring_back",
+    "may_hold_any",
+    "tag",
+]
+
+
+def held_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
+    """
+    The record keys of a file group.
+
+    Raises:
+        MissingFileError: A file is gone.
+        CorruptTableError: A file is damaged or has no record keys.
+
+    Outside: 1 open_input, those of ``read_slice`` where logs count.
+    """
+    if file.merged is not None:
+        return held_rows(storage, file, pa.schema([])).column(0)
+    if file.virtual_keys is not None:
+        return read_virtual_keys(storage, file.path, file.virtual_keys)
+    return read_keys(storage, file.path)
+
+
+def held_rows(
+    storage: Storage, file: IndexedFile, schema: pa.Schema, ordering: Sequence[str] = ()
+) -> pa.Table:
+    """
+    The record keys of a file group and its rows' ordering values.
+
+    Args:
+        storage: Where the table lies.
+        file: The file group.
+        schema: Has the columns of the ordering fields, as they are wanted.
+        ordering: The fields; a dotted name is a field inside a struct.
+
+    Errors as ``held_keys``. Outside: 2 open_input, those of ``read_slice`` where logs count.
+    """
+    heads = dict.fromkeys(name.partition(".")[0] for name in ordering)
+    wanted = pa.schema([schema.field(name) for name in heads])
+    if file.merged is not None:
+        rows = _merged(storage, file.merged)
+        read = file.merged.read
+        keys = (
+            rows.column(KEY_COLUMN) if read.keys is None else pa.chunked_array([read.keys.of(rows)])
+        )
+        rows = rows.select(wanted.names).cast(wanted)
+    else:
+        keys = held_keys(storage, file)
+        if not ordering:
+            return pa.table([keys], names=[KEY_COLUMN])
+        rows = read_base_file(storage, file.path, schema=wanted)
+    values = [ordering_column(rows, name) for name in ordering]
+    return pa.table([keys, *values], names=[KEY_COLUMN, *ordering])
+
+
+def _merged(storage: Storage, merged: MergedSlice) -> pa.Table:
+    # Corrupt blocks hold nothing that was published; readers of the table are told of them.
+    batches = read_slice(storage, NullEvents(), merged.slice, merged.read)
+    return pa.Table.from_batches(list(batches), schema=merged.read.output_schema)
+
+
+# --------------------------------- The look-up indexes: find keys in the key columns of base files
+#
+# Nothing is stored, so nothing can go stale: they are right with every other writer of the
+# table, Java's included. SIMPLE skips files whose range of keys cannot meet the batch's and
+# reads the key column of every other; BLOOM asks each footer key by key first, its range
+# and its bloom filter, and reads only files that may hold one. One file at a time on each
+# worker.
+
+_SURROGATES = 0xEE  # from this byte on, UTF-8 and Java's UTF-16 may order keys differently
+
+
+def tag(
+    storage: Storage,
+    executor: Executor,
+    base_files: Mapping[str, Sequence[IndexedFile]],
+    keys: pa.Array | pa.ChunkedArray,
+    partition_paths: pa.Array | pa.ChunkedArray,
+    *,
+    filters: bool = False,
+) -> pa.Array:
+    """
+    Tell each row's file group, null for a new record.
+
+    A key that lies in several file groups (plain inserts may do that) is given to the first
+    candidate.
+
+    Args:
+        storage: Where the table lies.
+        executor: Looks into several files side by side.
+        base_files: Candidates by partition path, the preferred ones first.
+        keys: Record keys of the rows; may repeat.
+        partition_paths: Where each row belongs; a key is looked for there only.
+        filters: Ask ranges and bloom filters of footers before keys are read.
+
+    Shapes: keys (n,), partition_paths (n,) -> file ids (n,), null = a new record.
+
+    Raises:
+        MissingFileError: A candidate was cleaned meanwhile; plan anew.
+        CorruptTableError: A candidate is damaged.
+
+    Outside: at most 1 open_input a candidate file; the files of a slice whose logs count.
+    """
+    file_ids: list[str] = []
+    lookups: list[_Lookup] = []
+    rows_of: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.int64]]] = []
+    path_codes, paths = codes_of(partition_paths)
+    for code, rows in rows_by_number(path_codes).items():
+        files = base_files.get(paths[code], ())
+        if not files:
+            continue
+        mine = keys if len(rows) == len(keys) else keys.take(pa.array(rows))
+        codes, distinct = distinct_codes(mine)
+        limits = key_range(distinct)
+        if limits is None:
+            continue
+        for each in files:
+            lookups.append(_Lookup(each, distinct, limits, len(rows_of), len(file_ids)))
+            file_ids.append(each.file_id)
+        rows_of.append((rows, codes))
+    found = np.full(len(keys), -1, np.int64)
+    look = partial(_look_by_filter if filters else _look, storage)
+    for lookup, hits in zip(lookups, executor.map(look, lookups), strict=True):
+        rows, codes = rows_of[lookup.group]
+        inside = np.zeros(len(lookup.keys), np.bool_)
+        inside[hits] = True
+        here = rows[inside[codes]]
+        here = here[found[here] < 0]
+        found[here] = lookup.number
+    indices = pa.array(found, mask=found < 0)
+    return pa.array(file_ids, pa.string()).take(indices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    file: IndexedFile
+    keys: pa.Array  # distinct keys of one partition's rows
+    limits: tuple[str, str]
+    group: int
+    number: int
+
+
+def _look(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
+    """Positions in ``lookup.keys`` of the keys that the file holds."""
+    file = lookup.file
+    if file.virtual_keys is not None or file.merged is not None:
+        return _positions(held_keys(storage, file), lookup.keys)
+    held = read_keys_between(storage, file.path, *lookup.limits)
+    return _positions(held, lookup.keys)
+
+
+def _look_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
+    """The same; the file's keys are read only when its footer rules not all of them out."""
+    if lookup.file.virtual_keys is not None or lookup.file.merged is not None:
+        return _look(storage, lookup)
+    held = read_keys_if(storage, lookup.file.path, partial(may_hold_any, lookup.keys))
+    return _positions(held, lookup.keys)
+
+
+def _positions(held: pa.ChunkedArray | None, keys: pa.Array) -> npt.NDArray[np.intp]:
+    if held is None:
+        return np.zeros(0, np.intp)
+    positions = pc.drop_null(pc.index_in(held, value_set=keys))
+    return np.asarray(positions).astype(np.intp)
+
+
+def may_hold_any(keys: pa.Array, footer: Footer) -> bool:
+    """Whether a base file may hold one of some keys; False is certain. Shapes: keys (n,)."""
+    inside = _within(keys, footer)
+    if footer.bloom_base64 is None or len(inside) == 0:
+        return len(inside) > 0
+    try:
+        held = BloomFilter.load(footer.bloom_base64, footer.bloom_kind)
+    except CorruptTableError:
+        return True  # of an old format: the keys themselves tell
+    return bool(held.may_contain(inside).any())
+
+
+def _within(keys: pa.Array, footer: Footer) -> pa.Array:
+    """The keys that lie in the file's range; all of them where byte order is not Java's."""
+    limits = (footer.key_min, footer.key_max)
+    if footer.rows == 0:
+        return keys.slice(0, 0)
+    if limits[0] is None or limits[1] is None:
+        return keys
+    data = keys.buffers()[2]
+    texts = (data or b"", *(limit.encode() for limit in limits if limit is not None))
+    if any(np.frombuffer(text, np.uint8).max(initial=0) >= _SURROGATES for text in texts):
+        return keys
+    inside = pc.and_(pc.greater_equal(keys, limits[0]), pc.less_equal(keys, limits[1]))
+    return keys.filter(inside)
+
+
+# ---------- The global look-up: a key is unique in the whole table, so it is looked for everywhere
+#
+# A row whose key lives in another partition either moves (it is inserted where it belongs
+# and leaves where it was) or is updated where it lies. What does not replace the old row
+# must not move it: a late row in event-time order, and a delete, go to the old row's file
+# group, where merging decides as always.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Where each row goes, and which ones leave another place for it."""
+
+    partition_paths: pa.Array  # of each row's file group
+    file_ids: pa.Array  # null for a row that is new there
+    leaving: Mapping[FileGroupId, npt.NDArray[np.intp]]  # positions of rows that leave it
+
+
+def find_everywhere(
+    storage: Storage,
+    executor: Executor,
+    base_files: Mapping[str, Sequence[IndexedFile]],
+    rows: pa.Table,
+    rules: LookupRules,
+    *,
+    ordering_fields: Sequence[str] = (),
+    deletes: npt.NDArray[np.bool_] | None = None,
+) -> Whereabouts:
+    """
+    Find each row's file group in the whole table.
+
+    Args:
+        storage: Where the table lies.
+        executor: Looks into several files side by side.
+        base_files: The newest base file of every file group, by partition path.
+        rows: With record key, partition path and the ordering fields; keys are unique.
+        rules: How to look, and whether rows move.
+        ordering_fields: Compared left to right where they decide; empty in commit-time order.
+        deletes: Rows that delete; they never move.
+
+    Shapes: rows (n), deletes (n,) -> (n,) each.
+
+    Raises:
+        MissingFileError: A candidate was cleaned meanwhile; plan anew.
+        CorruptTableError: A candidate is damaged.
+
+    Outside: at most 1 open_input a file, 1 more where moving rows lie and order decides.
+    """
+    files = [(path, each) for path, some in base_files.items() for each in some]
+    keys, own_paths = (
+        rows.column(KEY_COLUMN),
+        one_array(pc.cast(rows.column(PARTITION_COLUMN), pa.string())),
+    )
+    everything = [replace(each, file_id=str(number)) for number, (_, each) in enumerate(files)]
+    one_place = pa.repeat(pa.scalar(""), rows.num_rows)
+    found = tag(storage, executor, {"": everything}, keys, one_place, filters=rules.filters)
+    numbers = pc.cast(found, pa.int64())
+    where = pa.array([path for path, _ in files], pa.string()).take(numbers)
+    file_ids = pa.array([each.file_id for _, each in files], pa.string()).take(numbers)
+    elsewhere = np.asarray(pc.fill_null(pc.not_equal(where, own_paths), False)).astype(np.bool_)
+    moving = elsewhere & np.bool_(rules.moves)
+    if deletes is not None:
+        moving &= ~deletes
+    leaving: dict[FileGroupId, npt.NDArray[np.intp]] = {}
+    placed = np.asarray(pc.fill_null(numbers, -1)).astype(np.int64)
+    candidates = np.flatnonzero(moving)
+    for number, part in rows_by_number(placed[candidates]).items():
+        path, file = files[number]
+        positions = candidates[part]
+        if ordering_fields:
+            newer = _replaces(storage, file, rows.take(pa.array(positions)), ordering_fields)
+            moving[positions[~newer]] = False
+            positions = positions[newer]
+        if len(positions):
+            leaving[FileGroupId(path, file.file_id)] = positions
+    stays = pa.array(elsewhere & ~moving)
+    return Whereabouts(
+        partition_paths=pc.if_else(stays, where, own_paths),
+        file_ids=pc.if_else(pa.array(moving), pa.scalar(None, pa.string()), file_ids),
+        leaving=leaving,
+    )
+
+
+def _replaces(
+    storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Which rows are not older than the rows of their keys in a base file."""
+    held = held_rows(storage, file, rows.schema, ordering_fields)
+    older = held.take(pc.index_in(rows.column(KEY_COLUMN), value_set=held.column(KEY_COLUMN)))
+    newer = [ordering_column(rows, name) for name in ordering_fields]
+    return not_below(newer, older.columns[1:])
+
+
+# ----------------------------- Slices whose logs may hold a key that their base file lacks (CMP-4)
+#
+# A key that a log deleted stays where it was until a compaction drops it. A write that began
+# before that compaction completed still finds the key there and brings it back, by a log that
+# lies on the new base file, and from then on in no base file. Whoever looks for keys in base
+# files only would take it for a new one and insert it a second time.
+
+
+def may_bring_back(
+    context: TableContext, view: FileSystemView, slices: Iterable[FileSlice]
+) -> Iterator[FileSlice]:
+    """
+    The slices with a log that began before their base file was there.
+
+    Outside: nothing while the base files' instants are on the timeline; else 1 list, 1 get,
+    and of a log that began before the newest archived instant completed, the history.
+    """
+    archived: InstantTime | None = None
+    for one in slices:
+        if one.base_file is None or not one.log_files:
+            continue
+        began = min(log.instant_time for log in one.log_files)
+        base_time = one.base_file.requested_time
+        completed = view.snapshot.completions.get(base_time)
+        if completed is None:
+            if archived is None:
+                archived = read_boundary(context.world.storage).time
+            if archived and began >= archived:
+                continue
+            completed = view.snapshot.archived.completions.get(base_time)
+        if completed is not None and began < completed:
+            yield one

@@ -1,0 +1,1 @@
+"""Record keys, partition paths and buckets of rows."""

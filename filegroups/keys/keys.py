@@ -1,0 +1,570 @@
+"""
+Record keys and partition paths: how column values become the two texts that place a record.
+
+Java Hudi computes the same texts from the same rows, so every form here is its form
+(fmt 4.1, 4.3); one different character would make an update an insert. Partition values
+end up as folder names, so this is also where hostile values are refused (SEC1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.keys.java_to_string import java_texts
+from filegroups.keys.timestamp_keys import TimestampKeys, timestamp_folders
+from filegroups.schema.casting import cast_column
+from filegroups.schema.columns import one_array
+from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from timeline.errors import InvalidInputError, SettingError
+from timeline.model.file_names import check_partition_path
+from timeline.rules.instant_times import NUMBERS, MomentForm, MomentTexts, moment_texts
+
+__all__ = [
+    "DEFAULT_PARTITION",
+    "KeyGenerator",
+    "KeySpec",
+    "VirtualKeys",
+    "addresses",
+    "field_type",
+    "infer_key_generator",
+    "java_order",
+    "key_columns",
+    "key_range",
+    "partition_paths",
+    "plain_column",
+    "record_keys",
+    "refuse_untyped",
+    "validate_ordering",
+]
+
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
+_NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"
+_PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: bare below, prefixed from here on
+_SEGMENT_BYTES_MAX = 255
+_HOSTILE = re.compile(r"[\x00-\x1f\x7f\\]")
+_ESCAPED = re.compile(r"[\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
+_UTF16_RANK = np.arange(256, dtype=np.uint8)
+_UTF16_RANK[[0xEE, 0xEF, 0xFE, 0xFF]] = [0xFE, 0xFF, 0xEE, 0xEF]
+_UTF16_UNRANK = bytes(_UTF16_RANK)
+
+
+class KeyGenerator(Enum):
+    """How keys and partition paths are made, spelled as in ``hoodie.table.keygenerator.type``."""
+
+    SIMPLE = "SIMPLE"
+    COMPLEX = "COMPLEX"
+    NON_PARTITION = "NON_PARTITION"
+    TIMESTAMP = "TIMESTAMP"
+    CUSTOM = "CUSTOM"
+    GLOBAL_DELETE = "GLOBAL_DELETE"
+
+
+_WITHOUT_PARTITIONS = frozenset({KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE})
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualKeys:
+    """How keys are computed anew where files do not store them (meta columns off, fmt 4.2)."""
+
+    fields: tuple[str, ...]
+    prefixed: bool  # whether they read ``field:value``
+
+    def of(self, table: pa.Table) -> pa.Array:
+        """
+        Compute each row's key.
+
+        Shapes: table (n rows) -> string array (n,); order kept; no nulls.
+
+        Raises:
+            InvalidInputError: As ``record_keys``.
+        """
+        return _key_texts(table, self.fields, prefixed=self.prefixed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySpec:
+    """
+    Which columns of a table are its key, its partition and its order.
+
+    ``partition_types`` has one entry a partition field of a CUSTOM generator, ``SIMPLE`` or
+    ``TIMESTAMP``, None where nothing says it; ``times`` says how the latter become folders, ``moments`` how timestamps do. ``prefixes_single_key`` tells
+    the two encodings of a COMPLEX key of one field apart; None takes the table version's.
+    """
+
+    record_key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...] = ()
+    key_generator: KeyGenerator = KeyGenerator.SIMPLE
+    hive_style: bool = False
+    url_encode: bool = False
+    table_version: int = 9
+    ordering_fields: tuple[str, ...] = ()
+    partition_types: tuple[str | None, ...] = ()
+    times: TimestampKeys | None = None
+    moments: MomentTexts = NUMBERS
+    prefixes_single_key: bool | None = None
+    stores_keys: bool = True  # hoodie.populate.meta.fields
+    stored_prefix: bool | None = None  # what stored keys show of ``prefixes_single_key``; it wins
+    carried: bool = False  # rows bring key and partition path along, in their meta columns
+
+    @property
+    def automatic(self) -> bool:
+        """Whether rows have no key of their own; the writer of a file gives them one."""
+        return not (self.record_key_fields or self.carried)
+
+    @property
+    def virtual(self) -> VirtualKeys | None:
+        """How to compute keys that files do not store; None where they do, or there are none."""
+        if self.stores_keys or self.automatic:
+            return None
+        return VirtualKeys(self.record_key_fields, self.prefixes_keys)
+
+    @property
+    def has_two_forms(self) -> bool:
+        """Whether releases of Java Hudi differ in the keys: with the field's name, or without."""
+        one = len(self.record_key_fields) == 1 and self.key_generator is KeyGenerator.COMPLEX
+        return one and self.stores_keys and not self.carried
+
+    @property
+    def single_prefix(self) -> str:
+        """What stands before the value in the longer form of a key of one field."""
+        return f"{self.record_key_fields[0]}:"
+
+    @property
+    def text_fields(self) -> frozenset[str]:
+        """Fields whose values lie in keys and folder names letter by letter, as times do not."""
+        fields = zip(self.partition_fields, self.are_times, strict=True)
+        return frozenset(
+            (*self.record_key_fields, *(name for name, is_time in fields if not is_time))
+        )
+
+    @property
+    def are_times(self) -> tuple[bool, ...]:
+        """Of each partition field, whether its folders are made of times."""
+        if self.key_generator is KeyGenerator.TIMESTAMP:
+            return tuple(True for _ in self.partition_fields)
+        if self.key_generator is KeyGenerator.CUSTOM:
+            types = self.partition_types or (None,) * len(self.partition_fields)
+            return tuple(kind == KeyGenerator.TIMESTAMP.value for kind in types)
+        return tuple(False for _ in self.partition_fields)
+
+    @property
+    def untyped_fields(self) -> tuple[str, ...]:
+        """Partition fields of which nothing says how they become folders."""
+        if self.key_generator is not KeyGenerator.CUSTOM:
+            return ()
+        types = self.partition_types or (None,) * len(self.partition_fields)
+        known = (KeyGenerator.SIMPLE.value, KeyGenerator.TIMESTAMP.value)
+        fields = zip(self.partition_fields, types, strict=True)
+        return tuple(name for name, kind in fields if kind not in known)
+
+    @property
+    def prefixes_keys(self) -> bool:
+        """Whether keys read ``field:value`` instead of the bare value (fmt 4.3)."""
+        if len(self.record_key_fields) > 1 or self.key_generator is KeyGenerator.GLOBAL_DELETE:
+            return True
+        if self.key_generator is not KeyGenerator.COMPLEX:
+            return False
+        if self.stored_prefix is not None:
+            return self.stored_prefix
+        if self.table_version >= _PREFIXED_SINGLE_KEY_VERSION:
+            return True  # whatever was asked for: so does Java
+        return bool(self.prefixes_single_key)
+
+
+def infer_key_generator(n_keys: int, n_partitions: int) -> KeyGenerator:
+    """The generator Hudi takes for so many key and partition fields when none is named."""
+    if n_partitions == 0:
+        return KeyGenerator.NON_PARTITION
+    return KeyGenerator.SIMPLE if n_keys == n_partitions == 1 else KeyGenerator.COMPLEX
+
+
+def addresses(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
+    """
+    Compute each row's record key and partition path.
+
+    They are made of columns of the table's types, or, where the rows carry them, taken from
+    their meta columns, as Java does for a table without key fields.
+
+    Args:
+        rows: Incoming rows, with their meta columns.
+        spec: What the keys are.
+        schema: The table's columns.
+
+    Shapes: rows (n rows) -> string arrays (n,), (n,); order kept; no nulls, but of automatic
+    keys.
+
+    Errors: as ``key_columns``, ``record_keys``, ``partition_paths``.
+
+    Raises:
+        InvalidInputError: Rows carry no key (``null_key``) or a partition path that is none
+            (``bad_partition_value``), or their partition columns were changed (``moved_row``).
+    """
+    if spec.carried:
+        return _carried(rows, spec, schema)
+    named = key_columns(rows, spec, schema)
+    return record_keys(named, spec), partition_paths(named, spec)
+
+
+def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array, pa.Array]:
+    keys = one_array(
+        pc.cast(_column(rows, KEY_COLUMN, "record key", "missing_key_column"), "string")
+    )
+    _refuse_missing(_is_missing(keys), (KEY_COLUMN,))
+    named = key_columns(rows, spec, schema)
+    fields = set(spec.partition_fields)
+    made = partition_paths(named, spec) if fields.issubset(named.schema.names) else None
+    told = plain_column(rows, PARTITION_COLUMN)
+    if told is None:
+        return keys, partition_paths(named, spec) if made is None else made
+    paths = one_array(pc.cast(told, pa.string()))
+    for path in pc.unique(paths).to_pylist():
+        _check_carried(path)
+    moved = 0 if made is None else pc.sum(pc.not_equal(made, paths), min_count=0).as_py()
+    if moved:
+        raise InvalidInputError(
+            "rows of a table without key fields stay in the partition that their meta columns "
+            "name, and these have other values in the partition columns; delete them where they "
+            f"are, and insert them without meta columns: columns={list(spec.partition_fields)} "
+            f"rows={moved}",
+            kind="moved_row",
+            columns=list(spec.partition_fields),
+            rows=moved,
+        )
+    return keys, paths
+
+
+def _check_carried(path: str | None) -> None:
+    """A path that a row brings along is as foreign as any value (SEC1)."""
+    levels = [] if path == "" else (path or "/").split("/")
+    if any(level.startswith(".") or not level or "\\" in level for level in levels):
+        raise _bad_value(PARTITION_COLUMN, path or "", "is no partition path of a table")
+    check_partition_path(path or "")
+
+
+def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
+    """
+    The columns of keys and folders with the types that the table has, by their full names.
+
+    Texts are made of these, as Java makes them of rows of the write schema: one value has one
+    text, whatever type it came in. A type that the table's column would grow to (a delete with
+    longer integers) stands for the table's, where both give the same text. A column that files
+    leave out gets the type that it would be stored with.
+
+    Args:
+        rows: Incoming rows; missing columns are left out here.
+        spec: What the keys are.
+        schema: The table's columns.
+
+    Shapes: rows (n rows) -> (n rows); order kept.
+
+    Raises:
+        InvalidInputError: A value does not fit the table's type (``lossy_value``), or the type
+            does not, or would change stored texts (``schema_mismatch``).
+    """
+    names = dict.fromkeys((*spec.record_key_fields, *spec.partition_fields))
+    rules = SchemaRules(missing=MissingColumns(fill=True), keys=spec.text_fields)
+    found = {name: plain_column(rows, name) for name in names}
+    kept = {name: column for name, column in found.items() if column is not None}
+    if not kept:
+        return rows  # which tell how many there are
+    kinds = {}
+    for name, column in kept.items():
+        mine = field_type(schema, name)
+        kinds[name] = (
+            canonical_type(column.type, name)
+            if mine is None and not pa.types.is_null(column.type)
+            else evolved_type(mine or column.type, column.type, name, rules)
+        )
+    columns = [cast_column(column, kinds[name], name) for name, column in kept.items()]
+    return pa.Table.from_arrays(columns, names=list(kept))
+
+
+def field_type(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """The type of a column, or of the field that a dotted name says; None where there is none."""
+    column = plain_column(schema.empty_table(), name)
+    return None if column is None else column.type
+
+
+def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
+    """
+    Compute each row's record key.
+
+    Shapes: table (n rows) -> string array (n,); order kept; no nulls, but nothing else where
+    keys are automatic.
+
+    Raises:
+        InvalidInputError: A key column is missing (``missing_key_column``), has a type
+            without a key form (``unsupported_key_type``), or rows have no key (``null_key``;
+            fields ``columns``, ``rows``).
+    """
+    if spec.automatic:
+        return pa.nulls(table.num_rows, pa.string())
+    return _key_texts(table, spec.record_key_fields, prefixed=spec.prefixes_keys)
+
+
+def _key_texts(table: pa.Table, fields: Sequence[str], *, prefixed: bool) -> pa.Array:
+    columns = [_column(table, name, "record key", "missing_key_column") for name in fields]
+    texts = [
+        java_texts(column, name, "unsupported_key_type")
+        for column, name in zip(columns, fields, strict=True)
+    ]
+    if not prefixed:
+        _refuse_missing(_is_missing(texts[0]), fields)
+        return one_array(texts[0])
+    parts: list[Any] = []
+    all_missing: Any = None
+    for number, (name, text) in enumerate(zip(fields, texts, strict=True)):
+        missing = _is_missing(text)
+        all_missing = missing if all_missing is None else pc.and_(all_missing, missing)
+        parts.append(pa.scalar(f",{name}:" if number else f"{name}:"))
+        parts.append(_marked(text))
+    _refuse_missing(all_missing, fields)
+    return one_array(pc.binary_join_element_wise(*parts, ""))
+
+
+def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
+    """
+    Compute each row's partition path; ``""`` everywhere when the table has no partitions.
+
+    Only distinct values are formatted and checked; rows are looked up in the result.
+
+    Shapes: table (n rows) -> string array (n,); order kept; no nulls.
+
+    Raises:
+        InvalidInputError: A partition column is missing (``missing_partition_column``), has
+            a type that makes no folder name (``unsupported_partition_type``), or a value
+            would leave the table, is no time or names no folder (``bad_partition_value``;
+            fields ``column``, ``value``), or folders of times are not described
+            (``no_time_format``).
+        SettingError: As ``refuse_untyped``.
+    """
+    if spec.key_generator in _WITHOUT_PARTITIONS or not spec.partition_fields:
+        return pa.repeat(pa.scalar(""), table.num_rows)
+    refuse_untyped(spec)
+    segments = []
+    for name, is_time in zip(spec.partition_fields, spec.are_times, strict=True):
+        column = _column(table, name, "partition", "missing_partition_column")
+        if is_time:
+            segments.append(_time_segments(column, name, spec))
+            continue
+        codes = one_array(column.dictionary_encode(null_encoding="encode"))
+        texts, plain = _texts(codes.dictionary, name, spec)
+        folders = [_segment(value, name, plain) for value in texts.to_pylist()]
+        segments.append(pc.take(pa.array(folders, pa.string()), codes.indices))
+    if len(segments) == 1:
+        return segments[0]
+    return pc.binary_join_element_wise(*segments, "/")
+
+
+def refuse_untyped(spec: KeySpec) -> None:
+    """
+    Refuse to make folders where the table does not say how, as old ones of a CUSTOM generator.
+
+    Raises:
+        SettingError: A partition field has no type (``setting_missing``).
+    """
+    if not spec.untyped_fields:
+        return
+    example = ",".join(f"{name}:SIMPLE" for name in spec.partition_fields)
+    raise SettingError(
+        "the table's key generator is CUSTOM, and nothing says how these partition fields become "
+        f"folders: {list(spec.untyped_fields)}; say it as the table's other writers do, SIMPLE or "
+        f"TIMESTAMP for each: {_PARTITION_KEY}={example}",
+        kind="setting_missing",
+        key=_PARTITION_KEY,
+        value="",
+        layer="hoodie.properties",
+        suggestion=example,
+    )
+
+
+def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:
+    """Values as folders show them, and how those are made; moments may be escaped already."""
+    kind = values.type
+    if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not MomentForm.NUMBER:
+        escaped = spec.moments.form is MomentForm.SQL
+        texts = moment_texts(values, spec.moments, name)
+        return texts, replace(spec, url_encode=False) if escaped else spec
+    return java_texts(values, name, "unsupported_partition_type"), spec
+
+
+def _time_segments(column: pa.ChunkedArray, name: str, spec: KeySpec) -> pa.Array:
+    if spec.times is None:
+        raise InvalidInputError(
+            "folders are made of times, and the table does not say in full how; set "
+            "hoodie.keygen.timebased.timestamp.type and hoodie.keygen.timebased.output.dateformat "
+            f"as other writers of the table do: column={name!r}",
+            kind="no_time_format",
+            column=name,
+        )
+    found = timestamp_folders(one_array(column), spec.times, name=name)
+    folders = [_time_folder(text, name, spec) for text in found.dictionary.to_pylist()]
+    return pc.take(pa.array(folders, pa.string()), found.indices)
+
+
+def _time_folder(text: str, name: str, spec: KeySpec) -> str:
+    # A slash of the output pattern makes levels on purpose (fmt 4.1), unless it is encoded.
+    if spec.url_encode:
+        return _segment(text, name, spec)
+    levels = text.split("/")
+    if any(level in ("", ".", "..") for level in levels):
+        raise _bad_value(name, text, "would name no folder, or one outside of the table")
+    plain = replace(spec, hive_style=False)
+    path = "/".join(_segment(level, name, plain) for level in levels)
+    return f"{name}={path}" if spec.hive_style else path
+
+
+def java_order(key: str) -> bytes:
+    """A sort key that orders texts as Java's ``compareTo`` does: by UTF-16 code units."""
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+def key_range(keys: pa.Array | pa.ChunkedArray) -> tuple[str, str] | None:
+    """
+    Find the least and the greatest key in Java's order, None without keys.
+
+    Shapes: keys (n,) strings, all or none of them null.
+    """
+    ends: list[str] = []
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
+        if len(chunk) > chunk.null_count:
+            ends.extend(_chunk_range(chunk))
+    if not ends:
+        return None
+    return min(ends, key=java_order), max(ends, key=java_order)
+
+
+def _chunk_range(chunk: pa.Array) -> tuple[str, str]:
+    # UTF-8 bytes order texts by code point; UTF-16 puts the lead bytes F0-F4 (surrogate pairs)
+    # before EE and EF. Renaming those two above F4 makes byte order equal to Java's.
+    _, offsets, data = chunk.buffers()
+    text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    if text.max(initial=0) >= 0xEE:
+        renamed = pa.py_buffer(_UTF16_RANK[text])
+        binary = pa.binary() if pa.types.is_string(chunk.type) else pa.large_binary()
+        parts = [None, offsets, renamed]
+        chunk = pa.Array.from_buffers(binary, len(chunk), parts, offset=chunk.offset)
+    else:
+        chunk = chunk.view(pa.binary()) if pa.types.is_string(chunk.type) else chunk
+    found = pc.min_max(chunk)
+    return _original(found["min"].as_py()), _original(found["max"].as_py())
+
+
+def _original(ranked: bytes | str) -> str:
+    if isinstance(ranked, str):
+        return ranked
+    return ranked.translate(_UTF16_UNRANK).decode()
+
+
+def validate_ordering(table: pa.Table, fields: Sequence[str]) -> None:
+    """
+    Refuse rows without an ordering value: Java mergers fail on them for ever after (fmt 7).
+
+    Raises:
+        InvalidInputError: ``missing_ordering_column``, or ``null_ordering`` with the fields
+            ``column`` and ``rows``.
+    """
+    for name in fields:
+        column = _column(table, name, "ordering", "missing_ordering_column")
+        if column.null_count:
+            raise InvalidInputError(
+                "rows have no value in the ordering field; fill it or drop them: "
+                f"column={name!r} rows={column.null_count}",
+                kind="null_ordering",
+                column=name,
+                rows=column.null_count,
+            )
+
+
+def _column(table: pa.Table, name: str, role: str, kind: str) -> pa.ChunkedArray:
+    column = plain_column(table, name)
+    if column is None:
+        raise _missing_column(name, role, kind)
+    return column
+
+
+def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    """A column, or the field inside of one that a dotted name says; None where there is none."""
+    position = table.schema.get_field_index(name)
+    if position >= 0:
+        return table.column(position)
+    head, *rest = name.split(".")
+    position = table.schema.get_field_index(head)
+    if position < 0:
+        return None
+    column = table.column(position)
+    for step in rest:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(step) < 0:
+            return None
+        column = pc.struct_field(column, step)
+    return column
+
+
+def _missing_column(name: str, role: str, kind: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the data has no column for the table's {role} field; add it: column={name!r}",
+        kind=kind,
+        column=name,
+    )
+
+
+def _segment(value: str | None, name: str, spec: KeySpec) -> str:
+    text = DEFAULT_PARTITION if value is None or value == "" else value
+    if spec.url_encode:
+        if "\x00" in text:
+            raise _bad_value(name, text, "holds a zero byte, which no folder name can")
+        text = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    elif _HOSTILE.search(text):
+        raise _bad_value(name, text, "holds a backslash or control character; clean it")
+    if spec.hive_style:
+        text = f"{name}={text}"
+    # As in Java a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
+    for level in text.split("/"):
+        if not level:
+            raise _bad_value(name, text, "has an empty level between slashes; clean it")
+        if level.startswith("."):
+            raise _bad_value(name, text, "would be a hidden folder or leave its own")
+        if len(level.encode()) > _SEGMENT_BYTES_MAX:
+            raise _bad_value(name, text[:80], f"is longer than {_SEGMENT_BYTES_MAX} bytes")
+    return text
+
+
+def _bad_value(name: str, value: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"a partition value {why}: column={name!r} value={value!r}",
+        kind="bad_partition_value",
+        column=name,
+        value=value,
+    )
+
+
+def _is_missing(text: Any) -> Any:
+    empty = pc.equal(text, "")
+    return pc.fill_null(empty, True) if empty.null_count else empty
+
+
+def _marked(text: Any) -> Any:
+    marked = pc.if_else(pc.equal(text, ""), _EMPTY_KEY, text)
+    return pc.fill_null(marked, _NULL_KEY)
+
+
+def _refuse_missing(missing: Any, fields: Sequence[str]) -> None:
+    rows = pc.sum(missing, min_count=0).as_py()
+    if rows:
+        raise InvalidInputError(
+            "rows have no record key (null or empty); fill it or drop them: "
+            f"columns={list(fields)} rows={rows}",
+            kind="null_key",
+            columns=list(fields),
+            rows=rows,
+        )

@@ -1,0 +1,363 @@
+"""
+Time-based partition paths: a number or text of a time becomes a folder like ``2024/03/09``.
+
+As Java Hudi's TimestampBasedKeyGenerator (fmt 1.1, 4.1): what the column holds is said by a
+type (seconds, milliseconds, text in given patterns, ...), what the folder shows by a pattern
+and a zone. Whole columns are computed; only the few distinct folders are formatted one by
+one. Where Java would take the zone of its machine, UTC is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.keys.date_patterns import DateFields, DatePattern, parse_date_pattern
+from timeline.errors import InvalidInputError
+
+__all__ = [
+    "TimeUnit",
+    "TimestampKeys",
+    "TimestampType",
+    "check_zone",
+    "folders_of_texts",
+    "span_of_folder",
+    "timestamp_folders",
+]
+
+_Times = npt.NDArray[np.int64]  # milliseconds since 1970 (UTC, or of a local clock)
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local clock's zero, of no zone
+_LEAST_MS: Final = -62_135_596_800_000  # year 1
+_GREATEST_MS: Final = 253_402_300_799_999  # year 9999
+_OFFSET_MAX_MS: Final = 18 * 3_600_000
+_AROUND_MS: Final = 26 * 3_600_000  # a zone changes its offset at most once in that time
+_GMT_OFFSET: Final = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
+
+
+class TimestampType(Enum):
+    """What the column holds, spelled as in ``hoodie.keygen.timebased.timestamp.type``."""
+
+    UNIX_TIMESTAMP = "UNIX_TIMESTAMP"
+    EPOCHMILLISECONDS = "EPOCHMILLISECONDS"
+    EPOCHMICROSECONDS = "EPOCHMICROSECONDS"
+    SCALAR = "SCALAR"
+    DATE_STRING = "DATE_STRING"
+    MIXED = "MIXED"
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it is text in a given pattern."""
+        return self in (TimestampType.DATE_STRING, TimestampType.MIXED)
+
+
+class TimeUnit(Enum):
+    """Units of a SCALAR: how many make a millisecond, or milliseconds make one."""
+
+    NANOSECONDS = (1, 1_000_000)
+    MICROSECONDS = (1, 1_000)
+    MILLISECONDS = (1, 1)
+    SECONDS = (1_000, 1)
+    MINUTES = (60_000, 1)
+    HOURS = (3_600_000, 1)
+    DAYS = (86_400_000, 1)
+
+
+_UNIT_OF_TYPE: Final = {
+    TimestampType.UNIX_TIMESTAMP: TimeUnit.SECONDS,
+    TimestampType.EPOCHMILLISECONDS: TimeUnit.MILLISECONDS,
+    TimestampType.EPOCHMICROSECONDS: TimeUnit.MICROSECONDS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimestampKeys:
+    """
+    The ``hoodie.keygen.timebased.*`` properties of a table.
+
+    ``input_zone`` is the zone of texts that name none, ``output_zone`` that of the folders;
+    None takes the text's own, else UTC.
+    """
+
+    kind: TimestampType
+    output_format: str
+    input_formats: tuple[str, ...] = ()
+    input_zone: str | None = None
+    output_zone: str | None = None
+    scalar_unit: TimeUnit = TimeUnit.SECONDS
+
+    @property
+    def unit(self) -> TimeUnit | None:
+        """The unit of numbers; None where only text is read."""
+        if self.kind is TimestampType.SCALAR:
+            return self.scalar_unit
+        return _UNIT_OF_TYPE.get(self.kind)
+
+    @property
+    def levels(self) -> int:
+        """How many folders a time makes, one inside the other."""
+        return parse_date_pattern(self.output_format).levels
+
+
+def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Array:
+    """
+    Compute the folder of each value, without ``field=`` and not yet escaped.
+
+    A null counts as 1970 began, which is what Java Hudi makes of it.
+
+    Args:
+        column: Arrow array of numbers, dates, timestamps (their stored number) or texts.
+        keys: The table's properties.
+        name: The column, for errors.
+
+    Shapes: (n,) -> dictionary array (n,) of texts; no nulls.
+
+    Raises:
+        InvalidInputError: The type is neither number nor text, or not the one that the
+            properties speak of (``unsupported_partition_type``), or values are no times or
+            outside of the years 1 to 9999 (``bad_partition_value``; fields ``column``,
+            ``value``).
+    """
+    if pa.types.is_dictionary(column.type):
+        codes = column.indices
+        folders = timestamp_folders(column.dictionary, keys, name=name)
+        return (
+            pc.take(folders, codes)
+            if not codes.null_count
+            else timestamp_folders(pc.cast(column, column.type.value_type), keys, name=name)
+        )
+    pattern = parse_date_pattern(keys.output_format)
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    zone = keys.output_zone
+    if is_text and not keys.kind.reads_text:
+        column, is_text = _numbers_in(column, keys, name), False
+    if is_text or (pa.types.is_null(column.type) and keys.kind.reads_text):
+        times, offsets = _read_texts(pc.cast(column, pa.string()), keys, name)
+        local = _local(times, zone, name) if zone is not None else times + offsets
+    else:
+        local = _local(_read_numbers(column, keys, name), zone or "UTC", name)
+    return _written(local, pattern, name)
+
+
+def folders_of_texts(texts: Any, keys: TimestampKeys) -> frozenset[str] | None:
+    """
+    Compute the folders of some texts where every writer, Java Hudi too, takes the same ones.
+
+    None where the zone of a writer's machine may decide, or a text is no time.
+    """
+    has_offset = any("Z" in pattern for pattern in keys.input_formats)
+    if not keys.kind.reads_text or has_offset or texts.null_count:
+        return None
+    if (keys.input_zone is None) != (keys.output_zone is None):
+        return None
+    try:
+        return frozenset(timestamp_folders(texts, keys, name="").dictionary.to_pylist())
+    except InvalidInputError:
+        return None
+
+
+def span_of_folder(text: str, keys: TimestampKeys) -> tuple[int, int] | None:
+    """
+    Find the times whose folder is a given one, or lies below it.
+
+    Returns:
+        The first moment and the first one behind, in milliseconds since 1970 (UTC); wider than
+        needed where the zone is not known. None where other times may have that folder, too.
+    """
+    span = parse_date_pattern(keys.output_format).span(text)
+    if span is None:
+        return None
+    low, high = ((one - _EPOCH) // timedelta(milliseconds=1) for one in span)
+    if keys.output_zone is None:  # the machine's, where Java Hudi wrote
+        return low - _OFFSET_MAX_MS, high + _OFFSET_MAX_MS
+    offset = _offset_ms(keys.output_zone)
+    if offset is not None:
+        return low - offset, high - offset
+    around = np.array([-_AROUND_MS, 0, _AROUND_MS], np.int64)
+    if low - _AROUND_MS < _LEAST_MS or high + _AROUND_MS > _GREATEST_MS:
+        return None
+    of_low, of_high = (
+        _local(one + around, keys.output_zone, "") - (one + around) for one in (low, high)
+    )
+    return low - int(of_low.max()), high - int(of_high.min())
+
+
+def check_zone(zone: str) -> None:
+    """
+    Refuse a zone that is none; Java would silently take GMT.
+
+    Raises:
+        InvalidInputError: ``kind`` ``bad_time_zone``.
+    """
+    _offset_ms(zone)
+
+
+def _written(local: _Times, pattern: DatePattern, name: str) -> pa.Array:
+    if len(local) and (local.min() < _LEAST_MS or local.max() > _GREATEST_MS):
+        worst = local[(local < _LEAST_MS) | (local > _GREATEST_MS)][0]
+        raise _bad_time(name, f"{worst} ms", "lies outside of the years 1 to 9999")
+    # Folders are coarser than times: only one time of each is formatted.
+    spans, codes = np.unique(local // pattern.finest_ms, return_inverse=True)
+    texts = [
+        pattern.write(_EPOCH + timedelta(milliseconds=span * pattern.finest_ms))
+        for span in spans.tolist()
+    ]
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes.astype(np.int32)), pa.array(texts, pa.string())
+    )
+
+
+def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
+    unit = keys.unit
+    kind = column.type
+    numeric = (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_null(kind)
+    )
+    if unit is None or not numeric:
+        raise InvalidInputError(
+            "the column does not hold what hoodie.keygen.timebased.timestamp.type says; use "
+            "DATE_STRING for texts and one of the others for numbers: "
+            f"column={name!r} type={kind} timestamp.type={keys.kind.value}",
+            kind="unsupported_partition_type",
+            column=name,
+            type=str(kind),
+        )
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        column = pc.trunc(column)
+    if pa.types.is_date32(kind):
+        column = pc.cast(column, pa.int32())
+    try:
+        numbers = pc.fill_null(pc.cast(column, pa.int64()), 1)
+    except pa.ArrowInvalid as error:
+        raise _bad_time(name, str(error)[:80], "is no whole number of a time") from error
+    values = np.asarray(numbers).astype(np.int64)
+    times, divisor = unit.value
+    limit = _GREATEST_MS * divisor // times
+    far = (values > limit) | (values < -limit)
+    if far.any():
+        raise _bad_time(name, str(values[far][0]), "lies outside of the years 1 to 9999")
+    # As Java's TimeUnit: division rounds towards zero.
+    whole: _Times = np.sign(values) * (np.abs(values) // divisor) * times
+    return whole
+
+
+def _numbers_in(texts: Any, keys: TimestampKeys, name: str) -> Any:
+    """
+    Texts of whole numbers as these numbers.
+
+    Spark SQL declares the partition column of such a table as text, and writes numbers into it.
+    """
+    try:
+        return pc.cast(texts, pa.int64())
+    except pa.ArrowInvalid:
+        _read_numbers(texts, keys, name)  # refuses by name
+        raise
+
+
+def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Times]:
+    """Times of texts and, in milliseconds, the offset of the zone each was read in."""
+    patterns = [parse_date_pattern(one) for one in keys.input_formats]
+    if texts.null_count:
+        texts = pc.fill_null(texts, _text_of_nothing(patterns[0], keys))
+    count = len(texts)
+    times, offsets = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    left = np.ones(count, np.bool_)
+    for pattern in patterns:
+        places = np.flatnonzero(left)
+        if not len(places):
+            break
+        found = pc.extract_regex(texts.take(pa.array(places)), pattern.expression())
+        read = DateFields(found)
+        local, valid = read.local_ms()
+        given, has_offset = read.offset_ms()
+        good = places[valid]
+        mine, told = given[valid], has_offset[valid]
+        zone = keys.input_zone
+        utc = local[valid] - mine
+        utc[~told] = _utc(utc[~told], zone or "UTC", name)
+        times[good] = utc
+        # Java shows a text without output zone in the input zone, or in the text's own.
+        offsets[good] = (_local(utc, zone, name) - utc) if zone is not None else mine
+        left[good] = False
+    if left.any():
+        value = texts[int(np.flatnonzero(left)[0])].as_py()
+        raise _bad_time(
+            name, value[:80], f"is no time in the form {' or '.join(keys.input_formats)}"
+        )
+    return times, offsets
+
+
+def _text_of_nothing(pattern: DatePattern, keys: TimestampKeys) -> str:
+    """What Java reads in place of a null: the first moment of 1970, in the first pattern."""
+    moment = np.array([1], np.int64)
+    local = _local(moment, keys.input_zone or keys.output_zone or "UTC", "")
+    offset = int(local[0] - moment[0]) // 60_000
+    return pattern.write(_EPOCH + timedelta(milliseconds=int(local[0])), offset)
+
+
+def _local(times: _Times, zone: str, name: str) -> _Times:
+    """UTC times on the clock of a zone."""
+    offset = _offset_ms(zone)
+    if offset is not None:
+        return times + offset
+    if len(times) and (times.min() < _LEAST_MS or times.max() > _GREATEST_MS):
+        raise _bad_time(name, f"{times.max()} ms", "lies outside of the years 1 to 9999")
+    moments = pa.array(times).cast(pa.timestamp("ms", zone))
+    return np.asarray(pc.local_timestamp(moments).cast(pa.int64())).astype(np.int64)
+
+
+def _utc(local: _Times, zone: str, name: str) -> _Times:
+    """Times of a zone's clock in UTC; of an hour that comes twice the first, as Joda-Time."""
+    offset = _offset_ms(zone)
+    if offset is not None:
+        return local - offset
+    clock = pa.array(local).cast(pa.timestamp("ms"))
+    try:
+        moments = pc.assume_timezone(clock, zone, ambiguous="earliest", nonexistent="raise")
+    except pa.ArrowInvalid as error:
+        raise _bad_time(name, str(error)[:80], f"is an hour that {zone} skipped") from error
+    return np.asarray(moments.cast(pa.int64())).astype(np.int64)
+
+
+@lru_cache(maxsize=64)
+def _offset_ms(zone: str) -> int | None:
+    """The fixed offset of a zone, None when it has a name and rules."""
+    if zone.upper() in ("UTC", "GMT", "UT", "Z"):
+        return 0
+    fixed = _GMT_OFFSET.fullmatch(zone)
+    if fixed is not None:
+        minutes = int(fixed[2]) * 60 + int(fixed[3] or 0)
+        return (-minutes if fixed[1] == "-" else minutes) * 60_000
+    try:
+        pc.local_timestamp(pa.scalar(0, pa.timestamp("ms", zone)))
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise InvalidInputError(
+            "there is no such time zone; use UTC, GMT+1:00 or a name like Europe/Berlin: "
+            f"{zone[:80]!r}",
+            kind="bad_time_zone",
+            zone=zone[:80],
+        ) from error
+    return None
+
+
+def _bad_time(name: str, value: str, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"a partition value {why}: column={name!r} value={value!r}",
+        kind="bad_partition_value",
+        column=name,
+        value=value,
+    )

@@ -1,0 +1,1 @@
+"""How several versions of a record become one."""

@@ -1,0 +1,311 @@
+"""
+The fold: several changes of one record become one (fmt 7, step A).
+
+The logs of a file slice are folded, and the duplicates of a batch before it is written.
+
+Worked example, also a test: update(20), delete without ordering, update(5) over a base row
+with ordering 10. The delete replaces the first update, the late one replaces the delete, and
+against the base (step B) it loses: the base row stays, the delete is forgotten. That is what
+Java Hudi answers, so it is what compaction must write.
+
+Where every record tells all its columns the fold is a closed form (``newest_positions``).
+Partial updates put records together from several changes; then all records take their first
+change at once, then all their second, and so on: the number of vectorised steps is that of
+the changes of the most changed record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.merge.merging import (
+    ChangeKind,
+    Changes,
+    key_codes,
+    merge_in_turns,
+    newest_positions,
+    shaped,
+)
+from filegroups.merge.ordering import Mask, order_numbers, ordering_column
+from filegroups.merge.rules import MergeRules, told_values
+from filegroups.schema.columns import turns
+from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.ports.merger import RecordMerger, Versions
+
+__all__ = [
+    "LEAVES_COLUMN",
+    "combine_incoming",
+    "fold_changes",
+    "join_changes",
+    "mark_leaving",
+    "split_leaving",
+    "take_out_leaving",
+]
+
+_NOTHING = -1
+
+
+def join_changes(blocks: Sequence[Changes], schema: pa.Schema) -> Changes:
+    """
+    Put the changes of several blocks behind each other.
+
+    Args:
+        blocks: Oldest first; each with any of the schema's columns in the schema's types.
+        schema: What comes out; columns a block lacks are null, and not told of where the
+            block says so.
+    """
+    tables = [shaped(block.rows, schema) for block in blocks]
+    told: dict[str, Mask] = {}
+    for name in dict.fromkeys(name for block in blocks for name in block.told):
+        if name in schema.names:
+            told[name] = np.concatenate(
+                [block.told.get(name, np.ones(block.rows.num_rows, np.bool_)) for block in blocks]
+            )
+    return Changes(
+        rows=pa.concat_tables(tables) if tables else schema.empty_table(),
+        kinds=np.concatenate([block.kinds for block in blocks] or [np.zeros(0, np.int8)]),
+        told=told,
+    )
+
+
+def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
+    """
+    Apply changes to each other, oldest first, until one is left for each record key.
+
+    Args:
+        changes: Of one file group; the partition path is not compared.
+        rules: The table's.
+
+    Returns:
+        One change a key, in the order of the changes that stayed.
+
+    Raises:
+        UnsupportedTableError: Changes tell some columns only, and a plug-in merges whole rows
+            (``custom_merger_partial``).
+        UnsafeSetupError: The plug-in's merger answers wrongly (``bad_merger``).
+
+    Shapes: changes (n rows) -> (at most n rows).
+    """
+    folded = _folded(changes, rules, *key_codes(changes.rows))
+    if not rules.definition.precombines:
+        return folded
+    # The payload of a delete is empty in version 6: against a base file it has no order.
+    deletes = folded.kinds == ChangeKind.DELETE
+    kinds = np.where(deletes, ChangeKind.COMMIT_TIME_DELETE, folded.kinds).astype(np.int8)
+    told = folded.told
+    if rules.reads_values and not rules.fold_reads_values:
+        told = {**told, **told_values(folded.rows, rules)}
+    return Changes(rows=folded.rows, kinds=kinds, told=told)
+
+
+def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
+    """
+    Keep one row for each record key and partition path of a batch.
+
+    As the rows of a log do: in event-time order the greatest ordering value stays, of equal
+    ones the later row; in commit-time order the last row; where the table updates partially,
+    with the values that the row does not tell and an earlier one does.
+
+    Args:
+        table: Rows with ``_hoodie_record_key``, and ``_hoodie_partition_path`` if it varies;
+            no nulls in ordering fields.
+        rules: The table's.
+
+    Raises:
+        InvalidInputError: A plug-in's merger deletes a record of several rows of which none
+            is a delete, and the rows have no column that says so (``merged_delete``).
+        UnsafeSetupError: The plug-in's merger answers wrongly (``bad_merger``).
+
+    Shapes: (n rows) -> (at most n rows); order of the rows that stay is kept, but for a
+    plug-in's.
+    """
+    codes, distinct = key_codes(table, by_partition=True)
+    if distinct == len(codes):
+        return table
+    kinds = np.zeros(table.num_rows, np.int8)
+    kinds[rules.deletes(table)] = ChangeKind.DELETE_ROW
+    folded = _folded(Changes(rows=table, kinds=kinds), rules, codes, distinct)
+    if rules.merger is None:
+        return folded.rows
+    return _with_deletes_marked(folded, rules)
+
+
+def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
+    """Deletes that a merger made of rows that are none must be told to those who write them."""
+    rows = combined.rows
+    unsaid = (combined.kinds != ChangeKind.RECORD) & ~rules.deletes(rows)
+    if not unsaid.any():
+        return rows
+    position = rows.schema.get_field_index(IS_DELETED_COLUMN)
+    if position < 0:
+        raise InvalidInputError(
+            "the table's merger deletes a record while rows of one key are combined, and the "
+            f"rows cannot say so; give them a boolean column {IS_DELETED_COLUMN}, or write the "
+            f"versions one after the other: {int(unsaid.sum())} records",
+            kind="merged_delete",
+            rows=int(unsaid.sum()),
+        )
+    marks = pc.if_else(pa.array(unsaid), True, rows.column(position))
+    return rows.set_column(position, rows.schema.field(position), marks)
+
+
+def _folded(
+    changes: Changes, rules: MergeRules, codes: npt.NDArray[np.int64], distinct: int
+) -> Changes:
+    if rules.merger is not None:
+        return _merged_by_plugin(changes, codes, distinct, rules.merger)
+    told = dict(changes.told)
+    if rules.fold_reads_values:
+        for name, counts in told_values(changes.rows, rules).items():
+            told[name] = counts & told[name] if name in told else counts
+    if distinct == len(codes):
+        return Changes(rows=changes.rows, kinds=changes.kinds, told=told)
+    if not told and not _goes_by_steps(changes, rules):
+        stay = newest_positions(changes, codes, distinct, rules)
+        return Changes(rows=changes.rows.take(pa.array(stay)), kinds=changes.kinds[stay])
+    return _put_together(
+        Changes(rows=changes.rows, kinds=changes.kinds, told=told), codes, distinct, rules
+    )
+
+
+def _merged_by_plugin(
+    changes: Changes, codes: npt.NDArray[np.int64], distinct: int, merger: RecordMerger
+) -> Changes:
+    if changes.told:
+        raise UnsupportedTableError(
+            "log files hold partial updates, which a plug-in's merger cannot merge; compact "
+            f"the table with the engine that wrote them: {type(merger).__name__}",
+            kind="custom_merger_partial",
+        )
+    if distinct == len(codes):
+        return changes
+    versions = Versions(rows=changes.rows, deleted=changes.kinds != ChangeKind.RECORD)
+    merged = merge_in_turns(versions, codes, turns(codes), merger)
+    kinds = np.where(merged.deleted, ChangeKind.DELETE, ChangeKind.RECORD).astype(np.int8)
+    return Changes(rows=merged.rows, kinds=kinds)
+
+
+def _goes_by_steps(changes: Changes, rules: MergeRules) -> bool:
+    """Whether what stays depends on each change in turn, even where all columns are told."""
+    definition = rules.definition
+    if definition.late_rows_sign:
+        return True
+    if definition.deletes_by_order and rules.reads_order:
+        return bool((changes.kinds != ChangeKind.RECORD).any())
+    return definition.precombines and bool((changes.kinds == ChangeKind.DELETE).any())
+
+
+def _put_together(
+    changes: Changes, codes: npt.NDArray[np.int64], distinct: int, rules: MergeRules
+) -> Changes:
+    kinds = changes.kinds
+    if rules.reads_order:
+        ordering = [ordering_column(changes.rows, name) for name in rules.log_ordering_fields]
+        numbers, missing = order_numbers(ordering)
+    else:
+        numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
+    silent = np.zeros(len(codes), np.bool_)  # says nothing of the order: keeps the older's
+    for name in rules.log_ordering_fields:
+        if name in changes.told:
+            silent |= ~changes.told[name]
+    # Of each record: the change that stays, the one its order comes from, and for each column
+    # that not all tell, the change its value comes from.
+    stays = np.full(distinct, _NOTHING, np.intp)
+    order_from = np.full(distinct, _NOTHING, np.intp)
+    sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.told}
+    signs = stays.copy()  # the change the meta columns come from
+
+    for new in turns(codes):
+        key = codes[new]
+        old, old_order = stays[key], order_from[key]
+        there = old != _NOTHING
+        old_gone = there & (kinds[old] == ChangeKind.COMMIT_TIME_DELETE)
+        if rules.definition.precombines:
+            old_gone |= there & (kinds[old] == ChangeKind.DELETE)
+        new_gone = kinds[new] == ChangeKind.COMMIT_TIME_DELETE
+        unordered = missing[new] | (old_order == _NOTHING)
+        wins = ~there | new_gone | old_gone | unordered | (numbers[new] >= numbers[old_order])
+        both = there & (kinds[new] == ChangeKind.RECORD) & (kinds[old] == ChangeKind.RECORD)
+        if not rules.folds_by_order:
+            wins |= both
+        if rules.reads_order:
+            wins &= ~(old_gone & (kinds[new] == ChangeKind.DELETE))
+        signs[key] = np.where(wins | both, new, signs[key])
+        for name, source in sources.items():
+            tells = changes.told[name][new]
+            from_new = np.where(tells, new, _NOTHING)
+            from_old = np.where(both, source[key], _NOTHING)
+            older_kept = np.where(both & (source[key] == _NOTHING), from_new, source[key])
+            source[key] = np.where(wins, np.where(tells, new, from_old), older_kept)
+        stays[key] = np.where(wins, new, old)
+        kept = np.where(both & silent[new], old_order, _NOTHING)
+        ordered = np.where(missing[new], kept, new)
+        order_from[key] = np.where(wins, ordered, old_order)
+
+    by_age = np.argsort(stays, kind="stable")
+    stays, signs = stays[by_age], signs[by_age]
+    columns, told = [], {}
+    for name, column in zip(changes.rows.schema.names, changes.rows.columns, strict=True):
+        if name not in sources:
+            signed = rules.definition.late_rows_sign and name in META_COLUMNS
+            columns.append(column.take(pa.array(signs if signed else stays)))
+            continue
+        source = sources[name][by_age]
+        known = source != _NOTHING
+        columns.append(column.take(pa.array(np.where(known, source, stays))))
+        if not known.all():
+            told[name] = known
+    rows = pa.Table.from_arrays(columns, schema=changes.rows.schema)
+    return Changes(rows=rows, kinds=kinds[stays], told=told)
+
+
+# ---------------------- Rows that leave a file group because their keys moved to another partition
+#
+# With a global index a key lives once in the table: its row is inserted where it belongs
+# now, and a copy of it, marked by a column that is never stored, goes to the file group it
+# leaves. Whether it moves at all was decided before; here the old row is taken out, whatever
+# the order says.
+
+LEAVES_COLUMN = "_hoodoo_leaves"
+
+
+def mark_leaving(rows: pa.Table, leaving: pa.Table) -> pa.Table:
+    """A file group's rows and those that leave it, told apart by a column."""
+    marks = pa.chunked_array(
+        [pa.repeat(pa.scalar(leaves), part.num_rows) for leaves, part in _parts(rows, leaving)],
+        pa.bool_(),
+    )
+    return pa.concat_tables([rows, leaving]).append_column(LEAVES_COLUMN, marks)
+
+
+def split_leaving(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]:
+    """The rows that stay, without their mark, and the keys of those that leave; None for none."""
+    if LEAVES_COLUMN not in incoming.schema.names:
+        return incoming, None
+    leaves = incoming.column(LEAVES_COLUMN)
+    staying = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
+    return staying, incoming.filter(leaves).column(KEY_COLUMN)
+
+
+def take_out_leaving(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.Table, int]:
+    """
+    Take the rows that leave out of a base file.
+
+    Returns:
+        The base without them, the incoming rows that stay (unmarked), and how many left.
+    """
+    staying, keys = split_leaving(incoming)
+    if keys is None:
+        return base, staying, 0
+    kept = base.filter(pc.invert(pc.is_in(base.column(KEY_COLUMN), value_set=keys)))
+    return kept, staying, base.num_rows - kept.num_rows
+
+
+def _parts(rows: pa.Table, leaving: pa.Table) -> tuple[tuple[bool, pa.Table], ...]:
+    return (False, rows), (True, leaving)

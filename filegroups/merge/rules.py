@@ -1,0 +1,194 @@
+"""
+What a table says about merging two versions of a record: its order, deletes, partial updates.
+
+One value for all who merge: reads, compaction and copy-on-write writes (fmt 7). Which rows
+mean a delete and which values of a row count at all is decided here, column by column.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.merge.ordering import Mask
+from filegroups.schema.schema import IS_DELETED_COLUMN, META_COLUMNS
+from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
+from timeline.ports.merger import RecordMerger
+
+__all__ = ["DELETING_OPERATIONS", "OPERATION_COLUMN", "MergeRules", "told_values"]
+
+OPERATION_COLUMN: Final = "_hoodie_operation"
+DELETING_OPERATIONS: Final = ("D", "-U")
+_PLAIN: Final = ("boolean", "int", "long", "float", "double", "string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRules:
+    """
+    How two versions of a record become one.
+
+    ``defaults`` are the values that do not count where a table ignores defaults; a null is
+    the default of a column that is not listed.
+    """
+
+    definition: MergeDefinition
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, definition: MergeDefinition, avro_json: str | None = None) -> MergeRules:
+        """
+        The rules of a table.
+
+        Args:
+            definition: What its properties say. Ordering fields that its schema lacks are left
+                out: to Java all rows are equal in them.
+            avro_json: Its schema, for that and for the columns' defaults.
+
+        Raises:
+            UnsupportedTableError: Its records are merged by a class of its owner's, which no
+                allowed plug-in stands for (``custom_merger``).
+        """
+        definition.require_known()
+        if avro_json:
+            held = _column_names(avro_json)
+            kept, kept_in_logs = (
+                tuple(name for name in fields if name.partition(".")[0] in held)
+                for fields in (definition.ordering_fields, definition.precombine_fields)
+            )
+            definition = replace(definition, ordering_fields=kept, precombine_fields=kept_in_logs)
+        ignores = definition.partial_update_mode is PartialUpdateMode.IGNORE_DEFAULTS
+        return cls(
+            definition=definition,
+            defaults=_defaults(avro_json) if avro_json and ignores else {},
+        )
+
+    @property
+    def merger(self) -> RecordMerger | None:
+        """What merges instead of these rules."""
+        return self.definition.merger
+
+    @property
+    def ordering_fields(self) -> tuple[str, ...]:
+        """Compared left to right."""
+        return self.definition.ordering_fields
+
+    @property
+    def log_ordering_fields(self) -> tuple[str, ...]:
+        """The same among changes in logs, whose deletes carry them."""
+        return self.definition.precombine_fields or self.ordering_fields
+
+    @property
+    def by_order(self) -> bool:
+        """Whether ordering values decide; else the newer of two versions always wins."""
+        return self.definition.orders
+
+    @property
+    def reads_order(self) -> bool:
+        """Whether ordering values decide anything at all, or a merger may want them."""
+        by_order = self.folds_by_order or self.definition.deletes_by_order
+        return (by_order or self.merger is not None) and bool(self.ordering_fields)
+
+    @property
+    def folds_by_order(self) -> bool:
+        """Whether ordering values decide between two changes in the logs."""
+        precombines = self.definition.precombines and bool(self.ordering_fields)
+        return self.by_order or precombines
+
+    @property
+    def fold_reads_values(self) -> bool:
+        """Whether single values may not count between two records in the logs, either."""
+        return self.reads_values and (not self.definition.precombines or self.by_order)
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether single values of a full record may not count."""
+        return self.definition.updates_partially and self.merger is None
+
+    @property
+    def keeps_lacking(self) -> bool:
+        """Whether columns that a record's own schema lacks keep their older value."""
+        return self.definition.partial_update_mode is PartialUpdateMode.KEEP_VALUES
+
+    def columns_for(self, schema: pa.Schema) -> list[str]:
+        """The columns merging looks at, of those a schema has: order first, then deletes."""
+        names = set(schema.names)
+        fields = dict.fromkeys((*self.ordering_fields, *self.log_ordering_fields))
+        ordering = fields if self.reads_order else ()
+        deletes = (self.definition.delete_field, IS_DELETED_COLUMN, OPERATION_COLUMN)
+        heads = [name if name in names else name.partition(".")[0] for name in ordering]
+        needed = () if self.merger is None else self.merger.columns_needed(schema)
+        return [name for name in (*heads, *deletes, *needed) if name is not None and name in names]
+
+    def deletes(self, rows: pa.Table) -> Mask:
+        """Which rows mean a delete by what is in them. Shapes: (n rows) -> (n,)."""
+        found = np.zeros(rows.num_rows, np.bool_)
+        names = set(rows.schema.names)
+        if IS_DELETED_COLUMN in names and pa.types.is_boolean(rows.field(IS_DELETED_COLUMN).type):
+            found |= _true(rows.column(IS_DELETED_COLUMN))
+        if OPERATION_COLUMN in names:
+            found |= _true(
+                pc.is_in(rows.column(OPERATION_COLUMN), value_set=pa.array(DELETING_OPERATIONS))
+            )
+        marked, marker = self.definition.delete_field, self.definition.delete_marker
+        if marked in names and marker is not None:
+            texts = pc.cast(rows.column(marked), pa.string())
+            found |= _true(pc.equal(texts, marker))
+        return found
+
+
+def told_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
+    """
+    Which values count, for the columns where some do not.
+
+    Shapes: (n rows) -> (n,) for each column named.
+    """
+    told: dict[str, Mask] = {}
+    mode, marker = rules.definition.partial_update_mode, rules.definition.unavailable_marker
+    if mode is PartialUpdateMode.IGNORE_DEFAULTS:
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if name in META_COLUMNS:  # a record tells them, and a delete fills nothing
+                continue
+            default = rules.defaults.get(name)
+            if default is not None and not pa.types.is_nested(column.type):
+                counts = ~_true(pc.equal(column, pa.scalar(default, column.type)))
+            elif column.null_count:
+                counts = np.asarray(pc.is_valid(column)).astype(np.bool_)
+            else:
+                continue
+            if not counts.all():
+                told[name] = counts
+    elif mode is PartialUpdateMode.FILL_UNAVAILABLE and marker is not None:
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+                counts = ~_true(pc.equal(column, pa.scalar(marker).cast(column.type)))
+                if not counts.all():
+                    told[name] = counts
+    return told
+
+
+def _true(values: Any) -> Mask:
+    return np.asarray(pc.fill_null(values, False)).astype(np.bool_)
+
+
+@lru_cache(maxsize=64)
+def _column_names(avro_json: str) -> frozenset[str]:
+    return frozenset(each["name"] for each in json.loads(avro_json).get("fields", ()))
+
+
+@lru_cache(maxsize=64)
+def _defaults(avro_json: str) -> Mapping[str, object]:
+    """Defaults that are no null, of columns of plain types."""
+    found: dict[str, object] = {}
+    for each in json.loads(avro_json).get("fields", ()):
+        kind, default = each["type"], each.get("default")
+        first = kind[0] if isinstance(kind, list) and kind else kind  # a default is of this branch
+        if first in _PLAIN and isinstance(default, bool | int | float | str):
+            found[each["name"]] = default
+    return found

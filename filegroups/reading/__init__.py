@@ -1,0 +1,1 @@
+"""Reads of a table: snapshots, time travel, ranges of commits, change data."""

@@ -1,0 +1,384 @@
+"""
+Incremental reads: the rows that instants with a completion time in a range wrote (fmt 6.6).
+
+The files of the range are found in commit metadata, active and archived, and make slices of
+their own. What the range wrote is merged with itself, never with an older row: not with an
+older base file, and not with an older row that a compaction of the range wrote again. So a
+late row that a snapshot ignores is returned, and a delete only suppresses rows of the range.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.blocks import VisibleInstants
+from filegroups.files.slice_reader import Wholes
+from filegroups.reading.cdc import PastSlices
+from filegroups.reading.partition_pruning import PartitionPruner
+from filegroups.reading.read import Filter, pruner_of, view_of
+from filegroups.reading.scan import assert_all_listed, whole
+from filegroups.reading.time_travel import reaches_the_archive
+from filegroups.schema.schema import COMMIT_TIME_COLUMN
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError, UnsupportedTableError
+from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, TableType, WriteStat
+from timeline.model.file_names import BaseFile, FileSlice, LogFile, check_relative_path, listed
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import FileGroupId
+from timeline.pending_plans import PendingCompactions, joined_logs, pending_compactions
+from timeline.reader_lease import ReaderLease
+from timeline.rules.file_slices import merged_slice, slice_file_group
+from timeline.snapshot import Snapshot
+
+__all__ = ["ChangedRows", "Chosen", "changed_since"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedRows:
+    """
+    What an incremental read reads.
+
+    Args:
+        slices: Of the files of the range, or the newest ones where some were cleaned.
+        instants: Requested times of the range: blocks of others do not count, rows of others
+            do not come out.
+        snapshot: Whose schema applies.
+        cleaned: Whether files of the range are gone, or it reaches into the archive.
+        until: Completion time up to which files are read; None for those of now.
+        wholes: What partial updates of the range need; None where they need nothing.
+    """
+
+    slices: tuple[FileSlice, ...]
+    instants: frozenset[InstantTime]
+    snapshot: Snapshot
+    cleaned: bool = False
+    until: InstantTime | None = None
+    wholes: Wholes | None = None
+
+    @property
+    def condition(self) -> pc.Expression:
+        """Rows last written by an instant of the range."""
+        return pc.field(COMMIT_TIME_COLUMN).isin(pa.array(sorted(self.instants), pa.string()))
+
+    @property
+    def base_condition(self) -> pc.Expression | None:
+        """Which rows of base files logs are merged with: those of the range too."""
+        return None if self.cleaned else self.condition
+
+    @property
+    def visible(self) -> Container[InstantTime]:
+        """The instants whose log blocks count."""
+        return VisibleInstants.of(self.snapshot) if self.cleaned else self.instants
+
+
+def changed_since(
+    context: TableContext,
+    since: InstantTime,
+    until: InstantTime | None,
+    *,
+    filter: Filter = None,  # noqa: A002
+    partitions: Iterable[str] | None = None,
+    ahead: bool = False,
+) -> ChangedRows:
+    """
+    The slices and instants of an incremental read: completion times in (since, until].
+
+    File groups replaced within the range are left out. When files of the range were cleaned, or
+    an instant of it was archived, the newest slices of the whole table are read instead, as Java
+    Hudi does: rows written again since then come in a later range only.
+
+    Args:
+        context: The table.
+        since: Exclusive start; ``EARLIEST`` or above.
+        until: Inclusive end; None for now.
+        filter: Leaves partitions out that hold no matching row; rows are not filtered here.
+        partitions: Partition paths to read; None for all. Files of others may be gone.
+        ahead: Whether ``wholes`` are found now, for tasks that cannot look themselves.
+
+    Raises:
+        InvalidInputError: The filter does not fit the table.
+        UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
+        SnapshotExpiredError: A restore or a clean came meanwhile.
+
+    Outside: 1 list, 1 get per instant of the range and pending compaction, 2 per log compaction of
+    the range, 1 stat per file; the times of the history, and where instants of the range are
+    archived 1 list per partition. ``wholes``, when they are asked for or ahead: 1 list per
+    partition.
+    """
+    if not context.config.populate_meta_fields:
+        raise UnsupportedTableError(
+            "a table without meta columns has no incremental reads: its rows do not tell when "
+            "they were written",
+            kind="no_meta_columns",
+        )
+    snapshot = context.snapshot()
+    with whole(context, snapshot):
+        pruner = None if filter is None else pruner_of(context, snapshot, filter)
+        chosen = Chosen(pruner, None if partitions is None else listed(partitions, "partitions"))
+        return _changed(context, snapshot, since, until, chosen, ahead=ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The partitions that a range is read in."""
+
+    pruner: PartitionPruner | None = None
+    partitions: tuple[str, ...] | None = None
+
+    def among(self, paths: Iterable[str]) -> frozenset[str]:
+        """Those of some partition paths."""
+        some = sorted(set(paths) if self.partitions is None else {*paths} & {*self.partitions})
+        return frozenset(some if self.pruner is None else self.pruner.partitions(some))
+
+
+def _changed(
+    context: TableContext,
+    snapshot: Snapshot,
+    since: InstantTime,
+    until: InstantTime | None,
+    chosen: Chosen,
+    *,
+    ahead: bool,
+) -> ChangedRows:
+    found = _instants_between(snapshot, since, until)
+    archived = _archived_between(context, snapshot, since, until)
+    found |= {time: one for time, one in archived.items() if time not in found}
+    replaced: set[FileGroupId] = set()
+    files, joins = _Files(), []
+    there = chosen.among(path for _, one in found.values() for path in one.partition_to_write_stats)
+    for requested_time, (_, metadata) in sorted(found.items()):
+        for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
+            replaced.update(FileGroupId(partition_path, file_id) for file_id in file_ids)
+        if metadata.operation_type == LOG_COMPACT:
+            joins.append(requested_time)
+            continue
+        for partition_path, stats in metadata.partition_to_write_stats.items():
+            for stat in stats if partition_path in there else ():
+                files.add(partition_path, stat, requested_time)
+    for requested_time in joins:
+        _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
+    slices: list[FileSlice] = []
+    wholes: Wholes | None = None
+    if archived and context.config.timeline_layout_version > 1:
+        context.world.events.emit("changes.archived", since=since, first=min(archived))
+        cleaned = True
+    else:
+        plans = _plans_at_the_end(context, snapshot, until)
+        slices, gone = _sliced(context, snapshot, files, replaced, found, pending=plans)
+        cleaned = gone is not None
+        if not cleaned:
+            wholes = _wholes(context, snapshot, slices, until, plans, ahead=ahead)
+        else:
+            context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
+    if cleaned:
+        slices = view_of(context, snapshot).latest_slices(chosen.partitions, chosen.pruner)
+    return ChangedRows(
+        slices=tuple(slices),
+        instants=frozenset(found),
+        snapshot=snapshot,
+        cleaned=cleaned,
+        until=None if cleaned else until,
+        wholes=wholes,
+    )
+
+
+class _Write(NamedTuple):
+    """A write of the range."""
+
+    completion_time: InstantTime
+    metadata: CommitMetadata
+
+
+class _Files:
+    """The base and log files that the instants of a range wrote, by file group."""
+
+    def __init__(self) -> None:
+        self.bases: dict[FileGroupId, dict[InstantTime, BaseFile]] = defaultdict(dict)
+        self.logs: dict[FileGroupId, dict[str, LogFile]] = defaultdict(dict)
+
+    def add(self, partition_path: str, stat: WriteStat, requested_time: InstantTime) -> None:
+        """Take over the file of one write stat."""
+        if stat.path is None:
+            return
+        name = check_relative_path(stat.path).rpartition("/")[2]
+        base = BaseFile.found(partition_path, name, stat.file_size_in_bytes)
+        if base is not None:
+            self.bases[base.file_group][requested_time] = base
+            return
+        log = LogFile.found(partition_path, name, stat.file_size_in_bytes)
+        if log is not None:
+            self.logs[log.file_group][name] = log
+
+
+def _add_joined(
+    context: TableContext,
+    snapshot: Snapshot,
+    files: _Files,
+    requested_time: InstantTime,
+    metadata: CommitMetadata,
+) -> None:
+    """
+    Take over what a log compaction wrote where the range has a log that it put together.
+
+    Its block takes the place of that log, so that a row which lost against another one of them
+    does not come out. Alone it would repeat older rows, above what was appended meanwhile.
+    """
+    instant = snapshot.active.find(requested_time)
+    if instant is None or context.config.timeline_layout_version == 1:
+        return
+    joined = joined_logs(context, instant)
+    for partition_path, stats in metadata.partition_to_write_stats.items():
+        for stat in stats:
+            group = FileGroupId(partition_path, stat.file_id)
+            if joined.get(group, frozenset()) & files.logs.get(group, {}).keys():
+                files.add(partition_path, stat, requested_time)
+
+
+def _sliced(
+    context: TableContext,
+    snapshot: Snapshot,
+    files: _Files,
+    replaced: set[FileGroupId],
+    found: Mapping[InstantTime, _Write],
+    *,
+    pending: PendingCompactions,
+) -> tuple[list[FileSlice], str | None]:
+    """The newest slice of each file group, its logs in their present size; a file that is gone."""
+    slices = []
+    for group in sorted({*files.bases, *files.logs} - replaced):
+        plans = pending.get(group, ())
+        of_group = slice_file_group(
+            group,
+            files.bases.get(group, {}).values(),
+            files.logs.get(group, {}).values(),
+            completion_of=lambda time: _completion(time, snapshot, found),
+            pending_compactions=plans,
+            slicing=snapshot.slicing,
+        )
+        one = merged_slice(of_group, plans)
+        storage = context.world.storage
+        if one.base_file is not None and storage.stat(one.base_file.path) is None:
+            return [], one.base_file.path
+        logs = []
+        for log in one.log_files:
+            there = storage.stat(log.path)
+            if there is None:
+                return [], log.path
+            # In version 6 later instants append to the file.
+            logs.append(replace(log, size_bytes=there.size_bytes))
+        slices.append(replace(one, log_files=tuple(logs)))
+    return slices, None
+
+
+def _wholes(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    until: InstantTime | None,
+    plans: PendingCompactions,
+    *,
+    ahead: bool,
+) -> Wholes | None:
+    """
+    The whole file groups of a range, which the merge of partial updates needs.
+
+    Only the logs tell whether they have some. Version 6 has no such blocks.
+    """
+    groups = [one.file_group for one in slices if one.log_files]
+    if context.config.timeline_layout_version == 1 or not groups:
+        return None
+    past = PastSlices(context, snapshot, plans)
+    lease, listed = ReaderLease(context, snapshot, until=until), set[str]()
+
+    def there(group: FileGroupId) -> FileSlice | None:
+        with suppress(InstantNotFoundError):  # only told where it is needed
+            return past.at(group, until)
+        return None
+
+    def look(group: FileGroupId) -> FileSlice | None:
+        found = there(group)
+        if group.partition_path not in listed:
+            assert_all_listed(context, snapshot, lease)  # it was listed while others go on
+            listed.add(group.partition_path)
+        return found
+
+    of = {group: there(group) for group in groups}.get if ahead else look
+    return Wholes(VisibleInstants.of(snapshot), of)
+
+
+def _plans_at_the_end(
+    context: TableContext, snapshot: Snapshot, until: InstantTime | None
+) -> PendingCompactions:
+    """
+    File group -> its compactions that were not done at the end of a range.
+
+    What completed behind the plan of one lies on top of what was in it, done since or not
+    (NBCC-3). Outside: 1 get per pending compaction, and per one that completed since.
+    """
+    plans = pending_compactions(context, snapshot.active)
+    if until is None or context.config.table_type is not TableType.MERGE_ON_READ:
+        return plans
+    for one in snapshot.writes_between(until, None):
+        if one.action is Action.COMMIT and one.requested_time <= until:
+            written = snapshot.commits.read(one).partition_to_write_stats
+            for partition_path, stats in written.items():
+                for stat in stats:
+                    group = FileGroupId(partition_path, stat.file_id)
+                    plans.setdefault(group, []).append(one.requested_time)
+    return plans
+
+
+def _completion(
+    time: InstantTime, snapshot: Snapshot, found: Mapping[InstantTime, _Write]
+) -> InstantTime | None:
+    """Of an instant of the range; or of the base instant that a log of version 6 is named by."""
+    return found[time].completion_time if time in found else snapshot.completions.get(time)
+
+
+def _instants_between(
+    snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+) -> dict[InstantTime, _Write]:
+    """
+    What of the active timeline completed inside the range, by requested time.
+
+    A clustering stays: rows it moved keep their commit time, and the file groups it replaced
+    must not be read beside the new ones. So does a compaction, for the logs that are cleaned
+    after it.
+    """
+    return {
+        one.requested_time: _Write(
+            one.completion_time or one.requested_time, snapshot.commits.read(one)
+        )
+        for one in snapshot.writes_between(since, until)
+    }
+
+
+def _archived_between(
+    context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
+) -> dict[InstantTime, _Write]:
+    """
+    The archived instants of a range, without files: Java never looks for those (golden).
+
+    In version 6 rows they wrote are told where a file of an active instant of the range has
+    them, in merge-on-read tables only: Java filters those by the range, the others by its
+    instants.
+    """
+    if not reaches_the_archive(context, snapshot, since):
+        return {}
+    by_request = context.config.timeline_layout_version == 1
+    if by_request:
+        context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
+        if context.config.table_type is TableType.COPY_ON_WRITE:
+            return {}
+    return {
+        row.requested_time: _Write(row.completion_time or row.requested_time, CommitMetadata())
+        for row in context.history.writes_between(since, until, by_request=by_request)
+    }

@@ -1,0 +1,155 @@
+"""
+Point look-ups: the rows of a few record keys, from the file groups that may hold them.
+
+What knows best is asked first: the record index where Java keeps one, the hash where the
+table keeps how its buckets are made, else the key ranges and bloom filters of footers.
+Each only leaves file groups out; what is read is merged and filtered like any scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.parquet import read_footer
+from filegroups.index.bucket_properties import rules_kept_in
+from filegroups.index.buckets import find_buckets
+from filegroups.index.lookup import may_hold_any
+from filegroups.index.record_index import keeps_record_index, open_record_index
+from filegroups.keys.bucketing import BucketEngine, BucketRules
+from filegroups.reading.read import ScanPlan, plan_scan
+from filegroups.schema.schema import KEY_COLUMN
+from timeline.context import TableContext
+from timeline.errors import (
+    CorruptTableError,
+    InvalidInputError,
+    MissingFileError,
+    UnsupportedTableError,
+)
+from timeline.model.file_names import FileSlice, listed
+from timeline.model.write_set import FileGroupId
+from timeline.ports.storage import Storage
+from timeline.properties.properties_file import load_config
+from timeline.snapshot import Snapshot
+
+__all__ = ["plan_look_up", "slices_that_may_hold"]
+
+
+def plan_look_up(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    keys: Iterable[str],
+    *,
+    columns: Sequence[str] | None = None,
+    with_hoodie_columns: bool = False,
+) -> ScanPlan:
+    """
+    Decide what is read for some record keys.
+
+    Args:
+        context: The table.
+        snapshot: What is visible.
+        slices: The slices of the partitions in question.
+        keys: Record keys as stored: the value, or ``field:value,field:value``.
+        columns: Names to return; None for all.
+        with_hoodie_columns: Return the meta columns too.
+
+    Raises:
+        InvalidInputError: An unknown column, a text instead of a list of keys, or rows that
+            have no keys.
+        MissingFileError: A file was cleaned since the snapshot was taken.
+    """
+    config = context.config
+    if not config.populate_meta_fields and not config.record_key_fields:
+        raise InvalidInputError(
+            "this table's rows have no keys by which they could be found; read them by a filter",
+            kind="keyless",
+        )
+    wanted = pa.array(sorted(set(listed(keys, "record keys"))), pa.string())
+    plan = plan_scan(
+        context,
+        snapshot,
+        slices_that_may_hold(context, snapshot, slices, wanted),
+        columns=columns,
+        filter=pc.field(KEY_COLUMN).isin(wanted),
+        with_hoodie_columns=with_hoodie_columns,
+    )
+    return replace(plan, read=replace(plan.read, finds_keys=True))
+
+
+def slices_that_may_hold(
+    context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice], keys: pa.Array
+) -> list[FileSlice]:
+    """
+    Leave out the slices that certainly hold none of the keys.
+
+    Outside: the files of the record index and 1 get; or nothing, with buckets; or 1 open_input
+    for each slice without logs.
+    """
+    config, storage = context.config, context.world.storage
+    if not len(keys) or not config.populate_meta_fields:
+        return list(slices) if len(keys) else []
+    places = _told_by_index(context, snapshot, keys)
+    if places is not None:
+        return [one for one in slices if one.file_group in places]
+    rules = rules_kept_in(config)
+    if rules is not None and rules.engine is BucketEngine.SIMPLE:
+        return _in_buckets(context, snapshot, slices, keys, rules)
+    look = partial(_may_hold, storage, keys)
+    kept = context.world.executor.map(look, slices)
+    return [one for one, held in zip(slices, kept, strict=True) if held]
+
+
+def _told_by_index(
+    context: TableContext, snapshot: Snapshot, keys: pa.Array
+) -> set[FileGroupId] | None:
+    """
+    Where a record index says that keys live; None where no index can be asked.
+
+    The table may have been opened long ago, and its metadata table switched off since: whatever
+    is left of the index tells old places then, or none. So the properties are read behind it.
+    """
+    storage = context.world.storage
+    if snapshot.as_of is not None:
+        return None
+    try:
+        index = open_record_index(storage, context.config, snapshot)
+        found = None if index is None else index.locate(keys)
+    except MissingFileError:
+        return None  # the services of the metadata table were faster, or it is gone
+    except (CorruptTableError, UnsupportedTableError):
+        if keeps_record_index(load_config(storage)):
+            raise
+        return None
+    if found is None or not keeps_record_index(load_config(storage)):
+        return None
+    # As many as file groups, however many keys were asked for.
+    places = found.group_by(["partition_path", "file_id"]).aggregate([])
+    paths, file_ids = (places.column(name).to_pylist() for name in ("partition_path", "file_id"))
+    return set(map(FileGroupId, paths, file_ids))
+
+
+def _in_buckets(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    keys: pa.Array,
+    rules: BucketRules,
+) -> list[FileSlice]:
+    paths = sorted({one.file_group.partition_path for one in slices})
+    groups = [one.file_group for one in slices]
+    where = find_buckets(context.world.storage, snapshot, rules, paths, groups)
+    numbers = set(where.shares.numbers(keys, pa.nulls(len(keys), pa.string())).tolist())
+    wanted = {group for (_, number), group in where.known.items() if number in numbers}
+    return [one for one in slices if one.file_group in wanted]
+
+
+def _may_hold(storage: Storage, keys: pa.Array, one: FileSlice) -> bool:
+    if one.log_files or one.base_file is None:
+        return True
+    return may_hold_any(keys, read_footer(storage, one.base_file.path))

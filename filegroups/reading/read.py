@@ -1,0 +1,405 @@
+"""
+A read set: the state a write was made from, and which part of it was read.
+
+Handed to the write beside its rows (``table.upsert(rows, reads=...)``), so that publication
+can judge whether the rows are still what they would be if they were made now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from filegroups.files.blocks import VisibleInstants
+from filegroups.files.parquet import works_without
+from filegroups.files.slice_reader import SliceRead, Wholes, read_slice
+from filegroups.keys.dropped_partition_columns import FolderColumns
+from filegroups.keys.keys import KeyGenerator, KeySpec, VirtualKeys
+from filegroups.keys.timestamp_keys import folders_of_texts
+from filegroups.merge.rules import MergeRules
+from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
+from filegroups.schema.internal_schema import schema_history
+from filegroups.schema.schema import META_COLUMNS, PARTITION_COLUMN, TableSchema, with_meta
+from filegroups.settings.key_settings import stored_times_of
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError, UnsupportedTableError
+from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.instant_time import InstantTime
+from timeline.model.table_config import TableConfig
+from timeline.pending_plans import pending_compactions
+from timeline.properties.properties_file import load_config, rows_may_lie_elsewhere
+from timeline.rules.isolation import Isolation, WhatIRead
+from timeline.snapshot import Snapshot
+
+__all__ = [
+    "READS_KEY",
+    "ReadSet",
+    "ScanPlan",
+    "known_schema",
+    "plan_scan",
+    "pruner_of",
+    "read_schema",
+    "scan",
+    "view_of",
+]
+
+#: In the extra metadata of a commit that was made from reads: its partitions, or ``*``.
+READS_KEY = "hoodoo.reads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSet:
+    """
+    What was read. Made by ``TableSnapshot.reads``.
+
+    Args:
+        snapshot: The state.
+        partitions: Partition paths that were read, also those without rows; None for all.
+        filter: The rows that were asked for there; None for all.
+        address: Canonical address of the table, which alone can be asked what came since.
+        level: What a write from it is promised; None for ``hoodoo.write.isolation.level``.
+    """
+
+    snapshot: Snapshot
+    address: str
+    partitions: tuple[str, ...] | None = None
+    filter: Filter = None
+    level: Isolation | None = None
+
+    @property
+    def text(self) -> str:
+        """The partitions, for the commit metadata."""
+        return "*" if self.partitions is None else ",".join(self.partitions)
+
+    @property
+    def part(self) -> WhatIRead:
+        """As the rules see it."""
+        return WhatIRead(
+            partitions=None if self.partitions is None else frozenset(self.partitions),
+            instants=frozenset(self.snapshot.completions),
+        )
+
+
+# --------------------------------------- The read path: snapshot -> view -> prune -> scan -> Arrow
+#
+# Streams in batches: memory is bounded by the files being read, not by the table. Which
+# slices are read decides the kind of query (snapshot, time travel, incremental); how a slice
+# is read is the same for all.
+
+_EQUALS = frozenset({"=", "=="})
+
+Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanPlan:
+    """Which slices are read, and how every one of them."""
+
+    slices: tuple[FileSlice, ...]
+    read: SliceRead
+
+    @property
+    def files(self) -> tuple[BaseFile, ...]:
+        """The base files of slices that have nothing else, for engines that read them alone."""
+        return tuple(
+            one.base_file for one in self.slices if one.base_file is not None and not one.log_files
+        )
+
+    @property
+    def merged(self) -> tuple[FileSlice, ...]:
+        """The slices with logs."""
+        return tuple(one for one in self.slices if one.log_files)
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The table's schema with the meta columns."""
+        return self.read.file_schema
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        return self.read.output_schema
+
+
+def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
+    """The view of a snapshot. Outside: 1 get per pending compaction."""
+    plans = pending_compactions(context, snapshot.active)
+    return FileSystemView(
+        storage=context.world.storage,
+        snapshot=snapshot,
+        pending_compactions=plans,
+        together=context.world.together,
+    )
+
+
+def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
+    """
+    The table's schema in a snapshot, without meta columns.
+
+    From the newest visible commit that tells it, else the table's creation schema; partition
+    columns that files leave out come last, as text.
+
+    Raises:
+        UnsupportedTableError: Neither is there, and so the table was never written.
+    """
+    return _schema_and_folders(context, snapshot)[0]
+
+
+def known_schema(context: TableContext, snapshot: Snapshot) -> TableSchema | None:
+    """As ``read_schema``; None where nothing tells it."""
+    if not (snapshot.newest_schema_json or context.config.create_schema_json):
+        return None
+    return read_schema(context, snapshot)
+
+
+def _schema_and_folders(
+    context: TableContext, snapshot: Snapshot
+) -> tuple[TableSchema, FolderColumns | None]:
+    stored = _stored_schema(context, snapshot)
+    folders = _folder_columns(context, stored)
+    return stored if folders is None else stored.grown(folders.schema), folders
+
+
+def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
+    text = snapshot.newest_schema_json or context.config.create_schema_json
+    if text:
+        return TableSchema.from_avro(text)
+    raise UnsupportedTableError(
+        "the table has no schema yet: nothing was ever written and none was given at its "
+        "creation; write to it first",
+        kind="no_schema",
+    )
+
+
+def _folder_columns(context: TableContext, stored: TableSchema) -> FolderColumns | None:
+    """The partition columns that files leave out; None where they hold all columns."""
+    config = context.config
+    if not config.drop_partition_columns:
+        return None
+    names = stored.arrow.names
+    return FolderColumns(
+        fields=config.partition_fields,
+        left_out=tuple(name for name in config.partition_fields if name not in names),
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
+    )
+
+
+def plan_scan(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    *,
+    columns: Sequence[str] | None = None,
+    filter: Filter = None,  # noqa: A002 - the public word of the Python surface
+    among: pc.Expression | None = None,
+    with_hoodie_columns: bool = False,
+    base_filter: pc.Expression | None = None,
+    visible: Container[InstantTime] | None = None,
+    wholes: Wholes | None = None,
+) -> ScanPlan:
+    """
+    Decide what is read.
+
+    Args:
+        context: The table.
+        snapshot: What is visible; its schema is the output's.
+        slices: The file slices to read.
+        columns: Names to return, in this order; None for all.
+        filter: A pyarrow expression, or ``(column, operator, value)`` triples that all hold.
+        among: Rows that the filter chooses from; None for all.
+        with_hoodie_columns: Return the five meta columns first when no columns are named.
+        base_filter: Rows of base files that count at all, before logs are merged with them.
+        visible: The instants whose log blocks count; None for those of the snapshot.
+        wholes: As of ``SliceRead``.
+
+    Raises:
+        InvalidInputError: An unknown column or operator.
+        UnsupportedTableError: A slice has log files that only a class of the table's owner
+            merges (``custom_merger``).
+    """
+    table_schema, folders = _schema_and_folders(context, snapshot)
+    schema = with_meta(table_schema.arrow)
+    names = (
+        tuple(columns)
+        if columns is not None
+        else tuple(name for name in schema.names if with_hoodie_columns or name not in META_COLUMNS)
+    )
+    if not names:
+        raise InvalidInputError(
+            "name at least one column; rows are counted on any of them", kind="no_column"
+        )
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise InvalidInputError(
+            f"no such column: {unknown}; the table has {list(schema.names)}",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    wanted = _as_expression(filter, schema)
+    rules = MergeRules(definition=context.config.merge)
+    if any(one.log_files for one in slices):
+        rules = MergeRules.of(context.config.merge, table_schema.avro_json)
+    return ScanPlan(
+        slices=tuple(one for one in slices if one.base_file is not None or one.log_files),
+        read=SliceRead(
+            file_schema=schema,
+            columns=names,
+            filter=wanted if among is None else among if wanted is None else among & wanted,
+            base_filter=base_filter,
+            rules=rules,
+            keys=_computed_keys(context),
+            visible=VisibleInstants.of(snapshot) if visible is None else visible,
+            wholes=wholes,
+            whole_filter=wanted,
+            history=schema_history(context.world.storage, snapshot),
+            folders=folders,
+        ),
+    )
+
+
+def pruner_of(
+    context: TableContext, snapshot: Snapshot, condition: Filter
+) -> PartitionPruner | None:
+    """
+    What chooses the partitions that may hold rows for a filter; None where all may.
+
+    Outside: 1 get where the filter names a partition column, 1 more where indexes are defined.
+
+    Raises:
+        InvalidInputError: As of ``plan_scan``.
+    """
+    config = context.config
+    if condition is None or not config.partition_fields:
+        return None
+    table_schema, folders = _schema_and_folders(context, snapshot)
+    schema = with_meta(table_schema.arrow)
+    expression = _as_expression(condition, schema)
+    if expression is None:
+        return None
+    columns = [name.partition(".")[0] for name in config.partition_fields]
+    asked = {*columns, PARTITION_COLUMN}.intersection(schema.names)
+    named = {name for name in asked if not works_without(expression, schema, name)}
+    if not config.populate_meta_fields:
+        named.discard(PARTITION_COLUMN)
+    if not named:
+        return None
+    # Whoever opened the table long ago may not know yet that rows can lie elsewhere.
+    config = load_config(context.world.storage)
+    fields: list[PartitionField | None] = [None for _ in config.partition_fields]
+    if not rows_may_lie_elsewhere(context.world.storage, config):
+        left_out = () if folders is None else folders.left_out
+        made = [
+            _field(config, schema, number, from_folder=name in left_out)
+            for number, name in enumerate(config.partition_fields)
+        ]
+        fields = [_bounded(one, condition) for one in made]
+    return PartitionPruner(
+        condition=expression,
+        schema=schema,
+        named=frozenset(named),
+        fields=tuple(fields),
+        names=config.partition_fields,
+        hive_style=config.hive_style_partitioning,
+        url_encode=config.url_encode_partitioning,
+    )
+
+
+def _field(
+    config: TableConfig, schema: pa.Schema, number: int, *, from_folder: bool
+) -> PartitionField | None:
+    """How a field's values become folders; None where the table does not say it."""
+    name = config.partition_fields[number]
+    head, *rest = name.split(".")
+    if head not in schema.names:
+        return None
+    inner = schema.field(head).type
+    for step in rest:
+        if not pa.types.is_struct(inner) or inner.get_field_index(step) < 0:
+            return None
+        inner = inner.field(step).type
+    if from_folder:
+        return PartitionField(name=name, type=inner, from_folder=True)
+    generator = (config.key_generator_type or "").removesuffix("_AVRO")
+    if generator == KeyGenerator.CUSTOM.value:
+        generator = config.partition_field_types[number] or ""
+    if generator == KeyGenerator.TIMESTAMP.value:
+        times = stored_times_of(config)
+        return None if times is None else PartitionField(name=name, type=inner, times=times)
+    if generator not in (KeyGenerator.SIMPLE.value, KeyGenerator.COMPLEX.value):
+        return None
+    if config.slash_separated_dates:
+        return None
+    return PartitionField(name=name, type=inner)
+
+
+def _bounded(one: PartitionField | None, condition: Filter) -> PartitionField | None:
+    """A field of texts that are times: a filter that names its values names their folders."""
+    if (
+        one is None
+        or one.times is None
+        or condition is None
+        or isinstance(condition, pc.Expression)
+    ):
+        return one
+    for name, operator, value in condition:
+        if name != one.name or (operator not in _EQUALS and operator != "in"):
+            continue
+        values: Any = [value] if operator in _EQUALS else value
+        try:
+            texts = pa.array(list(values), one.type)
+        except (pa.ArrowException, TypeError, ValueError):
+            continue
+        found = folders_of_texts(texts, one.times)
+        if found is not None:
+            return replace(one, folders=found)
+    return one
+
+
+def _computed_keys(context: TableContext) -> VirtualKeys | None:
+    """How keys are computed where the rows have no meta columns."""
+    config = context.config
+    if config.populate_meta_fields:
+        return None
+    kind = (config.key_generator_type or "").removesuffix("_AVRO")
+    spec = KeySpec(
+        record_key_fields=config.record_key_fields,
+        key_generator=KeyGenerator.__members__.get(kind, KeyGenerator.SIMPLE),
+        table_version=config.table_version,
+        stores_keys=False,
+    )
+    return spec.virtual
+
+
+def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
+    if condition is None:
+        return None
+    try:
+        wanted = condition
+        if not isinstance(condition, pc.Expression):
+            wanted = pq.filters_to_expression([tuple(term) for term in condition])
+        # Tried on no rows: a wrong column or type is the caller's, never a damaged file's.
+        schema.empty_table().filter(wanted)
+    except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInputError(
+            "a filter is a pyarrow expression or a list of (column, operator, value) with the "
+            f"operators = == != < <= > >= in 'not in', over the columns {schema.names}: {error}",
+            kind="filter",
+        ) from error
+    return wanted
+
+
+def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+    """
+    Read the planned slices one after the other, in batches of the output schema.
+
+    A slice with logs is held in memory while it is read, in the columns that are needed.
+    """
+    for one in plan.slices:
+        yield from read_slice(context.world.storage, context.world.events, one, plan.read)

@@ -1,0 +1,259 @@
+"""
+Time travel: the snapshot of a time, or the refusal where it cannot be told (fmt 6.5).
+
+A time in the archived part of the timeline is answered as long as the files are there. Java
+Hudi then gives whatever is left after cleaning; we say that something is gone, which is told
+by what cleans deleted since: a file that was visible at that time, with none in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from filegroups.files.parquet import read_footer
+from filegroups.reading.read import view_of
+from timeline.archived import ARCHIVED_WRITES
+from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.commit_body import decode_archived_clean, decode_archived_commit
+from timeline.codecs.instant_avro import decode_clean
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError
+from timeline.layout import HISTORY
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
+from timeline.model.file_names import (
+    FileSlice,
+    instant_file_name,
+    parse_base_file_name,
+    parse_log_file_name,
+)
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
+from timeline.model.plans import CleanMetadata
+from timeline.model.write_set import FileGroupId
+from timeline.pending_plans import moves_rows_only
+from timeline.snapshot import Snapshot
+
+__all__ = ["reaches_the_archive", "retained_since", "snapshot_as_of"]
+
+
+def reaches_the_archive(context: TableContext, snapshot: Snapshot, since: InstantTime) -> bool:
+    """
+    Whether instants that completed after ``since`` may be archived.
+
+    The timeline is archived in the order in which instants were requested: one that was under
+    way for long goes with those that began with it, and may have completed after many that stay.
+    Before layout 2 the archive tells no completion times.
+
+    Outside: as ``History.times``, unless the timeline alone tells it.
+    """
+    if since < snapshot.first_completion:
+        return True
+    if context.config.timeline_layout_version == 1:
+        return False
+    return context.history.times().newest_completion > since
+
+
+def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
+    """
+    The snapshot that shows what was requested at or before a time (fmt 6.5).
+
+    Raises:
+        InstantNotFoundError: The time lies before the oldest instant, files of that time were
+            cleaned, or it lies at or after the oldest pending write: the answer could change.
+
+    Outside: as ``TableContext.snapshot``, and 1 get of the last clean. Below the active
+    timeline also the history; where the last clean promises nothing, 1 get a later clean and
+    1 list a partition it cleaned.
+    """
+    snapshot = context.snapshot(as_of=time)
+    active = snapshot.active
+    # A pending compaction or clustering moves rows, it does not change them: Java answers too.
+    pending = [
+        one
+        for one in active.pending_ingestion
+        if time >= one.requested_time and not moves_rows_only(context, one)
+    ]
+    if pending:
+        raise InstantNotFoundError(
+            "a write that began before this time is still pending, so the answer could still "
+            f"change; ask for a time before {pending[0].requested_time} or wait: {time}",
+            kind="time_travel_pending",
+            time=time,
+            pending=pending[0].requested_time,
+        )
+    retained = retained_since(context, snapshot)
+    if retained is not None and time < retained:
+        raise InstantNotFoundError(
+            f"the files of that time were cleaned; the oldest time still kept is {retained}: {time}",
+            kind="time_travel_cleaned",
+            time=time,
+            retained=retained,
+        )
+    archived: list[HistoryInstant] = []
+    if active.completed_writes and not snapshot.tells_schema:
+        archived = context.history.instants(times_only=False)
+        snapshot = _with_archived_write(context, snapshot, archived)
+    if retained is None:
+        _refuse_cleaned(context, snapshot, archived)
+    return snapshot
+
+
+def retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | None:
+    """What the last completed clean promised to keep, None when nothing was cleaned."""
+    cleans = _cleans(snapshot)
+    if not cleans:
+        return None
+    last = max(cleans, key=lambda instant: instant.completion_time or "")
+    return _clean_metadata(context, last).earliest_commit_to_retain or None
+
+
+def _cleans(snapshot: Snapshot) -> list[Instant]:
+    return [i for i in snapshot.active.instants if i.action is Action.CLEAN and i.completed]
+
+
+def _clean_metadata(context: TableContext, clean: Instant) -> CleanMetadata:
+    path = context.instant_path(instant_file_name(clean))
+    return decode_clean(context.world.storage.read(path), path=path)
+
+
+def _with_archived_write(
+    context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
+) -> Snapshot:
+    """
+    The snapshot with what the write told that decided its schema: an archived one, or a kept one.
+
+    Services repeat a schema; theirs is taken where no write tells one.
+    """
+    time, kept = snapshot.as_of or "", snapshot.newest_decider
+    writes = [one for one in archived if one.action in ARCHIVED_WRITES]
+    shown = [one for one in writes if one.requested_time <= time]
+    repeated: CommitMetadata | None = None
+    for one in sorted(shown, key=_completion_before, reverse=True):
+        if kept is not None and _completion_before(one) < (
+            kept.completion_time or kept.requested_time
+        ):
+            break
+        metadata = _commit_of(one)
+        if metadata.schema_json and metadata.decides_schema:
+            return replace(snapshot, archived_write=metadata)
+        repeated = repeated or (metadata if metadata.schema_json else None)
+    if kept is not None:
+        return replace(snapshot, archived_write=snapshot.commits.read(kept))
+    if snapshot.completions:
+        return snapshot
+    if repeated is not None:
+        return replace(snapshot, archived_write=repeated)
+    # Java too tells the schema by a file where no instant does; the archive may be gone.
+    newest = max(
+        (one.base_file for one in view_of(context, snapshot).base_slices() if one.base_file),
+        key=lambda base: base.requested_time,
+        default=None,
+    )
+    if newest is not None:
+        schema = read_footer(context.world.storage, newest.path).avro_json or ""
+        told = CommitMetadata(extra_metadata={SCHEMA_KEY: schema})
+        return replace(snapshot, archived_write=told)
+    if shown:
+        return snapshot
+    active = snapshot.active.completed_writes[0]
+    first = min([active.requested_time, *(one.requested_time for one in writes)])
+    raise InstantNotFoundError(
+        f"the table has nothing that old; its first instant is {first}: {time}",
+        kind="time_travel_too_early",
+        time=time,
+        first=first,
+    )
+
+
+def _completion_before(write: HistoryInstant) -> InstantTime:
+    """Before layout 2 the archive tells no completion times."""
+    return write.completion_time or write.requested_time
+
+
+def _commit_of(write: HistoryInstant) -> CommitMetadata:
+    path = f"{HISTORY} ({write.requested_time})"
+    return decode_archived_commit(write.metadata or b"", action=write.action, path=path)
+
+
+def _refuse_cleaned(
+    context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
+) -> None:
+    """Refuse a time of which a later clean took a file that nothing stands for."""
+    time = snapshot.as_of or ""
+    view = view_of(context, snapshot)
+    hidden: set[FileGroupId] | None = None
+    for partition_path, name in _deleted_since(context, snapshot, archived):
+        file = _data_file(name)
+        if file is None:
+            continue
+        group = FileGroupId(partition_path, file.file_id)
+        slices = view.slices(partition_path).get(group, [])
+        if file.time > time or _in_its_place(slices, file):
+            continue
+        if hidden is None:
+            hidden = {*snapshot.replaced, *_replaced_in(archived, time)}
+        if group in hidden:
+            continue
+        raise InstantNotFoundError(
+            "files of that time were cleaned, so the answer would lack rows; ask for a later "
+            f"time: {time}",
+            kind="time_travel_cleaned",
+            time=time,
+            path=f"{partition_path}/{name}",
+        )
+
+
+class _DataFile(NamedTuple):
+    """What the name of a deleted file told."""
+
+    file_id: str
+    time: InstantTime
+    is_base: bool
+
+
+def _data_file(name: str) -> _DataFile | None:
+    base = parse_base_file_name(name)
+    if base is not None:
+        return _DataFile(base.file_id, base.requested_time, is_base=True)
+    log = parse_log_file_name(name)
+    if log is not None and not log.is_cdc:
+        return _DataFile(log.file_id, log.instant_time, is_base=False)
+    return None
+
+
+def _in_its_place(slices: Sequence[FileSlice], gone: _DataFile) -> bool:
+    """Whether what is left at that time is newer than a file that is gone."""
+    if gone.is_base:
+        bases = (one.base_file for one in slices)
+        return any(base is not None and base.requested_time >= gone.time for base in bases)
+    return any(one.base_instant_time > gone.time for one in slices)
+
+
+def _deleted_since(
+    context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
+) -> Iterator[tuple[str, str]]:
+    """Partition path and name of every file that cleans after the snapshot's time deleted."""
+    time = snapshot.as_of or ""
+    for clean in _cleans(snapshot):
+        if clean.requested_time > time:
+            yield from _deleted(_clean_metadata(context, clean))
+    for row in archived:
+        if row.action == Action.CLEAN.value and row.requested_time > time and row.metadata:
+            path = f"{HISTORY} ({row.requested_time})"
+            yield from _deleted(decode_archived_clean(row.metadata, path=path))
+
+
+def _deleted(metadata: CleanMetadata) -> Iterator[tuple[str, str]]:
+    for partition_path, told in metadata.partition_metadata.items():
+        for name in told.success_delete_files:
+            yield partition_path, name.rpartition("/")[2]
+
+
+def _replaced_in(archived: Sequence[HistoryInstant], time: InstantTime) -> Iterator[FileGroupId]:
+    """File groups that archived instants had replaced by a time."""
+    for row in archived:
+        if row.action == Action.REPLACECOMMIT.value and row.requested_time <= time:
+            for partition_path, file_id in _commit_of(row).replaced_file_groups():
+                yield FileGroupId(partition_path, file_id)

@@ -1,0 +1,1 @@
+"""Schemas of a table: as Arrow, as Avro, and how they change."""

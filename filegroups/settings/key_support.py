@@ -1,0 +1,449 @@
+"""
+The effect of each of Hudi's keys: done, refused, warned about, or none by design.
+
+Two literal tables. A key of ``WARNED`` asks for something that hoodoo does not do; the user gets a
+warning. A key of ``WITHOUT_EFFECT`` changes no row, no file and no promise, whatever its value. A
+pattern that ends in ``*`` matches a family; the longest matching pattern counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from filegroups.settings.known_keys import (
+    OWN_PREFIXES,
+    SESSION_PREFIX,
+    hudi_keys,
+    is_own_key,
+    main_key,
+    nearest_key,
+)
+from filegroups.settings.unsupported import UNSUPPORTED, UNSUPPORTED_READS
+from timeline.properties.options import TABLE_LAYER, PropertySet
+
+__all__ = [
+    "WARNED",
+    "WITHOUT_EFFECT",
+    "Effect",
+    "KeyEffect",
+    "effect_of",
+    "effect_said",
+    "key_warnings",
+    "said",
+    "silent",
+]
+
+
+class Effect(Enum):
+    """What becomes of a key."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    WARNED = "warned"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyEffect:
+    """What becomes of one key, and why; ``why`` is empty where it is done or not known."""
+
+    effect: Effect
+    why: str = ""
+
+
+def _patterns(table: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    return MappingProxyType({pattern: why for why, text in table for pattern in text.split()})
+
+
+#: By key or family, what is not done. A boolean key is told when it says true, others when they
+#: say something else than Hudi's default.
+WARNED: Final = _patterns(
+    (
+        (
+            "the metadata table is neither built nor maintained yet, readers list folders",
+            "hoodie.metadata.*",
+        ),
+        (
+            "hoodoo syncs no catalog, register the table with the catalog's own tools",
+            """hoodie.datasource.hive_sync.* hoodie.datasource.meta.sync.*
+            hoodie.datasource.meta_sync.* hoodie.meta.sync.* hoodie.meta_sync.*
+            hoodie.datasource.partition_extractor_class hoodie.table.partition_extractor_class
+            hoodie.spark.polaris.catalog.class hoodie.gcp.*""",
+        ),
+        (
+            "hoodoo calls no program after a commit, listen to the event publish.done",
+            "hoodie.write.commit.callback.*",
+        ),
+        (
+            "rows that cannot be written fail the write, and no error table is kept",
+            "hoodie.errortable.* hoodie.write.ignore.failed",
+        ),
+        ("no metrics are sent, listen to the events", "hoodie.metrics.*"),
+        ("there is no streamer here", "hoodie.streamer.* hoodie.deltastreamer.* hoodie.kafka.*"),
+        (
+            (
+                "SQL statements of this kind are not run here, use the option "
+                "hoodie.datasource.write.operation"
+            ),
+            "hoodie.sql.* hoodie.spark.sql.*",
+        ),
+        (
+            "files are not sorted by a bulk insert, cluster the table by sort columns",
+            "hoodie.bulkinsert.sort.* hoodie.bulkinsert.user.defined.partitioner.sort.columns",
+        ),
+        (
+            "Java classes are not loaded",
+            """hoodie.client.init.callback.classes hoodie.compact.merge.handle.class
+            hoodie.compaction.plan.generator hoodie.fileid.prefix.provider.class
+            hoodie.record.size.estimator.class hoodie.storage.class hoodie.io.factory.class
+            hoodie.avro.write.support.class hoodie.parquet.flink.rowdata.write.support.class
+            hoodie.parquet.spark.row.write.support.class hoodie.write.concat.handle.class
+            hoodie.write.merge.handle.class hoodie.writestatus.class""",
+        ),
+        (
+            "bootstrapped tables are not written",
+            "hoodie.bootstrap.* hoodie.clean.delete.bootstrap.*",
+        ),
+        ("the number of buckets stays as it is", "hoodie.bucket.index.*"),
+        (
+            "rows take the table's schema, give the rows the types that are wanted",
+            "hoodie.write.schema hoodie.avro.schema hoodie.bulkinsert.schema.ddl",
+        ),
+        (
+            "no service manager is asked, 'hoodoo services worker' runs services elsewhere",
+            "hoodie.table.service.manager.*",
+        ),
+        ("there is no metaserver", "hoodie.metaserver.*"),
+        ("checks before a commit are not run", "hoodie.precommit.validators.*"),
+        (
+            "indexes of expressions and secondary indexes are not kept",
+            "hoodie.expression.index.* hoodie.index.name hoodie.datasource.write.secondarykey.column",
+        ),
+        (
+            (
+                "a batch of a stream is known by its query and number, and one that fails ends the "
+                "query"
+            ),
+            "hoodie.datasource.write.streaming.*",
+        ),
+        (
+            "a range returns the changes in its files, and never falls back to a full scan",
+            "hoodie.datasource.read.incr.fallback.fulltablescan.enable",
+        ),
+        (
+            "ranges are read in the form of the table's own version",
+            (
+                "hoodie.datasource.read.incr.table.version "
+                "hoodie.datasource.read.streaming.table.version"
+            ),
+        ),
+        (
+            "a load shows the table itself, see 'hoodoo timeline show' and 'hoodoo files'",
+            (
+                "hoodie.datasource.read.table.valued.function.* "
+                "hoodie.datasource.read.create.filesystem.relation"
+            ),
+        ),
+        (
+            "partition columns are read as files and folders have them",
+            (
+                "hoodie.datasource.read.extract.partition.values.from.path "
+                "hoodie.datasource.read.partition.value.extractor.enabled"
+            ),
+        ),
+        ("blobs are shown as stored", "hoodie.read.blob.inline.mode"),
+        ("holes of a timeline are resolved by its slots", "hoodie.read.timeline.holes.*"),
+        (
+            "a failed service after a write is a warning, the write is committed",
+            "hoodie.fail.writes.on.inline.table.service.exception hoodie.fail.on.timeline.archiving",
+        ),
+        (
+            "a table is upgraded by 'hoodoo table upgrade' alone",
+            "hoodie.write.auto.upgrade",
+        ),
+        ("a batch without rows commits nothing", "hoodie.allow.empty.commit"),
+        (
+            "an insert keeps rows of equal keys apart, write by upsert",
+            "hoodie.merge.allow.duplicate.on.inserts",
+        ),
+        (
+            "the lock is the one that is configured",
+            "hoodie.auto.adjust.lock.configs hoodie.fs.atomic_creation.support",
+        ),
+        ("all partitions are looked at", "hoodie.compaction.partition.path.regex"),
+        (
+            "cleans are not bounded or recorded so",
+            (
+                "hoodie.clean.max.commits.to.clean "
+                "hoodie.write.empty.clean.interval.hours hoodie.prewrite.cleaner.policy"
+            ),
+        ),
+        (
+            "clustering chooses files by size and partition",
+            "hoodie.clustering.plan.strategy.earliest.commit.to.cluster hoodie.layout.optimize.enable",
+        ),
+        ("rolled back files are not kept", "hoodie.rollback.instant.backup.*"),
+        (
+            "records have no event time here",
+            "hoodie.payload.event.time.field hoodie.write.track.event.time.watermark",
+        ),
+        ("commits carry their own metadata alone", "hoodie.write.rolling.metadata.*"),
+        (
+            "secrets are hidden by the names of their keys",
+            "hoodie.sensitive.config.keys",
+        ),
+        (
+            "tasks that run twice are refused whatever this says",
+            "hoodie.block.writes.on.speculative.execution",
+        ),
+        (
+            "a schema that another writer changed is always met",
+            "hoodie.write.concurrency.schema.conflict.resolution.enable",
+        ),
+        ("keys are always checked", "hoodie.write.complex.keygen.validation.enable"),
+        ("timestamps are written in UTC", "hoodie.parquet.write.utc-timezone.enabled"),
+        ("columns of files have no ids", "hoodie.parquet.field_id.write.enabled"),
+        ("the operation says what a write replaces", "hoodie.bulkinsert.overwrite.operation.type"),
+        ("record indexes are not kept", "hoodie.record.index.update.partition.path"),
+        (
+            "written rows are not read again",
+            "hoodie.merge.data.validation.enabled hoodie.fail.job.on.duplicate.data.file.detection",
+        ),
+        (
+            "a table says this of itself, it is not set by an option",
+            """hoodie.archivelog.folder hoodie.timeline.path
+            hoodie.timeline.history.path hoodie.table.create.schema hoodie.table.index.defs.path
+            hoodie.table.initial.version hoodie.table.legacy.payload.class
+            hoodie.table.log.file.format hoodie.table.metadata.partitions
+            hoodie.table.metadata.partitions.inflight hoodie.table.secondary.indexes.metadata
+            hoodie.table.checksum""",
+        ),
+    )
+)
+
+#: Booleans of ``WARNED`` whose true is what happens here.
+_TRUE_HERE: Final = frozenset(
+    {
+        "hoodie.merge.allow.duplicate.on.inserts",
+        "hoodie.block.writes.on.speculative.execution",
+        "hoodie.parquet.write.utc-timezone.enabled",
+        "hoodie.write.complex.keygen.validation.enable",
+        "hoodie.write.concurrency.schema.conflict.resolution.enable",
+    }
+)
+
+#: By key or family, why it is right that nothing happens.
+WITHOUT_EFFECT: Final = _patterns(
+    (
+        (
+            "how many tasks work at a time follows from the machine or Spark's own settings",
+            """hoodie.archive.delete.parallelism hoodie.bulkinsert.shuffle.parallelism
+            hoodie.clean.parallelism hoodie.clustering.group.read.parallelism
+            hoodie.clustering.max.parallelism hoodie.delete.shuffle.parallelism
+            hoodie.file.listing.parallelism hoodie.finalize.write.parallelism
+            hoodie.global.index.reconcile.parallelism hoodie.global.simple.index.parallelism
+            hoodie.insert.shuffle.parallelism hoodie.markers.delete.parallelism
+            hoodie.rollback.parallelism hoodie.simple.index.parallelism
+            hoodie.bloom.index.parallelism hoodie.bootstrap.parallelism
+            hoodie.errortable.insert.shuffle.parallelism
+            hoodie.errortable.upsert.shuffle.parallelism
+            hoodie.clean.optimize.using.local.engine.context
+            hoodie.clustering.plan.generation.use.local.engine.context
+            hoodie.bucket.index.remote.partitioner.enable""",
+        ),
+        (
+            "memory, caches and buffers are bounded by a file group here",
+            """hoodie.memory.* hoodie.common.spillable.diskmap.type
+            hoodie.common.diskmap.compression.enabled hoodie.file.index.cache.*
+            hoodie.hfile.block.cache.* hoodie.bloom.index.input.storage.level
+            hoodie.bloom.index.use.caching hoodie.simple.index.input.storage.level
+            hoodie.simple.index.use.caching hoodie.record.index.input.storage.level
+            hoodie.record.index.use.caching hoodie.write.status.storage.level
+            hoodie.write.tagged.record.storage.level hoodie.write.buffer.*
+            hoodie.write.executor.* hoodie.cdc.file.group.iterator.memory.spill.bytes
+            hoodie.release.resource.on.completion.enable hoodie.errortable.source.rdd.persist""",
+        ),
+        (
+            "there is no timeline server and no file system view to tune",
+            """hoodie.embed.timeline.server* hoodie.filesystem.view.*
+            hoodie.filesystem.remote.backup.view.enable hoodie.write.markers.type
+            hoodie.markers.timeline_server_based.*""",
+        ),
+        (
+            "rows are written and merged by one way of this engine",
+            """hoodie.datasource.write.row.writer.enable hoodie.file.group.reader.enabled
+            hoodie.write.merge.handle.fallback hoodie.merge.use.record.positions
+            hoodie.write.record.positions hoodie.compaction.lazy.block.read
+            hoodie.compaction.reverse.log.read hoodie.combine.before.delete
+            hoodie.clustering.plan.strategy.binary.copy.schema.evolution.enable
+            hoodie.rollback.using.markers hoodie.rollback.avoid.duplicate.plan
+            hoodie.skip.default.partition.validation""",
+        ),
+        (
+            "how a reader finds the files of an answer does not change the answer",
+            """hoodie.enable.data.skipping hoodie.file.index.enable
+            hoodie.layout.optimize.data.skipping.enable hoodie.bucket.index.query.pruning
+            hoodie.datasource.read.file.index.* hoodie.datasource.read.incr.skip_cluster
+            hoodie.datasource.read.incr.skip_compact""",
+        ),
+        (
+            "how keys are found among filters does not change what is found",
+            """hoodie.bloom.index.bucketized.* hoodie.bloom.index.fileid.key.sorting.enable
+            hoodie.bloom.index.keys.per.bucket hoodie.bloom.index.prune.by.ranges
+            hoodie.bloom.index.use.treebased.filter hoodie.bloom.index.use.metadata""",
+        ),
+        (
+            "of base files of another format or of the metadata table, which are not written",
+            """hoodie.hfile.* hoodie.orc.* hoodie.lance.* hoodie.metadata.max.*
+            hoodie.metadata.repartition.*
+            hoodie.metadata.range.repartition.* hoodie.metadata.spillable.map.path
+            hoodie.metadata.file.cache.max.size.mb hoodie.metadata.compact.*
+            hoodie.metadata.bloom.filter.* hoodie.metadata.derive.from.datatable.clean.policy
+            hoodie.metadata.index.bloom.filter.parallelism
+            hoodie.metadata.index.column.stats.parallelism
+            hoodie.metadata.index.expression.parallelism
+            hoodie.metadata.index.partition.stats.parallelism
+            hoodie.metadata.index.secondary.parallelism
+            hoodie.metadata.record.preparation.parallelism""",
+        ),
+        (
+            "sizes are learnt from commits",
+            """hoodie.parquet.compression.ratio hoodie.logfile.to.parquet.compression.ratio
+            hoodie.record.size.estimation.threshold
+            hoodie.record.size.estimator.average.metadata.size
+            hoodie.layout.optimize.build.curve.sample.size
+            hoodie.layout.optimize.curve.build.method""",
+        ),
+        (
+            "the commit protocol does this without a setting",
+            """hoodie.time.generator.* hoodie.write.concurrency.async.conflict.detector.*
+            hoodie.write.concurrency.early.conflict.check.commit.conflict
+            hoodie.consistency.check.* hoodie.optimistic.consistency.guard.*
+            hoodie.clean.multiple.enabled hoodie.commits.archival.batch
+            hoodie.timeline.manifest.retained.versions hoodie.table.services.incremental.enabled
+            hoodie.write.can.ignore.post.commit.failures""",
+        ),
+        ("the path is said by the call", "hoodie.base.path"),
+        (
+            "inner switches of Java Hudi",
+            """_.hoodie.allow.multi.write.on.same.instant _hoodie.*""",
+        ),
+    )
+)
+
+
+def effect_of(key: str, declared: Container[str]) -> KeyEffect:
+    """
+    What becomes of a key, in any case and by any of Hudi's names for it.
+
+    Args:
+        key: As spelled.
+        declared: Every spelling of an option that something here reads, folded to lower case.
+    """
+    folded = main_key(key).casefold()
+    for refused in (UNSUPPORTED, UNSUPPORTED_READS):
+        rule = refused.get(folded)
+        if rule is not None:
+            return KeyEffect(effect=Effect.REFUSED, why=rule.reason)
+    if folded in _DONE_ELSE:
+        return KeyEffect(effect=Effect.WARNED, why=WARNED[_longest(folded, WARNED)])
+    if key.casefold() in declared or folded in declared or is_own_key(key):
+        return KeyEffect(effect=Effect.DONE)
+    warned, silent = _longest(folded, WARNED), _longest(folded, WITHOUT_EFFECT)
+    if len(silent) > len(warned):
+        return KeyEffect(effect=Effect.NONE, why=WITHOUT_EFFECT[silent])
+    if warned:
+        return KeyEffect(effect=Effect.WARNED, why=WARNED[warned])
+    return KeyEffect(effect=Effect.UNKNOWN)
+
+
+#: Told for one value, done for the other.
+_DONE_ELSE: Final = frozenset({"hoodie.metadata.enable", "hoodie.merge.allow.duplicate.on.inserts"})
+
+
+def effect_said(key: str, value: str, declared: Container[str]) -> KeyEffect:
+    """What becomes of a key with this value: one that asks for nothing is not refused or told."""
+    found, folded = effect_of(key, declared), main_key(key).casefold()
+    if found.effect is Effect.REFUSED:
+        rule = UNSUPPORTED.get(folded) or UNSUPPORTED_READS[folded]
+        is_asked = bool(value.strip()) and value.strip().casefold() not in rule.accepted
+    elif found.effect is Effect.WARNED:
+        is_asked = _asks(key, value)
+    else:
+        return found
+    if is_asked:
+        return found
+    done = key.casefold() in declared or is_own_key(key)
+    return KeyEffect(effect=Effect.DONE if done else Effect.NONE)
+
+
+def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> tuple[str, ...]:
+    """
+    What a user should hear about keys: misspelled ones, and those that ask for what is not done.
+
+    Only keys that begin with ``hoodie.`` or ``hoodoo.``, with ``spark.`` in front or not, are
+    judged, and not what a table says of itself.
+
+    Args:
+        properties: What was said.
+        also_known: Keys that other packages declare.
+
+    Returns:
+        One text for each reason, with its keys; then one for each key that nobody knows.
+    """
+    declared = {key.casefold() for key in also_known}
+    by_reason: dict[str, list[str]] = {}
+    unknown = []
+    for key, value in said(properties):
+        layer = properties.layer_of(key)
+        found = effect_said(key, value, declared)
+        if found.effect is Effect.WARNED:
+            by_reason.setdefault(found.why, []).append(f"{key} (from {layer})")
+        elif found.effect is Effect.UNKNOWN:
+            near = nearest_key(key, declared)
+            hint = f", did you mean {near}" if near else ""
+            unknown.append(f"unknown property, it is ignored{hint}: {key} (from {layer})")
+    told = (f"no effect here, {why}: {', '.join(keys)}" for why, keys in by_reason.items())
+    return (*told, *unknown)
+
+
+def silent(properties: PropertySet, *, also_known: Iterable[str] = ()) -> Mapping[str, str]:
+    """The keys that were said and are without effect by design, and why."""
+    declared = {key.casefold() for key in also_known}
+    found = {key: effect_said(key, value, declared) for key, value in said(properties)}
+    return {key: one.why for key, one in found.items() if one.effect is Effect.NONE}
+
+
+#: Outside a session ``spark.hoodie.x`` is no key of Hudi's, and who says it means one.
+_JUDGED: Final = (*OWN_PREFIXES, *(SESSION_PREFIX + prefix for prefix in OWN_PREFIXES))
+
+
+def said(properties: PropertySet) -> Iterable[tuple[str, str]]:
+    """The keys of ours and Hudi's that a caller said, not those of a table's own file."""
+    callers = properties.without_layer(TABLE_LAYER).items()
+    return ((key, text) for key, text in callers if key.casefold().startswith(_JUDGED))
+
+
+def _asks(key: str, value: str) -> bool:
+    """Whether the value of a key that is warned of asks for something."""
+    folded, text = main_key(key).casefold(), value.strip().casefold()
+    if text in ("true", "false"):
+        return text != ("true" if folded in _TRUE_HERE else "false")
+    known = hudi_keys().get(folded)
+    return bool(text) and (known is None or text != (known.default or "").casefold())
+
+
+def _longest(key: str, table: Mapping[str, str]) -> str:
+    """The pattern of a table that fits a folded key best, empty when none does."""
+    fitting = (
+        pattern
+        for pattern in table
+        if key == pattern.casefold()
+        or (pattern.endswith("*") and key.startswith(pattern[:-1].casefold()))
+    )
+    return max(fitting, key=len, default="")

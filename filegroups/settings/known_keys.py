@@ -1,0 +1,102 @@
+"""
+The keys that Hudi knows, so that a misspelled one is noticed and the right one named.
+
+``hudi_keys.json`` lists the keys of Hudi 1.2 with default, older spellings and a line of
+explanation; ours are in ``filegroups.settings.option_table`` and in the packages that declare more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Final
+
+from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
+
+__all__ = [
+    "OWN_PREFIXES",
+    "SESSION_PREFIX",
+    "KnownKey",
+    "hudi_keys",
+    "is_known_key",
+    "is_own_key",
+    "main_key",
+    "nearest_key",
+]
+
+OWN_PREFIXES: Final = ("hoodie.", "hoodoo.")
+SESSION_PREFIX: Final = "spark."  # before them, in the properties of a Spark session alone
+
+# Families that Hudi has and whose members it does not list.
+_FAMILIES: Final = (
+    "hoodie.aws.",
+    "hoodie.datasource.hive_sync.",
+    "hoodie.deltastreamer.",
+    "hoodie.gcp.",
+    "hoodie.kafka.",
+    "hoodie.keygen.",
+    "hoodie.meta.sync.",
+    "hoodie.metrics.",
+    "hoodie.streamer.",
+    "hoodie.table.keygenerator.",
+)
+_TABLE_ID: Final = "hoodoo.table.id"  # in hoodie.properties of tables of ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """One key of Hudi."""
+
+    key: str
+    default: str | None
+    aliases: tuple[str, ...]
+    doc: str
+
+
+@cache
+def hudi_keys() -> Mapping[str, KnownKey]:
+    """Every key of Hudi and every older spelling, folded to lower case, with what it means."""
+    content = files("filegroups.settings").joinpath("hudi_keys.json").read_text(encoding="utf-8")
+    found: dict[str, KnownKey] = {}
+    for key, (default, aliases, doc) in json.loads(content).items():
+        known = KnownKey(key=key, default=default, aliases=tuple(aliases), doc=doc)
+        for spelling in (key, *aliases):
+            found.setdefault(spelling.casefold(), known)
+    return MappingProxyType(found)
+
+
+@cache
+def _own_keys() -> frozenset[str]:
+    options = (*WRITE_OPTIONS.values(), *READ_OPTIONS.values())
+    spellings = [spelling for option in options for spelling in option.spellings]
+    return frozenset(key.casefold() for key in (*spellings, _TABLE_ID))
+
+
+def is_known_key(key: str) -> bool:
+    """Whether a key, in any case, is one of Hudi's or of this package's options."""
+    folded = key.casefold()
+    return folded in _own_keys() or folded in hudi_keys() or folded.startswith(_FAMILIES)
+
+
+def main_key(key: str) -> str:
+    """Hudi's present name for a key in any case and by any of its older names; else the key."""
+    known = hudi_keys().get(key.casefold())
+    return key if known is None else known.key
+
+
+def is_own_key(key: str) -> bool:
+    """Whether a key, in any case, is of this package's options or in a table's own file alone."""
+    return key.casefold() in _own_keys()
+
+
+def nearest_key(key: str, others: Iterable[str]) -> str | None:
+    """The known key that is spelled most like another; None when none is like it."""
+    candidates = (*hudi_keys(), *_own_keys(), *others)
+    wanted = key.casefold().removeprefix(SESSION_PREFIX)
+    matches = get_close_matches(wanted, candidates, n=1, cutoff=0.8)
+    return main_key(matches[0]) if matches else None

@@ -1,0 +1,63 @@
+"""
+Options of the commit pace: how often writes of a table begin, whoever makes them.
+
+Part of the table in ``filegroups.settings.option_table``, with what they mean together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from timeline.properties.options import Option, OptionKind
+from timeline.rules.retry import Pace
+
+if TYPE_CHECKING:
+    from filegroups.settings.settings import WriteSettings
+
+__all__ = ["PACE_OPTIONS", "contradiction_of_pace", "pace_of"]
+
+# By the field of WriteSettings that it sets.
+PACE_OPTIONS: Final[dict[str, Option]] = {
+    "pace_per_minute": Option(
+        key="hoodoo.commit.pace.per.minute",
+        default="0",
+        kind=OptionKind.FLOAT,
+        doc="So many writes of all writers together begin in a minute, the others wait before "
+        "they begin; 0.2 is one in five minutes, 0 no pace. Services do not wait.",
+    ),
+    "pace_burst": Option(
+        key="hoodoo.commit.pace.burst",
+        default="1",
+        kind=OptionKind.INT,
+        doc="So many writes may begin at once after a rest.",
+    ),
+    "pace_wait_ms_max": Option(
+        key="hoodoo.commit.pace.max.wait.ms",
+        default="600000",
+        kind=OptionKind.MS,
+        doc="A write that waited so long for the pace begins all the same.",
+    ),
+}
+
+
+def contradiction_of_pace(settings: WriteSettings) -> tuple[str, str, str] | None:
+    """What is wrong with the pace: field, message and suggestion; None when nothing is."""
+    pace = pace_of(settings)
+    if pace is None or pace.interval_ms <= pace.wait_ms_max:
+        return None
+    return (
+        "pace_wait_ms_max",
+        "no write would wait long enough for the pace that is asked for",
+        f"use at least {round(pace.interval_ms)}",
+    )
+
+
+def pace_of(settings: WriteSettings) -> Pace | None:
+    """The pace that the settings ask for; None for none."""
+    if not settings.pace_per_minute:
+        return None
+    return Pace(
+        per_minute=settings.pace_per_minute,
+        burst=settings.pace_burst,
+        wait_ms_max=settings.pace_wait_ms_max,
+    )

@@ -1,0 +1,96 @@
+"""
+Which tables are read and which are written: what is not handled is refused by name.
+
+Silence would be worse than a refusal: a table of an unknown kind reads as wrong rows, and a
+write into it damages what its own engine relies on.
+"""
+
+from __future__ import annotations
+
+from filegroups.keys.keys import KeyGenerator
+from timeline.errors import UnsupportedTableError
+from timeline.model.table_config import TableConfig
+from timeline.properties.properties_file import refuse_behind_metadata_table
+
+__all__ = [
+    "ELSEWHERE",
+    "refuse_old_version",
+    "refuse_unreadable",
+    "refuse_unwritable",
+]
+
+_KEY_GENERATORS = frozenset(
+    {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
+)
+#: What can be done with a table that is not written here for what it is.
+ELSEWHERE = (
+    "it can be read, so write it with the engine that made it, or copy its rows into a new table "
+    "('hoodoo read' into a file, 'hoodoo write --key ...' from it)"
+)
+_BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
+
+
+def refuse_unreadable(config: TableConfig) -> None:
+    """
+    Refuse what this release cannot even open.
+
+    Raises:
+        UnsupportedTableError: It was bootstrapped, or has other base files than Parquet.
+            (An unknown table version is refused when the properties are read.)
+    """
+    if config.raw.get(_BOOTSTRAP_BASE):
+        raise UnsupportedTableError(
+            "this table was bootstrapped, its rows lie partly in files that are not Hudi's; let "
+            f"Java Hudi rewrite it (cluster every file group): {config.raw[_BOOTSTRAP_BASE]}",
+            kind="bootstrap",
+        )
+    if config.base_file_format.upper() != "PARQUET":
+        raise UnsupportedTableError(
+            "this release handles Parquet base files only; read the table with Java Hudi, which "
+            f"can copy its rows into a table of Parquet files: {config.base_file_format}",
+            kind="base_file_format",
+        )
+
+
+def refuse_old_version(config: TableConfig) -> None:
+    """
+    Refuse to change a table whose timeline has the layout of version 6.
+
+    Raises:
+        UnsupportedTableError: Its version is 6.
+    """
+    if config.timeline_layout_version == 1:
+        raise UnsupportedTableError(
+            "tables of version 6 are read, not written; upgrade it first ('hoodoo table upgrade', "
+            f"or one write with Java Hudi 1.2): version {config.table_version}",
+            kind="table_version",
+            table_version=config.table_version,
+        )
+
+
+def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = False) -> None:
+    """
+    Refuse to write what this release would damage.
+
+    Args:
+        config: The table's own configuration now.
+        without_metadata_table: As of ``refuse_behind_metadata_table``.
+
+    Raises:
+        MetadataTableOnError: The metadata table is on: it must never be written behind
+            its back (FOR-7).
+        UnsupportedTableError: A table version, type or feature that cannot be written.
+    """
+    refuse_old_version(config)
+    refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)
+    what = None
+    if config.key_generator_type not in _KEY_GENERATORS:
+        what = f"key generator {config.key_generator_type}"
+    elif config.slash_separated_dates:
+        what = "folders of dates with slashes"
+    if what is not None:
+        raise UnsupportedTableError(
+            f"this release does not write {what}; {ELSEWHERE}",
+            kind="not_writable",
+            feature=what,
+        )

@@ -1,0 +1,417 @@
+"""
+A table over ports: open, read, write. Everything public stands on this.
+
+A ``TableSnapshot`` is pinned: it gives the same answer however often it is asked and
+whatever is published meanwhile, as long as its files are retained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from filegroups.reading.cdc import plan_changes, refuse_filtered_images, stream_changes
+from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.incremental import changed_since
+from filegroups.reading.point_lookup import plan_look_up
+from filegroups.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
+from filegroups.reading.scan import (
+    PlannedRead,
+    Replan,
+    anything_taken,
+    assert_all_listed,
+    collect,
+    is_overtaken,
+    leased,
+)
+from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.reading.time_travel import snapshot_as_of
+from filegroups.supported import refuse_old_version, refuse_unreadable, refuse_unwritable
+from filegroups.writing.workload import Workload
+from filegroups.writing.write import Receipt, WritePlan, write
+from timeline.context import TableContext, TableLimits
+from timeline.errors import MissingFileError, StorageUnavailableError
+from timeline.model.commit_metadata import ConcurrencyMode
+from timeline.model.file_names import FileSlice
+from timeline.model.instant import Instant, State
+from timeline.model.instant_time import InstantTime, WallMs, instant_time
+from timeline.model.table_config import TableConfig
+from timeline.model.time_arguments import Moment, parse_time_travel, range_of
+from timeline.ports.ports import World
+from timeline.ports.storage import close_storage
+from timeline.properties.properties_file import create_properties, load_config
+from timeline.reader_lease import ReaderLease, lease_newest
+from timeline.snapshot import Snapshot
+from timeline.storage.non_atomic import prove_atomic_create
+from timeline.writer_registry import Registration, enter, tell_other_zone
+
+__all__ = [
+    "Table",
+    "TableSnapshot",
+    "TimelineEntry",
+    "refuse_old_version",
+    "refuse_unreadable",
+    "refuse_unwritable",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEntry:
+    """One instant as people see it, active or archived."""
+
+    requested_time: InstantTime
+    completion_time: InstantTime | None
+    action: str
+    state: str
+    archived: bool
+
+
+class Table(TableSnapshot):
+    """
+    An opened table; reads show the newest state at the moment they are asked.
+
+    Args:
+        context: From ``Table.open`` or ``Table.create``.
+    """
+
+    def __init__(self, context: TableContext) -> None:
+        super().__init__(context, _UNSET)
+        self._registration: Registration | None = None
+
+    @staticmethod
+    def open(world: World, limits: TableLimits | None = None) -> Table:
+        """
+        Open an existing table.
+
+        Raises:
+            TableNotFoundError: There is none.
+            CorruptTableError: Its properties are damaged.
+            UnsupportedTableError: A table version or feature this release does not handle.
+        """
+        config = load_config(world.storage)
+        refuse_unreadable(config)
+        return Table(TableContext.of(world, config, limits))
+
+    @staticmethod
+    def create(
+        world: World, properties: Mapping[str, str], limits: TableLimits | None = None
+    ) -> Table:
+        """
+        Create a table from the properties of ``new_table_properties``.
+
+        Raises:
+            InvalidInputError: There is a table already, or a property is wrong.
+        """
+        now = instant_time(WallMs(world.clock.now_ms()))
+        config = create_properties(world.storage, properties, now=now)
+        return Table(TableContext.of(world, config, limits))
+
+    @property
+    def context(self) -> TableContext:
+        """Ports, configuration, chain and limits."""
+        return self._context
+
+    @property
+    def config(self) -> TableConfig:
+        """The table's own configuration."""
+        return self._context.config
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The visible instants now; a fresh look every time."""
+        return self._context.snapshot()
+
+    @property
+    def view(self) -> FileSystemView:
+        """The file slices now; a fresh look every time."""
+        return view_of(self._context, self.snapshot)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns now, without the meta columns."""
+        return read_schema(self._context, self.snapshot).arrow
+
+    def pin(self) -> TableSnapshot:
+        """The table as it is now, for repeated reads of one state."""
+        return TableSnapshot(self._context, self._context.snapshot())
+
+    def hold(self) -> TableSnapshot:
+        """
+        As ``pin``, and keep its files from cleaning until its ``release``, or in a ``with`` block.
+
+        Raises: as ``lease_newest``.
+        """
+        snapshot, lease = lease_newest(self._context)
+        return TableSnapshot(self._context, snapshot, lease)
+
+    def held_if_allowed(self) -> TableSnapshot:
+        """
+        As ``hold``; as ``pin`` for who may not write a lease.
+
+        Then only a look behind the listing tells whether cleaning was faster (RDL-2).
+        """
+        try:
+            return self.hold()
+        except StorageUnavailableError as error:
+            self._context.world.events.emit("reader.unleased", why=str(error))
+            return self.pin()
+
+    def file_slices(
+        self,
+        partitions: Iterable[str] | None = None,
+        *,
+        query_type: str = "snapshot",
+        filter: Filter = None,  # noqa: A002
+    ) -> list[FileSlice]:
+        """The newest slices now. Arguments, errors: as ``TableSnapshot.file_slices``."""
+        state = self.pin()
+        found = state.file_slices(partitions, query_type=query_type, filter=filter)
+        lease = ReaderLease(self._context, state.snapshot)
+        if not is_overtaken(self._context, state.snapshot, lease):
+            return found
+        with self.held_if_allowed() as state:
+            found = state.file_slices(partitions, query_type=query_type, filter=filter)
+            if not state.is_held:
+                lease = ReaderLease(self._context, state.snapshot)
+                assert_all_listed(self._context, state.snapshot, lease)
+            return found
+
+    def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
+        return self._planned(lambda state: state.plan(**options))
+
+    def _planned(self, plan: Callable[[TableSnapshot], ScanPlan]) -> tuple[PlannedRead, Replan]:
+        """The newest state; should cleaning be faster, one that is held while it is listed."""
+
+        def again() -> PlannedRead:
+            state = self.held_if_allowed()
+            try:
+                planned = plan(state)
+                return PlannedRead(
+                    snapshot=state.snapshot,
+                    plan=planned,
+                    is_held=state.is_held,
+                    release=state.release,
+                )
+            except BaseException:
+                state.release()
+                raise
+
+        pinned = self.pin()
+        try:
+            return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
+        except MissingFileError:  # a restore took an instant away before it was read
+            if not anything_taken(pinned.snapshot.active, self._context.active()):
+                raise
+        return again(), again
+
+    def as_of(self, time: Moment) -> TableSnapshot:
+        """
+        The table as of a time, by requested times, inclusive (fmt 6.5).
+
+        Args:
+            time: A datetime, a date (its first moment), an int of 17 or 14 digits, or a text:
+                17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm:ss[.SSS]``. What names no
+                zone is in the table's.
+
+        Raises:
+            InvalidInputError: No such form.
+            InstantNotFoundError: Too old, cleaned, or not yet settled.
+        """
+        moment = parse_time_travel(time, self._context.zone)
+        return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
+
+    def plan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+        with_hoodie_columns: bool = False,
+        query_type: str = "snapshot",
+    ) -> ScanPlan:
+        """Which files a scan reads now."""
+        return self.pin().plan(
+            columns=columns,
+            filter=filter,
+            partitions=partitions,
+            with_hoodie_columns=with_hoodie_columns,
+            query_type=query_type,
+        )
+
+    def look_up(
+        self,
+        keys: Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        partitions: Iterable[str] | None = None,
+    ) -> pa.Table:
+        """The rows of some record keys now. Arguments, errors: as ``plan_look_up``."""
+
+        def plan(state: TableSnapshot) -> ScanPlan:
+            slices = state.file_slices(partitions)
+            return plan_look_up(self._context, state.snapshot, slices, keys, columns=columns)
+
+        return collect(self._context, *self._planned(plan))
+
+    def changes(
+        self,
+        since: Moment,
+        until: Moment | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+        with_hoodie_columns: bool = False,
+        images: bool = False,
+    ) -> pa.RecordBatchReader:
+        """
+        Rows last written by instants that completed in (since, until] (fmt 6.6).
+
+        Where cleaning removed files of the range, or instants of it were archived, rows written
+        again since are missing here; they come in the range of their newer write.
+
+        With ``images`` every change on the way comes out instead, in the order of completion:
+        ``op`` (``i``, ``u``, ``d``), ``ts_ms`` (the instant's requested time) and the row
+        ``before`` and ``after`` as structs, null where there is none.
+
+        Args:
+            since: Exclusive start in any form of ``as_of``; ``earliest`` for no bound.
+            until: Inclusive end; None for now. A completion time that the table told (``timeline``,
+                a receipt): a commit decided before a clock's time may be shown after it, and the
+                next range begins above it.
+            columns: Names to return, inside the images where they are asked for; None for all.
+            filter: As of ``scan``, of the rows as they come out; images have none.
+            partitions: Partition paths to read; None for all.
+            with_hoodie_columns: Return the meta columns too; an image has none.
+            images: Return changes with images instead of rows.
+
+        Raises:
+            InvalidInputError: No such form or column, or a filter of images.
+            UnsupportedTableError: The rows carry no commit time (never with images).
+            InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
+            SnapshotExpiredError: A restore or a clean came meanwhile.
+        """
+        start, end = range_of(since, until, self._context.zone)
+        if images:
+            refuse_filtered_images(filter)
+            found = plan_changes(self._context, start, end, columns=columns, partitions=partitions)
+            changes = stream_changes(self._context, found)
+            return pa.RecordBatchReader.from_batches(
+                found.output_schema,
+                leased(self._context, found.snapshot, changes, since=start, until=end),
+            )
+        changed = changed_since(self._context, start, end, filter=filter, partitions=partitions)
+        plan = plan_scan(
+            self._context,
+            changed.snapshot,
+            changed.slices,
+            columns=columns,
+            filter=filter,
+            among=changed.condition,
+            with_hoodie_columns=with_hoodie_columns,
+            base_filter=changed.base_condition,
+            visible=changed.visible,
+            wholes=changed.wholes,
+        )
+        rows = scan(self._context, plan)
+        batches = leased(self._context, changed.snapshot, rows, until=changed.until)
+        return pa.RecordBatchReader.from_batches(plan.output_schema, batches)
+
+    def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:
+        """Every instant, ascending by requested time; archived ones on request."""
+        active = self._context.active()
+        found = [_entry(instant) for instant in active.instants]
+        if archived:
+            present = {(entry.requested_time, entry.action) for entry in found}
+            found.extend(
+                TimelineEntry(
+                    requested_time=row.requested_time,
+                    completion_time=row.completion_time,
+                    action=row.action,
+                    state=State.COMPLETED.value,
+                    archived=True,
+                )
+                for row in self._context.history.instants()
+                if (row.requested_time, row.action) not in present
+            )
+        return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
+
+    def register(self, agreement: Mapping[str, str], buckets: str = "") -> None:
+        """
+        Enter this process into the writer registry, once (REG-1).
+
+        Where several writers are expected, the storage first proves that it creates an
+        object only when it is absent (CAP-1); without that the commit slots decide nothing.
+
+        Raises:
+            StorageCapabilityError: The storage cannot do that.
+            UnsafeSetupError: The table's slots are decided elsewhere (SLOT-6).
+            WriterDisagreementError: A live writer is configured differently, or has some of
+                the ``buckets`` for itself (``enter``).
+            UnsupportedTableError: The table is of version 6; nothing may change it.
+        """
+        refuse_old_version(self.config)
+        if self._registration is None:
+            self._context.identity.ensure(self._context.world, is_asked_later=True)
+            world, prove = self._context.world, None
+            if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
+                prove = partial(prove_atomic_create, world.storage, world.ids)
+            self._registration = enter(self._context, agreement, buckets, prove=prove)
+            tell_other_zone(self._context)
+        self._registration.writes_to(buckets)
+
+    def registered(self, buckets: str = "") -> bool:
+        """Whether this process is in the registry, as one that writes to these buckets."""
+        registration = self._registration
+        return registration is not None and buckets in ("", registration.buckets)
+
+    def write(
+        self, plan: WritePlan, workload: Workload | None, looked: Snapshot | None = None
+    ) -> Receipt:
+        """
+        Run one write. See ``filegroups.writing.write.write``.
+
+        Raises:
+            MetadataTableOnError: The table's metadata table is on (FOR-7).
+            UnsupportedTableError: The table type or a feature cannot be written yet.
+        """
+        refuse_unwritable(
+            self.config, without_metadata_table=self._context.limits.without_metadata_table
+        )
+        self.config.merge.require_known()
+        return write(self._context, plan, workload, looked)
+
+    def leave(self) -> None:
+        """Leave the registry; nothing is written any more through this handle."""
+        if self._registration is not None:
+            self._registration.leave()
+            self._registration = None
+
+    def close(self) -> None:
+        """Leave the registry and give up the connections of lock and storage."""
+        self.leave()
+        world = self._context.world
+        world.lock.close()
+        close_storage(world.storage)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches of the newest state."""
+        return iter(self.scan())
+
+
+def _entry(instant: Instant) -> TimelineEntry:
+    action = instant.action.completes_as if instant.completed else instant.action
+    return TimelineEntry(
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time,
+        action=action.value,
+        state=instant.state.value,
+        archived=False,
+    )
+
+
+_UNSET: Snapshot = None  # type: ignore[assignment]  # a Table never pins

@@ -1,0 +1,1 @@
+"""Writes of rows: from the batch that comes in to the commit."""

@@ -1,0 +1,359 @@
+"""
+What must hold at publication beside the conflict matrix (PUB-4): looked at twice, like it.
+
+Run without the lock first and again under it over the delta: the batch is still new, the
+schema is the one the files were written with, the metadata table is off, no clustering
+was planned on a file group meanwhile, and nobody inserted a key that is new here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.log_files import keys_of_log
+from filegroups.files.parquet import read_base_file, read_virtual_keys
+from filegroups.keys.bucketing import bucket_of
+from filegroups.keys.keys import VirtualKeys
+from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, TableSchema
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.commit import Check
+from timeline.context import TableContext
+from timeline.model.file_names import LogFile, join, parse_base_file_name
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
+from timeline.model.table_config import TableConfig
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.pending_plans import owned_by_plans, pending_compactions, reserved_file_groups
+from timeline.ports.storage import Storage
+from timeline.rules.conflicts import Refused, Rival, RuleId
+
+__all__ = ["WhatIPublish", "further_checks", "refused_by"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIPublish:
+    """The facts of a candidate that the checks compare with what others published."""
+
+    requested_time: InstantTime
+    keys_looked_up: bool  # a key that is new here must be new there too
+    batch_ids: tuple[str, ...]
+    schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
+    claim: Claim
+    missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
+    inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
+    appended: tuple[LogFile, ...]  # my logs on slices that had some
+    virtual_keys: VirtualKeys | None  # how keys are computed where files store none
+    read_only: tuple[TouchedFileGroup, ...]  # of the candidate
+    whole_table: bool  # a key is unique in the table, not in its partition
+    in_buckets: bool  # a bucket has one file group in its partition
+
+
+def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
+    """
+    The check of one candidate.
+
+    Outside, per question: 1 get (properties); 1 get per pending plan; the new files of both where both
+    inserted into one partition.
+    """
+
+    def check(
+        timeline: ActiveTimeline, rivals: list[Rival], config_now: Callable[[], TableConfig]
+    ) -> Refused | None:
+        refused = _replaced_ground(mine, rivals)
+        if refused is not None:
+            return refused
+        # Through the backup when another writer is changing the properties just now (fmt 1.3).
+        config = config_now()
+        if config.table_version != context.config.table_version:
+            return Refused(
+                RuleId.TABLE_UPGRADED,
+                f"the table is of version {config.table_version} now; open it again, then write",
+                (),
+                retry_can_succeed=False,
+            )
+        changed = config.differs_for_writers(context.config)
+        if changed:
+            return Refused(
+                RuleId.PROPERTIES_CHANGED,
+                f"the table's properties were changed meanwhile ({', '.join(changed)}); open it "
+                "again, then write",
+                (),
+                retry_can_succeed=False,
+            )
+        if config.metadata_table_on and not context.limits.without_metadata_table:
+            return Refused(
+                RuleId.METADATA_TABLE_SWITCHED_ON,
+                "the metadata table was switched on meanwhile, and this release does not "
+                "maintain it; hoodie.metadata.enable=false switches it off",
+                (),
+                retry_can_succeed=False,
+            )
+        return (
+            _owned_by_new_plan(context, timeline, mine.claim)
+            or _hidden_by_new_plan(context, timeline, mine)
+            or _met_keys(context, mine, rivals)
+        )
+
+    return check
+
+
+def refused_by(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    The part of the checks that looks at rivals alone: what members of a group ask of each other.
+
+    Outside: the new files of both where both inserted into one partition.
+    """
+    return _replaced_ground(mine, rivals) or _met_keys(context, mine, rivals)
+
+
+def _replaced_ground(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """Whether a rival published the same batch, or another schema than my files have."""
+    for rival in rivals:
+        if set(mine.batch_ids) & set(rival.batches):
+            return Refused(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
+        if rival.schema and rival.schema not in mine.schemas:
+            return Refused(
+                RuleId.SCHEMA_CHANGED,
+                "the other changed the table's schema; mine must be fitted to it",
+                (rival,),
+            )
+    return None
+
+
+def _met_keys(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    refused = _missed_key(mine, rivals)
+    if refused is None and mine.in_buckets:
+        refused = _same_bucket(mine, rivals)
+    if refused is not None or not mine.keys_looked_up:
+        return refused
+    return (
+        _dropped_key(mine, rivals)
+        or _same_new_key(context, mine, rivals)
+        or _key_brought_back(context, mine, rivals)
+    )
+
+
+def _owned_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, claim: Claim
+) -> Refused | None:
+    if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
+        return None
+    owned = reserved_file_groups(context, timeline)
+    return owned_by_plans(owned, (item.file_group for item in claim.file_groups))
+
+
+def _hidden_by_new_plan(
+    context: TableContext, timeline: ActiveTimeline, mine: WhatIPublish
+) -> Refused | None:
+    """
+    Whether a compaction planned after my begin would hide a base file of mine (PUB-5).
+
+    Its base file will have the greater requested time and none of my rows. My logs count on
+    top of it, because they complete later. Outside: 1 get per pending compaction, if one is
+    newer than I am.
+    """
+    if not any(
+        one.action is Action.COMPACTION and one.requested_time > mine.requested_time
+        for one in timeline.pending
+    ):
+        return None
+    planned = pending_compactions(context, timeline)
+    met = tuple(
+        item.file_group
+        for item in mine.claim.file_groups
+        if item.touch in (Touch.NEW, Touch.BASE)
+        and max(planned.get(item.file_group, ()), default="") > mine.requested_time
+    )
+    if not met:
+        return None
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        "a compaction was planned on it meanwhile, and would hide a base file that began before",
+        (),
+        met,
+    )
+
+
+def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether a key that my deletes did not find may have been inserted meanwhile (hole 3).
+
+    Not exact: the keys are not compared, a new look at the table finds them if they are there.
+    """
+    for rival in rivals:
+        met = tuple(sorted(set(mine.missed_in) & set(rival.claim.inserting)))
+        if mine.whole_table and mine.missed_in:
+            met = tuple(sorted(rival.claim.inserting))
+        if met:
+            return Refused(
+                RuleId.INSERTED_WHERE_I_MISSED,
+                "the other inserted keys where this delete did not find all of its own",
+                (rival,),
+                partitions=met,
+            )
+    return None
+
+
+def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether the other took keys out of a file group in which I may bring them back.
+
+    Whoever began after it looks for such a key in vain there, and inserts it elsewhere, so that
+    merging my rows with what it left is not enough. In the whole table no key is brought back:
+    a log's deleted keys are not found, and nothing is merged again. Not exact: the keys are not
+    compared.
+    """
+    if mine.whole_table:
+        return None
+    mine_there = {item.file_group for item in (*mine.claim.file_groups, *mine.read_only)}
+    for rival in rivals:
+        shared = mine_there & {item.file_group for item in rival.claim.file_groups}
+        met = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
+        if met:
+            return Refused(
+                RuleId.KEYS_DROPPED,
+                "the other took keys out of the file group; mine must be looked up again",
+                (rival,),
+                met,
+            )
+    return None
+
+
+def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether another upsert inserted a key that is new here too, in another file group (hole 3).
+
+    Exact: the keys that carry either instant's commit time are read from the files both
+    wrote, only for partitions into which both inserted. One and the same file group needs no
+    look: merging it again answers for its keys, and rows both updated carry both times.
+    """
+    storage = context.world.storage
+    for rival in rivals:
+        shared = set(mine.claim.inserting) & set(rival.claim.inserting)
+        for path in mine.inserted_into:
+            partition_path, _, name = path.rpartition("/")
+            if partition_path not in shared and not mine.whole_table:
+                continue
+            written = parse_base_file_name(name)
+            where = None if mine.whole_table else partition_path
+            others = _base_files(rival, where, but="" if written is None else written.file_id)
+            if not others:
+                continue
+            their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
+            my_keys = _new_keys(storage, mine.virtual_keys, [path], mine.requested_time)
+            if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
+                return Refused(
+                    RuleId.SAME_NEW_KEY,
+                    "the other inserted a key that is new here too",
+                    (rival,),
+                    partitions=(partition_path,),
+                )
+    return None
+
+
+def _key_brought_back(
+    context: TableContext, mine: WhatIPublish, rivals: list[Rival]
+) -> Refused | None:
+    """
+    Whether another inserted a key elsewhere that my log may bring back where logs had deleted it.
+
+    Exact, as ``_same_new_key``: the keys of my logs and the other's new ones are read, only for
+    partitions into which the other inserted. In the whole table a deleted key is not found.
+    """
+    if mine.whole_table or not mine.appended:
+        return None
+    storage = context.world.storage
+    schema = TableSchema.from_avro(mine.schemas[0]).arrow
+    for rival in rivals:
+        inserted: dict[tuple[str, ...], pa.Array] = {}  # most logs are compared with the same files
+        for log in mine.appended:
+            partition_path = log.file_group.partition_path
+            if partition_path not in rival.claim.inserting:
+                continue
+            others = _base_files(rival, partition_path, but=log.file_group.file_id)
+            if not others:
+                continue
+            if others not in inserted:
+                inserted[others] = _new_keys(
+                    storage, mine.virtual_keys, others, rival.requested_time
+                )
+            my_keys = keys_of_log(storage, log, schema, mine.virtual_keys)
+            if pc.any(pc.is_in(my_keys, value_set=inserted[others])).as_py():
+                return Refused(
+                    RuleId.SAME_NEW_KEY,
+                    "the other inserted a key that a log deleted and that is written here",
+                    (rival,),
+                    (log.file_group,),
+                    (partition_path,),
+                )
+    return None
+
+
+def _base_files(rival: Rival, partition_path: str | None, *, but: str) -> tuple[str, ...]:
+    """The rival's base files of a partition, None for all, without those of a file id."""
+    return tuple(
+        join(item.file_group.partition_path, name)
+        for item in rival.claim.file_groups
+        if partition_path in (None, item.file_group.partition_path)
+        and item.file_group.file_id != but
+        for name in item.files
+        if parse_base_file_name(name) is not None  # logs hold no key that is new
+    )
+
+
+def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+    """
+    Whether another writer put rows of a bucket of mine under another file id (fmt 9).
+
+    Rows of one key would lie in both. The next attempt finds the other's file group.
+    """
+    mine_of: dict[tuple[str, int | None], FileGroupId] = {
+        (item.file_group.partition_path, number): item.file_group
+        for item in mine.claim.file_groups
+        if item.touch is not Touch.REPLACE
+        and (number := bucket_of(item.file_group.file_id)) is not None
+    }
+    for rival in rivals:
+        met = tuple(
+            item.file_group
+            for item in rival.claim.file_groups
+            if item.touch is not Touch.REPLACE
+            and mine_of.get(
+                (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
+                item.file_group,
+            )
+            != item.file_group
+        )
+        if met:
+            return Refused(
+                RuleId.SAME_FILE_GROUP_WRITTEN,
+                "the other opened another file group for a bucket of mine",
+                (rival,),
+                met,
+            )
+    return None
+
+
+def _new_keys(
+    storage: Storage, keys: VirtualKeys | None, paths: Sequence[str], requested_time: InstantTime
+) -> pa.Array:
+    if keys is not None:
+        # Nothing tells when a row was written: all keys of both files are compared. One that
+        # lies in two file groups is new in at least one of them.
+        files = [read_virtual_keys(storage, path, keys) for path in paths]
+        return pa.chunked_array([c for f in files for c in f.chunks], pa.string()).combine_chunks()
+    pieces = [
+        read_base_file(
+            storage,
+            path,
+            columns=[KEY_COLUMN],
+            row_filter=pc.field(COMMIT_TIME_COLUMN) == requested_time,
+        ).column(KEY_COLUMN)
+        for path in paths
+    ]
+    chunks = [chunk for piece in pieces for chunk in piece.chunks]
+    return pa.chunked_array(chunks, pa.string()).combine_chunks()

@@ -1,0 +1,277 @@
+"""
+Whether a batch was published before (BATCH-1, BATCH-2).
+
+Its id lies in the commit slot, and moves into the boundary when the slot is collected. A process
+that lives on does not read again for each batch what it looked through for the one before: of
+slots it keeps the ids, of boundaries, whose files never change, fingerprints of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+
+from filegroups.writing.commit_result import Receipt, WritePlan
+from timeline.codecs.truncation_point import EarlierBatches, PublishedBatch
+from timeline.commit.apply import settle, unsettled
+from timeline.commit.revalidate import without_void
+from timeline.commit.section import take_turn
+from timeline.context import SeenBatches, TableContext
+from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.layout import boundary_path
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import Slot, SlotKind
+from timeline.ports.storage import ObjectMissingError
+from timeline.restored_away import withdrawn_by
+from timeline.truncation import boundary_number, read_batches, read_boundary
+
+__all__ = ["batches_of", "published_batch", "receipt_of_batch"]
+
+
+class _Fingerprints(Container[str]):
+    """
+    Batch ids by 64 bits of their hash: a week of them takes megabytes, not hundreds.
+
+    One that is not among them may seem to be, once in billions of billions; what is found is
+    looked at itself.
+    """
+
+    def __init__(self, batches: Iterable[PublishedBatch]) -> None:
+        self._sorted = array("Q", sorted(_fingerprint(one.batch.batch_id) for one in batches))
+
+    def __contains__(self, batch_id: object) -> bool:
+        wanted = _fingerprint(str(batch_id))
+        place = bisect_left(self._sorted, wanted)
+        return place < len(self._sorted) and self._sorted[place] == wanted
+
+
+def _fingerprint(batch_id: str) -> int:
+    data = batch_id.encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+def receipt_of_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+    """
+    The answer to a write whose batch id was published before (BATCH-1).
+
+    Outside and errors as ``published_batch``.
+
+    Raises:
+        InvalidInputError: Another operation was published under this id, as where a step that
+            deletes and one that upserts share it: what is asked for now was never written.
+    """
+    known = published_batch(context, plan)
+    if known is not None and known.operation != plan.operation.value:
+        raise InvalidInputError(
+            f"batch {plan.batch_id!r} was published as {known.operation} in instant "
+            f"{known.requested_time}, and this is {plan.operation.value}: nothing was written. "
+            "Give each step of a batch an id of its own",
+            kind="batch_of_another_operation",
+            batch_id=plan.batch_id,
+            operation=plan.operation.value,
+            published=known.operation,
+            requested_time=known.requested_time,
+        )
+    return known
+
+
+def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+    """
+    The receipt of a batch id that was published before (BATCH-1).
+
+    Outside: 1 list, 1 get per slot that came since this process asked last, and per boundary whose
+    file it did not read yet; where the id was met, as ``SlotChain.newest_first`` and 1 list as
+    well, and 1 get of the boundary that has it, 1 get of the table's identity.
+
+    Raises:
+        CorruptTableError: A boundary cannot be read, or one that others name is missing: nobody
+            can tell any more which batches it knew.
+        TableReplacedError: The batch was published in a table that was dropped since.
+    """
+    if plan.batch_id is None:
+        return None
+    if not _may_be_published(context, plan.batch_id):
+        return None
+    _decide_last(context)  # void or not (FOR-4); what is told as published can be read (PUB-8)
+    withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
+    for one in _published_batches(context, plan.batch_id, withdrawn):
+        if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
+            continue
+        if not _taken_away(context, one.requested_time):
+            context.chain.assert_same_table()  # a slot seen before may be a dropped table's (F27)
+            return Receipt(
+                action=one.action,
+                operation=one.batch.operation or plan.operation.value,
+                requested_time=one.requested_time,
+                completion_time=one.completion_time,
+                attempts=1,
+                rows_inserted=one.batch.rows_inserted,
+                rows_updated=one.batch.rows_updated,
+                rows_deleted=one.batch.rows_deleted,
+                already_published=True,
+            )
+    return None
+
+
+def _may_be_published(context: TableContext, batch_id: str) -> bool:
+    """Whether a slot or a boundary has the batch, be it void or taken away."""
+    seen, found, head = context.batches.seen, {}, context.chain.head()
+    if seen.boundary > head:  # of a table that was dropped, and it is taken away again (SLOT-10)
+        seen = SeenBatches()
+    lowest = 0
+    for slot in context.chain.newest_first(head):
+        lowest = slot.number
+        if lowest <= seen.through:
+            break
+        found[lowest] = frozenset(one.batch.batch_id for one in batches_of(slot))
+    seen = _with_boundary(context, seen)  # after the slots, as of BATCH-2
+    if lowest > max(seen.through, seen.boundary) + 1:
+        seen = _with_lost_boundary(context, seen, lowest - 1)
+    ids = {
+        number: those
+        for number, those in {**seen.ids, **found}.items()
+        if those and (number > seen.boundary or seen.boundary > head)
+    }
+    through = max(seen.through, *found, 0)
+    context.batches.seen = replace(seen, through=through, ids=ids)
+    return any(batch_id in those for those in (*ids.values(), *seen.archived.values()))
+
+
+def _with_boundary(context: TableContext, seen: SeenBatches) -> SeenBatches:
+    """
+    With the batches of the present boundary. Outside: 1 list, 1 get per file not read before.
+
+    A file that vanishes under our eyes was given up by a later boundary, which then is there.
+    """
+    storage = context.world.storage
+    if boundary_number(storage) <= seen.boundary:
+        return seen  # it never goes back: what is not listed was seen, and says the same
+    missed = -1
+    while True:
+        boundary = read_boundary(storage)
+        own = {boundary.number: _Fingerprints(boundary.batches)}
+        kept = {one.number for one in boundary.earlier}
+        known = {number: ids for number, ids in seen.archived.items() if number in kept}
+        try:
+            read = _fingerprints_of(context, boundary.earlier, known)
+        except ObjectMissingError as error:
+            if boundary.number == missed:
+                raise _forgotten(str(error)) from error
+            missed = boundary.number
+            continue
+        return replace(seen, boundary=boundary.number, archived={**known, **read, **own})
+
+
+def _with_lost_boundary(context: TableContext, seen: SeenBatches, collected: int) -> SeenBatches:
+    """
+    Slots up to a number are gone, which no boundary tells: its file was lost.
+
+    The cut that it was is in the chain as long as no later one came, and says the same.
+
+    Raises:
+        CorruptTableError: It is not, or the listing still does not show it.
+    """
+    _make_newest_boundary_again(context)
+    seen = _with_boundary(context, seen)
+    if seen.boundary < collected:
+        raise _forgotten(boundary_path(collected), "says what batches were archived")
+    return seen
+
+
+def _make_newest_boundary_again(context: TableContext) -> None:
+    """Nothing where it is there. Outside: 1 create."""
+    cut = next((one for one in context.chain.newest_first() if one.kind is SlotKind.CUT), None)
+    if cut is not None:
+        settle(context, cut)
+
+
+def _fingerprints_of(
+    context: TableContext, earlier: Iterable[EarlierBatches], known: Mapping[int, Container[str]]
+) -> dict[int, Container[str]]:
+    numbers = [one.number for one in earlier if one.number not in known]
+    found = context.world.each(
+        lambda number: _Fingerprints(read_batches(context.world.storage, number)), numbers
+    )
+    return dict(zip(numbers, found, strict=True))
+
+
+def _forgotten(
+    path: str, what: str = "the present boundary names for the batches in it"
+) -> CorruptTableError:
+    return CorruptTableError(
+        f"{path} is missing, which {what}: nobody can "
+        "tell whether this batch was published before. Bring the file back from a backup; without "
+        "one, look for the batch's rows and write them without a batch id if they are not there "
+        "(the file is needed no more once hoodoo.batch.retention.ms has passed)",
+        path=path,
+    )
+
+
+def _decide_last(context: TableContext) -> None:
+    """Settle the newest slots, or call void what may not count. Outside: 1 get, 1 list, a turn."""
+    left = unsettled(context, context.chain.head(), context.active())
+    if left:
+        take_turn(context, f"settle {left[-1].instant_time}", lambda _: None)
+
+
+def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
+    """
+    Whether another engine's restore took a published instant away (RST-3).
+
+    Below the first write of the timeline it may be archived, which the history tells; what is
+    older than the history may have been in an archive that its owner deleted. Outside: 1 list, and
+    where it is not on the timeline the history.
+    """
+    timeline = context.active()
+    if timeline.find(requested_time) is not None:
+        return False
+    archived = context.history.times()
+    if requested_time in archived.completions:
+        return False
+    counts = timeline.is_archived(requested_time, lambda: archived)
+    return not counts or archived.rules_out(requested_time)
+
+
+def _published_batches(
+    context: TableContext, batch_id: str, withdrawn: set[InstantTime]
+) -> Iterator[PublishedBatch]:
+    """
+    Those of the slots, newest first, then of each boundary that seems to have the batch.
+
+    What is collected while slots are read is in the boundary by then (BATCH-2).
+    """
+    for slot in without_void(context.chain.newest_first()):
+        withdrawn |= withdrawn_by(slot)
+        yield from batches_of(slot)
+    seen, missed = context.batches.seen, -1
+    while True:
+        seen = _with_boundary(context, seen)
+        having = [number for number, ids in seen.archived.items() if batch_id in ids]
+        try:
+            for number in sorted(having, reverse=True):
+                yield from read_batches(context.world.storage, number)
+        except ObjectMissingError as error:  # a later boundary took over what was in it
+            if seen.boundary == missed:
+                raise _forgotten(str(error)) from error
+            missed = seen.boundary
+            _make_newest_boundary_again(context)  # or it is the newest, and was lost
+            continue
+        return
+
+
+def batches_of(slot: Slot) -> tuple[PublishedBatch, ...]:
+    """The batches that a slot published."""
+    if slot.kind is not SlotKind.COMMIT:
+        return ()
+    return tuple(
+        PublishedBatch(
+            batch=batch,
+            action=slot.action.value,
+            requested_time=slot.requested_time,
+            completion_time=slot.completion_time,
+        )
+        for batch in slot.batches
+    )

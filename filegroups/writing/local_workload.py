@@ -1,0 +1,453 @@
+"""
+The local workload: incoming rows as one Arrow table in this process.
+
+The embedded default. The whole batch is held in memory once, each file group is merged by
+itself on a thread of the executor port; for batches beyond one machine's memory there is
+the Spark workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.append import write_task
+from filegroups.files.parquet import computing, is_small
+from filegroups.files.rewrite import FileGroupTask, FirstVersion, first_version
+from filegroups.index import IndexedFile
+from filegroups.index.lookup import find_everywhere, tag
+from filegroups.keys.bucketing import Shares
+from filegroups.keys.insert_buckets import (
+    Bucket,
+    assign_buckets,
+    assign_shares,
+    codes_of,
+    rows_by_number,
+)
+from filegroups.keys.keys import addresses, validate_ordering
+from filegroups.merge.log_merging import combine_incoming, mark_leaving
+from filegroups.merge.merging import key_codes
+from filegroups.merge.rules import MergeRules
+from filegroups.schema.casting import refuse_null_elements
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta, normalise
+from filegroups.writing.commit_result import RowCounts
+from filegroups.writing.workload import RowRules, WorkloadProfile
+from timeline.errors import InvariantError
+from timeline.model.commit_metadata import MergeMode, WriteOperation, WriteStat
+from timeline.model.file_names import join
+from timeline.model.write_set import FileGroupId
+from timeline.ports.ports import World
+
+__all__ = ["JoinedWorkload", "LocalWorkload", "are_joinable", "combined", "may_be_joined"]
+
+
+class LocalWorkload:
+    """Rows of one write in memory. See ``filegroups.writing.workload.Workload`` for the contract."""
+
+    def __init__(self, world: World, rows: pa.Table) -> None:
+        self._world = world
+        self._rows = rows
+        self._schema = rows.schema
+        self._rules: RowRules | None = None
+        self._found: pa.Array = pa.nulls(0, pa.string())
+        self._paths: Any = None  # where each row goes: its own partition, or its key's
+        self._leaving: Mapping[FileGroupId, Any] = {}
+        self._shares: Any = None
+        self._routed: dict[FileGroupId, Any] = {}
+        self._attempted: set[str] = set()
+        self._ahead: dict[FileGroupTask, FirstVersion] = {}
+
+    @classmethod
+    def of_prepared(
+        cls, world: World, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
+    ) -> LocalWorkload:
+        """
+        Rows that were prepared before, by another process or together.
+
+        Args:
+            world: The ports.
+            rows: As ``prepare`` leaves them.
+            rules: By which they were prepared.
+            incoming: The columns that they came with.
+        """
+        own = cls(world, rows)
+        own._schema, own._rules = incoming, rules
+        return own
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As the contract."""
+        return self._schema
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows as they are now: as they came, or prepared."""
+        return self._rows
+
+    @property
+    def rules(self) -> RowRules:
+        """How they were prepared."""
+        return self._required_rules()
+
+    def is_empty(self) -> bool:
+        """As the contract."""
+        return bool(self._rows.num_rows == 0)
+
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        """As the contract."""
+        with computing(self._world.storage, self._rows):
+            self._prepare(rules, schema)
+
+    def _prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        if self.is_empty():
+            self._prepare_nothing(rules, schema)
+            return
+        rows = self._rows.select(drop_meta(self._rows.schema).names)
+        keys, paths = addresses(self._rows, rules.keys, schema.arrow)
+        if rules.operation is WriteOperation.DELETE:
+            kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
+        else:
+            validate_ordering(rows, rules.ordering_fields)
+            kept = normalise(rows, schema.arrow)
+            if rules.for_java:
+                refuse_null_elements(kept)
+            kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
+        if rules.combine:
+            kept = combined(kept, rules, schema.avro_json)
+        self._rules = rules
+        self._rows = kept
+
+    def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
+        """No rows have no columns of their own, whatever they are called."""
+        own = () if rules.operation is WriteOperation.DELETE else tuple(schema.arrow)
+        text = pa.string()
+        shape = [*own, pa.field(KEY_COLUMN, text), pa.field(PARTITION_COLUMN, text)]
+        self._rules, self._schema = rules, schema.arrow
+        self._rows = pa.schema(shape).empty_table()
+
+    def partition_paths(self) -> tuple[str, ...]:
+        """As the contract."""
+        return tuple(sorted(pc.unique(self._rows.column(PARTITION_COLUMN)).to_pylist()))
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """As the contract. Outside: at most 1 open_input per candidate file."""
+        keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
+        rules = self._required_rules()
+        self._paths, self._leaving, self._shares = paths, {}, None
+        self._attempted = set()
+        self._ahead = {}
+        if not candidates:
+            self._found = pa.nulls(self._rows.num_rows, pa.string())
+            counts = pc.value_counts(paths)
+            inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
+            return WorkloadProfile(inserts=inserts, updates={})
+        if rules.lookup.whole_table:
+            paths = self._look_everywhere(candidates, rules)
+        else:
+            self._found = tag(
+                self._world.storage,
+                self._world.executor,
+                candidates,
+                keys,
+                paths,
+                filters=rules.lookup.filters,
+            )
+        inserts, updates = _counted(paths, self._found)
+        for group, positions in self._leaving.items():
+            updates[group] = updates.get(group, 0) + len(positions)
+        return WorkloadProfile(inserts=inserts, updates=updates)
+
+    def _look_everywhere(
+        self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
+    ) -> Any:
+        if rules.operation is WriteOperation.DELETE:
+            deletes = np.ones(self._rows.num_rows, np.bool_)
+        else:
+            deletes = MergeRules(definition=rules.merge).deletes(self._rows)
+        where = find_everywhere(
+            self._world.storage,
+            self._world.executor,
+            candidates,
+            self._rows,
+            replace(rules.lookup, moves=rules.moves_rows),
+            ordering_fields=rules.ordering_fields,
+            deletes=deletes,
+        )
+        self._found, self._paths, self._leaving = (
+            where.file_ids,
+            where.partition_paths,
+            where.leaving,
+        )
+        return where.partition_paths
+
+    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+        """As the contract."""
+        places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
+        where = pa.array(places)
+        paths = self._paths.take(where)
+        self._shares = np.full(len(self._found), -1, np.int64)
+        numbers = shares.numbers(self._rows.column(KEY_COLUMN).take(where), paths)
+        self._shares[places] = numbers
+        codes, names = codes_of(paths)
+        wide = int(numbers.max(initial=0)) + 1
+        found, counts = np.unique(codes * wide + numbers, return_counts=True)
+        pairs = zip(found.tolist(), counts.tolist(), strict=True)
+        return {(names[one // wide], one % wide): count for one, count in pairs}
+
+    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+        """As the contract."""
+        rules = self._required_rules()
+        if len(buckets) == 1 and buckets[0].rows == self._rows.num_rows:
+            (only,) = buckets  # all rows are new and go to one place
+            group = FileGroupId(only.partition_path, file_ids[only.number])
+            self._routed = {group: np.arange(self._rows.num_rows)}
+            return
+        new = np.asarray(pc.is_null(self._found))
+        paths = self._paths
+        targets: list[FileGroupId] = [
+            FileGroupId(bucket.partition_path, file_ids[bucket.number]) for bucket in buckets
+        ]
+        numbers = np.full(len(new), -1, np.int64)
+        if buckets:
+            places = np.flatnonzero(new)
+            homes = paths.take(pa.array(places))
+            if self._shares is None:
+                numbers[places] = assign_buckets(homes, buckets)
+            else:
+                numbers[places] = assign_shares(homes, self._shares[places], buckets)
+        if not rules.drop_found and not new.all():
+            places = np.flatnonzero(~new)
+            where = pa.array(places)
+            codes, groups = _group_codes(paths.take(where), self._found.take(where))
+            numbers[places] = codes + len(targets)
+            targets.extend(groups)
+        routed: dict[FileGroupId, list[Any]] = {}
+        for number, positions in rows_by_number(numbers).items():
+            if number >= 0:
+                routed.setdefault(targets[number], []).append(positions)
+        self._routed = {
+            group: parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+            for group, parts in routed.items()
+        }
+
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        """As the contract."""
+        for task in tasks:
+            rows = self.rows_of(task)
+            if task.log is None and task.base_path is None and is_small(rows):
+                self._ahead[_unannounced(task)] = first_version(self._world.storage, task, rows)
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        """As the contract."""
+        self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
+        written = self._world.executor.map(partial(_rewrite_one, self), tasks)
+        for stats in written:  # successors of log files that grew too big, and change logs
+            self._attempted.update(path for stat in stats for path in stat.paths)
+        return written
+
+    def attempted(self) -> frozenset[str]:
+        """As the contract."""
+        return frozenset(self._attempted)
+
+    def rows_of(self, task: FileGroupTask) -> pa.Table:
+        """The rows routed to a task's file group, in their incoming order."""
+        group = FileGroupId(task.partition_path, task.file_id)
+        positions, leaving = self._routed.get(group), self._leaving.get(group)
+        if positions is None:
+            rows = self._rows.slice(0, 0)
+        elif len(positions) == self._rows.num_rows:
+            rows = self._rows
+        else:
+            rows = self._rows.take(pa.array(positions))
+        if leaving is None:
+            return rows
+        return mark_leaving(rows, self._rows.take(pa.array(leaving)))
+
+    def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
+        """One task, on whatever thread."""
+        made = self._ahead.pop(_unannounced(task), None) if self._ahead else None
+        return write_task(self._world.storage, task, self.rows_of(task), made)
+
+    def release(self) -> None:
+        """As the contract."""
+        self._rows = self._rows.slice(0, 0)
+        self._routed = {}
+        self._ahead = {}
+
+    def _required_rules(self) -> RowRules:
+        if self._rules is None:
+            raise InvariantError("a workload was used before it was prepared")
+        return self._rules
+
+
+def combined(rows: pa.Table, rules: RowRules, avro_json: str) -> pa.Table:
+    """
+    Prepared rows with one for each key.
+
+    Errors: as ``combine_incoming``.
+    """
+    # Of a whole table's keys each counts once, whatever partition its rows name.
+    hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
+    rows = _renamed(rows, PARTITION_COLUMN, hidden)
+    return _renamed(combine_incoming(rows, rules.combining(avro_json)), hidden, PARTITION_COLUMN)
+
+
+def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:
+    return workload.write(task)
+
+
+def _unannounced(task: FileGroupTask) -> FileGroupTask:
+    """The task as it was before it was announced, which does not change what it writes."""
+    return replace(task, announced=False, partition_marked=False)
+
+
+def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+    return rows.rename_columns([new if name == old else name for name in rows.schema.names])
+
+
+def _counted(paths: Any, file_ids: Any) -> tuple[dict[str, int], dict[FileGroupId, int]]:
+    """
+    Rows of each path without a file id, and of each file group; in the order they first appear.
+
+    Shapes: (n,) each.
+    """
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(pc.fill_null(file_ids, ""))  # no file id is empty
+    wide = path_codes * len(id_names) + id_codes
+    distinct, firsts, counts = np.unique(wide, return_index=True, return_counts=True)
+    inserts: dict[str, int] = {}
+    updates: dict[FileGroupId, int] = {}
+    for place in np.argsort(firsts).tolist():
+        path, number = divmod(int(distinct[place]), len(id_names))
+        if id_names[number]:
+            updates[FileGroupId(path_names[path], id_names[number])] = int(counts[place])
+        else:
+            inserts[path_names[path]] = int(counts[place])
+    return inserts, updates
+
+
+def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
+    """Number the distinct pairs of a path and a file id. Shapes: (n,) each -> (n,), groups (m,)."""
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(file_ids)
+    wide = path_codes * len(id_names) + id_codes
+    distinct, codes = np.unique(wide, return_inverse=True)
+    pairs = (divmod(one, len(id_names)) for one in distinct.tolist())
+    return codes, [FileGroupId(path_names[path], id_names[number]) for path, number in pairs]
+
+
+# ----------------------------------------------------------------
+# The rows of several writes as one workload: written once, told to each write by itself (GRP-7).
+#
+# Writes of the same rows that follow each other merge into one file group after the other. Where
+# that leaves what merging them at once leaves, one file does for all of them. It does where each
+# row of a key replaces the one before it, or the greater ordering value stays and nothing is
+# deleted: a delete is forgotten by a base file, so that a late row after it counts again.
+
+_PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
+
+
+def may_be_joined(rules: RowRules) -> bool:
+    """Whether rows prepared so can be merged with those of others before they are written."""
+    merge = rules.merge
+    if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.changes_known:
+        return False
+    if rules.lookup.whole_table or rules.buckets is not None:
+        return False  # keys move between partitions; it is not known before which keys are new
+    if merge.mode not in _PLAIN_MODES or merge.merger is not None or merge.updates_partially:
+        return False
+    return not (merge.precombines or merge.deletes_by_order or merge.late_rows_sign)
+
+
+def are_joinable(workload: LocalWorkload, avro_json: str) -> bool:
+    """
+    The same of the rows themselves, where their rules allow it.
+
+    Args:
+        workload: Prepared.
+        avro_json: The schema it was prepared for.
+    """
+    combining = workload.rules.combining(avro_json)
+    return not combining.by_order or not combining.deletes(workload.rows).any()
+
+
+class JoinedWorkload(LocalWorkload):
+    """
+    Rows of several prepared workloads, in the order of their writes.
+
+    Args:
+        world: The ports.
+        parts: Workloads of one plan that ``may_be_joined``, prepared for one schema.
+        avro_json: That schema.
+    """
+
+    def __init__(self, world: World, parts: Sequence[LocalWorkload], avro_json: str) -> None:
+        rules = parts[0].rules
+        every = pa.concat_tables([one.rows for one in parts])
+        super().__init__(world, combined(every, rules, avro_json))
+        self._schema = parts[0].schema
+        self._rules = rules
+        self._every = every.select([KEY_COLUMN, PARTITION_COLUMN])
+        self._deletes = rules.combining(avro_json).deletes(every)
+        self._part_of = np.repeat(np.arange(len(parts)), [one.rows.num_rows for one in parts])
+        self._parts = len(parts)
+        self._counts: list[RowCounts] | None = None
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """As the contract."""
+        self._counts = None
+        return super().tag(candidates)
+
+    def counts(self) -> list[RowCounts]:
+        """
+        What each part's rows do, once they are tagged, after those of the parts before it.
+
+        A row that comes late in event-time order counts as an update, though nothing changes.
+        """
+        if self._counts is None:
+            self._counts = self._counted()
+        return self._counts
+
+    def _counted(self) -> list[RowCounts]:
+        own = self._rows.select(self._every.schema.names)
+        codes, distinct = key_codes(pa.concat_tables([own, self._every]), by_partition=True)
+        found = np.zeros(distinct, np.bool_)
+        found[codes[: own.num_rows]] = np.asarray(pc.is_valid(self._found))
+        there = _there_before(codes[own.num_rows :], found, self._deletes)
+        kept = ~self._deletes
+        inserted, updated, deleted = (
+            np.bincount(self._part_of[mask], minlength=self._parts).tolist()
+            for mask in (~there & kept, there & kept, there & self._deletes)
+        )
+        return [
+            RowCounts(inserted=new, updated=changed, deleted=gone)
+            for new, changed, gone in zip(inserted, updated, deleted, strict=True)
+        ]
+
+
+def _there_before(codes: Any, found: Any, deletes: Any) -> Any:
+    """
+    Whether each row's key was there when its turn came.
+
+    Args:
+        codes: Of the rows' keys, in the order of the rows.
+        found: Of each key, whether the table had it.
+        deletes: Whether a row deletes its key.
+
+    Shapes: (n,), (keys,), (n,) -> (n,).
+    """
+    order = np.argsort(codes, kind="stable")
+    by_key = codes[order]
+    follows = np.zeros(len(codes), np.bool_)
+    follows[1:] = by_key[1:] == by_key[:-1]
+    left_by_last = np.zeros(len(codes), np.bool_)
+    left_by_last[1:] = ~deletes[order[:-1]]
+    there = np.empty(len(codes), np.bool_)
+    there[order] = np.where(follows, left_by_last, found[by_key])
+    return there

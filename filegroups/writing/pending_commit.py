@@ -1,0 +1,396 @@
+"""
+What a placed write shows before its first data file: the inflight file, then its markers (BEG-6).
+
+Where the storage is far away they are sent together, with the metadata of new partitions and the
+early look at what others published: none of them waits for another, and no data file is written
+before all have been answered. Meanwhile small files are made in memory. A rollback needs the
+markers of what exists, and a marker without a file, or one that came before the inflight file,
+tells it nothing wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from filegroups.files.rewrite import FileGroupTask, announce_base_file, create_partition_metadata
+from filegroups.merge.merging import DeleteKind
+from filegroups.reading.read import READS_KEY
+from filegroups.schema.schema import TableSchema
+from filegroups.writing.assign_file_groups import Placement
+from filegroups.writing.commit_checks import WhatIPublish, further_checks
+from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.read_validation import ReadWatch
+from filegroups.writing.workload import Workload
+from timeline.commit.begin import Begun, make_inflight
+from timeline.commit.commit import Candidate, Seen
+from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.conflict_report import RefusalReport, Waited
+from timeline.commit.markers import marker_files
+from timeline.context import TableContext
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.file_names import LogFile, join
+from timeline.model.slot import Batch
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.rules.conflicts import Clean, Rebaseable, Refused
+
+__all__ = [
+    "Written",
+    "announce",
+    "announce_tasks",
+    "candidate_of",
+    "facts_of",
+    "planned_claim",
+    "reconcile",
+]
+
+Looked: TypeAlias = tuple[Clean | Rebaseable | Refused, Seen]
+EarlyLook: TypeAlias = Callable[[TableContext, Begun, Placement], Looked]
+
+_MARKERS_MAX = 16  # of more file groups each task makes its own, beside the others
+
+
+def announce(
+    context: TableContext,
+    begun: Begun,
+    placement: Placement,
+    workload: Workload | None,
+    look: EarlyLook | None,
+    *,
+    then: bool,
+) -> tuple[Placement, Looked]:
+    """
+    Show what the write intends, and look for what it meets early.
+
+    Outside: as ``announce_tasks``, and what ``look`` asks.
+
+    Args:
+        context: The table.
+        begun: The write.
+        placement: What it is going to touch.
+        workload: Its rows, None for none.
+        look: The early look; None for none.
+        then: It looks at announcements, and so comes after the own one (BEG-8).
+
+    Returns:
+        The placement, its tasks knowing whether they are announced, and what the look found.
+    """
+    found: list[Looked] = []
+
+    def looks() -> None:
+        found.append(
+            (Clean(), Seen.by(begun.snapshot)) if look is None else look(context, begun, placement)
+        )
+
+    if then or not context.world.storage.capabilities.far:
+        make_inflight(context, begun, placement.profile)
+        looks()
+        return placement, found[0]
+    parts = [] if workload is None else [(workload, placement.tasks)]
+    shown = announce_tasks(context, begun, placement.profile, parts, looks)
+    return replace(placement, tasks=tuple(task for tasks in shown for task in tasks)), found[0]
+
+
+def announce_tasks(
+    context: TableContext,
+    begun: Begun,
+    profile: CommitMetadata,
+    parts: Sequence[tuple[Workload, Sequence[FileGroupTask]]],
+    *beside: Callable[[], None],
+) -> list[tuple[FileGroupTask, ...]]:
+    """
+    Show what some tasks are going to write.
+
+    Outside: 1 create; far away 1 create for each base file and for each partition that may be
+    new, all under way together.
+
+    Args:
+        context: The table.
+        begun: The write.
+        profile: The content of its inflight file.
+        parts: The rows of the instant's writes, and what each of them writes.
+        beside: What else can be asked meanwhile.
+
+    Returns:
+        For each part its tasks, each knowing what was shown of it.
+    """
+    show = partial(make_inflight, context, begun, profile)
+    storage = context.world.storage
+    bases = [task for _, tasks in parts for task in tasks if task.log is None]
+    if not storage.capabilities.far or len(bases) > _MARKERS_MAX:
+        context.world.together(show, *beside)
+        return [tuple(tasks) for _, tasks in parts]
+    opened = {
+        one.partition_path: one.partition_metafile for one in bases if _opens_its_partition(one)
+    }
+    context.world.together(
+        show,
+        *beside,
+        *(partial(announce_base_file, storage, task) for task in bases),
+        *(
+            partial(
+                create_partition_metadata,
+                storage,
+                path,
+                begun.requested_time,
+                ending=ending,
+                looks=False,
+            )
+            for path, ending in sorted(opened.items())
+        ),
+        *(partial(_make_ahead, workload, tasks) for workload, tasks in parts),
+    )
+    return [tuple(_shown(task, opened) for task in tasks) for _, tasks in parts]
+
+
+def _make_ahead(workload: Workload, tasks: Sequence[FileGroupTask]) -> None:
+    with suppress(Exception):  # it fails again when the files are written
+        workload.make_ahead(tasks)
+
+
+def _shown(task: FileGroupTask, opened: Collection[str]) -> FileGroupTask:
+    if task.log is not None:
+        return task
+    marked = task.partition_marked or task.partition_path in opened
+    return replace(task, announced=True, partition_marked=marked)
+
+
+def _opens_its_partition(task: FileGroupTask) -> bool:
+    """Whether a file is made for sure, in a partition whose metadata nobody saw yet."""
+    new = task.base_path is None and task.deletes is DeleteKind.NONE
+    return new and not task.partition_marked
+
+
+# -------------------------- What a written attempt offers for publication: claim, metadata, checks
+#
+# Between the data files and the critical section: everything the slot and the completed
+# file will hold is made here, before the lock is taken (PUB-1).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Data files of one attempt, durable and not visible."""
+
+    placement: Placement
+    stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
+    schema: TableSchema
+    schema_before: str
+    refusals: tuple[RefusalReport, ...]
+    attempts: int
+    watch: ReadWatch | None = None  # of a plan with reads
+    waits: tuple[Waited, ...] = ()
+    dropped: frozenset[str] = frozenset()  # files of former tasks that are deleted already
+
+    def bytes_of(self, file_groups: frozenset[FileGroupId] | None) -> int:
+        """Bytes written to some file groups, None for all."""
+        return sum(
+            stat.file_size_in_bytes
+            for task, stats in self.stats
+            for stat in stats
+            if file_groups is None or FileGroupId(task.partition_path, task.file_id) in file_groups
+        )
+
+
+def reconcile(
+    context: TableContext, begun: Begun, written: Written, attempted: frozenset[str] | None
+) -> None:
+    """
+    Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
+
+    A file of this instant that the commit metadata does not name would become visible with
+    it (fmt 4.1), so it goes before the slot. ``attempted``: as ``Workload.attempted``.
+    """
+    storage = context.world.storage
+    kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
+    if attempted is None:
+        marked = marker_files(storage, begun.requested_time)
+        attempted = frozenset(join(partition, name) for partition, name, _ in marked)
+    for path in sorted(attempted - kept - written.dropped):
+        storage.delete(path)
+    storage.sync_folders(
+        sorted({stat.partition_path or "" for _, stats in written.stats for stat in stats})
+    )
+
+
+def candidate_of(
+    context: TableContext,
+    begun: Begun,
+    plan: WritePlan,
+    written: Written,
+    batches: tuple[Batch, ...] = (),
+) -> Candidate:
+    """
+    Everything an attempt offers for publication: what it touched, its metadata, its checks.
+
+    ``batches`` are those of a group's members; a plan's own is added here.
+    """
+    by_partition: dict[str, list[WriteStat]] = {}
+    for task, stats in written.stats:
+        by_partition.setdefault(task.partition_path, []).extend(stats)
+    replaced: dict[str, tuple[str, ...]] | None = None
+    if plan.operation.replaces:
+        replaced = {}
+        for group in written.placement.replaced:
+            replaced[group.partition_path] = (
+                *replaced.get(group.partition_path, ()),
+                group.file_id,
+            )
+    metadata = CommitMetadata(
+        partition_to_write_stats={path: tuple(by_partition[path]) for path in sorted(by_partition)},
+        operation_type=plan.operation.hudi_name,
+        extra_metadata=_extra_metadata(context, plan, written),
+        partition_to_replace_file_ids=replaced,
+    )
+    claim = claim_of(metadata)
+    # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
+    idle = tuple(
+        TouchedFileGroup(
+            file_group=FileGroupId(task.partition_path, task.file_id),
+            touch=_touch_of(task),
+            source_requested_time=task.base_requested_time,
+        )
+        for task, stats in written.stats
+        if not stats and _touch_of(task) is not Touch.NEW
+    )
+    written_to = {item.file_group for item in claim.file_groups}
+    found = (one for one in written.placement.read_only if one.file_group not in written_to)
+    read_only = (*idle, *found)
+    claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
+    if plan.batch_id is not None:
+        batches = (
+            *batches,
+            Batch(
+                batch_id=plan.batch_id,
+                operation=plan.operation.value,
+                rows_inserted=metadata.total_rows_inserted,
+                rows_updated=metadata.total_rows_updated,
+                rows_deleted=metadata.total_rows_deleted,
+            ),
+        )
+    check = further_checks(
+        context, facts_of(begun, plan, written, claim, batches, read_only=read_only)
+    )
+    return Candidate(
+        claim=claim,
+        metadata=metadata,
+        read_only=read_only,
+        inside=written.placement.inside,
+        logs_may_meet=written.placement.logs_may_meet,
+        schema_before=written.schema_before,
+        schema_after=written.schema.avro_json,
+        batches=batches,
+        check=check if written.watch is None else written.watch.before(check, claim),
+    )
+
+
+def facts_of(
+    begun: Begun,
+    plan: WritePlan,
+    written: Written,
+    claim: Claim,
+    batches: tuple[Batch, ...],
+    *,
+    read_only: tuple[TouchedFileGroup, ...],
+) -> WhatIPublish:
+    """What the checks compare with what others published."""
+    return WhatIPublish(
+        requested_time=begun.requested_time,
+        keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
+        whole_table=plan.rules.lookup.whole_table,
+        in_buckets=plan.rules.buckets is not None,
+        batch_ids=tuple(batch.batch_id for batch in batches),
+        schemas=(written.schema.avro_json, written.schema_before),
+        claim=claim,
+        read_only=read_only,
+        missed_in=_missed_in(written),
+        inserted_into=tuple(
+            stat.path
+            for _, stats in written.stats
+            for stat in stats
+            if stat.path and stat.num_inserts
+        ),
+        appended=_appended(written),
+        virtual_keys=plan.rules.keys.virtual,
+    )
+
+
+def _appended(written: Written) -> tuple[LogFile, ...]:
+    """The logs that were written onto logs: these may have deleted keys which mine bring back."""
+    found = (
+        LogFile.found(task.partition_path, path.rpartition("/")[2], stat.file_size_in_bytes)
+        for task, stats in written.stats
+        if task.log is not None and task.log.logs
+        for stat in stats
+        for path in stat.paths
+    )
+    return tuple(log for log in found if log is not None)
+
+
+def _missed_in(written: Written) -> tuple[str, ...]:
+    """
+    Partitions in which a delete did not find its key, by key or by a row that says so.
+
+    Rows of an upsert that found no file group were inserted, or they delete (hole 3).
+    """
+    fewer = dict(written.placement.new_rows)
+    for task, stats in written.stats:
+        if task.partition_path in fewer:
+            fewer[task.partition_path] -= sum(stat.num_inserts for stat in stats)
+    rows = (path for path, count in fewer.items() if count > 0)
+    # A key found below logs may be deleted there, and inserted elsewhere since.
+    gone = (
+        task.partition_path
+        for task, stats in written.stats
+        if sum(stat.num_deletes for stat in stats) < _sought(written, task)
+    )
+    return tuple(sorted({*written.placement.missed_in, *rows, *gone}))
+
+
+def _sought(written: Written, task: FileGroupTask) -> int:
+    group = FileGroupId(task.partition_path, task.file_id)
+    return written.placement.sought.get(group, 0)
+
+
+def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:
+    refusals = (*plan.refusals, *written.refusals)
+    extra = {
+        **plan.extra_metadata,
+        SCHEMA_KEY: written.schema.avro_json,
+        **context.world.ids.identity().as_metadata,
+        "hoodoo.attempts": str(len(plan.refusals) + written.attempts),
+    }
+    if plan.reads is not None:
+        extra[READS_KEY] = plan.reads.text
+    if plan.batch_id is not None:
+        extra["hoodoo.batch_id"] = plan.batch_id
+    if refusals:
+        extra["hoodoo.refusals"] = json.dumps([report.as_document() for report in refusals[-10:]])
+    if written.waits:
+        extra["hoodoo.waits"] = json.dumps([wait.as_document() for wait in written.waits[-10:]])
+    return extra
+
+
+def _touch_of(task: FileGroupTask) -> Touch:
+    if task.log is not None:
+        return Touch.LOG
+    return Touch.NEW if task.base_path is None else Touch.BASE
+
+
+def planned_claim(placement: Placement) -> Claim:
+    """What a placement is going to touch."""
+    touched = [
+        TouchedFileGroup(
+            file_group=FileGroupId(task.partition_path, task.file_id),
+            touch=_touch_of(task),
+            source_requested_time=task.base_requested_time,
+        )
+        for task in placement.tasks
+    ]
+    touched.extend(
+        TouchedFileGroup(file_group=group, touch=Touch.REPLACE) for group in placement.replaced
+    )
+    return Claim.of(touched, placement.claimed_partitions)

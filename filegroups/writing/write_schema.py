@@ -1,0 +1,238 @@
+"""
+Which schema a write has: the table's own, fitted to the incoming rows, before anything begins.
+
+What no reader could read back, or what would lose names and ids, is refused here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from filegroups.keys.keys import field_type
+from filegroups.schema.evolution import changes_texts
+from filegroups.schema.schema import (
+    KEY_COLUMN,
+    PARTITION_COLUMN,
+    TableSchema,
+    drop_meta,
+    missing_fields,
+    reconcile,
+)
+from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.key_encoding import keys_as_stored
+from filegroups.writing.timestamp_folders import folders_as_stored
+from filegroups.writing.workload import Workload
+from timeline.context import TableContext
+from timeline.errors import (
+    HoodooError,
+    InvalidInputError,
+    SchemaConflictError,
+    UnsupportedTableError,
+)
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.snapshot import Snapshot
+
+__all__ = ["addressed", "as_stored", "refuse_other_key_types", "rows_schema", "schema_for"]
+
+
+_NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
+
+
+def schema_for(
+    context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WritePlan
+) -> tuple[TableSchema, str]:
+    """
+    The schema to write with, and the table's own before (Avro JSON, "" for none).
+
+    A batch without rows has no say: its columns may have any type, or be none at all.
+    """
+    text = snapshot.newest_schema_json or context.config.create_schema_json
+    _refuse_schema_on_read(snapshot)
+    try:
+        schema, before = _fitted(context, text, workload, plan)
+    except HoodooError:
+        if workload is None or not workload.is_empty():
+            raise
+        return (_NO_COLUMNS, "") if text is None else _kept(text)
+    if schema.avro_json != before and workload is not None and workload.is_empty():
+        return (_NO_COLUMNS, "") if text is None else _kept(text)
+    return schema, before
+
+
+def _kept(text: str) -> tuple[TableSchema, str]:
+    schema = TableSchema.from_avro(text)
+    return schema, schema.avro_json
+
+
+def _fitted(
+    context: TableContext, text: str | None, workload: Workload | None, plan: WritePlan
+) -> tuple[TableSchema, str]:
+    if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
+        if text is None:
+            raise UnsupportedTableError(
+                "nothing was ever written to this table, so there is nothing to delete or update",
+                kind="no_schema",
+            )
+        return _kept(text)
+    stored = _stored_columns(context, workload.schema)
+    if text is None:
+        _check_fields(context, workload.schema)
+        return TableSchema.from_arrow(stored, context.config.name), ""
+    before = TableSchema.from_avro(text)
+    changed, _ = reconcile(before, stored, plan.schema)
+    return changed, before.avro_json
+
+
+def rows_schema(
+    context: TableContext, schema: TableSchema, workload: Workload, plan: WritePlan
+) -> TableSchema:
+    """
+    The columns of the rows as they are written: the table's, or those of a partial update.
+
+    Raises:
+        InvalidInputError: A partial update has columns that the table lacks.
+        UnsupportedTableError: Nobody could read it.
+    """
+    chosen = plan.rules.partial_columns
+    if chosen is None:
+        return schema
+    _refuse_partial(context)
+    if workload.is_empty():
+        return schema
+    names = drop_meta(_stored_columns(context, workload.schema)).names
+    if chosen:
+        names = [name for name in names if name in plan.schema.required.union(chosen)]
+    unknown = sorted({*names, *chosen}.difference(schema.arrow.names))
+    if unknown:
+        raise InvalidInputError(
+            "a partial update changes columns that the table has; add new ones with whole rows "
+            f"first: {unknown}; it has {schema.arrow.names}",
+            kind="unknown_column",
+            columns=unknown,
+        )
+    return schema.only(names)
+
+
+def _refuse_partial(context: TableContext) -> None:
+    config = context.config
+    if config.merge.merger is not None:
+        raise UnsupportedTableError(
+            "a plug-in merges whole rows of this table; upsert whole rows",
+            kind="custom_merger_partial",
+        )
+    if context.non_blocking:
+        raise UnsupportedTableError(
+            "a log of some columns cannot lie on a delete that another writer appends meanwhile, so "
+            "non-blocking writers upsert whole rows; do that, or use "
+            "hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL on all writers",
+            kind="partial_non_blocking",
+        )
+    if config.table_type is TableType.MERGE_ON_READ and not config.populate_meta_fields:
+        raise UnsupportedTableError(
+            "Java Hudi cannot read partial updates of a merge-on-read table whose files store no "
+            "keys (hoodie.populate.meta.fields); upsert whole rows",
+            kind="partial_virtual_keys",
+        )
+
+
+def _refuse_schema_on_read(snapshot: Snapshot) -> None:
+    """Rows written without column ids would lose the names that an ``alter table`` gave."""
+    if snapshot.newest_internal_schema_json:
+        raise UnsupportedTableError(
+            "the table's columns have ids (schema on read): this release reads such a table and "
+            "does not write it; write with Java Hudi and hoodie.schema.on.read.enable=true",
+            kind="schema_on_read",
+        )
+
+
+def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
+    """The columns that files will have: partition columns may be in the folder's name only."""
+    config = context.config
+    if not config.drop_partition_columns:
+        return incoming
+    return pa.schema([each for each in incoming if each.name not in config.partition_fields])
+
+
+def addressed(plan: WritePlan, workload: Workload | None) -> WritePlan:
+    """
+    Plan how rows of a table without key fields are found again, as Java does.
+
+    Rows that were read from it carry their record key and partition path in meta columns: an
+    upsert or delete takes those. An upsert of other rows only adds them. A batch without rows
+    looks for none.
+
+    Raises:
+        InvalidInputError: Rows without a key were to be found (``no_key_fields``).
+    """
+    keys, operation = plan.rules.keys, plan.operation
+    looks = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    if not keys.automatic or not (looks or plan.rules.tags):
+        return plan
+    carries = workload is not None and KEY_COLUMN in workload.schema.names
+    if looks and keys.stores_keys and carries:
+        rules = replace(plan.rules, keys=replace(keys, carried=True), tags=True, combine=True)
+        return replace(plan, rules=rules)
+    if operation is WriteOperation.UPSERT and not plan.rules.partial:
+        rules = replace(plan.rules, operation=WriteOperation.INSERT, tags=False, combine=False)
+        return replace(plan, rules=rules)
+    if workload is not None and workload.is_empty():
+        return plan
+    raise InvalidInputError(
+        "the table has no record key fields, so its rows are found again by their meta columns "
+        f"alone; read them with {KEY_COLUMN} and {PARTITION_COLUMN} and write those back, or "
+        f"insert, bulk_insert or overwrite instead: {operation.value}",
+        kind="no_key_fields",
+        operation=operation.value,
+    )
+
+
+def as_stored(context: TableContext, looked: Snapshot, plan: WritePlan) -> WritePlan:
+    """
+    Plan keys and folders in the forms that stored rows have.
+
+    Outside and errors: as ``keys_as_stored`` and ``folders_as_stored``.
+    """
+    keys = keys_as_stored(context, looked, plan.rules.keys)
+    return plan.with_keys(folders_as_stored(context, looked, keys))
+
+
+def refuse_other_key_types(plan: WritePlan, prepared: TableSchema, now: TableSchema) -> None:
+    """
+    Refuse rows whose keys were made for other columns than the table has by now.
+
+    The first write of a table may meet another first write, of other types.
+
+    Raises:
+        SchemaConflictError: A value of a key or partition field has another text now.
+    """
+    if prepared.arrow == now.arrow:
+        return
+    for name in sorted(plan.rules.keys.text_fields):
+        mine, theirs = field_type(prepared.arrow, name), field_type(now.arrow, name)
+        if mine is None or theirs is None or mine == theirs:
+            continue
+        if changes_texts(mine, theirs) or changes_texts(theirs, mine):
+            raise SchemaConflictError(
+                "another writer gave a key or partition column another type meanwhile, which "
+                "writes its values otherwise; write the rows again: "
+                f"column={name!r} type={mine} table_type={theirs}",
+                column=name,
+                type=str(mine),
+                table_type=str(theirs),
+            )
+
+
+def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
+    """A key, partition or ordering field the data does not have is found before anything begins."""
+    config = context.config
+    named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
+    missing = missing_fields(incoming, named)
+    if missing:
+        raise InvalidInputError(
+            f"the table is keyed, partitioned or ordered by columns the data does not have: "
+            f"{missing}; it has {list(incoming.names)}",
+            kind="missing_key_column",
+            columns=missing,
+        )

@@ -1,0 +1,327 @@
+"""
+Texts from tables, made harmless for a terminal (SEC19).
+
+A record may hold an escape sequence that repaints the screen or a mark that reverses the
+reading direction; whatever is printed passes through here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.cells import cell_len, set_cell_size
+
+from filegroups.schema.evolution import is_list, is_variant
+from filegroups.schema.variant import variant_json
+from timeline.errors import CorruptTableError
+
+__all__ = [
+    "NEEDS_ESCAPE",
+    "FittedRows",
+    "compact_json",
+    "fit_rows",
+    "harmless",
+    "json_lines",
+    "json_text",
+    "with_variants",
+]
+
+# Control characters (C0, DEL, C1), line separators, and marks that change the reading direction.
+_HOSTILE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_HOSTILE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+#: For Arrow's regular expressions: a text that is no JSON string as it stands.
+NEEDS_ESCAPE = (
+    "[^ -!#-\\[\\]-~\u00a0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\U0010ffff]"
+)
+
+
+def harmless(text: object) -> str:
+    """The text on one line, hostile characters spelled out."""
+    return _HOSTILE.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON that can be printed anywhere; still the same value for a parser."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def compact_json(value: Any) -> str:
+    """The same without blanks, for one line of many."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+# ----------------- Rows as JSON lines, a column at a time: no Python loop over rows of plain types
+#
+# Timestamps become ISO 8601 with their zone, dates ISO, decimals and 64-bit integers JSON
+# numbers, binary base64, structs and maps objects. Only binary columns and texts that need
+# escapes are taken value by value, because Arrow has no kernel for them.
+
+_NOT_NUMBERS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+
+
+def json_lines(batch: pa.RecordBatch) -> pa.Array:
+    """
+    One JSON object for each row.
+
+    Shapes: batch (n rows); result (n,) string, order kept.
+    """
+    if batch.num_columns == 0:
+        return pa.array(["{}"] * batch.num_rows, pa.string())
+    parts: list[Any] = []
+    for number, (field, column) in enumerate(zip(batch.schema, batch.columns, strict=True)):
+        parts.append(("{" if number == 0 else ",") + compact_json(field.name) + ":")
+        parts.append(pc.fill_null(_values(column), "null"))
+    return pc.binary_join_element_wise(*parts, "}", "")
+
+
+def _values(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _values(column.dictionary_decode())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _strings(column.cast(pa.string()))
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return column.cast(pa.string())
+    if pa.types.is_floating(kind):
+        return _floats(column)
+    if pa.types.is_timestamp(kind):
+        return _quoted(_iso(column))
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return _quoted(column.cast(pa.string()))
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.string())
+    if is_variant(kind):
+        return _variants(column)
+    if pa.types.is_struct(kind):
+        return _struct(column)
+    if pa.types.is_map(kind):
+        return _map(column)
+    if is_list(kind):
+        return _list(column)
+    texts = [None if value is None else compact_json(_plain(value)) for value in column.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _variants(column: pa.StructArray) -> pa.Array:
+    """Variants as texts of JSON, one by one; what is no variant stays a struct."""
+    texts = [None if one is None else _variant_text(one) for one in column.to_pylist()]
+    shown = _strings(pa.array(texts, pa.string()))
+    return pc.coalesce(shown, _struct(column)) if shown.null_count else shown
+
+
+def with_variants(value: Any) -> Any:
+    """A value with the variants in it, at any level, as their JSON texts."""
+    if isinstance(value, dict):
+        if (text := _variant_text(value)) is not None:
+            return text
+        return {key: with_variants(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(with_variants, value))
+    return value
+
+
+def _variant_text(value: dict[str, Any]) -> str | None:
+    """The JSON text of a struct that is a variant; None of any other, and of a damaged one."""
+    metadata, data = value.get("metadata"), value.get("value")
+    if len(value) != 2 or not isinstance(metadata, bytes) or not isinstance(data, bytes):
+        return None
+    with suppress(CorruptTableError):
+        return variant_json(metadata, data)
+    return None
+
+
+def _struct(column: pa.StructArray) -> pa.Array:
+    parts: list[Any] = []
+    for number, child in enumerate(column.type):
+        parts.append(("{" if number == 0 else ",") + compact_json(child.name) + ":")
+        parts.append(pc.fill_null(_values(column.field(number)), "null"))
+    texts = pc.binary_join_element_wise(*parts, "}", "")
+    return pc.if_else(column.is_valid(), texts, None)
+
+
+def _list(column: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    return _joined(column, lengths, _values(column.flatten()), "[]")
+
+
+def _map(column: pa.MapArray) -> pa.Array:
+    as_list = pa.ListArray.from_arrays(
+        column.offsets, pa.StructArray.from_arrays([column.keys, column.items], ["k", "v"])
+    )
+    entries = pc.if_else(column.is_valid(), as_list, None)
+    lengths = pc.fill_null(pc.list_value_length(entries), 0)
+    pairs = entries.flatten()
+    values = pc.fill_null(_values(pairs.field(1)), "null")
+    texts = pc.binary_join_element_wise(_values(pairs.field(0)), values, ":")
+    return _joined(column, lengths, texts, "{}")
+
+
+def _joined(column: pa.Array, lengths: pa.Array, texts: pa.Array, ends: str) -> pa.Array:
+    """Texts of elements put together, so many a row. Shapes: (n,), (n,), (m,) -> (n,)."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, pc.fill_null(texts, "null")), ",")
+    whole = pc.binary_join_element_wise(ends[0], joined, ends[1], "")
+    return pc.if_else(column.is_valid(), whole, None)
+
+
+def _strings(column: pa.Array) -> pa.Array:
+    special = pc.fill_null(pc.match_substring_regex(column, NEEDS_ESCAPE), fill_value=False)
+    quoted = _quoted(column)
+    if not pc.any(special).as_py():
+        return quoted
+    escaped = [compact_json(text) for text in column.filter(special).to_pylist()]
+    return pc.replace_with_mask(quoted, special, pa.array(escaped, pa.string()))
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _floats(column: pa.Array) -> pa.Array:
+    texts = column.cast(pa.float32() if pa.types.is_float16(column.type) else column.type)
+    texts = texts.cast(pa.string())
+    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)  # a whole number has no sign of zero
+    if pc.all(pc.is_finite(column)).as_py() in (True, None):
+        return texts
+    for word, text in _NOT_NUMBERS.items():  # JSON has no words for them
+        texts = pc.if_else(pc.equal(texts, word), text, texts)
+    return texts
+
+
+def _iso(column: pa.Array) -> pa.Array:
+    """``2013-01-01T10:00:00.000000Z``; a timestamp of no zone gets none."""
+    if column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    return pc.replace_substring(column.cast(pa.string()), " ", "T")
+
+
+def _plain(value: Any) -> Any:
+    """A value of a type that has no column-wise form, in JSON's own types."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+# ----------------- Rows as a table of a screen's width: each cell is whole, or ends in an ellipsis
+#
+# Values come first: where there is no room the headings are shortened before them, then the longest
+# values. Columns that find no room at all are left out at the end, and one of ellipses tells so.
+
+ELLIPSIS = "…"
+_GAP = 1  # between two columns
+_HEADING_MIN = 3
+_VALUE_MIN = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRows:
+    """
+    What is shown.
+
+    Args:
+        headings: One a column that is shown, perhaps shortened.
+        lines: The cells of each row, perhaps shortened.
+        widths: Of the columns, in cells of the screen.
+        hidden: The names of the columns that are not shown.
+    """
+
+    headings: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    widths: tuple[int, ...]
+    hidden: tuple[str, ...]
+
+    def text_lines(self, width: int | None) -> list[str]:
+        """The headings and rows, columns apart by two cells where there is room for that."""
+        wide = sum(self.widths) + 2 * (len(self.widths) - 1)
+        gap = " " * (2 if width is None or wide <= width else _GAP)
+        return [
+            gap.join(
+                cell + " " * (room - cell_len(cell))
+                for cell, room in zip(line, self.widths, strict=True)
+            ).rstrip()
+            for line in (self.headings, *self.lines)
+        ]
+
+
+def fit_rows(
+    headings: Sequence[str], lines: Sequence[Sequence[str]], width: int | None
+) -> FittedRows:
+    """
+    Fit rows into a screen.
+
+    Args:
+        headings: Names of the columns.
+        lines: The cells of each row, without line breaks.
+        width: Cells of a line; None for as many as are needed.
+    """
+    values = [max((cell_len(line[at]) for line in lines), default=0) for at in range(len(headings))]
+    names = [cell_len(heading) for heading in headings]
+    shown = len(headings)
+    if width is not None:
+        shown = _columns_with_room(values, names, width)
+        if shown < len(headings):
+            shown = _columns_with_room(values, names, width - _GAP - 1)
+    hidden = tuple(headings[shown:])
+    room = None if width is None else width - (_GAP + 1 if hidden else 0) - _GAP * (shown - 1)
+    widths = _widths(values[:shown], names[:shown], room)
+    marks = [ELLIPSIS] if hidden else []
+    return FittedRows(
+        headings=(*map(_cut, headings, widths), *marks),
+        lines=tuple((*map(_cut, line, widths), *marks) for line in lines),
+        widths=(*widths, *(1 for _ in marks)),
+        hidden=hidden,
+    )
+
+
+def _columns_with_room(values: Sequence[int], names: Sequence[int], width: int) -> int:
+    """How many of the first columns fit with the least that is readable; one at least."""
+    left = width + _GAP
+    for at, least in enumerate(map(_least, values, names)):
+        left -= least + _GAP
+        if left < 0:
+            return max(at, 1)
+    return len(values)
+
+
+def _least(value: int, name: int) -> int:
+    return max(min(value, _VALUE_MIN), min(name, _HEADING_MIN))
+
+
+def _widths(values: Sequence[int], names: Sequence[int], room: int | None) -> list[int]:
+    """The width of each column, in all as much as there is room for."""
+    wanted = [max(value, name) for value, name in zip(values, names, strict=True)]
+    if room is None or sum(wanted) <= room:
+        return wanted
+    needed = [
+        max(value, min(name, _HEADING_MIN)) for value, name in zip(values, names, strict=True)
+    ]
+    if sum(needed) > room:
+        return _shared(needed, room)
+    rest = _shared([one - two for one, two in zip(wanted, needed, strict=True)], room - sum(needed))
+    return [one + two for one, two in zip(needed, rest, strict=True)]
+
+
+def _shared(wanted: Sequence[int], room: int) -> list[int]:
+    """Each gets what it wants up to one common bound; what is left over goes to the first."""
+    given = [0] * len(wanted)
+    left = max(room, 0)
+    for rank, at in enumerate(sorted(range(len(wanted)), key=lambda at: wanted[at])):
+        given[at] = min(wanted[at], left // (len(wanted) - rank))
+        left -= given[at]
+    return given
+
+
+def _cut(text: str, width: int) -> str:
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + ELLIPSIS if width > 0 else ""

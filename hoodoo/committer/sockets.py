@@ -1,0 +1,294 @@
+"""
+Messages of a group over a Unix socket that only its owner can use.
+
+A frame is its length in four bytes, then one message. The file of the socket has mode 0600 in
+the moment it appears, and both sides look who the other one is: whoever may name files of a
+table may do so anyway, and nobody else may.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+from pydantic_core import PydanticSerializationError
+
+from filegroups.group_commit.messages import (
+    MESSAGE_BYTES_MAX,
+    OFFER_BYTES_MAX,
+    Message,
+    PeerLostError,
+    PeerSilentError,
+    decode_message,
+    encode_message,
+)
+from timeline.errors import SettingError, UnsafeSetupError
+from timeline.ports.ports import Clock
+
+__all__ = ["SocketChannel", "SocketListener", "connect"]
+
+_LENGTH = struct.Struct(">I")
+_CHUNK_BYTES = 1024 * 1024
+_BACKLOG = 128
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_SERVICE_KEY = "hoodoo.group.commit.service"
+
+
+class SocketChannel:
+    """
+    One connection, as ``filegroups.group_commit.messages.Channel``.
+
+    Args:
+        connection: Connected.
+        clock: For time-outs.
+        send_ms: How long the other side may leave what it is sent.
+    """
+
+    def __init__(self, connection: socket.socket, clock: Clock, *, send_ms: int) -> None:
+        self._socket = connection
+        self._clock = clock
+        self._send_ms = send_ms
+        self._buffer = bytearray()
+        self._closed = False
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    @property
+    def closed(self) -> bool:
+        """Whether this side gave it up."""
+        return self._closed
+
+    def send(self, message: Message) -> None:
+        """As the contract."""
+        try:
+            data = encode_message(message)
+        except (PydanticSerializationError, UnicodeEncodeError) as error:
+            raise PeerLostError(f"cannot be told: {error}") from None
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise PeerLostError(f"too long a message: {len(data)} bytes")
+        try:
+            self._socket.settimeout(self._send_ms / 1000)
+            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+        except TimeoutError:
+            raise PeerSilentError(f"takes nothing for {self._send_ms} ms") from None
+        except OSError as error:
+            raise PeerLostError(f"not sent: {error}") from None
+
+    def receive(self, wait_ms: int) -> Message:
+        """As the contract."""
+        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        while True:
+            message = self._next(MESSAGE_BYTES_MAX)
+            if message is not None:
+                return message
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise PeerSilentError(f"silent for {wait_ms} ms")
+            self._read(left_ms / 1000)
+
+    def poll(self) -> Message | None:
+        """
+        What is there of who was asked nothing, at most an offer; None while it is not whole.
+
+        Raises:
+            PeerLostError: The connection ended, or what came is no message.
+        """
+        self._read(0)
+        return self._next(OFFER_BYTES_MAX)
+
+    def close(self) -> None:
+        """As the contract."""
+        self._closed = True
+        self._socket.close()
+
+    def _read(self, wait_s: float) -> None:
+        try:
+            self._socket.settimeout(wait_s)
+            data = self._socket.recv(_CHUNK_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return
+        except OSError as error:
+            raise PeerLostError(f"not received: {error}") from None
+        if not data:
+            raise PeerLostError("it ended the connection")
+        self._buffer += data
+
+    def _next(self, bytes_max: int) -> Message | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > bytes_max:
+            raise PeerLostError(f"too long a message: {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        data = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return decode_message(data)
+
+
+class SocketListener:
+    """
+    Where writers find the committer.
+
+    Args:
+        path: File of the socket; made here, and taken away by ``close``.
+        clock: For time-outs of its connections.
+        send_ms: As ``SocketChannel``.
+
+    Raises:
+        SettingError: No socket can be made there, or the path is too long for one.
+        UnsafeSetupError: Another committer listens there, or something else has the name.
+    """
+
+    def __init__(self, path: Path, clock: Clock, *, send_ms: int) -> None:
+        self._path = path
+        self._clock = clock
+        self._send_ms = send_ms
+        _make_room(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)  # the file must never be there with another mode
+        try:
+            self._socket.bind(os.fspath(path))
+        except OSError as error:
+            self._socket.close()
+            raise _unusable(path, str(error)) from None
+        finally:
+            os.umask(before)
+        self._socket.listen(_BACKLOG)
+        self._socket.setblocking(False)
+        self._made = _identity(path)
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    def is_found(self) -> bool:
+        """Whether writers still come here: the file may be removed, or be another committer's."""
+        return _identity(self._path) == self._made
+
+    @property
+    def path(self) -> Path:
+        """Where writers look for it."""
+        return self._path
+
+    def accept(self) -> SocketChannel | None:
+        """The next connection of this user's, or None."""
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return None
+        if _peer_user(connection) not in (None, os.geteuid()):
+            connection.close()
+            return None
+        return SocketChannel(connection, self._clock, send_ms=self._send_ms)
+
+    def close(self) -> None:
+        """Let nobody connect any more; the file goes unless it is another's by now."""
+        self._socket.close()
+        if self.is_found():
+            self._path.unlink(missing_ok=True)
+
+
+def connect(path: Path, clock: Clock, *, send_ms: int) -> SocketChannel | None:
+    """
+    A connection to the committer, None where nobody listens.
+
+    Raises:
+        UnsafeSetupError: The socket is another user's, or others may use it.
+        PeerSilentError: Who listens there does nothing.
+    """
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(found.st_mode):
+        raise _unsafe(path, "it is no socket")
+    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        raise _unsafe(path, f"it is of user {found.st_uid} with mode {found.st_mode & 0o777:03o}")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(send_ms / 1000)
+        connection.connect(os.fspath(path))
+    except TimeoutError:
+        connection.close()
+        raise PeerSilentError(f"takes no connection for {send_ms} ms") from None
+    except OSError:
+        connection.close()
+        return None
+    if _peer_user(connection) not in (None, os.geteuid()):
+        connection.close()
+        raise _unsafe(path, "another user listens there")
+    return SocketChannel(connection, clock, send_ms=send_ms)
+
+
+def _make_room(path: Path) -> None:
+    """Take away the socket of a committer that died; never one that is in use."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unusable(path, str(error)) from None
+    if not stat.S_ISSOCK(found.st_mode):
+        raise _unsafe(path, "it is no socket")
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.connect(os.fspath(path))
+    except OSError as error:
+        if error.errno != errno.ECONNREFUSED:
+            raise _unusable(path, str(error)) from None
+        path.unlink(missing_ok=True)
+        return
+    finally:
+        probe.close()
+    raise UnsafeSetupError(
+        f"a committer listens there already; stop it first, or name another path: {path}",
+        kind="committer_running",
+        path=str(path),
+    )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _peer_user(connection: socket.socket) -> int | None:
+    """Who is at the other end; None where this system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, size))
+    return int(user)
+
+
+def _unusable(path: Path, why: str) -> SettingError:
+    return SettingError(
+        "no socket can be made there; name a short path in a folder of your own: "
+        f"{_SERVICE_KEY}={path} ({why})",
+        kind="committer_socket",
+        key=_SERVICE_KEY,
+        value=str(path),
+        layer="",
+        suggestion="a short path in a folder of your own",
+    )
+
+
+def _unsafe(path: Path, why: str) -> UnsafeSetupError:
+    return UnsafeSetupError(
+        f"this is not the socket of a committer of yours; remove it or name another path: {path} "
+        f"({why})",
+        kind="committer_socket",
+        path=str(path),
+    )

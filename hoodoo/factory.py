@@ -1,0 +1,620 @@
+"""
+Where services work on file groups: on this machine, or on the cluster of a Spark session.
+
+Chosen by ``hoodoo.services.executor`` when a service is run, never by opening a table: a
+reader starts no Spark.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import accumulate
+
+from filegroups.files.bloom import BloomSettings
+from filegroups.files.log_files import LogSettings
+from filegroups.files.parquet import ParquetSettings
+from filegroups.index import LookupRules
+from filegroups.keys.bucketing import BucketRules
+from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.keys import KeySpec
+from filegroups.reading.read import ReadSet
+from filegroups.schema.evolution import MissingColumns, SchemaRules
+from filegroups.schema.schema import TableSchema
+from filegroups.settings.index_options import KEPT_KEYS
+from filegroups.settings.key_options import KEY_OPTIONS
+from filegroups.settings.key_settings import key_spec_of, refuse_other_classes, refuse_other_times
+from filegroups.settings.rate_limit_options import pace_of
+from filegroups.settings.settings import IndexType, InsertDuplicates, WriteSettings
+from filegroups.settings.unsupported import UNSUPPORTED
+from filegroups.table import refuse_unreadable
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.bucket_ownership import own_buckets_of
+from filegroups.writing.workload import RowRules
+from filegroups.writing.write import WritePlan
+from hoodoo.configuration import PropertySource, load_configuration, reader_lease_ms
+from hoodoo.conflict_strategy import conflict_strategy
+from hoodoo.inputs import Operation, as_operation
+from hoodoo.slot_signing import sealing_of
+from lockproviders.registry import build_lock, registry_for, with_slot_store
+from tableservices.worker import ServiceExecutor, WorkerSettings
+from timeline.context import TableContext, TableLimits
+from timeline.errors import HoodooError, MissingExtraError, SettingError
+from timeline.heartbeat import HeartbeatLimits
+from timeline.model.commit_metadata import ChangeLogMode, MergeMode, WriteOperation
+from timeline.model.table_config import TableConfig
+from timeline.ports.ports import EventSink, Executor, SpreadingExecutor, Value, World
+from timeline.properties.options import (
+    DEFAULT_LAYER,
+    TABLE_LAYER,
+    PropertySet,
+    as_property_set,
+    parse_option,
+    read_option,
+)
+from timeline.properties.properties_file import load_config
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.rules.instant_times import SkewLimits
+from timeline.rules.retry import RetryBudget
+from timeline.storage.open_storage import storage_for
+from timeline.system import LoggingEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
+
+__all__ = [
+    "Layers",
+    "assemble",
+    "bucket_rules",
+    "check_against_table",
+    "file_rules_of",
+    "leaves_rows_elsewhere",
+    "limits_of",
+    "operation_of",
+    "plan_of",
+    "properties_of_table",
+    "refuse_other_name",
+    "working_context",
+]
+
+
+def working_context(context: TableContext, properties: Mapping[str, str]) -> TableContext:
+    """
+    The table as services see it: over the executor that the properties choose.
+
+    A context that is over a cluster already stays as it is. Others get one of their own only
+    where it differs.
+
+    Raises:
+        MissingExtraError: PySpark is wanted and not installed.
+        StorageCapabilityError: The session is a Spark Connect one.
+        SettingError: A property is wrong.
+    """
+    world = context.world
+    # What a process starts is its caller's word, never the table's (SEC4).
+    said = as_property_set(properties).without_layer(TABLE_LAYER)
+    settings = WorkerSettings.from_properties(said)
+    if isinstance(world.executor, SpreadingExecutor):
+        return context
+    executor: Executor
+    if settings.executor is ServiceExecutor.SPARK:
+        executor = _of_the_session(context, properties, settings.file_groups_max)
+    elif settings.file_groups_max is not None:
+        executor = ThreadExecutor(settings.file_groups_max, events=world.events)
+    else:
+        return context
+    return TableContext.of(replace(world, executor=executor), context.config, context.limits)
+
+
+def _of_the_session(
+    context: TableContext, properties: Mapping[str, str], tasks_max: int | None
+) -> Executor:
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtraError(
+            "services over Spark need PySpark; install hoodoo[spark] and a Java 17, or say "
+            "hoodoo.services.executor=local",
+            extra="spark",
+        )
+    from hoodoo.spark.executor import session_of_this_process, spark_executor
+
+    return spark_executor(session_of_this_process(), context.world, properties, tasks_max=tasks_max)
+
+
+# --------- Where properties become objects: the one place that composes ports, settings and limits
+#
+# Settings say what is wanted (frozen, printable), components do it (storage, lock, clock,
+# events); they meet here and nowhere else.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Where a caller's properties come from, before the table's own are known."""
+
+    props: tuple[PropertySource, ...] = ()
+    hoodie_conf: tuple[str, ...] = ()
+    session: Mapping[str, str] | None = None
+    code: Mapping[str, object] | None = None
+    tells: bool = True  # of keys that do nothing here; a caller that opens often tells once
+
+    def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
+        """
+        All layers together, the table's between the defaults and the caller's.
+
+        Raises:
+            SettingError: A file or value is wrong.
+        """
+        return load_configuration(
+            table=table,
+            props=self.props,
+            hoodie_conf=self.hoodie_conf,
+            session=self.session,
+            code=self.code,
+        )
+
+    def with_code(self, code: Mapping[str, object]) -> Layers:
+        """The same with further options given in code."""
+        return replace(self, code={**(self.code or {}), **code})
+
+
+#: How a table merges and makes keys; its configuration judges them, not the settings.
+_JUDGED_BY_TABLE = frozenset(
+    {
+        *UNSUPPORTED,
+        "hoodie.table.keygenerator.type",
+        "hoodie.table.keygenerator.class",
+        "hoodie.compaction.payload.class",
+        "hoodie.record.merge.mode",
+        "hoodie.record.merge.strategy.id",
+        "hoodie.table.partial.update.mode",
+    }
+)
+
+
+def properties_of_table(
+    address: str | os.PathLike[str], layers: Layers
+) -> tuple[PropertySet, WriteSettings]:
+    """
+    All layers of an existing table, and the settings they make.
+
+    What the table itself is (merge-on-read, a key generator we cannot write by) does not
+    keep anybody from opening it: reading may work, and writing is refused when it is tried.
+
+    Raises:
+        TableNotFoundError: There is no table at the address.
+        CorruptTableError, SettingError: A file or value is wrong.
+        UnsupportedTableError: Not even reading is possible.
+    """
+    storage = storage_for(address, options=layers.load())
+    config = load_config(storage)
+    refuse_unreadable(config)
+    raw = config.raw
+    readable = {key: value for key, value in raw.items() if key not in _JUDGED_BY_TABLE}
+    if config.timeline_layout_version == 1:  # no version a writer may ask for
+        readable.pop("hoodie.table.version", None)
+    return layers.load(raw), WriteSettings.from_properties(layers.load(readable))
+
+
+def assemble(
+    address: str | os.PathLike[str], properties: PropertySet, *, events: EventSink | None = None
+) -> World:
+    """
+    Compose the ports of one table from its properties.
+
+    Args:
+        address: Path or URI of the table.
+        properties: All layers.
+        events: Where events go; the logger ``hoodoo`` by default.
+
+    Raises:
+        SettingError: A value is wrong.
+        StorageCapabilityError, UnknownProviderError: This release cannot do it.
+        UnsafeSetupError: An allowed plug-in cannot be used.
+    """
+    application = properties.get("hoodie.write.application.id", "")
+    sink = _Telling(events or LoggingEvents())
+    clock = SystemClock()
+    ids = SystemIds(application)
+    executor = ThreadExecutor(events=sink)
+    place = storage_for(address, options=properties)
+    lock = build_lock(
+        properties,
+        storage=place,
+        clock=clock,
+        ids=ids,
+        events=sink,
+        executor=executor,
+        table_identity=place.base_uri,
+        table_address=os.fspath(address),
+    )
+    classes = read_option(properties.without_layer(TABLE_LAYER), KEY_OPTIONS["merger_classes"])
+    return World(
+        storage=with_slot_store(place, properties, clock=clock, ids=ids),
+        clock=clock,
+        ids=ids,
+        events=sink,
+        executor=executor,
+        lock=lock,
+        zone=process_zone,
+        # Whose code runs is the caller's word alone, which of it the table's (SEC4).
+        mergers=registry_for(properties).mergers(classes if isinstance(classes, tuple) else ()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Telling:
+    """Also warns of what a user must hear, whatever becomes of the events."""
+
+    sink: EventSink
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Take one event."""
+        self.sink.emit(name, **fields)
+        if name == "metadata_table.switched_off":
+            with suppress(Warning):  # made an error by a filter it must not stop a publication
+                warnings.warn(
+                    "the table's metadata table was switched off, as hoodie.metadata.enable=false "
+                    f"says; Java Hudi builds it again when it is told to: {fields['partitions']}",
+                    stacklevel=2,
+                )
+
+
+def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
+    """
+    The bounds every path needs, from the settings.
+
+    Raises:
+        SettingError: Neither we nor an allowed plug-in has the conflict strategy, or a key to sign
+            slots with is missing.
+        UnsafeSetupError: An allowed plug-in or that key cannot be used.
+    """
+    strategy = conflict_strategy(settings, properties)
+    return TableLimits(
+        skew=SkewLimits(refuse_ms=settings.clock_ahead_ms_max),
+        heartbeat=HeartbeatLimits(
+            interval_ms=settings.heartbeat_interval_ms, misses=settings.heartbeat_misses
+        ),
+        retry=RetryBudget(
+            conflict_retries_max=settings.conflict_retries,
+            publish_attempts_max=settings.commit_attempts_max,
+            pause_base_ms=settings.commit_retry_base_ms,
+            pause_cap_ms=settings.commit_retry_cap_ms,
+            total_ms_max=settings.commit_retry_total_ms,
+            policy=settings.retry_policy,
+            wasted_bytes_max=settings.retry_wasted_bytes_max,
+            queue_after=settings.retry_queue_after,
+            queue_short_ms=_queue_short_ms(settings),
+        ),
+        reader_lease_ms=reader_lease_ms(properties),
+        instant_files_max=settings.timeline_instants_max * 3,
+        publish_lock=settings.publish_lock,
+        mode=settings.concurrency_mode,
+        foreign_writers=settings.foreign_writers,
+        clustering_updates=settings.clustering_updates,
+        strategy=strategy,
+        cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
+        isolation=settings.isolation,
+        gives_way=settings.early_detection.gives_way,
+        pace=pace_of(settings),
+        sealing=sealing_of(properties),
+        without_metadata_table=settings.metadata_enable is False,
+    )
+
+
+def _queue_short_ms(settings: WriteSettings) -> int:
+    """Nobody holds the lock for a redo where others do not wait for it, or would give up (PUB-11)."""
+    all_wait = settings.publish_lock is PublishLock.LOCK
+    ours = settings.foreign_writers is ForeignWriters.NONE
+    return settings.retry_queue_short_ms if all_wait and ours else 0
+
+
+#: Settings that are facts of an existing table -> how the table tells them.
+_TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
+    "record_key_fields": lambda config: config.record_key_fields,
+    "partition_fields": lambda config: config.partition_fields,
+    "ordering_fields": lambda config: config.ordering_fields,
+    "hive_style_partitioning": lambda config: config.hive_style_partitioning,
+    "url_encode_partitioning": lambda config: config.url_encode_partitioning,
+    "populate_meta_fields": lambda config: config.populate_meta_fields,
+    "partition_metafile_base_format": lambda config: bool(config.partition_metafile_ending),
+    "drop_partition_columns": lambda config: config.drop_partition_columns,
+    "change_logs": lambda config: config.cdc_enabled,
+    "change_log_mode": lambda config: config.change_log_mode or ChangeLogMode.DATA_BEFORE_AFTER,
+    "table_type": lambda config: config.table_type,
+    "merge_mode": lambda config: config.merge_mode,
+    "timeline_zone": lambda config: config.timeline_timezone,
+}
+
+
+#: Names that a writer may give for a table. Only writes check them: a session reads several tables.
+#: Earlier releases stored the database "default" for every table, so that name is not compared.
+_TABLE_NAMES: Mapping[str, Callable[[TableConfig], str]] = {
+    "table_name": lambda config: config.name,
+    "database": lambda config: "" if config.database == "default" else config.database,
+}
+
+
+def refuse_other_name(settings: WriteSettings, config: TableConfig) -> None:
+    """
+    Refuse to write by the name of another table, as Java Hudi does: the path may be wrong.
+
+    Names are compared without case, as by Java (``HoodieWriterUtils.validateTableConfig``).
+
+    Raises:
+        SettingError: The caller's name or database differs from the table's.
+    """
+    others = {
+        field: told
+        for field, told in _TABLE_NAMES.items()
+        if str(getattr(settings, field)).lower() != told(config).lower()
+    }
+    _refuse_other_facts(settings, config, others)
+
+
+def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
+    """
+    Refuse options that contradict the table.
+
+    Raises:
+        SettingError: An option set by the caller differs from what the table was made with;
+            writing on would put equal records under different keys or folders.
+    """
+    _refuse_other_facts(settings, config, _TABLE_FACTS)
+    refuse_other_classes(settings, config)
+    refuse_other_times(settings, config)
+    own_buckets_of(settings)
+    for field, key in KEPT_KEYS.items():
+        kept = config.raw.get(key)
+        layer = settings.origin(field)
+        if kept is None or layer in (DEFAULT_LAYER, TABLE_LAYER):
+            continue
+        meant = parse_option(WriteSettings.options[field], kept)
+        mine = getattr(settings, field)
+        if (mine.value if isinstance(mine, Enum) else mine) != meant:
+            raise SettingError(
+                "the table's buckets were made otherwise, and its rows would be missed: "
+                f"{WriteSettings.options[field].key}={_as_said(mine)} (from {layer}), the table keeps "
+                f"{kept!r}; leave the option out",
+                kind="setting_against_table",
+                key=WriteSettings.options[field].key,
+                value=_as_said(mine),
+                layer=layer,
+                suggestion=kept,
+            )
+
+
+def _refuse_other_facts(
+    settings: WriteSettings,
+    config: TableConfig,
+    facts: Mapping[str, Callable[[TableConfig], object]],
+) -> None:
+    for field, told in facts.items():
+        layer = settings.origin(field)
+        mine, theirs = getattr(settings, field), told(config)
+        if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, (), theirs) or theirs == "":
+            continue
+        option = WriteSettings.options[field]
+        raise SettingError(
+            f"the table was made with another value: {option.key}={_as_said(mine)} (from {layer}), "
+            f"the table has {_as_said(theirs)!r}; leave the option out or write to another table",
+            kind="setting_against_table",
+            key=option.key,
+            value=_as_said(mine),
+            layer=layer,
+            suggestion=_as_said(theirs),
+        )
+
+
+def _as_said(value: object) -> str:
+    """A value as a property spells it."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def plan_of(
+    settings: WriteSettings,
+    config: TableConfig,
+    operation: WriteOperation,
+    *,
+    batch_id: str | None = None,
+    delete_partitions: tuple[str, ...] = (),
+    partial: bool = False,
+    reads: ReadSet | None = None,
+) -> WritePlan:
+    """
+    What one write does: table facts from the table, the rest from the settings.
+
+    Raises:
+        SettingError: An option contradicts the table, or is no such value.
+    """
+    ordering = config.ordering_fields
+    if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
+        ordering = ()
+    upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    inserts = operation is WriteOperation.INSERT
+    drops = inserts and settings.insert_duplicates is InsertDuplicates.DROP
+    refuses = inserts and settings.insert_duplicates is InsertDuplicates.FAIL
+    combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
+    combine &= bool(config.record_key_fields)
+    keys = key_spec_of(settings, config)
+    rules = RowRules(
+        keys=keys,
+        operation=operation,
+        merge_mode=config.merge_mode,
+        ordering_fields=ordering,
+        combine=combine or drops,
+        tags=upserts or drops or refuses,
+        drop_found=drops,
+        refuse_found=refuses,
+        for_java=settings.foreign_writers is ForeignWriters.EXPECTED,
+        merge_definition=config.merge,
+        lookup=_lookup_rules(settings, config),
+        buckets=bucket_rules(settings, config),
+        own_buckets=own_buckets_of(settings),
+        partial_columns=_partial_columns(settings, operation, partial=partial),
+    )
+    return WritePlan(
+        rules=rules,
+        files=file_rules_of(settings),
+        delete_partitions=delete_partitions or _overwritten(settings, operation),
+        extra_metadata=dict(settings.extra_metadata),
+        batch_id=batch_id,
+        reads=reads,
+        detect_early=settings.early_conflict_detection,
+        schema=_schema_rules(settings, config, keys),
+    )
+
+
+def _overwritten(settings: WriteSettings, operation: WriteOperation) -> tuple[str, ...]:
+    """Partitions that an overwrite replaces whatever its rows are of."""
+    replaces = operation is WriteOperation.INSERT_OVERWRITE
+    return settings.overwritten_partitions if replaces else ()
+
+
+def _partial_columns(
+    settings: WriteSettings, operation: WriteOperation, *, partial: bool
+) -> tuple[str, ...] | None:
+    """As of ``RowRules``; the option is of upserts alone, as Java's."""
+    told = settings.partial_update_schema
+    if operation is not WriteOperation.UPSERT or not told:
+        return () if partial else None
+    try:
+        return tuple(TableSchema.from_avro(told).arrow.names)
+    except HoodooError as error:
+        option = WriteSettings.options["partial_update_schema"]
+        raise SettingError(
+            f"this is no Avro schema of a record: {option.key}={told[:200]!a} ({error.message})",
+            kind="setting_value",
+            key=option.key,
+            value=told,
+            layer=settings.origin("partial_update_schema"),
+            suggestion="the schema of the columns to change",
+        ) from error
+
+
+def operation_of(
+    settings: WriteSettings, record_key_fields: Sequence[str], said: Operation = None
+) -> WriteOperation:
+    """
+    What a caller said, else the configured operation.
+
+    Rows without keys are only ever added, unless said otherwise.
+
+    Raises:
+        InvalidInputError: There is no such operation.
+    """
+    if said is not None:
+        return as_operation(said)
+    if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
+        return WriteOperation.INSERT  # as Java does
+    return settings.operation
+
+
+def _schema_rules(settings: WriteSettings, config: TableConfig, keys: KeySpec) -> SchemaRules:
+    fill = settings.set_null_for_missing_columns or settings.schema_reconcile
+    named = [*config.record_key_fields, *config.partition_fields]
+    if config.merge_mode is MergeMode.EVENT_TIME_ORDERING:
+        named += config.ordering_fields
+    return SchemaRules(
+        missing=MissingColumns(fill=fill, drop=settings.drop_missing_columns),
+        ordering=_with_parents(config.ordering_fields),
+        required=_with_parents(named),
+        keys=keys.text_fields,
+    )
+
+
+def _with_parents(names: Iterable[str]) -> frozenset[str]:
+    """Columns, and for a dotted name the columns around the field."""
+    return frozenset(path for name in names for path in accumulate(name.split("."), "{}.{}".format))
+
+
+def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | None:
+    """
+    How the table's rows find their buckets; None when they are looked up.
+
+    Raises:
+        SettingError: A hash field is no record key field.
+    """
+    if settings.index_type is not IndexType.BUCKET:
+        return None
+    fields = settings.bucket_hash_fields or config.record_key_fields
+    strange = [field for field in fields if field not in config.record_key_fields]
+    if strange:
+        option = WriteSettings.options["bucket_hash_fields"]
+        raise SettingError(
+            f"buckets are chosen by record key fields only: {option.key}={','.join(fields)}, the "
+            f"table's key is {','.join(config.record_key_fields)}",
+            kind="setting_against_table",
+            key=option.key,
+            value=",".join(fields),
+            layer=settings.origin("bucket_hash_fields"),
+            suggestion=",".join(config.record_key_fields),
+        )
+    return BucketRules(
+        engine=settings.bucket_engine, buckets=settings.bucket_count, hash_fields=fields
+    )
+
+
+def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
+    kind = settings.index_type
+    filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
+    whole_table = kind.is_global
+    if whole_table and not config.populate_meta_fields:
+        option = WriteSettings.options["index_type"]
+        raise SettingError(
+            "the table's files store no keys, which a global index needs; use SIMPLE or BUCKET: "
+            f"{option.key}={kind.value}",
+            kind="setting_against_table",
+            key=option.key,
+            value=kind.value,
+            layer=settings.origin("index_type"),
+            suggestion="SIMPLE",
+        )
+    return LookupRules(
+        filters=filters,
+        whole_table=whole_table,
+        moves=settings.bloom_index_moves if filters else settings.simple_index_moves,
+    )
+
+
+def leaves_rows_elsewhere(settings: WriteSettings, config: TableConfig) -> bool:
+    """Whether a write updates rows where they lie, though their partition columns changed."""
+    lookup = _lookup_rules(settings, config)
+    return bool(config.partition_fields) and lookup.whole_table and not lookup.moves
+
+
+def file_rules_of(settings: WriteSettings) -> FileRules:
+    """How base files and log files are made."""
+    return FileRules(
+        parquet=ParquetSettings(
+            compression=settings.parquet_compression,
+            row_group_bytes=settings.parquet_row_group_bytes,
+            page_bytes=settings.parquet_page_bytes,
+            dictionary=settings.parquet_dictionary,
+        ),
+        bloom=BloomSettings(
+            kind=settings.bloom_type.value,
+            entries=settings.bloom_keys,
+            error_rate=settings.bloom_false_positive_rate,
+            entries_max=settings.bloom_dynamic_keys_max,
+        )
+        if settings.bloom_enabled
+        else None,
+        sizes=SizeSettings(
+            file_bytes_max=settings.parquet_file_bytes_max,
+            small_file_bytes=settings.small_file_bytes_max,
+            record_bytes=settings.record_size_bytes,
+            insert_rows=settings.insert_split_rows,
+            auto_split=settings.insert_auto_split,
+        ),
+        small_files_max=settings.small_files_max,
+        logs=LogSettings(
+            format=settings.log_format,
+            file_bytes_max=settings.log_file_bytes_max,
+            block_bytes_max=settings.log_block_bytes_max,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Checks of a recorded history against the isolation that was promised."""

@@ -1,0 +1,176 @@
+"""
+Who meets whom on a table, how often, what it cost and what to change.
+
+Every commit keeps the refusals that its attempts met on the way. Each by itself is an
+accident; many of one kind between the same writers are a habit of the table that a setting ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from filegroups.table import Table
+from hoodoo.inspect.instant_summary import Account
+from hoodoo.inspect.instants import accounts_of, gave_up
+from timeline.model.instant_time import InstantTime
+
+__all__ = ["Contention", "Meeting", "contention_of"]
+
+_PLACES_SHOWN_MAX = 3
+
+#: Kind of refusal -> what ends it, for whoever it happens to often.
+_ADVICE: Mapping[str, str] = {
+    "write_conflict": (
+        "writers change rows of one file group: give each its own partitions or buckets "
+        "(hoodoo.write.bucket.range), let them begin less often (hoodoo.commit.pace.per.minute), "
+        "hand small upserts to a hoodoo committer, which writes those of the same rows as one, "
+        "use a bucket index with more buckets, or merge-on-read with the mode "
+        "NON_BLOCKING_CONCURRENCY_CONTROL"
+    ),
+    "deleted_under_reader": (
+        "a service replaces what is written: cluster partitions that are no longer written, or "
+        "let the writer go first (strategy prefer_writer)"
+    ),
+    "written_what_is_replaced": "overwrite partitions that nobody else writes at that time",
+    "partition_claimed": "overwrite or delete partitions when their writers rest",
+    "written_into_claim": "overwrite or delete partitions when their writers rest",
+    "rolled_back": (
+        "writers are taken for dead: raise hoodie.client.heartbeat.tolerable.misses, or find out "
+        "what pauses them"
+    ),
+    "source_cleaned": "writes outlast the retention: raise hoodie.clean.commits.retained",
+    "service_conflict": "let writers into pending clustering (update strategy allow)",
+    "duplicate_key": "the same new keys come by two ways: send a key to one writer",
+    "schema_conflict": "let one writer change the schema, the others afterwards",
+    "announced_conflict": (
+        "writes wait for others that announced the same: the same helps as against a write_conflict; "
+        "where the waits are longer than what is computed, look at published writes only "
+        "(hoodie.write.concurrency.early.conflict.detection.strategy=published)"
+    ),
+    "keys_dropped": "compact less often what is deleted and inserted again",
+    "appended_into_read": "several writers insert: use a bucket index, which needs no look at files",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """One writer refused by another, or made to wait, of one kind, so many times."""
+
+    loser: str
+    winner: str
+    kind: str
+    times: int
+    written_again: int  # attempts that were begun anew; the others redid file groups
+    lost_seconds: float  # from begins that were given up to the begin that counted; or waited
+    places: tuple[str, ...]  # where they met most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """The refusals and waits of a table's writes, most frequent first."""
+
+    writes: int  # published
+    gave_up: int  # ended unpublished, of those that are remembered
+    refused_attempts: int
+    waits: int  # for writes that had announced the same, before anything was computed (BEG-8)
+    meetings: tuple[Meeting, ...]
+    advice: tuple[str, ...]
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        told = [f"{self.writes} writes published, {self.refused_attempts} attempts refused before"]
+        if self.gave_up:
+            told[0] += f", {self.gave_up} writes gave up"
+        if self.waits:
+            told[0] += f", {self.waits} waits for announced writes"
+        for one in self.meetings:
+            where = f", mostly on {', '.join(one.places)}" if one.places else ""
+            told.append(
+                f"{one.times} times {one.loser} met {one.winner}: {one.kind}; "
+                f"{one.written_again} written anew, {one.lost_seconds:.1f} s lost{where}"
+            )
+        told.extend(f"advice: {text}" for text in self.advice)
+        return told
+
+
+def contention_of(table: Table, *, archived: bool = False) -> Contention:
+    """
+    Sum up what the writes of a table met, those among them that gave up in the end.
+
+    Outside: 1 get per completed instant, slot and remembered write that gave up; with ``archived``
+    the history's files.
+
+    Raises:
+        CorruptTableError: A slot cannot be read.
+    """
+    writes = [one for one in accounts_of(table, archived=archived) if one.attempts is not None]
+    lost = gave_up(table.context)
+    met = [each for one in (*writes, *lost) for each in _met_by(one)]
+    meetings = sorted(
+        (_summed(key, [one for one in met if one[0] == key]) for key in {key for key, *_ in met}),
+        key=lambda one: (-one.times, one.loser, one.winner, one.kind),
+    )
+    kinds = dict.fromkeys(one.kind for one in meetings)
+    return Contention(
+        writes=len(writes),
+        gave_up=len(lost),
+        refused_attempts=sum(len(one.refusals) for one in (*writes, *lost)),
+        waits=sum(len(one.waits) for one in writes),
+        meetings=tuple(meetings),
+        advice=tuple(_ADVICE[kind] for kind in kinds if kind in _ADVICE),
+    )
+
+
+def _seconds(account: Account, instant: InstantTime) -> float:
+    wall_ms = account.zone.wall_ms
+    return (wall_ms(account.requested_time) - wall_ms(instant)) / 1000
+
+
+_Key = tuple[str, str, str]
+_Met = tuple[_Key, bool, float, tuple[str, ...]]
+
+
+def _met_by(account: Account) -> Iterable[_Met]:
+    """(loser, winner, kind), whether all was written again, seconds lost, where; one each."""
+    for refusal in account.refusals:
+        instant = str(refusal.get("instant", ""))
+        anew = bool(instant) and instant != account.requested_time
+        lost = _seconds(account, instant) if anew else 0.0
+        yield _key_of(account, refusal), anew, lost, _places_of(refusal)
+    for wait in account.waits:
+        waited_ms = wait.get("wait_ms", 0)
+        lost = waited_ms / 1000 if isinstance(waited_ms, int) else 0.0
+        yield _key_of(account, wait), False, lost, _places_of(wait)
+
+
+def _key_of(account: Account, report: Mapping[str, Any]) -> _Key:
+    winners = list(report.get("winners", ())) or ["an unknown writer"]
+    who = str(winners[0]).rpartition(" by ")[2]
+    winner = who.partition(" (pid ")[0] or who  # all processes of one application together
+    kind = str(report.get("kind") or report.get("rule", "?"))
+    return account.who or account.writer or "an unknown writer", winner, kind
+
+
+def _places_of(report: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(map(str, (*report.get("file_groups", ()), *report.get("partitions", ()))))
+
+
+def _summed(key: _Key, met: list[_Met]) -> Meeting:
+    places = Counter(place for *_, found in met for place in found)
+    loser, winner, kind = key
+    return Meeting(
+        loser=loser,
+        winner=winner,
+        kind=kind,
+        times=len(met),
+        written_again=sum(anew for _, anew, _, _ in met),
+        lost_seconds=round(sum(lost for _, _, lost, _ in met), 3),
+        places=tuple(place for place, _ in places.most_common(_PLACES_SHOWN_MAX)),
+    )

@@ -1,0 +1,456 @@
+"""
+Who did what to a table, from when to when, and what they met on the way.
+
+Puts together what lies in different places: the instant's files, its commit metadata, the
+commit slot that published it and the refusals of earlier attempts. Nothing is guessed: what
+another engine did not write down stays empty.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from filegroups.group_commit.commit_group import GROUP_KEY
+from filegroups.table import Table
+from hoodoo.inspect.instant_summary import Account, moment
+from hoodoo.inspect.rejected_writes import GivenUp, given_up_writes
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.commit_body import (
+    FENCING_TOKEN_KEY,
+    decode_archived_clean,
+    decode_archived_commit,
+)
+from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
+from timeline.commit.apply import unsettled
+from timeline.commit.revalidate import without_void
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import instant_file_name, pending_file_names
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
+from timeline.model.instant_time import InstantTime
+from timeline.model.plans import CleanMetadata
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.time_arguments import Moment
+from timeline.ports.storage import ObjectMissingError
+from timeline.restored_away import withdrawn_by
+from timeline.rollback.rollback import undoings
+
+__all__ = ["accounts_of", "explain_instant", "gave_up"]
+
+_REFUSALS_KEY = "hoodoo.refusals"
+_WAITS_KEY = "hoodoo.waits"
+_FILE_GROUPS_SHOWN_MAX = 50
+_DEAD = (
+    "its writer gives no sign of life; the next clean rolls it back, or 'hoodoo explain --resolve' "
+    "now"
+)
+_PUBLISHED = (
+    "published, as number {}: the file that shows it is not there yet, and whoever writes next "
+    "makes it, or 'hoodoo explain --resolve'; do not repeat the write"
+)
+_UNDECIDED = (
+    "it took number {}, and whether it counts is not decided yet: 'hoodoo explain --resolve' "
+    "decides it"
+)
+_UNDONE = "rolled back by {who}, as instant {instant}: what is left of it goes with the next write"
+_ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {instant}, {number}")
+#: What leaves no file of an instant, or never had one -> its state, and how that is told.
+_ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
+    SlotKind.ABORT: _ROLLED_BACK,
+    SlotKind.RESTORE: _ROLLED_BACK,
+    SlotKind.CUT: (
+        "decided",
+        "the cut of an archive, by {who} at {when}, {number}: the next one does what is left of it",
+    ),
+    SlotKind.CANCEL: ("cancelled", "cancelled by {who} at {when}, {number}"),
+    SlotKind.VOID: (
+        "void",
+        (
+            "its writer lost the lock before the completed file was there, and another engine went "
+            "on without it: {who} called it void at {when}, {number}"
+        ),
+    ),
+}
+
+
+def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
+    """
+    Every instant of a table, ascending by requested time.
+
+    Outside: 1 list, 1 get per completed instant and pending write, 1 get per slot; with ``archived`` the
+    history's files.
+
+    Raises:
+        CorruptTableError: A slot cannot be read.
+    """
+    context = table.context
+    slots = _slots_by_instant(context)
+    active = context.active()
+    told = [_account(context, instant, slots) for instant in active.instants]
+    if archived:
+        known = {(one.requested_time, one.action) for one in told}
+        told.extend(
+            one for one in _archived(context) if (one.requested_time, one.action) not in known
+        )
+    told = [replace(one, zone=context.zone) for one in told]
+    return sorted(told, key=lambda one: (one.requested_time, one.action))
+
+
+def explain_instant(table: Table, requested_time: Moment) -> Account:
+    """
+    The story of one instant, also of one that was refused, rolled back or archived.
+
+    Raises:
+        InstantNotFoundError: No trace of it is left.
+        InvalidInputError: It is no moment.
+        UnsafeSetupError: Slots would tell, and they are elsewhere than this process is set up for.
+    """
+    context = table.context
+    time = context.instant_named(requested_time)
+    return replace(_story(context, time), zone=context.zone)
+
+
+def _story(context: TableContext, requested_time: InstantTime) -> Account:
+    slots = _slots_by_instant(context)
+    active = context.active()
+    for instant in active.instants:
+        if requested_time in (instant.requested_time, instant.completion_time):
+            return _account(context, instant, slots, in_full=True, active=active)
+    archived = _archived(context)
+    for one in archived:
+        if requested_time in (one.requested_time, one.completion_time):
+            return one
+    return _vanished(context, active, archived, requested_time)
+
+
+def _vanished(
+    context: TableContext, active: ActiveTimeline, archived: Sequence[Account], time: InstantTime
+) -> Account:
+    """What is known of an instant whose files are gone: its abort, or its writer's retry."""
+    context.identity.assert_decided_here(context.world)
+    for slot in context.chain.newest_first():
+        named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
+        if slot.kind in _ENDINGS and (named or time in withdrawn_by(slot)):
+            state, told = _ENDINGS[slot.kind]
+            remark = told.format(
+                who=slot.owner.text,
+                when=f"{moment(slot.completion_time)} {context.zone.name}",
+                instant=slot.instant_time,
+                number=f"number {slot.number} of this table",
+            )
+            decided = _slots_by_instant(context).get((time, False), slot)
+            return _without_files(time, decided.action, state, remark)
+    for slot in unsettled(context, context.chain.head(), active):
+        if slot.instant_time == time and slot.file_name is not None:
+            return _without_files(time, slot.own_action, "decided", _shown_late(slot))
+    written = (_account(context, one, {}) for one in active.completed_writes)
+    for told_of in itertools.chain(written, archived):
+        attempt = _refused_first(told_of, time)
+        if attempt is not None:
+            return attempt
+    for one in given_up_writes(context):
+        if one.has(time):
+            return _given_up(one, time)
+    for undoing in undoings(context, active, context.history.instants(times_only=False)):
+        if time in undoing.targets:
+            when = f"{moment(undoing.completion_time)} {context.zone.name}"
+            ended = f"rolled back at {when}, as instant "
+            remark = ended + undoing.requested_time
+            return _without_files(time, undoing.action, "rolled back", remark)
+    raise InstantNotFoundError(
+        "no trace of this instant is left: it is neither on the timeline nor archived, nobody "
+        f"rolled it back and no write names it as refused: {time}",
+        kind="instant_unknown",
+        requested_time=time,
+    )
+
+
+def _without_files(time: InstantTime, action: Action, state: str, remark: str) -> Account:
+    return Account(
+        requested_time=time,
+        completion_time=None,
+        action=action.value,
+        state=state,
+        archived=False,
+        remarks=(remark,),
+    )
+
+
+def _refused_first(write: Account, time: InstantTime) -> Account | None:
+    """The attempt of a published write that had this requested time and was refused, if any."""
+    for refusal in write.refusals:
+        if refusal.get("instant") == time:
+            return Account(
+                requested_time=time,
+                completion_time=None,
+                action=write.action,
+                state="refused",
+                archived=False,
+                writer=write.writer,
+                host=write.host,
+                pid=write.pid,
+                application=write.application,
+                refusals=(refusal,),
+                remarks=(f"written again as {write.requested_time}",),
+            )
+    return None
+
+
+def _given_up(write: GivenUp, time: InstantTime) -> Account:
+    """One attempt of a write that gave up, the last one with all that it met."""
+    last = time == write.requested_time
+    met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
+    told = f"not published, and given up: {write.message}"
+    return Account(
+        requested_time=time,
+        completion_time=None,
+        action=write.action,
+        state="refused",
+        archived=False,
+        operation=write.operation,
+        writer=write.writer,
+        host=write.host,
+        pid=write.pid,
+        application=write.application,
+        attempts=len(write.attempts),
+        refusals=tuple(met),
+        remarks=(told if last else f"written again as {write.requested_time}, which gave up",),
+    )
+
+
+def gave_up(context: TableContext) -> list[Account]:
+    """The writes that ended unpublished, as ``given_up_writes``; of each its last attempt."""
+    return [_given_up(one, one.requested_time) for one in given_up_writes(context)]
+
+
+_Slots = Mapping[tuple[InstantTime, bool], Slot]
+
+
+def _slots_by_instant(context: TableContext) -> _Slots:
+    """The newest of each instant; those of savepoints apart, which have the time of their write."""
+    found: dict[tuple[InstantTime, bool], Slot] = {}
+    for slot in context.chain.newest_first():
+        saves = slot.kind in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT)
+        found.setdefault((slot.instant_time, saves), slot)  # a plan's end before its beginning
+    return found
+
+
+def _published_by(instant: Instant, slots: _Slots) -> Slot | None:
+    """The slot that an instant completed by; another engine takes none, not for our plan either."""
+    slot = slots.get((instant.requested_time, instant.action is Action.SAVEPOINT))
+    return slot if slot and slot.completion_time == instant.completion_time else None
+
+
+def _account(
+    context: TableContext,
+    instant: Instant,
+    slots: _Slots,
+    *,
+    in_full: bool = False,
+    active: ActiveTimeline | None = None,
+) -> Account:
+    slot = _published_by(instant, slots)
+    fields: dict[str, Any] = {}
+    if slot is not None:
+        fields |= {
+            "writer": slot.owner.writer_id,
+            "host": slot.owner.host,
+            "pid": slot.owner.pid,
+            "application": slot.owner.application,
+            "slot_number": slot.number,
+            "fencing_token": slot.owner.fencing_token,
+        }
+    remarks: list[str] = []
+    if instant.completed:
+        if instant.action in WRITE_ACTIONS:
+            metadata = _metadata_of(context, instant)
+            if metadata is None:
+                remarks.append("its metadata cannot be read")
+            else:
+                fields |= _commit_fields(metadata, in_full=in_full)
+                remarks.extend(_members(metadata, slot if in_full else None))
+        else:
+            fields |= _upkeep_fields(context, instant)
+    else:
+        if instant.action in WRITE_ACTIONS:
+            fields |= _announced_by(context, instant)
+        if in_full and active is not None:
+            remarks.extend(_pending_remarks(context, instant, active))
+    return Account(
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time,
+        action=(instant.action.completes_as if instant.completed else instant.action).value,
+        state=instant.state.value,
+        archived=False,
+        remarks=tuple(remarks),
+        **fields,
+    )
+
+
+def _members(metadata: CommitMetadata, slot: Slot | None) -> list[str]:
+    """The writes that one instant published together (GRP-1), and the batches it holds."""
+    size = metadata.extra_metadata.get(GROUP_KEY)
+    told = [f"published {size} writes together"] if size else []
+    told.extend(
+        f"batch {batch.batch_id}: {batch.rows_inserted} inserted, {batch.rows_updated} updated, "
+        f"{batch.rows_deleted} deleted"
+        for batch in (slot.batches if slot is not None else ())
+    )
+    return told
+
+
+def _metadata_of(context: TableContext, instant: Instant) -> CommitMetadata | None:
+    try:
+        return context.commits.read(instant)
+    except (CorruptTableError, MissingFileError):
+        return None
+
+
+def _commit_fields(metadata: CommitMetadata, *, in_full: bool) -> dict[str, Any]:
+    extra = metadata.extra_metadata
+    fields: dict[str, Any] = {
+        "operation": metadata.operation_type,
+        "rows_inserted": metadata.total_rows_inserted,
+        "rows_updated": metadata.total_rows_updated,
+        "rows_deleted": metadata.total_rows_deleted,
+        "files_written": metadata.total_files,
+        "bytes_written": metadata.total_bytes,
+        "partitions": tuple(sorted(metadata.partition_paths())),
+        "refusals": _documents(extra, _REFUSALS_KEY),
+        "waits": _documents(extra, _WAITS_KEY),
+        **_writer_fields(extra),
+    }
+    attempts = extra.get("hoodoo.attempts", "")
+    if attempts.isdigit():
+        fields["attempts"] = int(attempts)
+    if in_full:
+        groups = sorted(f"{path}/{file_id}" for path, file_id in metadata.file_groups())
+        fields["file_groups"] = tuple(groups[:_FILE_GROUPS_SHOWN_MAX])
+    return fields
+
+
+def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
+    who = SlotOwner.told_in(extra)
+    if who is None:
+        return {}
+    fields: dict[str, Any] = {
+        "writer": who.writer_id,
+        "host": who.host,
+        "pid": who.pid,
+        "application": who.application,
+    }
+    token = extra.get(FENCING_TOKEN_KEY, "")
+    if token.isdigit():  # outlives the slot, which archiving removes
+        fields["fencing_token"] = int(token)
+    return fields
+
+
+def _documents(extra: Mapping[str, str], key: str) -> tuple[Mapping[str, Any], ...]:
+    try:
+        found = json.loads(extra.get(key, "[]"))
+    except ValueError:
+        return ()
+    if not isinstance(found, list):
+        return ()
+    return tuple(each for each in found if isinstance(each, dict))
+
+
+def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
+    path = context.instant_path(instant_file_name(instant))
+    try:
+        data = context.world.storage.read(path)
+        if instant.action is Action.CLEAN:
+            clean = decode_clean(data, path=path)
+            return _clean_fields(clean)
+        if instant.action is Action.ROLLBACK:
+            undone = decode_rollback(data, path=path)
+            return {
+                "files_deleted": undone.total_files_deleted,
+                "operation": f"of {', '.join(undone.commits_rollback)}",
+            }
+    except (CorruptTableError, ObjectMissingError):
+        return {}
+    return {}
+
+
+def _clean_fields(clean: CleanMetadata) -> dict[str, Any]:
+    told = {"files_deleted": clean.total_files_deleted, "operation": "clean"}
+    return {**told, **_writer_fields(clean.extra_metadata)}
+
+
+def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
+    """Whose a pending write is, by what it shows before its first data file (BEG-6)."""
+    path = context.instant_path(pending_file_names(instant.action, instant.requested_time)[0])
+    try:
+        announced = decode_commit(context.world.storage.read(path), path=path)
+    except (CorruptTableError, ObjectMissingError):
+        return {}  # not there yet, or of a plan
+    return {"operation": announced.operation_type, **_writer_fields(announced.extra_metadata)}
+
+
+def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTimeline) -> list[str]:
+    if instant not in active.pending_ingestion:
+        return ["a plan that waits to be carried out"]
+    context.identity.assert_decided_here(context.world)
+    taken = _deciding(context, instant)
+    if taken is not None and taken.kind is not SlotKind.COMMIT:
+        return [_UNDONE.format(who=taken.owner.text, instant=taken.instant_time)]
+    if taken is not None:
+        return [_shown_late(taken)]
+    dead = instants_that_seem_dead(
+        context.world.storage, (instant.requested_time,), context.limits.heartbeat
+    )
+    if dead:
+        return [_DEAD]
+    return ["its writer gives signs of life"]
+
+
+def _shown_late(slot: Slot) -> str:
+    """What is told of a slot whose file is not there yet."""
+    return (_UNDECIDED if slot.foreign else _PUBLISHED).format(slot.number)
+
+
+def _deciding(context: TableContext, instant: Instant) -> Slot | None:
+    """The slot that published a pending write or ended it, whatever its files show."""
+    time = instant.requested_time
+    return next(
+        (
+            slot
+            for slot in without_void(context.chain.newest_first())
+            if time in withdrawn_by(slot)
+            or (slot.kind in (SlotKind.COMMIT, SlotKind.ABORT) and slot.requested_time == time)
+        ),
+        None,
+    )
+
+
+def _archived(context: TableContext) -> list[Account]:
+    told = []
+    for row in context.history.instants(times_only=False):
+        fields: dict[str, Any] = {}
+        path = f"history ({row.requested_time})"
+        try:
+            if row.metadata and row.action in ("commit", "deltacommit", "replacecommit"):
+                metadata = decode_archived_commit(row.metadata, action=row.action, path=path)
+                fields = _commit_fields(metadata, in_full=False)
+            elif row.metadata and row.action == Action.CLEAN.value:
+                fields = _clean_fields(decode_archived_clean(row.metadata, path=path))
+        except CorruptTableError:
+            fields = {"remarks": ("its metadata cannot be read",)}
+        told.append(
+            Account(
+                requested_time=row.requested_time,
+                completion_time=row.completion_time,
+                action=row.action,
+                state="completed",
+                archived=True,
+                **fields,
+            )
+        )
+    return told

@@ -1,0 +1,135 @@
+"""
+Writes that were refused for good: what they met, for whoever asks later.
+
+A refused write leaves nothing on the timeline, and a published one tells what its earlier attempts
+met. Of one that gives up only its client hears, which may be gone when somebody asks why rows are
+missing. So its last word is kept beside the table, a few hundred of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.write import action_of
+from timeline.context import TableContext
+from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
+from timeline.layout import REFUSED
+
+__all__ = ["KEPT_MAX", "GivenUp", "given_up_writes", "remembered"]
+
+#: What a write ends with that met others until it gave up.
+_GIVING_UP: Final = (ConflictError, RolledBackError)
+KEPT_MAX: Final = 256
+_TIME: Final = re.compile(r"[0-9]{17}")
+_SLACK = 32  # so many more before the oldest go, since each look costs a listing's length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """One write that ended unpublished; ``attempts`` are the reports of its refusals, oldest first."""
+
+    requested_time: str  # of its last attempt
+    action: str
+    operation: str
+    kind: str
+    message: str
+    batch_id: str
+    writer: str
+    host: str
+    pid: int
+    application: str
+    attempts: tuple[Mapping[str, Any], ...]
+
+    def has(self, instant: str) -> bool:
+        """Whether one of its attempts had this requested time."""
+        return any(one.get("instant") == instant for one in self.attempts)
+
+
+@contextmanager
+def remembered(context: TableContext, plan: WritePlan) -> Iterator[None]:
+    """A write, whose last word is kept where it gives up."""
+    try:
+        yield
+    except _GIVING_UP as error:
+        _remember(context, plan, error)
+        raise
+
+
+def _remember(context: TableContext, plan: WritePlan, error: HoodooError) -> None:
+    """
+    Keep what a write met that gives up now; where that fails its error still tells all.
+
+    Outside: 1 put, 1 list, and once in a while some deletes.
+    """
+    attempts = error.fields.get("attempts") if isinstance(error, BudgetSpentError) else None
+    reports = attempts or [error.fields.get("report")]
+    told = [one for one in reports if isinstance(one, Mapping)] if isinstance(reports, list) else []
+    last = str(told[-1].get("instant", "")) if told else ""
+    if not _TIME.fullmatch(last):
+        return
+    who = context.world.ids.identity()
+    document = {
+        "action": action_of(context, plan.operation).value,
+        "operation": plan.operation.value,
+        "kind": error.kind,
+        "message": error.message,
+        "batch_id": plan.batch_id or "",
+        "writer": who.writer_id,
+        "host": who.host,
+        "pid": who.pid,
+        "application": who.application,
+        "attempts": told,
+    }
+    storage = context.world.storage
+    with suppress(HoodooError):
+        storage.write(f"{REFUSED}/{last}.json", json.dumps(document, sort_keys=True).encode())
+        names = sorted(storage.names(REFUSED))
+        if len(names) > KEPT_MAX + _SLACK:
+            for name in names[:-KEPT_MAX]:
+                storage.delete(f"{REFUSED}/{name}")
+
+
+def given_up_writes(context: TableContext) -> list[GivenUp]:
+    """
+    Those that are remembered, oldest first; an unreadable one is left out.
+
+    Outside: 1 list, 1 get each.
+    """
+    storage = context.world.storage
+    names = [name for name in sorted(storage.names(REFUSED)) if _TIME.fullmatch(name[:-5])]
+
+    def read(name: str) -> GivenUp | None:
+        try:
+            return _read(name[:-5], json.loads(storage.read(f"{REFUSED}/{name}")))
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
+            return None
+
+    return [one for one in context.world.each(read, names) if one is not None]
+
+
+def _read(time: str, document: Mapping[str, Any]) -> GivenUp:
+    return GivenUp(
+        requested_time=time,
+        **{
+            name: str(document[name])
+            for name in (
+                *("action", "operation", "kind", "message"),
+                *("batch_id", "writer", "host", "application"),
+            )
+        },
+        pid=int(document["pid"]),
+        attempts=tuple(dict(one) for one in document["attempts"]),
+    )

@@ -1,0 +1,479 @@
+"""
+Reader leases for what Spark reads, while its tasks may read the files (RDL-1).
+
+A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.
+So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
+ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
+only those derived from it can still read: then the first look that meets no job is the last. A
+stream's micro-batch does tell when it is done, and a task of a view when it is.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from filegroups.files.parquet import read_footer
+from filegroups.files.slice_reader import SliceRead, read_slice
+from filegroups.reading.incremental import changed_since
+from filegroups.reading.read import ScanPlan, plan_scan
+from filegroups.reading.scan import assert_all_listed, is_overtaken
+from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.schema.evolution import canonical_type, needs_repair
+from filegroups.schema.schema import COMMIT_TIME_COLUMN
+from filegroups.settings.settings import QueryType, ReadSettings
+from hoodoo.spark.cdc import load_changes, refuse_every_change
+from hoodoo.spark.error_transport import TaskFailedError
+from hoodoo.spark.options import layers_for
+from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.tasks import StorageAddress
+from hoodoo.spark.write import remember_state, storage_options
+from hoodoo.table import Table
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.instant_time import InstantTime
+from timeline.ports.ports import Ticker
+from timeline.properties.options import PropertySet
+from timeline.reader_lease import LONG_READ_MS, ReaderLease
+from timeline.system import LoggingEvents, ThreadTicker
+
+__all__ = [
+    "HeldBatch",
+    "HeldTask",
+    "Load",
+    "ReadSlices",
+    "arrow_shape",
+    "keep_while_read",
+    "load_dataframe",
+    "load_state",
+    "plan_load",
+]
+
+
+def keep_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
+    """Take and renew a lease for as long as the DataFrame, or one made of it, is read."""
+    if not lease.is_useful:
+        return
+    keeper = _Keeper(_busy(spark), lease, weakref.ref(df))
+    keeper.ticker = context.world.executor.every(LONG_READ_MS, keeper.beat)
+
+
+class HeldBatch:
+    """
+    What a micro-batch of a stream reads, held from a moment after it was planned to its ``end``.
+
+    Args:
+        table: Opened, and closed at the end.
+        lease: On the range that is read.
+    """
+
+    def __init__(self, table: Table, lease: ReaderLease) -> None:
+        self._table = table
+        self._lease = lease
+        self._ticker: Ticker | None = None
+        if lease.is_useful:
+            executor = table.core.context.world.executor
+            self._ticker = executor.every(LONG_READ_MS, self.beat)
+
+    def end(self) -> None:
+        """The batch was read. Never fails: a lease that stays ends by itself."""
+        if self._ticker is not None:
+            self._ticker.stop()
+        self._lease.end()
+        self._table.close()
+
+    def beat(self) -> None:
+        """Once in a while."""
+        self._lease.used()
+        self._lease.beat()
+
+
+class HeldTask:
+    """
+    What a task reads, held once that has lasted for a while.
+
+    For plans of a process that ended with planning. Tasks that wait for their turn live by the
+    leases of those that read.
+
+    Args:
+        opened: Opens the table; asked when it lasts.
+        moment: Completion time up to which files are read.
+    """
+
+    def __init__(self, opened: Callable[[], Table], moment: InstantTime) -> None:
+        self._opened = opened
+        self._moment = moment
+        self._table: Table | None = None
+        self._lease: ReaderLease | None = None
+        self._ticker = ThreadTicker(LONG_READ_MS, self.beat, LoggingEvents())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ticker.stop()
+        if self._lease is not None:
+            self._lease.end()
+        if self._table is not None:
+            self._table.close()
+
+    def beat(self) -> None:
+        """Once in a while. Outside: at first what opening a table and a lease take."""
+        if self._lease is None:
+            self._table = self._table or self._opened()
+            context = self._table.core.context
+            self._lease = ReaderLease(context, context.snapshot(), until=self._moment)
+        if self._lease.is_useful:
+            self._lease.used()
+            self._lease.beat()
+
+
+class _Keeper:
+    """What one ticker renews."""
+
+    def __init__(
+        self, busy: Callable[[], bool], lease: ReaderLease, df: weakref.ReferenceType[Any]
+    ) -> None:
+        self._busy = busy
+        self._lease = lease
+        self._df = df
+        self.ticker: Ticker | None = None
+
+    def beat(self) -> None:
+        """Once in a while."""
+        if self._busy():
+            self._lease.used()
+        elif self._df() is None and self.ticker is not None:
+            self.ticker.stop()
+            return
+        self._lease.beat()
+
+
+def _busy(spark: Any) -> Callable[[], bool]:
+    tracker = spark.sparkContext.statusTracker()
+
+    def busy() -> bool:
+        with suppress(Exception):  # the session ended
+            return bool(tracker.getActiveJobsIds())
+        return False
+
+    return busy
+
+
+# --------- Loading a table as a DataFrame: files Spark can read itself, and slices merged in tasks
+#
+# A slice without logs is one Parquet file, so Spark's own reader gets exactly the visible
+# files by path: column pruning, filter push-down and vectorised decoding come with it. A slice
+# with logs is read by one of our tasks, which merges it with the function every reader uses.
+
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
+#: Table version of which no release writes moments under another label.
+_RIGHT_LABELS = 9
+# A session's own choices for other files would leave rows out, or move days before 1582 by a
+# week, in the base files that Spark reads and not in those that our tasks read.
+_AS_WRITTEN = {
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """
+    What a load reads.
+
+    Args:
+        plan: Every slice, and how it is read.
+        paths: Absolute base files of the slices that Spark reads itself.
+        merged: The slices that tasks read.
+        times: Requested times of an incremental read; None for all rows.
+        address: Where tasks find the table.
+        lease: Keeps the files from cleaning once somebody lets it beat.
+        state: What it shows; None for a range, and for base files without their logs.
+    """
+
+    plan: ScanPlan
+    paths: tuple[str, ...]
+    merged: tuple[FileSlice, ...]
+    times: tuple[str, ...] | None
+    address: StorageAddress
+    lease: ReaderLease
+    state: TableSnapshot | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns, meta columns first."""
+        return self.plan.file_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSlices:
+    """Read the slices whose numbers arrive, in the columns and types of a DataFrame."""
+
+    address: StorageAddress
+    slices: tuple[FileSlice, ...]
+    read: SliceRead
+    shape: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run in a worker."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.rows(self.slices[number])
+
+    def rows(self, one: FileSlice) -> Iterator[pa.RecordBatch]:
+        """The rows of one slice."""
+        # As Spark's own reader does it: in any case, and null where the table has none.
+        known = self.read.file_schema.names
+        named = [_spelled(name, known) for name in self.shape.names]
+        read = replace(self.read, columns=tuple(filter(None, dict.fromkeys(named))) or (known[0],))
+        try:
+            for batch in read_slice(self.address.open(), LoggingEvents(), one, read):
+                columns = [
+                    batch.column(name) if name else pa.nulls(batch.num_rows, field.type)
+                    for name, field in zip(named, self.shape, strict=True)
+                ]
+                found = pa.RecordBatch.from_arrays(columns, names=self.shape.names)
+                yield found.cast(self.shape)
+        except HoodooError as error:
+            raise TaskFailedError(error) from error
+
+
+def load_dataframe(
+    spark: Any,
+    path: str,
+    options: Mapping[str, object],
+    *,
+    schema: Any = None,
+    tells: bool = True,
+) -> Any:
+    """
+    Load a table: newest state, a time of the past, or the changes of a range.
+
+    Args:
+        spark: The session.
+        path: The table's address.
+        options: ``as.of.instant``, ``hoodie.datasource.query.type`` and its range.
+        schema: A Spark schema (or its text) to read instead of the table's, for fewer columns.
+        tells: Whether options that do nothing are told.
+
+    Returns:
+        A DataFrame with the five meta columns first, as Hudi gives it. With
+        ``hoodie.datasource.query.incremental.format=cdc`` each change of the range: ``op``,
+        ``ts_ms``, ``before`` and ``after``, the last two as JSON.
+
+    Raises:
+        TableNotFoundError, SettingError, InstantNotFoundError, UnsupportedTableError: See
+            ``hoodoo.open_table``, ``as_of`` and ``changes``.
+    """
+    layers = layers_for(spark, options, tells=tells)
+    with Table.open(path, layers) as table:
+        settings = ReadSettings.from_properties(table.properties)
+        if settings.every_change:
+            changes, lease = load_changes(spark, table, settings, arrow_shape)
+            wanted = () if schema is None else spark.createDataFrame([], schema).columns
+            df = changes.select(*wanted) if wanted else changes
+            if lease is not None:
+                keep_while_read(spark, table.core.context, lease, df)
+            return remember_state(df, None)
+        found = plan_load(table, table.properties)
+        context = table.core.context
+    df = _dataframe(spark, path, found, schema)
+    if found.paths or found.merged:
+        keep_while_read(spark, context, found.lease, df)
+    return df
+
+
+def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any:
+    """
+    Load a state that somebody holds; as ``load_dataframe``, without a lease of its own.
+
+    Args:
+        spark: The session.
+        path: The table's address, as its user spells it.
+        table: Opened.
+        state: Of this table; keep it until the DataFrame was read for the last time.
+    """
+    return _dataframe(spark, path, _of_state(table, state, QueryType.SNAPSHOT), None)
+
+
+def _dataframe(spark: Any, path: str, found: Load, schema: Any) -> Any:
+    shape = schema if schema is not None else spark_schema_of(found.schema)
+    if not found.paths and not found.merged:
+        return remember_state(spark.createDataFrame([], shape), found.state)
+    parts = []
+    wanted = spark.createDataFrame([], shape).schema
+    if found.paths:
+        files = [_no_pattern(_as_spelled(p, path)) for p in found.paths]
+        parts.append(_read_by_spark(spark, files, wanted, found.times))
+    if found.merged:
+        count = len(found.merged)
+        work = ReadSlices(
+            address=found.address,
+            slices=found.merged,
+            read=found.plan.read,
+            shape=arrow_shape(wanted),
+        )
+        parts.append(spark.range(0, count, 1, count).mapInArrow(work, wanted))
+    df = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    return remember_state(df, found.state)
+
+
+def _read_by_spark(
+    spark: Any, files: Sequence[str], wanted: Any, times: Sequence[str] | None
+) -> Any:
+    """The rows of base files, those of the given requested times only; None for all."""
+    reader = spark.read.format("parquet").options(**_AS_WRITTEN)
+    if times is None:
+        return reader.schema(wanted).load(files)
+    hidden = _spelled(COMMIT_TIME_COLUMN, wanted.names) is None
+    told = [StructField(COMMIT_TIME_COLUMN, StringType())] if hidden else []
+    df = reader.schema(StructType([*wanted.fields, *told])).load(files)
+    df = df.where(F.col(COMMIT_TIME_COLUMN).isin(list(times)))
+    return df.drop(COMMIT_TIME_COLUMN) if hidden else df
+
+
+def arrow_shape(schema: Any) -> pa.Schema:
+    """The Arrow form of a Spark schema, moments in UTC."""
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)
+
+
+def _spelled(name: str, known: Sequence[str]) -> str | None:
+    """A column as it is spelled there; in another case only where none is spelled alike."""
+    alike = [each for each in known if each.lower() == name.lower()]
+    return name if name in alike else next(iter(alike), None)
+
+
+def _as_spelled(file: str, table: str) -> str:
+    """A file by the table's own scheme: which of S3's names a cluster knows, its users know."""
+    scheme, _, rest = file.partition("://")
+    said = table.partition("://")[0].lower()
+    return f"{said}://{rest}" if scheme == "s3" and said in ("s3a", "s3n") else file
+
+
+def _no_pattern(path: str) -> str:
+    """Spark takes these characters of a path for a pattern unless they are escaped."""
+    return _PATTERN.sub(r"\\\g<0>", path)
+
+
+def plan_load(table: Table, properties: PropertySet) -> Load:
+    """
+    Choose the slices of a load by the read options. Errors: as ``load_dataframe``.
+
+    Raises:
+        SnapshotExpiredError: Files of a time or range that was asked for are just being cleaned.
+    """
+    settings = ReadSettings.from_properties(properties)
+    refuse_every_change(settings)
+    core = table.core
+    if settings.query_type is QueryType.INCREMENTAL:
+        return _changed(table, settings)
+    if settings.as_of is None:
+        return _newest(table, settings.query_type)
+    state = core.as_of(settings.as_of)
+    found = _of_state(table, state, settings.query_type)
+    assert_all_listed(core.context, state.snapshot, found.lease)
+    return found
+
+
+def _newest(table: Table, query_type: QueryType) -> Load:
+    """The newest state; held while it is planned where cleaning was faster (RDL-2)."""
+    state = table.core.pin()
+    found = _of_state(table, state, query_type)
+    if not is_overtaken(table.core.context, state.snapshot, found.lease):
+        return found
+    with table.core.held_if_allowed() as held:
+        found = _of_state(table, held, query_type)
+        if held.is_held:
+            found.lease.show()  # before the other ends
+        else:
+            assert_all_listed(table.core.context, held.snapshot, found.lease)
+    return found
+
+
+def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> Load:
+    plan = state.plan(with_hoodie_columns=True, query_type=query_type.value)
+    found = _load(table, plan, None, ReaderLease(table.core.context, state.snapshot))
+    # Base files alone are older than the state, so nothing can be made from them.
+    return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
+
+
+def _changed(table: Table, settings: ReadSettings) -> Load:
+    core = table.core
+    start, end = settings.range_in(core.context.zone)
+    changed = changed_since(core.context, start, end, ahead=True)
+    plan = plan_scan(
+        core.context,
+        changed.snapshot,
+        changed.slices,
+        among=changed.condition,
+        with_hoodie_columns=True,
+        base_filter=changed.base_condition,
+        visible=changed.visible,
+        wholes=changed.wholes,
+    )
+    lease = ReaderLease(core.context, changed.snapshot, until=changed.until)
+    assert_all_listed(core.context, changed.snapshot, lease)
+    return _load(table, plan, sorted(changed.instants), lease)
+
+
+def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease) -> Load:
+    storage = table.core.context.world.storage
+    # Spark finds columns by their names and types of now: files with older ones, or without a
+    # column that the folder tells, are read by our tasks.
+    files = _in_types_of_now(table, plan) if plan.read.files_suffice else frozenset()
+    theirs = [one for one in plan.slices if one.base_file in files and not one.log_files]
+    ours = [one for one in plan.slices if one.base_file not in files or one.log_files]
+    return Load(
+        plan=plan,
+        paths=tuple(storage.locate(one.base_file.path) for one in theirs if one.base_file),
+        merged=tuple(ours),
+        times=None if times is None else tuple(times),
+        address=StorageAddress(
+            base_uri=storage.base_uri, options=tuple(storage_options(table).items())
+        ),
+        lease=lease,
+    )
+
+
+def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
+    """
+    The base files whose columns have the table's types.
+
+    Spark's reader refuses some of Hudi's promotions, its releases each others, and widens a
+    float in another way. Types only grow, so the oldest file speaks for all that have grown
+    nothing since; but an older release of Hudi may have written a moment under another label at
+    any time (``needs_repair``). Outside: 1 footer, of a table that has evolved 1 for each file.
+    """
+    world = table.core.context.world
+    relabelled = table.config.initial_version < _RIGHT_LABELS and any(
+        needs_repair(each.type) for each in plan.file_schema
+    )
+
+    def fits(base: BaseFile) -> bool:
+        written = read_footer(world.storage, base.path).schema
+        return all(
+            canonical_type(written.field(each.name).type, each.name) == each.type
+            for each in plan.file_schema
+            if each.name in written.names
+        )
+
+    files = sorted(plan.files, key=lambda base: base.requested_time)
+    if not files or (fits(files[0]) and not relabelled):
+        return frozenset(files)
+    fitting = world.executor.map(fits, files)
+    return frozenset(base for base, fit in zip(files, fitting, strict=True) if fit)

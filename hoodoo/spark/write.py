@@ -1,0 +1,311 @@
+"""
+What a DataFrame was read of, for a write that is made from it (``reads=``).
+
+A DataFrame of this engine remembers the state it shows. What somebody asks of it later
+(``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
+in the words of ``TableSnapshot.reads``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from filegroups.reading.read import Filter, ReadSet
+from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.schema.schema import TableSchema
+from filegroups.settings.settings import OverwriteMode, WriteSettings
+from filegroups.writing.write import Receipt
+from hoodoo.catalog import create_table, new_table_config
+from hoodoo.factory import Layers, assemble, operation_of, plan_of, properties_of_table
+from hoodoo.spark.error_transport import collect, error_from_rows
+from hoodoo.spark.options import layers_for, reaching_storage, without_reader_words
+from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
+from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
+from hoodoo.spark.workload import SparkWorkload
+from hoodoo.table import Table
+from timeline.errors import InvalidInputError, TableNotFoundError
+from timeline.model.commit_metadata import WriteOperation
+
+__all__ = ["reads", "remember_state", "save_dataframe", "write_dataframe"]
+
+_STATE = "_hoodoo_state"
+
+
+def remember_state(df: Any, state: TableSnapshot | None) -> Any:
+    """Let a DataFrame know the state it shows; None where it shows no state, but a range."""
+    setattr(df, _STATE, state)
+    return df
+
+
+def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = None) -> ReadSet:  # noqa: A002
+    """
+    What was read of a table, for a write that is made from it.
+
+    Args:
+        df: What ``spark.read.format("hoodoo").load(path)`` or ``to_df()`` returned, itself: a
+            DataFrame derived from it does not know where its rows lay.
+        partitions: Partition paths, also those in which no row was found; None for all.
+        filter: As of ``Table.scan``: the rows that were asked for. None for all.
+
+    Raises:
+        InvalidInputError: It is no such DataFrame (``not_loaded``); or it shows a time of the
+            past, a range, or base files only, which say nothing of the newest rows
+            (``reads_of_the_past``).
+    """
+    if not hasattr(df, _STATE):
+        raise InvalidInputError(
+            "only the DataFrame that load() or to_df() returned knows the state it was read of; "
+            "give that one, and what was asked of it as partitions= and filter=",
+            kind="not_loaded",
+        )
+    state: TableSnapshot | None = getattr(df, _STATE)
+    if state is None:
+        raise InvalidInputError(
+            "a write can only be made from the newest state; load it without a range and as "
+            "query type snapshot",
+            kind="reads_of_the_past",
+        )
+    return state.reads(partitions=partitions, filter=filter)
+
+
+# ------- Saving a DataFrame into a table: modes, the first save that creates it, and the operation
+#
+# As Hudi's DataFrame writer: the options name keys, partitions and the operation; the first
+# save makes the table from them, and every later one is checked against it. One difference,
+# said in the documentation: mode ``overwrite`` replaces the rows by an insert_overwrite_table
+# instead of deleting the folder, so readers and time travel keep working.
+
+_PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
+_COMBINE_KEY = "hoodie.combine.before.insert"
+_MODES = {
+    "append": "append",
+    "overwrite": "overwrite",
+    "ignore": "ignore",
+    "error": "errorifexists",
+    "errorifexists": "errorifexists",
+    "default": "errorifexists",
+}
+
+
+def save_dataframe(
+    df: Any,
+    path: str,
+    options: Mapping[str, object],
+    *,
+    mode: str | None = None,
+    partition_by: Sequence[str] = (),
+    batch_id: str | None = None,
+    reads: ReadSet | None = None,
+    tells: bool = True,
+) -> Receipt | None:
+    """
+    Save a DataFrame as Spark's writer is asked to.
+
+    Args:
+        df: The rows.
+        path: The table's address.
+        options: Hudi's option keys.
+        mode: A save mode; None is ``errorifexists`` as in Spark.
+        partition_by: Columns of the partition path for a new table, as by ``partitionBy``.
+        batch_id: Makes a repeated save of one batch return the first receipt.
+        reads: What the rows were made from (``hoodoo.spark.reads``).
+        tells: Whether options that do nothing are told; a stream's are once.
+
+    Returns:
+        The receipt; None when mode ``ignore`` met a table.
+
+    Raises:
+        InvalidInputError: The mode is unknown, a table is there that may not be, or the rows
+            do not fit.
+        SettingError: An option is wrong or contradicts the table.
+        ConflictError: Another write won; the fields hold the report.
+    """
+    chosen = _MODES.get((mode or "errorifexists").lower())
+    if chosen is None:
+        raise InvalidInputError(
+            f"a save mode is one of {', '.join(_MODES)}: {mode!r}", kind="save_mode"
+        )
+    options = without_reader_words(options)
+    if partition_by:
+        options = _with_partitions(options, partition_by)
+    layers = layers_for(df.sparkSession, options, tells=tells)
+    exists = _exists(path, layers)
+    if exists and chosen == "ignore":
+        return None
+    if exists and chosen == "errorifexists":
+        raise _table_exists(path)
+    settings = WriteSettings.from_properties(layers.load())
+    operation = settings.operation
+    if chosen == "overwrite":
+        operation, layers = _overwriting(settings, layers)
+    workload = None
+    if not exists:
+        if chosen != "overwrite":
+            operation = operation_of(settings, settings.record_key_fields)
+        workload = _prepared_for_new_table(df, path, layers, operation)
+        lost_the_race = not _create(df, path, layers)
+        if lost_the_race and chosen == "ignore":
+            return None
+        if lost_the_race and chosen == "errorifexists":
+            raise _table_exists(path)
+    with Table.open(path, layers) as table:
+        if chosen != "overwrite":
+            operation = operation_of(settings, table.config.record_key_fields)
+        return write_dataframe(
+            table, df, operation, batch_id=batch_id, reads=reads, prepared=workload
+        )
+
+
+def write_dataframe(
+    table: Table,
+    df: Any,
+    operation: WriteOperation,
+    *,
+    batch_id: str | None = None,
+    reads: ReadSet | None = None,
+    prepared: SparkWorkload | None = None,
+) -> Receipt:
+    """
+    Write a DataFrame into an opened table by one operation, on the cluster.
+
+    Args:
+        table: The table.
+        df: The rows.
+        operation: What to do with them.
+        batch_id: Makes a repeated write of one batch return the first receipt.
+        reads: What the rows were made from; refused at once when it holds no longer.
+        prepared: The same rows, looked at already because the table is new.
+
+    Raises:
+        InvalidInputError: The rows do not fit; nothing was changed.
+        ConflictError: Refused; the fields hold the report.
+    """
+    if operation is WriteOperation.DELETE_PARTITION:
+        named = table.settings.partitions_to_delete or _partitions_in(table, df)
+        return table.delete_partitions(named, batch_id=batch_id, reads=reads)
+    workload = prepared or SparkWorkload(
+        table.core.context.world,
+        df,
+        storage_options=storage_options(table),
+        shuffle_tasks=table.settings.shuffle_tasks,
+    )
+    try:
+        return table.run(operation, workload, batch_id=batch_id, reads=reads)
+    finally:
+        workload.release()
+
+
+def _prepared_for_new_table(
+    df: Any, path: str, layers: Layers, operation: WriteOperation
+) -> SparkWorkload | None:
+    """Look at every row before the table is made, so that bad rows leave no empty table behind."""
+    if operation in (WriteOperation.DELETE, WriteOperation.DELETE_PARTITION):
+        return None
+    properties = layers.load()
+    settings = WriteSettings.from_properties(properties)
+    config = new_table_config(path, settings, arrow_schema_of(df.schema))
+    schema = TableSchema.from_avro(config.create_schema_json or "")
+    workload = SparkWorkload(
+        assemble(path, properties),
+        df,
+        storage_options=reaching_storage(properties),
+        shuffle_tasks=settings.shuffle_tasks,
+    )
+    try:
+        workload.prepare(plan_of(settings, config, operation).rules, schema)
+    except BaseException:
+        workload.release()
+        raise
+    return workload
+
+
+def storage_options(table: Table) -> dict[str, str]:
+    """What executors need to open the table's storage."""
+    return reaching_storage(table.properties)
+
+
+def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
+    said = settings.operation
+    if said in (
+        WriteOperation.INSERT_OVERWRITE,
+        WriteOperation.INSERT_OVERWRITE_TABLE,
+        WriteOperation.DELETE_PARTITION,
+    ):
+        return said, layers
+    if said is WriteOperation.UPSERT and settings.combine_before_upsert:
+        # What would have been an upsert keeps one row per key of the batch here too.
+        layers = layers.with_code({_COMBINE_KEY: "true"})
+    if settings.overwrite_mode is OverwriteMode.DYNAMIC:
+        return WriteOperation.INSERT_OVERWRITE, layers
+    return WriteOperation.INSERT_OVERWRITE_TABLE, layers
+
+
+def _exists(path: str, layers: Layers) -> bool:
+    try:
+        properties_of_table(path, layers)
+    except TableNotFoundError:
+        return False
+    return True
+
+
+def _create(df: Any, path: str, layers: Layers) -> bool:
+    """Make the table from the options; False when another writer made it meanwhile."""
+    try:
+        create_table(
+            path,
+            schema=arrow_schema_of(df.schema),
+            name=None if _named(layers) else PurePath(path.rstrip("/")).name,
+            properties=replace(layers, tells=False),  # told when it is opened
+        ).close()
+    except InvalidInputError as error:
+        if error.kind != "table_exists":
+            raise
+        return False
+    return True
+
+
+def _named(layers: Layers) -> bool:
+    return WriteSettings.from_properties(layers.load()).table_name is not None
+
+
+def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> dict[str, object]:
+    asked = ",".join(columns)
+    for key, value in options.items():
+        if key.lower() == _PARTITION_KEY and str(value) != asked:
+            raise InvalidInputError(
+                f"partitionBy and the option differ; use one of them: {asked!r}, "
+                f"{_PARTITION_KEY}={value!r}",
+                kind="setting_contradiction",
+            )
+    return {**options, _PARTITION_KEY: asked}
+
+
+def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
+    """The partitions that the rows' own partition columns name, told by tasks as of a write."""
+    spec = plan_of(table.settings, table.config, WriteOperation.DELETE_PARTITION).rules.keys
+    wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
+    columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
+    context = table.core.context
+    told = context.snapshot().newest_schema_json or context.config.create_schema_json
+    own = TableSchema.from_avro(told).arrow if told else pa.schema([])
+    work = NamePartitions(keys=spec, schema=own)
+    shape = spark_schema_of(NAMED_PARTITIONS)
+    named = collect(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
+    failed = [row[ERROR] for row in named if row[ERROR] is not None]
+    if failed:
+        raise error_from_rows(failed)
+    return tuple(sorted(row[PARTITION] for row in named))
+
+
+def _table_exists(path: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"there is a table already; save with mode append or overwrite: {path}",
+        kind="table_exists",
+        path=path,
+    )

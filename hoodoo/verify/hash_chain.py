@@ -1,0 +1,348 @@
+"""The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hoodoo.verify.records import Report
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.slot import decode_slot, is_signed_by
+from timeline.codecs.truncation_point import Boundary
+from timeline.commit.apply import unsettled
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError, UnsafeSetupError
+from timeline.layout import SLOTS, boundary_path, slot_path, timeline_path
+from timeline.model.file_names import instant_file_name
+from timeline.model.slot import (
+    DIGEST,
+    NOTHING_BEFORE,
+    Seal,
+    Slot,
+    SlotKind,
+    SlotOwner,
+    TamperEvidence,
+    digest_of,
+    key_id_of,
+)
+from timeline.ports.storage import ObjectMissingError
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.restored_away import fileless_since
+from timeline.truncation import boundary_number, read_boundary
+
+__all__ = ["Evidence", "Witness", "check_chain", "check_seals"]
+
+
+class _Report(Protocol):
+    def problem(self, kind: str, path: str, message: str) -> None:
+        """One thing that is wrong."""
+
+    def note(self, kind: str, path: str, message: str) -> None:
+        """One thing worth knowing."""
+
+
+def check_chain(
+    context: TableContext, slots: Sequence[Slot], timeline: ActiveTimeline, report: _Report
+) -> None:
+    """
+    Compare both ends of the chain with what boundary and timeline tell of it.
+
+    Where slots are lost their numbers are taken a second time, and a batch is not known again.
+    Outside: 1 list, 1 get per write above the newest slot.
+
+    Args:
+        context: The table.
+        slots: The chain, oldest first.
+        timeline: The timeline, listed before the chain was read.
+        report: Gets what is wrong.
+    """
+    try:
+        context.identity.assert_decided_here(context.world)
+    except UnsafeSetupError as error:
+        report.note(error.kind, SLOTS, f"slots were not checked: {error.message}")
+        return
+    collected = boundary_number(context.world.storage)
+    first = slots[0].number if slots else collected and collected + 2  # a cut is above its boundary
+    if first - 1 > collected:
+        report.problem("slot_missing", slot_path(first - 1), "a number of the chain is missing")
+    limits = context.limits
+    sealed = limits.sealing.evidence is not TamperEvidence.NONE
+    if context.identity.known is None or (sealed and limits.foreign_writers is ForeignWriters.NONE):
+        return  # where seals are asked for they tell it of each instant (SLOT-7)
+    own = [slot.newest_time for slot in slots if not context.chain.is_of_another(slot)]
+    newest = max(own, default="")
+    for instant in timeline.completed_writes:
+        if (instant.completion_time or "") <= newest:
+            continue
+        if SlotOwner.told_in(context.commits.read(instant).extra_metadata) is not None:
+            report.problem(
+                "slots_lost",
+                slot_path(slots[-1].number + 1 if slots else collected + 1),
+                f"{instant} was published by a slot, and the chain ends before it: bring its slots "
+                "back before anybody writes",
+            )
+            return
+
+
+# ----------------------------------------------------------------
+# Whether the chain of slots is as it was written: the seals, and a witness from outside (SLOT-7).
+#
+# The bytes of each slot are read anew. What the verifier's own settings ask for is demanded of the
+# chain, what slots say of themselves is checked in any case. The newest slot has none after it: that
+# nothing was cut off at the end is shown by a digest that somebody noted elsewhere, only.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """A slot and its digest, noted outside of the table."""
+
+    number: int
+    digest: str
+
+    @staticmethod
+    def parse(text: str) -> Witness:
+        """
+        Read ``NUMBER:DIGEST`` as ``verify`` prints it.
+
+        Raises:
+            InvalidInputError: It is something else.
+        """
+        number, _, digest = text.strip().partition(":")
+        if not (number.isascii() and number.isdecimal() and DIGEST.fullmatch(digest)):
+            raise InvalidInputError(
+                f"a head is NUMBER:DIGEST, as 'hoodoo table verify' prints it: {text[:100]!a}",
+                kind="witness",
+            )
+        return Witness(number=int(number), digest=digest)
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.digest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the seals cover: slots from ``first`` to the head, and whether signatures were checked."""
+
+    first: int
+    head: Witness
+    signed: bool
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {"first_slot": self.first, "head": str(self.head), "signed": self.signed}
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        how = "signed" if self.signed else "sealed"
+        return f"slots {how} since {self.first}; head to note elsewhere: {self.head}"
+
+
+def check_seals(
+    context: TableContext,
+    slots: Sequence[Slot],
+    timeline: ActiveTimeline,
+    report: Report,
+    *,
+    witness: Witness | None = None,
+) -> Evidence | None:
+    """
+    Compare every seal with what it was made of.
+
+    Outside: nothing when there is no seal and none is demanded; else the boundary and 1 get a slot.
+
+    Args:
+        context: The table; its limits tell what is demanded, and the keys.
+        slots: The chain, oldest first.
+        timeline: The timeline, listed before the chain was read.
+        report: Gets what is wrong.
+        witness: A head that was noted earlier.
+
+    Returns:
+        What is covered; None when no slot is sealed.
+    """
+    demanded = context.limits.sealing.evidence is not TamperEvidence.NONE
+    if not demanded and witness is None and not any(slot.seal for slot in slots):
+        return None
+    run = _Seals(context=context, report=report, demanded=demanded)
+    return run.everything(slots, timeline, witness)
+
+
+@dataclass(kw_only=True)
+class _Seals:
+    context: TableContext
+    report: Report
+    demanded: bool
+    other_keys: list[int] = field(default_factory=list)  # slots that no key of ours signed
+
+    def everything(
+        self, known: Sequence[Slot], timeline: ActiveTimeline, witness: Witness | None
+    ) -> Evidence | None:
+        boundary = read_boundary(self.context.world.storage)
+        read = [each for slot in known if (each := self._read(slot.number)) is not None]
+        slots = [slot for slot, _ in read]
+        digests = {slot.number: slot.digest for slot in slots}
+        if witness is not None:
+            self._witnessed(witness, digests, boundary)
+        first = next((slot for slot in slots if slot.seal), None)
+        if first is None:
+            if self.demanded and timeline.completed_times:
+                newest = slots[-1].number if slots else boundary.number + 1
+                self.report.problem("slot_unsealed", slot_path(newest), "no slot is sealed")
+            return None
+        self._collected(boundary)
+        below = boundary.digest if slots[0].number == boundary.number + 1 else ""
+        if slots[0].number == 1:
+            below = NOTHING_BEFORE
+        for slot, data in read:
+            if slot.number - 1 not in digests and slot is not slots[0]:
+                below = ""  # collected while the others were read
+            if slot.seal is not None:
+                if not self.context.chain.is_of_another(slot):  # SLOT-8: sealed upon another chain
+                    self._linked(slot, slot.seal, below)
+                self._signed(slot, slot.seal, data)
+            elif slot.number > first.number:
+                self._unsealed(slot)
+            below = slot.digest
+        if self.other_keys:
+            self._other_keys()
+        self._shown(slots, first, timeline)
+        return Evidence(
+            first=first.number,
+            head=Witness(number=slots[-1].number, digest=slots[-1].digest),
+            signed=bool(self.context.limits.sealing.keys) and _has_signatures(slots),
+        )
+
+    def _read(self, number: int) -> tuple[Slot, bytes] | None:
+        path = slot_path(number)
+        try:
+            data = self.context.world.storage.read(path)
+        except ObjectMissingError:  # collected meanwhile, or the gap that was told already
+            return None
+        return decode_slot(data, path=path, number=number), data
+
+    def _linked(self, slot: Slot, seal: Seal, below: str) -> None:
+        path = slot_path(slot.number)
+        if below and seal.before != below:
+            self.report.problem(
+                "slot_chain_broken",
+                path,
+                f"it was taken upon another slot {slot.number - 1} than the one that is there now: "
+                "one of the two was edited, exchanged or made anew",
+            )
+        if seal.file != digest_of(slot.body):
+            self.report.problem(
+                "slot_edited", path, "its seal is that of another completed file than it holds"
+            )
+
+    def _signed(self, slot: Slot, seal: Seal, data: bytes) -> None:
+        sealing = self.context.limits.sealing
+        path = slot_path(slot.number)
+        if not seal.key_id:
+            if self.demanded and sealing.evidence is TamperEvidence.HMAC:
+                self.report.problem("slot_unsigned", path, f"taken by {slot.owner.text}")
+            return
+        if not sealing.keys:
+            return
+        key = next((key for key in sealing.keys if key_id_of(key) == seal.key_id), None)
+        if key is None:
+            self.other_keys.append(slot.number)
+        elif not is_signed_by(data, key):
+            self.report.problem(
+                "slot_forged", path, "it is not what the owner of the key signed: it was edited"
+            )
+
+    def _other_keys(self) -> None:
+        self.report.problem(
+            "slot_other_key",
+            slot_path(self.other_keys[0]),
+            f"{len(self.other_keys)} slots from this one on are signed with a key that is not given "
+            "here, or by somebody who has none of them",
+        )
+
+    def _unsealed(self, slot: Slot) -> None:
+        tell = self.report.problem if self.demanded else self.report.note
+        tell(
+            "slot_unsealed",
+            slot_path(slot.number),
+            f"no seal, although slots before it have one; taken by {slot.owner.text}",
+        )
+
+    def _collected(self, boundary: Boundary) -> None:
+        """The boundary is what a cut of the chain says, to the byte (GC-2)."""
+        if not boundary.number:
+            return
+        # Looked for anew: an archiver may have cut since. The cut of a boundary lies above it.
+        cuts = [one for one in self.context.chain.newest_first() if one.kind is SlotKind.CUT]
+        path = boundary_path(boundary.number)
+        try:
+            data = self.context.world.storage.read(path)
+        except ObjectMissingError:
+            return  # a greater one came meanwhile
+        if data not in [slot.body for slot in cuts]:
+            self.report.problem(
+                "boundary_differs", path, "no cut of the chain fixed these bytes: it was edited"
+            )
+
+    def _shown(self, slots: Sequence[Slot], first: Slot, timeline: ActiveTimeline) -> None:
+        """Where nobody else writes, what is completed has a slot, or it was cut off the chain."""
+        if self.context.limits.foreign_writers is not ForeignWriters.NONE or not self.demanded:
+            return
+        self._hidden(slots, first)
+        told = {(slot.instant_time, slot.completion_time) for slot in slots}
+        since = first.completion_time
+        for instant in timeline.instants:
+            time = instant.completion_time or ""
+            if time > since and (instant.requested_time, time) not in told:
+                self.report.problem(
+                    "instant_without_slot",
+                    timeline_path(instant_file_name(instant)),
+                    "it is completed, and no slot of the chain says so: slots were removed, or "
+                    "something else wrote it",
+                )
+
+    def _hidden(self, slots: Sequence[Slot], first: Slot) -> None:
+        """And the other way round: what a commit slot shows is on the timeline, or archived."""
+        now = self.context.active()
+        ended = {one.requested_time for one in now.instants if one.completed}
+        ended.update(self.context.history.times().completions)
+        left = unsettled(self.context, slots[-1].number, now)
+        gone = fileless_since(slots)
+        for slot in slots:
+            if slot.kind is not SlotKind.COMMIT or slot.number < first.number - 1:
+                continue
+            if slot.number in gone or slot in left or self.context.chain.is_of_another(slot):
+                continue
+            if slot.instant_time not in ended:
+                self.report.problem(
+                    "slot_without_instant",
+                    slot_path(slot.number),
+                    f"its completed file was taken out, nobody took {slot.instant_time} back",
+                )
+
+    def _witnessed(self, witness: Witness, digests: dict[int, str], boundary: Boundary) -> None:
+        path = slot_path(witness.number)
+        found = digests.get(witness.number)
+        if witness.number == boundary.number:
+            found = found or boundary.digest or None
+        if found == witness.digest:
+            return
+        if found is not None:
+            self.report.problem(
+                "witness_differs", path, "it is another slot than the one that was noted"
+            )
+        elif witness.number <= boundary.number:
+            self.report.problem(
+                "witness_collected",
+                path,
+                "it was collected, nothing can be compared any more; note a newer head in time",
+            )
+        else:
+            self.report.problem(
+                "chain_truncated", path, "the chain ends before the slot that was noted"
+            )
+
+
+def _has_signatures(slots: Sequence[Slot]) -> bool:
+    return any(slot.seal is not None and slot.seal.key_id for slot in slots)

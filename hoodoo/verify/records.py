@@ -1,0 +1,521 @@
+"""
+Whether rows lie under the record keys and partition paths that their columns make.
+
+Earlier releases made both of the incoming types, and releases of Hudi differ in complex keys of
+one field: such a row is not found by its key, and its record may be there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.parquet import read_footer
+from filegroups.files.slice_reader import SliceRead, assert_base_fits, assert_logs_fit, read_slice
+from filegroups.index.bucket_properties import rules_kept_in
+from filegroups.keys.bucketing import BucketEngine, bucket_of
+from filegroups.keys.java_hashes import java_hashes, xx_hashes
+from filegroups.keys.keys import KeyGenerator, KeySpec, addresses, refuse_untyped
+from filegroups.reading.read import plan_scan, read_schema, view_of
+from filegroups.schema.schema import KEY_COLUMN
+from filegroups.settings.key_settings import key_spec_of
+from filegroups.settings.settings import WriteSettings
+from filegroups.writing.key_encoding import stored_forms
+from filegroups.writing.timestamp_folders import folders_as_stored
+from hoodoo.factory import leaves_rows_elsewhere
+from hoodoo.timestamp_repair import doubtful_moments
+from timeline.context import TableContext
+from timeline.errors import HoodooError, SettingError, UnsupportedTableError
+from timeline.model.commit_metadata import WriteStat
+from timeline.model.file_names import BaseFile, FileSlice
+from timeline.model.table_config import TableConfig
+from timeline.properties.options import TABLE_LAYER, PropertySet
+from timeline.properties.properties_file import load_config, rows_may_lie_elsewhere
+from timeline.snapshot import Snapshot
+
+__all__ = ["Addresses", "Report", "addresses_of", "check_records", "keys_of_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Of some rows the keys and partition paths that their columns make, and which differ."""
+
+    keys: pa.Array
+    paths: pa.Array
+    other_key: pa.Array  # stored otherwise
+    other_path: pa.Array  # in another folder
+
+    @property
+    def differ(self) -> pa.Array:
+        """Rows that lie elsewhere."""
+        return pc.or_(self.other_key, self.other_path)
+
+
+def keys_of_table(
+    context: TableContext, snapshot: Snapshot, settings: WriteSettings | None = None
+) -> KeySpec:
+    """
+    How a writer makes the table's keys; where its files hold two forms, the one to rewrite to.
+
+    It has no partition fields where rows may lie in other folders than their columns say.
+
+    The form is the one that ``hoodie.write.complex.keygen.new.encoding`` names, else the longer
+    one, which version 9 has.
+
+    Raises:
+        UnsupportedTableError: Nobody can make the keys again: rows have none of their own, or a
+            class of the table's owner makes them (``keys_of_others``); as ``folders_as_stored``.
+    """
+    config = context.config
+    keys = key_spec_of(settings or _told_by_table(config), config)
+    try:
+        refuse_untyped(keys)
+    except SettingError as error:
+        raise UnsupportedTableError(error.message, kind="keys_of_others", feature="keys") from error
+    if not (keys.record_key_fields or keys.partition_fields) or _by_strange_class(config):
+        raise UnsupportedTableError(
+            "keys and folders of this table are not made of its columns by a key generator that "
+            "is known here, so they cannot be made again",
+            kind="keys_of_others",
+            feature="keys made again",
+        )
+    elsewhere = rows_may_lie_elsewhere(context.world.storage, load_config(context.world.storage))
+    elsewhere |= settings is not None and leaves_rows_elsewhere(settings, config)
+    # Files name no folder but the one they lie in, or rows may lie in another.
+    if config.drop_partition_columns or elsewhere:
+        keys = replace(keys, partition_fields=(), partition_types=())
+    keys = folders_as_stored(context, snapshot, keys)
+    if not keys.has_two_forms:
+        return keys
+    forms, asked = stored_forms(context, snapshot, keys), keys.prefixes_single_key
+    if len(forms) == 1 and asked is None:
+        return replace(keys, stored_prefix=next(iter(forms)))
+    newest = config.table_version >= 9
+    return replace(keys, stored_prefix=True if asked is None or newest else asked)
+
+
+def addresses_of(rows: pa.Table, partition_path: str | pa.ChunkedArray, keys: KeySpec) -> Addresses:
+    """
+    Make keys and paths of stored rows again, and compare.
+
+    Args:
+        rows: As read, with the meta columns where files have them.
+        partition_path: The folder they lie in, of all or of each.
+        keys: As of ``keys_of_table``.
+
+    Shapes: rows (n rows) -> arrays (n,).
+
+    Errors: as ``filegroups.keys.keys.addresses``.
+    """
+    made, paths = addresses(rows, keys, rows.schema)
+    if not keys.partition_fields:
+        told = isinstance(partition_path, str)
+        paths = pa.repeat(pa.scalar(partition_path), rows.num_rows) if told else partition_path
+    other_path = pc.not_equal(paths, partition_path)
+    other_key = pa.repeat(pa.scalar(False), rows.num_rows)
+    if keys.stores_keys and not keys.automatic:
+        stored = pc.cast(rows.column(KEY_COLUMN), pa.string())
+        other_key = pc.fill_null(pc.not_equal(made, stored), True)
+    return Addresses(keys=made, paths=paths, other_key=other_key, other_path=other_path)
+
+
+def _told_by_table(config: TableConfig) -> WriteSettings:
+    try:
+        return WriteSettings.from_properties(PropertySet().with_layer(TABLE_LAYER, config.raw))
+    except SettingError:
+        return WriteSettings()
+
+
+def _by_strange_class(config: TableConfig) -> bool:
+    kind = (config.key_generator_type or "").removesuffix("_AVRO")
+    if kind:
+        return kind not in KeyGenerator.__members__
+    return bool(config.raw.get("hoodie.table.keygenerator.class"))
+
+
+# ------ The part of a verification that opens data files: footers, row counts, keys, merged slices
+#
+# Apart from ``verify`` because it is what costs time and memory. Rows are what a reader sees: of
+# a slice with logs those of the merged slice. Only the key is decoded and what decides between
+# versions, or every column when asked. Of a partition's keys a hash each is kept, 8 bytes; keys
+# themselves only of one file group a worker, and where hashes meet.
+
+_SHOWN_MAX = 5
+
+
+class Report(Protocol):
+    """Where findings go."""
+
+    def problem(self, kind: str, path: str, message: str) -> None:
+        """Something that makes the table not ok."""
+
+    def note(self, kind: str, path: str, message: str) -> None:
+        """Something worth knowing."""
+
+
+def check_records(
+    context: TableContext,
+    snapshot: Snapshot,
+    recorded: Mapping[str | None, WriteStat],
+    report: Report,
+    *,
+    all_columns: bool = False,
+) -> tuple[int, int]:
+    """
+    Check what lies in the newest slices.
+
+    Args:
+        context: The table.
+        snapshot: Whose slices.
+        recorded: What metadata says of base files, by path.
+        report: Told of what is found.
+        all_columns: Decode all of them, to find damage in any.
+
+    Returns:
+        The numbers of file slices and of rows.
+
+    Outside: 1 list a partition; of each newest slice the footer and the keys of its base file,
+    and its logs; keys twice where some may be there twice.
+    """
+    view = view_of(context, snapshot)
+    whole = _whole_rows(context, snapshot, report)
+    has_keys = context.config.populate_meta_fields
+    buckets = rules_kept_in(context.config)
+    keys = _keys_to_make(context, snapshot, report) if all_columns else None
+    file_slices = rows = 0
+    for partition_path in view.partition_paths():
+        slices = view.latest_slices([partition_path])
+        file_slices += len(slices)
+        if buckets is not None and buckets.engine is BucketEngine.SIMPLE:
+            _all_in_buckets(slices, partition_path, report)
+        bases = [one.base_file for one in slices if one.base_file is not None]
+        counted = _footers(context, bases, recorded, report, read=whole, has_keys=has_keys)
+        alone = _worth_reading(context, slices, counted, all_columns=all_columns)
+        with_logs = [one for one in slices if one.log_files]
+        found = [
+            *_looked_through(context, snapshot, alone, report, keys, all_columns=all_columns),
+            *_looked_through(context, snapshot, with_logs, report, keys, all_columns=all_columns),
+        ]
+        if whole is not None:
+            _logs_fit(context, [one.slice for one in found], whole, report)
+        read = {one.slice.file_group for one in found}
+        rows += sum(one.rows for one in found)
+        rows += sum(
+            counted.get(one.base_file.path, 0)
+            for one in slices
+            if one.base_file is not None and one.file_group not in read
+        )
+        _unique(context, snapshot, found, partition_path, report)
+        _tell_elsewhere([one.elsewhere for one in found], partition_path, report)
+        if all_columns:
+            _tell_doubtful(context, snapshot, slices, partition_path, report)
+    return file_slices, rows
+
+
+def _tell_doubtful(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    partition_path: str,
+    report: Report,
+) -> None:
+    """Tell of moments that an earlier release may have divided by a thousand; some may be true."""
+    try:
+        found = sum(one.rows.num_rows for one in doubtful_moments(context, snapshot, slices))
+    except HoodooError:
+        return  # told already by whoever reads all columns
+    if found:
+        report.note(
+            "doubtful_moments",
+            partition_path,
+            f"{found} rows have moments before April 1970 that an earlier release of hoodoo copied "
+            "from a file with another label of time: they may be a thousandth of the true ones; "
+            "'hoodoo table repair-moments' rewrites them",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What is kept of a slice's rows: how many there are, and of each key a hash."""
+
+    slice: FileSlice
+    rows: int
+    without_key: int
+    hashes: npt.NDArray[np.uint64]
+    elsewhere: _Elsewhere
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """Rows that lie under another key or in another folder than their columns make."""
+
+    keys: int = 0
+    paths: int = 0
+    example: str = ""
+    why_not: str = ""  # the columns make none
+
+    def see(self, rows: pa.Table, partition_path: str, keys: KeySpec) -> None:
+        """Count those of some rows."""
+        try:
+            found = addresses_of(rows, partition_path, keys)
+        except HoodooError as error:
+            self.why_not = error.message
+            return
+        self.keys += pc.sum(found.other_key, min_count=0).as_py()
+        self.paths += pc.sum(found.other_path, min_count=0).as_py()
+        differ = found.differ
+        if not self.example and pc.any(differ, min_count=0).as_py():
+            place = pc.index(differ, True).as_py()
+            key = rows.column(KEY_COLUMN)[place] if KEY_COLUMN in rows.schema.names else ""
+            self.example = (
+                f"{key} in {partition_path or 'the table'}, made again: "
+                f"{found.keys[place]} in {found.paths[place] or 'the table'}"
+            )
+
+
+def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Report) -> None:
+    """Java Hudi that is not told of the index looks keys up in files, and makes other groups."""
+    ids = [one.file_group.file_id for one in slices]
+    strange = [file_id for file_id in ids if bucket_of(file_id) is None]
+    if strange:
+        report.problem(
+            "no_bucket",
+            partition_path,
+            "file groups of no bucket: a writer was not given the options of the table's bucket "
+            "index (hoodie.index.type=BUCKET); look-ups by bucket miss their keys: "
+            f"{strange[:_SHOWN_MAX]}",
+        )
+
+
+def _whole_rows(context: TableContext, snapshot: Snapshot, report: Report) -> SliceRead | None:
+    """What reading every column needs; None where that cannot be, or nothing was ever written."""
+    try:
+        return plan_scan(context, snapshot, (), with_hoodie_columns=True).read
+    except UnsupportedTableError as error:
+        if error.kind != "no_schema":
+            report.problem(error.kind, "", f"the table cannot be read: {error.message}")
+        return None
+
+
+def _logs_fit(
+    context: TableContext, slices: Sequence[FileSlice], read: SliceRead, report: Report
+) -> None:
+    """Tell of logs that no reader of all columns can read; keys alone may still be readable."""
+    for one in slices:
+        if not one.log_files:
+            continue
+        try:
+            assert_logs_fit(context.world.storage, one, read)
+        except HoodooError as error:
+            report.problem(error.kind, str(error.fields.get("path", "")), error.message)
+
+
+def _footers(
+    context: TableContext,
+    bases: Sequence[BaseFile],
+    recorded: Mapping[str | None, WriteStat],
+    report: Report,
+    *,
+    read: SliceRead | None,
+    has_keys: bool,
+) -> dict[str, int]:
+    """The number of rows in each base file; a file that cannot be read is told and left out."""
+    counted = {}
+    for base in bases:
+        path = base.path
+        try:
+            footer = read_footer(context.world.storage, path)
+            counted[path] = footer.rows
+            if read is not None:
+                assert_base_fits(footer.schema, base, read)
+        except HoodooError as error:
+            report.problem(error.kind, path, error.message)
+            continue
+        stat = recorded.get(path)
+        if stat is not None and stat.num_writes != footer.rows:
+            report.problem("row_count", path, f"{footer.rows} rows, recorded {stat.num_writes}")
+        if not has_keys or footer.rows == 0:
+            continue
+        if footer.key_min is None or footer.key_max is None:
+            tell = report.note if footer.bloom_base64 is None else report.problem
+            tell("footer", path, "no key range; Java's bloom index cannot use this file")
+    return counted
+
+
+def _worth_reading(
+    context: TableContext,
+    slices: Sequence[FileSlice],
+    counted: Mapping[str, int],
+    *,
+    all_columns: bool,
+) -> list[FileSlice]:
+    """Slices that are a base file alone, but those whose footer told enough."""
+    if not (all_columns or context.config.populate_meta_fields):
+        return []
+    return [
+        one
+        for one in slices
+        if one.base_file is not None and not one.log_files and one.base_file.path in counted
+    ]
+
+
+def _looked_through(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    report: Report,
+    keys: KeySpec | None,
+    *,
+    all_columns: bool,
+) -> list[_Seen]:
+    """Read slices, all alone or all with logs; what cannot be read is told and left out."""
+    if not slices:
+        return []
+    try:
+        read = _plan(context, snapshot, slices, all_columns=all_columns)
+    except UnsupportedTableError as error:
+        report.note(error.kind, slices[0].file_group.partition_path, error.message)
+        return []
+    seen = []
+    look = partial(_seen, context, read, keys)
+    # A slice with logs is held in memory as a whole, so only one at a time.
+    answers = map(look, slices) if slices[0].log_files else context.world.executor.map(look, slices)
+    for one, answer in zip(slices, answers, strict=True):
+        if isinstance(answer, _Seen):
+            seen.append(answer)
+        else:
+            path = str(answer.fields.get("path", one.file_group.partition_path))
+            report.problem(answer.kind, path, answer.message)
+    return seen
+
+
+def _plan(
+    context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice], *, all_columns: bool
+) -> SliceRead:
+    has_keys = context.config.populate_meta_fields
+    columns = None
+    if not all_columns:
+        columns = [KEY_COLUMN if has_keys else read_schema(context, snapshot).arrow.names[0]]
+    return plan_scan(context, snapshot, slices, columns=columns, with_hoodie_columns=has_keys).read
+
+
+def _seen(
+    context: TableContext, read: SliceRead, keys: KeySpec | None, one: FileSlice
+) -> _Seen | HoodooError:
+    rows = without_key = 0
+    elsewhere = _Elsewhere()
+    hashes = [np.zeros(0, np.uint64)]
+    try:
+        for batch in read_slice(context.world.storage, context.world.events, one, read):
+            rows += batch.num_rows
+            if keys is not None and batch.num_rows:
+                whole = pa.Table.from_batches([batch])
+                elsewhere.see(whole, one.file_group.partition_path, keys)
+            if KEY_COLUMN in read.columns:
+                held = _keys(batch)
+                without_key += batch.num_rows - len(held)
+                hashes.append(_hashes(held))
+    except HoodooError as error:
+        return error
+    return _Seen(
+        slice=one,
+        rows=rows,
+        without_key=without_key,
+        hashes=np.concatenate(hashes),
+        elsewhere=elsewhere,
+    )
+
+
+def _keys(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column(KEY_COLUMN).cast(pa.string()).drop_null()
+
+
+def _hashes(keys: pa.Array) -> npt.NDArray[np.uint64]:
+    return (java_hashes(keys).astype(np.uint64) << np.uint64(32)) | xx_hashes(keys)
+
+
+def _keys_to_make(context: TableContext, snapshot: Snapshot, report: Report) -> KeySpec | None:
+    try:
+        return keys_of_table(context, snapshot)
+    except HoodooError as error:
+        if error.kind != "keys_of_others":
+            report.note(error.kind, "", error.message)
+        return None
+
+
+def _tell_elsewhere(found: Sequence[_Elsewhere], partition_path: str, report: Report) -> None:
+    keys, paths = sum(one.keys for one in found), sum(one.paths for one in found)
+    example = next((one.example for one in found if one.example), "")
+    advice = (
+        "updates miss them and may have made a second row; 'hoodoo table repair-keys' rewrites them"
+    )
+    if keys:
+        report.problem(
+            "other_key",
+            partition_path,
+            f"{keys} rows are stored under another record key than their columns make: {advice}: "
+            f"{example}",
+        )
+    if paths:
+        report.problem(
+            "other_partition",
+            partition_path,
+            f"{paths} rows lie in another folder than their columns name: {advice}: {example}",
+        )
+    why_not = next((one.why_not for one in found if one.why_not), "")
+    if why_not:
+        report.note(
+            "keys_not_made", partition_path, f"keys and folders were not made again: {why_not}"
+        )
+
+
+def _unique(
+    context: TableContext,
+    snapshot: Snapshot,
+    found: Sequence[_Seen],
+    partition_path: str,
+    report: Report,
+) -> None:
+    without_key = sum(one.without_key for one in found)
+    if without_key:
+        report.problem("null_key", partition_path, f"{without_key} rows have no record key")
+    hashes, times = np.unique(
+        np.concatenate([np.zeros(0, np.uint64), *(one.hashes for one in found)]),
+        return_counts=True,
+    )
+    meeting = hashes[times > 1]
+    if not len(meeting):
+        return
+    doubtful = [one.slice for one in found if np.isin(one.hashes, meeting).any()]
+    keys = pa.chunked_array(_keys_of(context, snapshot, doubtful, meeting), pa.string())
+    counts = pc.value_counts(keys)
+    twice = counts.filter(pc.greater(pc.struct_field(counts, "counts"), 1))
+    if not len(twice):
+        return
+    shown = pc.struct_field(twice, "values").slice(0, _SHOWN_MAX).to_pylist()
+    report.problem(
+        "duplicate_key",
+        partition_path,
+        f"{len(twice)} keys more than once (inserts without a look-up allow it): {shown}",
+    )
+
+
+def _keys_of(
+    context: TableContext,
+    snapshot: Snapshot,
+    slices: Sequence[FileSlice],
+    wanted: npt.NDArray[np.uint64],
+) -> Iterator[pa.Array]:
+    """The keys with one of some hashes."""
+    read = _plan(context, snapshot, slices, all_columns=False)
+    for one in slices:
+        for batch in read_slice(context.world.storage, context.world.events, one, read):
+            keys = _keys(batch)
+            yield keys.filter(pa.array(np.isin(_hashes(keys), wanted)))

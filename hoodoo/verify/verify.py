@@ -1,0 +1,540 @@
+"""The boundaries that are kept for the batch ids in them are there, with the bytes they had (BATCH-2)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from filegroups.table import Table
+from hoodoo.factory import Layers, assemble, limits_of, properties_of_table
+from hoodoo.history_checker.anomalies import Anomaly
+from hoodoo.history_checker.table_history import check_history
+from hoodoo.services import tell_ignored
+from hoodoo.verify.hash_chain import Evidence, Witness, check_chain, check_seals
+from hoodoo.verify.records import check_records
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.apply import is_settled
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, InternalError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.layout import (
+    HEARTBEATS,
+    MARKERS,
+    boundary_path,
+    heartbeat_path,
+    slot_path,
+    timeline_path,
+)
+from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, TableType, WriteStat
+from timeline.model.file_names import (
+    data_file_time,
+    join,
+    parse_base_file_name,
+    parse_log_file_name,
+)
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import Slot, SlotKind, digest_of
+from timeline.partitions import list_partition_paths
+from timeline.ports.storage import ObjectMissingError
+from timeline.restored_away import fileless_since
+from timeline.snapshot import Snapshot
+from timeline.truncation import boundary_number, read_boundary
+
+__all__ = ["Finding", "Verification", "check_batches", "verify", "verify_at"]
+
+
+class _Report(Protocol):
+    def problem(self, kind: str, path: str, message: str) -> None:
+        """One thing that is wrong."""
+
+
+def check_batches(context: TableContext, report: _Report) -> None:
+    """
+    Compare the earlier boundaries with what the present one says of them.
+
+    Outside: 1 list and 1 get, 1 get per earlier boundary; as often as another cut came meanwhile.
+
+    Args:
+        context: The table.
+        report: Gets what is wrong.
+
+    Raises:
+        CorruptTableError: The present boundary cannot be read.
+    """
+    storage = context.world.storage
+    while True:
+        boundary = read_boundary(storage)
+        found: list[tuple[str, str, str]] = []
+        for one in boundary.earlier:
+            path = boundary_path(one.number)
+            try:
+                differs = digest_of(storage.read(path)) != one.digest
+            except ObjectMissingError:
+                told = f"it knew {one.count} batch ids, writes with a batch id are refused"
+                found.append(("boundary_missing", path, told))
+                continue
+            if differs:
+                told = "it is not what the present boundary was built upon: it was edited"
+                found.append(("boundary_differs", path, told))
+        if not found or boundary_number(storage) == boundary.number:
+            break
+    for each in found:
+        report.problem(*each)
+
+
+# ----------------------------------------------------------------
+# Verification: does a table keep its promises, checked from its files alone?
+#
+# Independent of the write path on purpose: it asks the timeline what should be there and the
+# storage what is there, and compares. Safe beside running writers: what appears meanwhile is
+# looked at again before it is called a problem.
+#
+# What is checked: the properties; the order of times; the chain of commit slots, each settled
+# with the bytes it fixed, and as its seals say; the boundaries that are kept for their batch ids;
+# every file the newest state needs, with its recorded size and row count; no version of a file
+# group made from one that another was made from, or from a newer one (a lost update); no data
+# file that no instant accounts for; footers; and that no key lies in a partition twice.
+
+_LOOKS = 3  # what a running writer is just about to finish is looked at again
+_PAUSE_MS = 300
+#: What another engine takes away again and leaves no slot of.
+_TAKEN_AWAY = frozenset({SlotKind.PLAN, SlotKind.SAVEPOINT})
+#: What is told of a slot without its file, by whether it decides together with it (FOR-4, FOR-9).
+_WAITING = {
+    False: "decided, but its completed file is missing; the next writer or service makes it",
+    True: "whether it counts is not decided: its file is missing; the next writer or service tells",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing found; ``path`` is relative to the table, ``kind`` stable."""
+
+    kind: str
+    path: str
+    message: str
+
+    def as_document(self) -> dict[str, str]:
+        """JSON-ready form."""
+        return {"kind": self.kind, "path": self.path, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Problems make a table not ok; notes are worth knowing and heal by themselves."""
+
+    problems: tuple[Finding, ...]
+    notes: tuple[Finding, ...] = ()
+    instants: int = 0
+    file_slices: int = 0
+    rows: int = 0
+    evidence: Evidence | None = None  # when slots are sealed
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return f"{self.instants} instants, {self.file_slices} file slices, {self.rows} rows"
+
+    def as_document(self) -> dict[str, Any]:
+        """The promised shape, with the notes beside it."""
+        return {
+            "ok": self.ok,
+            "problems": [each.as_document() for each in self.problems],
+            "notes": [each.as_document() for each in self.notes],
+            "instants": self.instants,
+            "file_slices": self.file_slices,
+            "rows": self.rows,
+            "evidence": self.evidence and self.evidence.as_document(),
+        }
+
+
+def verify_at(
+    address: str | os.PathLike[str],
+    layers: Layers,
+    *,
+    history: bool = False,
+    journals: Sequence[Path] = (),
+    all_columns: bool = False,
+    expect_head: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Verification:
+    """
+    Verify the table at an address; damaged properties are a finding, not an error.
+
+    With ``history`` what happened is judged as well, with what ``journals`` of clients tell.
+    ``expect_head`` is what an earlier verification told as the head of the sealed chain.
+
+    Raises:
+        InvalidInputError: A journal cannot be read, or the head is none.
+        TableNotFoundError: There is no table.
+        UnsupportedTableError: Its version or a feature is not handled by this release.
+        SettingError: A property is wrong.
+    """
+    witness = None if expect_head is None else Witness.parse(expect_head)
+    try:
+        properties, settings = properties_of_table(address, layers)
+        table = Table.open(assemble(address, properties), limits_of(settings, properties))
+    except CorruptTableError as error:
+        path = str(error.fields.get("path", ""))
+        return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
+    if layers.tells:
+        tell_ignored(properties, table.context.world.events)
+    try:
+        found = verify(
+            table.context,
+            history=history,
+            all_columns=all_columns,
+            witness=witness,
+            progress=progress,
+        )
+        if history and found.ok:  # a damaged table tells nothing about its history
+            if progress:
+                progress("history")
+            found = replace(found, problems=_findings(check_history(table.context, journals)))
+    finally:
+        table.close()
+    return found
+
+
+def _findings(anomalies: list[Anomaly]) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(kind=one.kind.value, path=one.item, message=one.message) for one in anomalies
+    )
+
+
+def verify(
+    context: TableContext,
+    *,
+    history: bool = False,
+    all_columns: bool = False,
+    witness: Witness | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Verification:
+    """
+    Verify an opened table.
+
+    Args:
+        context: The table.
+        history: Look at the archived timeline too.
+        all_columns: Decode every column of the newest rows, not their keys only.
+        witness: A head of the chain that was noted earlier.
+        progress: Told what is being checked.
+
+    Outside: lists of the timeline and of every partition; 1 get per completed instant and
+    slot; and what ``check_records`` reads.
+    """
+    run = _Run(context=context, tell=progress or _silent, witness=witness)
+    try:
+        run.everything(history=history, all_columns=all_columns)
+    except CorruptTableError as error:
+        # What cannot be read ends the checks that depend on it.
+        run.problem(error.kind, str(error.fields.get("path", "")), error.message)
+    return Verification(
+        problems=tuple(run.problems),
+        notes=tuple(run.notes),
+        instants=run.instants,
+        file_slices=run.file_slices,
+        rows=run.rows,
+        evidence=run.evidence,
+    )
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One verification; the checks in the order of ``everything``."""
+
+    context: TableContext
+    tell: Callable[[str], None]
+    witness: Witness | None = None
+    evidence: Evidence | None = None
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    instants: int = 0
+    file_slices: int = 0
+    rows: int = 0
+
+    def problem(self, kind: str, path: str, message: str) -> None:
+        self.problems.append(Finding(kind=kind, path=path, message=message))
+
+    def note(self, kind: str, path: str, message: str) -> None:
+        self.notes.append(Finding(kind=kind, path=path, message=message))
+
+    def everything(self, *, history: bool, all_columns: bool) -> None:
+        self.tell("timeline")
+        snapshot = self.context.snapshot()
+        self.instants = len(snapshot.active.instants)
+        self._times(snapshot.active)
+        self.tell("commit slots")
+        self._slots(snapshot.active)
+        self.tell("file versions")
+        written = self._written(snapshot)
+        logs = self._logs(snapshot)
+        self._sources(written)
+        self.tell("files")
+        sizes = self._listed()
+        self._leftovers(snapshot, sizes)
+        self._unannounced(snapshot, logs, sizes)
+        self._needed(snapshot, written, logs, sizes)
+        self.tell("records")
+        recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
+        self.file_slices, self.rows = check_records(
+            self.context, snapshot, recorded, self, all_columns=all_columns
+        )
+        if history:
+            self.tell("history")
+            self._history(snapshot.active)
+
+    # ---- time
+
+    def _times(self, active: ActiveTimeline) -> None:
+        requested: dict[InstantTime, Instant] = {}
+        completed: dict[InstantTime, Instant] = {}
+        for instant in active.instants:
+            name = str(instant)
+            if instant.action is not Action.SAVEPOINT:  # it shares its commit's time (trap 19)
+                other = requested.setdefault(instant.requested_time, instant)
+                if other is not instant:
+                    self.problem("same_requested_time", name, f"two instants, the other: {other}")
+            if instant.completion_time is None:
+                continue
+            old = instant.completion_time == instant.requested_time
+            if instant.completion_time < instant.requested_time:
+                self.problem("time_order", name, "it completed before it was requested")
+            if instant.action is Action.SAVEPOINT or old:
+                continue
+            twin = completed.setdefault(instant.completion_time, instant)
+            if twin is not instant:
+                self.problem("same_completion_time", name, f"two instants, the other: {twin}")
+
+    def _slots(self, active: ActiveTimeline) -> None:
+        chain = self.context.chain
+        try:
+            slots = list(chain.newest_first())[::-1]
+            check_chain(self.context, slots, active, self)
+            check_batches(self.context, self)
+        except (CorruptTableError, InternalError) as error:
+            self.problem(error.kind, str(error.fields.get("path", "")), error.message)
+            return
+        own = [slot for slot in slots if not chain.is_of_another(slot)]  # SLOT-8
+        for before, after in itertools.pairwise(own):
+            if after.completion_time <= before.newest_time:
+                self.problem(
+                    "slot_order",
+                    slot_path(after.number),
+                    "its completion time does not exceed the times of the slot before it",
+                )
+        self._settled(slots)
+        self.evidence = check_seals(self.context, slots, active, self, witness=self.witness)
+
+    def _settled(self, slots: list[Slot]) -> None:
+        taken = fileless_since(slots)
+        newest = slots[-1] if slots else None
+        for slot in slots:  # below the newest one: shown once, and taken away by another engine
+            if slot.foreign and slot.kind in _TAKEN_AWAY and slot is not newest:
+                taken |= {slot.number}
+        waiting = [one for one in slots if one.number not in taken]
+        for look in range(_LOOKS):
+            active = self.context.active()
+            waiting = [
+                slot for slot in waiting if not is_settled(slot, active, self.context.history)
+            ]
+            if not waiting:
+                break
+            if look + 1 < _LOOKS:
+                self.context.world.clock.sleep_ms(_PAUSE_MS)
+        for slot in waiting:
+            self.note("slot_unsettled", slot_path(slot.number), _WAITING[bool(slot.foreign)])
+        for slot in slots:
+            name = slot.file_name
+            if name is None or not slot.body:
+                continue
+            try:
+                data = self.context.world.storage.read(timeline_path(name))
+            except ObjectMissingError:
+                continue
+            if data != slot.body:
+                self.problem(
+                    "completed_differs", timeline_path(name), "not the bytes its slot fixed"
+                )
+
+    # ---- versions of file groups
+
+    def _written(
+        self, snapshot: Snapshot
+    ) -> dict[tuple[str, str], list[tuple[Instant, WriteStat]]]:
+        """Base files by (partition path, file id), as the metadata tells, by completion time."""
+        found: dict[tuple[str, str], list[tuple[Instant, WriteStat]]] = {}
+        ordered = sorted(
+            snapshot.active.completed_writes, key=lambda one: one.completion_time or ""
+        )
+        for instant in ordered:
+            metadata = snapshot.commits.read(instant)
+            for partition_path, stats in metadata.partition_to_write_stats.items():
+                for stat in stats:
+                    name = (stat.path or "").rpartition("/")[2]
+                    if parse_base_file_name(name) is not None:
+                        key = (partition_path, stat.file_id)
+                        found.setdefault(key, []).append((instant, stat))
+        return found
+
+    def _logs(self, snapshot: Snapshot) -> list[tuple[Instant, str, WriteStat]]:
+        """Log files with their instant and partition path, as the metadata tells."""
+        return [
+            (instant, partition_path, stat)
+            for instant in snapshot.active.completed_writes
+            for partition_path, stats in snapshot.commits.read(
+                instant
+            ).partition_to_write_stats.items()
+            for stat in stats
+            if parse_log_file_name((stat.path or "").rpartition("/")[2]) is not None
+        ]
+
+    def _sources(self, written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]]) -> None:
+        """No two versions of one file group from the same source, and none from a newer one."""
+        if self.context.config.table_type is not TableType.COPY_ON_WRITE:
+            return
+        for (partition_path, file_id), versions in written.items():
+            seen: dict[str, Instant] = {}
+            for instant, stat in versions:
+                source = stat.prev_commit or NO_PREVIOUS_COMMIT
+                if source != NO_PREVIOUS_COMMIT and source > instant.requested_time:
+                    self.problem(
+                        "lost_update",
+                        join(partition_path, file_id),
+                        f"{instant.requested_time} was made from the newer {source}, which "
+                        "readers see instead of it: its rows are lost",  # hole 23
+                    )
+                other = seen.setdefault(source, instant)
+                if other is not instant:
+                    self.problem(
+                        "lost_update",
+                        join(partition_path, file_id),
+                        f"{instant.requested_time} and {other.requested_time} were both made "
+                        f"from {source}: rows of one of them are lost",
+                    )
+
+    # ---- files
+
+    def _listed(self) -> dict[str, int]:
+        storage = self.context.world.storage
+        return {
+            join(partition_path, entry.name): entry.size_bytes
+            for partition_path in list_partition_paths(storage)
+            for entry in storage.list(partition_path)
+            if not entry.is_folder
+        }
+
+    def _leftovers(self, snapshot: Snapshot, sizes: dict[str, int]) -> None:
+        storage = self.context.world.storage
+        now = self.context.active()  # what began since the snapshot is known, too
+        pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
+        done = {one.requested_time for one in now.completed_writes}
+        dead = set(instants_that_seem_dead(storage, tuple(pending), self.context.limits.heartbeat))
+        exact = self.context.config.timeline_layout_version == 2  # older archives have holes
+        archived = self.context.history.times()
+        for path in sizes:
+            time = data_file_time(path.rpartition("/")[2])
+            if time is None or time in done:
+                continue
+            counts = now.is_archived(time, lambda: archived)
+            if counts and not (exact and archived.rules_out(time)):
+                continue
+            if time in dead:
+                self.note("leftover", path, f"of the dead write {time}; the next clean removes it")
+            elif time not in pending and storage.stat(path) is not None:
+                self.problem(
+                    "unknown_instant", path, f"no instant on the timeline accounts for {time}"
+                )
+        for entry in storage.list(MARKERS):
+            if entry.is_folder and entry.name not in pending:
+                self.note("leftover", f"{MARKERS}/{entry.name}", "markers of an ended write")
+        for entry in storage.list(HEARTBEATS):
+            if not entry.is_folder and entry.name in dead:
+                self.note("leftover", heartbeat_path(entry.name), "heartbeat of a dead write")
+
+    def _unannounced(
+        self,
+        snapshot: Snapshot,
+        logs: list[tuple[Instant, str, WriteStat]],
+        sizes: dict[str, int],
+    ) -> None:
+        """
+        A file that carries a completed instant's time but is not in its metadata is visible.
+
+        But for those a clustering made of groups that writers changed meanwhile: it publishes
+        their file groups as replaced (CL-1), and a clean removes what an executor left of them.
+        """
+        old = self.context.config.may_have_old_logs
+        told_of_old = {stat.path for _, _, stat in logs} if old else set()
+        by_time: dict[InstantTime, set[str]] = {}
+        for path in sizes.keys() - told_of_old:
+            if (time := data_file_time(path.rpartition("/")[2])) is not None:
+                by_time.setdefault(time, set()).add(path)
+        for instant in snapshot.active.completed_writes:
+            found = by_time.get(instant.requested_time)
+            if found:
+                metadata = snapshot.commits.read(instant)
+                hidden = set(metadata.replaced_file_groups())
+                for path in sorted(found - set(metadata.written_paths())):
+                    folder, _, name = path.rpartition("/")
+                    base, log = parse_base_file_name(name), parse_log_file_name(name)
+                    if base is not None and (folder, base.file_id) in hidden:
+                        self.note("leftover", path, f"given up by {instant}; a clean removes it")
+                    elif base is not None or (log and not log.is_cdc):
+                        self.problem(
+                            "unannounced_file", path, f"{instant} does not name it, readers see it"
+                        )
+
+    def _needed(
+        self,
+        snapshot: Snapshot,
+        written: dict[tuple[str, str], list[tuple[Instant, WriteStat]]],
+        logs: list[tuple[Instant, str, WriteStat]],
+        sizes: dict[str, int],
+    ) -> None:
+        replaced = {(each.partition_path, each.file_id) for each in snapshot.replaced}
+        needed = [versions[-1][1] for key, versions in written.items() if key not in replaced]
+        for instant, partition_path, stat in logs:
+            key = (partition_path, stat.file_id)
+            newest = max((one.requested_time for one, _ in written.get(key, ())), default="")
+            # What completed after the newest base file was requested lies on top of it (fmt 6.1).
+            if key not in replaced and (instant.completion_time or "") >= newest:
+                needed.append(stat)
+        for stat in needed:
+            path = stat.path or ""
+            size = sizes.get(path)
+            if size is None:
+                if self._overtaken(snapshot):
+                    return  # a newer state replaced and cleaned it meanwhile
+                self.problem("missing_file", path, "the newest state needs it and it is gone")
+            elif stat.file_size_in_bytes and size != stat.file_size_in_bytes:
+                self.problem(
+                    "file_size", path, f"{size} bytes instead of {stat.file_size_in_bytes}"
+                )
+
+    def _overtaken(self, snapshot: Snapshot) -> bool:
+        return self.context.active().newest_decided_time != snapshot.active.newest_decided_time
+
+    # ---- history
+
+    def _history(self, active: ActiveTimeline) -> None:
+        present = {(one.action.value, one.requested_time) for one in active.instants}
+        for row in self.context.history.instants(times_only=False):
+            name = f"{row.requested_time} {row.action} (archived)"
+            self.instants += (row.action, row.requested_time) not in present
+            if row.completion_time is not None and row.completion_time < row.requested_time:
+                self.problem("time_order", name, "it completed before it was requested")

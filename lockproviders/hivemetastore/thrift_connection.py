@@ -1,0 +1,416 @@
+"""
+The Thrift connection to a Hive Metastore: five requests, and what their failures mean.
+
+The generated client (pymetastore) is imported when the first connection is made, so that
+the provider can be listed without it. Rules of this file:
+
+- One open connection at a time; the addresses are tried in turn, the next one after a
+  failure. Nothing is repeated here: the caller knows which request may be sent twice.
+- A connection that failed is closed, because a late answer would be taken for the next one.
+- TLS checks the server's name and never falls back to plain (SEC9); answers have a size limit.
+- Not for several threads at once; the client holds its mutex around every request.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from lockproviders.hivemetastore.database import USER, LockName, LockRow
+from timeline.errors import (
+    HoodooError,
+    LeaseLostError,
+    SettingError,
+    UnavailableError,
+    UnsafeSetupError,
+)
+
+__all__ = ["Address", "Granted", "MetastoreWire", "ThriftWire", "Tls", "parse_uris"]
+
+DEFAULT_PORT = 9083
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+ANSWER_ROWS_MAX = 100_000
+TIMEOUT_SETTING = "hive.txn.timeout"
+EXTRA = "hive"
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a metastore listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How the server proves to be itself."""
+
+    ca_file: str  # empty: the system's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The answer to a request for the lock."""
+
+    lock_id: int
+    acquired: bool  # else it is queued, or refused
+
+
+class MetastoreWire(Protocol):
+    """What the client asks of a metastore; the tests have one of plain values."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is open; it may have died unnoticed."""
+
+    def connect(self, timeout_ms: int) -> None:
+        """Open a connection to the next address that answers. Raises: ``UnavailableError``."""
+
+    def limit(self, timeout_ms: int) -> None:
+        """Bound every later request of this connection."""
+
+    def drop(self) -> None:
+        """Close the connection without a word."""
+
+    def lease_text(self) -> str:
+        """The server's hive.txn.timeout as it spells it, empty when it does not tell."""
+
+    def lock(self, name: LockName, host: str, agent: str) -> Granted:
+        """Ask for the lock; granted or queued. Once failed it may have happened, or happen."""
+
+    def heartbeat(self, lock_id: int) -> None:
+        """Push the end back. Raises: ``LeaseLostError``, ``UnavailableError``."""
+
+    def unlock(self, lock_id: int) -> None:
+        """Take a request or the lock back; one that is gone is no error."""
+
+    def show(self, name: LockName) -> Sequence[LockRow]:
+        """All requests for this lock."""
+
+
+def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ...]:
+    """
+    The addresses of ``thrift://host:port`` texts; the port is 9083 when it is left out.
+
+    Raises:
+        SettingError: There is none, one is no such address, or it names a link-local host,
+            behind which cloud machines keep their credentials (SEC11).
+    """
+    addresses = []
+    for uri in uris or ("",):
+        try:
+            parts = urlsplit(uri)
+            host, port = parts.hostname, parts.port or DEFAULT_PORT
+        except ValueError:
+            host, port = None, 0
+        wrong = parts_are_wrong(uri) or host is None or _is_link_local(host)
+        if wrong or host is None:
+            raise SettingError(
+                "the metastore's addresses are written thrift://host:port, several with commas "
+                f"between them; {key} is {uri[:200]!a} (from {layer})",
+                kind="setting_value" if uri else "setting_missing",
+                key=key,
+                value=uri[:200],
+                layer=layer,
+                suggestion="thrift://metastore.example.com:9083",
+            )
+        addresses.append(Address(host=host, port=port))
+    return tuple(addresses)
+
+
+def parts_are_wrong(uri: str) -> bool:
+    """Whether an address says more or less than a Thrift host and port."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return True
+    more = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
+    return parts.scheme != "thrift" or bool(more)
+
+
+def _is_link_local(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_link_local or host.lower() == "fd00:ec2::254"
+
+
+class ThriftWire:
+    """
+    A metastore's Thrift service.
+
+    Args:
+        addresses: Tried in turn.
+        tls: None for a plain connection.
+
+    Raises:
+        UnsafeSetupError: The optional packages are not installed (kind ``missing_extra``).
+    """
+
+    def __init__(self, addresses: tuple[Address, ...], tls: Tls | None) -> None:
+        self._messages = _messages()
+        self._addresses = addresses
+        self._turn = 0
+        self._tls = tls
+        self._transport: Any = None
+        self._service: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is open; it may have died unnoticed."""
+        return self._service is not None
+
+    def connect(self, timeout_ms: int) -> None:
+        """
+        Open a connection to the next address that answers.
+
+        Raises:
+            UnavailableError: None of them does.
+            UnsafeSetupError: The server's certificate is not to be believed.
+        """
+        failures = []
+        for _ in self._addresses:
+            try:
+                self._open(self._addresses[self._turn], timeout_ms)
+            except ssl.SSLCertVerificationError as error:
+                raise UnsafeSetupError(
+                    "the metastore's certificate is not to be believed: give its authority with "
+                    f"hoodoo.lock.hivemetastore.tls.ca: {self._here}: {error.verify_message}",
+                    kind="tls",
+                    address=self._here,
+                ) from error
+            except OSError as error:
+                failures.append(f"{self._here} ({error.strerror or type(error).__name__})")
+                self._next()
+            else:
+                return
+        raise UnavailableError(
+            f"no metastore answers, is it running: {', '.join(failures)}", addresses=failures
+        )
+
+    def limit(self, timeout_ms: int) -> None:
+        """Bound every later request of this connection."""
+        if self._transport is not None:
+            self._transport.setTimeout(timeout_ms)
+
+    def drop(self) -> None:
+        """Close the connection without a word."""
+        transport, self._transport, self._service = self._transport, None, None
+        if transport is not None:
+            transport.close()
+
+    def lease_text(self) -> str:
+        """The server's hive.txn.timeout as it spells it, empty when it does not tell."""
+        types = self._messages.types
+        silent = (types.ConfigValSecurityException, self._messages.ApplicationError)
+        try:
+            told = self._call("get_config_value", (TIMEOUT_SETTING, ""), expected=silent)
+        except silent:
+            return ""
+        return str(told or "")
+
+    def lock(self, name: LockName, host: str, agent: str) -> Granted:
+        """
+        Ask for the lock exactly as Java's provider does: exclusive, the table, no transaction.
+
+        Raises:
+            UnavailableError: It may have happened, or happen later.
+            UnsafeSetupError: This metastore has no locks.
+        """
+        types = self._messages.types
+        component = types.LockComponent(
+            type=types.LockType.EXCLUSIVE,
+            level=types.LockLevel.TABLE,
+            dbname=name.database,
+            tablename=name.table,
+        )
+        request = types.LockRequest(
+            component=[component], txnid=0, user=USER, hostname=host, agentInfo=agent
+        )
+        answer = self._call("lock", (request,))
+        acquired = answer.state == types.LockState.ACQUIRED
+        return Granted(lock_id=answer.lockid, acquired=acquired)
+
+    def heartbeat(self, lock_id: int) -> None:
+        """
+        Push the end back.
+
+        Raises:
+            LeaseLostError: The metastore does not know the lock any more.
+            UnavailableError: No answer.
+        """
+        types = self._messages.types
+        gone = (types.NoSuchLockException, types.NoSuchTxnException, types.TxnAbortedException)
+        request = types.HeartbeatRequest(lockid=lock_id, txnid=0)
+        try:
+            self._call("heartbeat", (request,), expected=gone)
+        except gone as error:
+            raise LeaseLostError(
+                f"the metastore does not know the lock any more: lock id {lock_id}",
+                lock_id=lock_id,
+            ) from error
+
+    def unlock(self, lock_id: int) -> None:
+        """
+        Take a request or the lock back; one that is gone is no error.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        types = self._messages.types
+        gone = (types.NoSuchLockException, types.TxnOpenException)
+        try:
+            self._call("unlock", (types.UnlockRequest(lockid=lock_id),), expected=gone)
+        except gone:
+            return
+
+    def show(self, name: LockName) -> Sequence[LockRow]:
+        """
+        All requests for this lock.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        types = self._messages.types
+        request = types.ShowLocksRequest(dbname=name.database, tablename=name.table)
+        answer = self._call("show_locks", (request,))
+        return [
+            LockRow(
+                lock_id=row.lockid,
+                acquired=row.state == types.LockState.ACQUIRED,
+                user=row.user or "",
+                host=row.hostname or "",
+                agent=row.agentInfo or "",
+            )
+            for row in answer.locks or ()
+            # Databases differ in whether they tell cases apart; the lock manager does.
+            if (row.dbname, row.tablename) == (name.database, name.table)
+        ]
+
+    @property
+    def _here(self) -> str:
+        return str(self._addresses[self._turn])
+
+    def _next(self) -> None:
+        self._turn = (self._turn + 1) % len(self._addresses)
+
+    def _open(self, address: Address, timeout_ms: int) -> None:
+        made = socket.create_connection((address.host, address.port), timeout_ms / 1000)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._tls is not None:
+                believed = ssl.create_default_context(cafile=self._tls.ca_file or None)
+                made = believed.wrap_socket(made, server_hostname=address.host)
+        except BaseException:
+            made.close()
+            raise
+        self._transport, self._service = self._messages.open(made, address, timeout_ms)
+
+    def _call(
+        self, request: str, values: tuple[Any, ...], expected: tuple[type[Exception], ...] = ()
+    ) -> Any:
+        """One request; the expected answers are raised as they are and keep the connection."""
+        if self._service is None:
+            raise UnavailableError("there is no connection to a metastore")
+        try:
+            return getattr(self._service, request)(*values)
+        except expected:
+            raise
+        except Exception as error:
+            here = self._here
+            self.drop()
+            self._next()
+            raise self._meaning(error, request, here) from error
+        except BaseException:
+            self.drop()  # interrupted between request and answer
+            raise
+
+    def _meaning(self, error: Exception, request: str, here: str) -> HoodooError:
+        told = str(getattr(error, "message", None) or error)[:300]
+        if isinstance(error, self._messages.ApplicationError):
+            if "operationType=UNSET" in told:
+                return UnsafeSetupError(
+                    "this metastore runs with hive.in.test=true and refuses the locks of Hudi "
+                    f"writers: switch that off: {here}",
+                    kind="no_locks",
+                    address=here,
+                )
+            if error.type in self._messages.unknown_requests or "nsupported" in told:
+                return UnsafeSetupError(
+                    "this metastore has no locks (Glue and Dataproc have none), choose another "
+                    f"lock provider: {here} does not know the request {request}: {told}",
+                    kind="no_locks",
+                    address=here,
+                )
+            return UnavailableError(
+                "the metastore failed to answer; its log tells why, often its database is away "
+                f"or has no lock tables: {request} at {here}: {told}",
+                address=here,
+            )
+        return UnavailableError(
+            f"the metastore gave no answer: {request} at {here}: {type(error).__name__}: {told}",
+            address=here,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Messages:
+    """The parts of thrift and pymetastore that are used, found at run time."""
+
+    types: Any
+    ApplicationError: Any
+    unknown_requests: frozenset[int]
+    open: Callable[[socket.socket, Address, int], tuple[Any, Any]]
+
+
+def _messages() -> _Messages:
+    try:
+        from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
+        from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+        from thrift.Thrift import TApplicationException
+        from thrift.transport.TSocket import TSocket
+        from thrift.transport.TTransport import TBufferedTransport
+    except ImportError as error:
+        raise UnsafeSetupError(
+            f"the lock of the hive metastore needs further packages: pip install 'hoodoo[{EXTRA}]'",
+            kind="missing_extra",
+            extra=EXTRA,
+        ) from error
+
+    def open_over(made: socket.socket, address: Address, timeout_ms: int) -> tuple[Any, Any]:
+        transport = TSocket(address.host, address.port)
+        transport.setHandle(made)
+        transport.setTimeout(timeout_ms)
+        protocol = TBinaryProtocol(
+            TBufferedTransport(transport),
+            string_length_limit=ANSWER_BYTES_MAX,
+            container_length_limit=ANSWER_ROWS_MAX,
+        )
+        return transport, ThriftHiveMetastore.Client(protocol)
+
+    return _Messages(
+        types=ttypes,
+        ApplicationError=TApplicationException,
+        unknown_requests=frozenset(
+            {
+                TApplicationException.UNKNOWN_METHOD,
+                TApplicationException.WRONG_METHOD_NAME,
+                TApplicationException.UNSUPPORTED_CLIENT_TYPE,
+            }
+        ),
+        open=open_over,
+    )

@@ -1,0 +1,277 @@
+"""
+Writes the history: files of level 0, manifests, ``_version_``, and the merging of levels (fmt 8).
+
+Java Hudi writes all of it under the table's lock. Here two archivers may be at it at once, so
+each manifest is created once and made from the one before it: a number beyond ``_version_``
+that is whole was decided by somebody who did not come to say so, and is gone on from. What no
+kept manifest names is deleted only when it is old, since another may be about to name it.
+
+None of these names tells which table it is of: who writes here looks afterwards whether the table
+is still the one that it knows, and takes away what came into another's history (SLOT-10).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from tableservices.archiving.settings import ArchivingSettings
+from timeline.archived import (
+    HistoryFiles,
+    missing_history_file,
+    newest_manifest,
+    read_history_files,
+    said_manifest,
+)
+from timeline.codecs.archived_instants import (
+    HistoryFile,
+    HistoryInstant,
+    encode_history_rows,
+    encode_manifest,
+    history_file,
+    merge_history_files,
+    parse_history_rows,
+    parse_manifest,
+)
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, TableReplacedError
+from timeline.layout import HISTORY
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+)
+
+__all__ = ["Made", "add_to_history", "archived_between", "in_own_history", "merge_levels"]
+
+#: What somebody put into the history, by path; its bytes tell it from what others put there.
+Made = dict[str, bytes]
+
+_MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
+_VERSION = f"{HISTORY}/_version_"
+_MANIFESTS_KEPT = 3
+
+
+def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple[str, str]]:
+    """
+    Requested time and action of the archived instants of some files: those of this range.
+
+    Outside: 1 list, 2 gets, 1 get per file whose range overlaps.
+    """
+    _, found = read_history_files(
+        storage,
+        newest_manifest(storage)[1],
+        lambda one: one.first_time <= last and first <= one.last_time,
+        lambda data, path: parse_history_rows(data, path=path, times_only=True),
+    )
+    return frozenset((row.requested_time, row.action) for rows in found for row in rows)
+
+
+@contextmanager
+def in_own_history(context: TableContext) -> Iterator[Made]:
+    """
+    Within, the history is written to; what is made there is noted in what this yields.
+
+    Outside: 1 get; in another table a get and a delete for each of them, 1 list, 1 get, 1 put.
+
+    Raises:
+        TableReplacedError: The table was dropped; of what was made nothing is left in the one
+            that was made in its place.
+    """
+    made: Made = {}
+    try:
+        yield made
+    finally:
+        try:
+            context.chain.assert_same_table()
+        except TableReplacedError:
+            _take_away(context.world.storage, made)
+            raise
+
+
+def _take_away(storage: Storage, made: Made) -> None:
+    """Manifests before the files that they name, then a ``_version_`` that none answers to."""
+    for path, data in reversed(made.items()):
+        with suppress(ObjectMissingError):
+            if storage.read(path) == data:
+                storage.delete(path)
+    found = (match for name in storage.names(HISTORY) if (match := _MANIFEST.fullmatch(name)))
+    newest = max((int(match[1]) for match in found), default=0)
+    if said_manifest(storage) <= newest:
+        return
+    if newest:
+        storage.write(_VERSION, str(newest).encode(), durable=True)
+    else:
+        storage.delete(_VERSION)
+
+
+def add_to_history(
+    storage: Storage, rows: Sequence[HistoryInstant], made: Made | None = None
+) -> None:
+    """
+    Put archived instants into a new file of level 0 and show it.
+
+    Without any, make sure that what is in the history is shown: its archiver may have died,
+    or sleep, before it said so. Outside: 1 put, see ``_show``.
+
+    Args:
+        storage: The table's.
+        rows: Ascending by requested time.
+        made: What is put there is noted here.
+    """
+    made = {} if made is None else made
+    if not rows:
+        _say_newest(storage)
+        return
+    times = [row.requested_time for row in rows]
+    data = encode_history_rows(rows)
+    added = history_file(min(times), max(times), level=0, size_bytes=len(data))
+    path = f"{HISTORY}/{added.file_name}"
+    made[path] = data
+    storage.write(path, data, durable=True)
+
+    def with_added(files: HistoryFiles) -> HistoryFiles | None:
+        return None if any(_same(one, added) for one in files) else (*files, added)
+
+    _show(storage, with_added, made)
+    if storage.stat(path) is None:  # tidied away before the manifest named it
+        storage.write(path, data, durable=True)
+
+
+def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
+    """
+    Merge what has become many small files, level by level, then tidy up; returns the merges.
+
+    Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_show`` and
+    ``in_own_history``; 1 list, and where manifests go 1 get for each, 1 get, the deletes.
+    """
+    storage = context.world.storage
+    merges = level = 0
+    while True:
+        inputs = _to_merge(newest_manifest(storage)[1], level, settings)
+        if len(inputs) < 2:
+            break
+        with in_own_history(context) as made:
+            _merge(storage, inputs, level, made)
+        merges += 1
+        level += 1
+    _tidy(context, manifests_kept=_MANIFESTS_KEPT + level)
+    return merges
+
+
+def _to_merge(files: HistoryFiles, level: int, settings: ArchivingSettings) -> HistoryFiles:
+    """The oldest files of a level when there are enough, as long as they are not too big."""
+    of_level = sorted((one for one in files if one.level == level), key=_name)
+    if len(of_level) < settings.merged_files:
+        return ()
+    chosen: list[HistoryFile] = []
+    for one in of_level[: settings.merged_files]:
+        if sum(each.size_bytes for each in (*chosen, one)) > settings.merged_bytes_max:
+            break
+        chosen.append(one)
+    return tuple(chosen)
+
+
+def _merge(storage: Storage, inputs: HistoryFiles, level: int, made: Made) -> None:
+    paths = [f"{HISTORY}/{one.file_name}" for one in inputs]
+    try:
+        data = merge_history_files((path, storage.read(path)) for path in paths)
+    except ObjectMissingError as error:
+        if not set(inputs) <= set(newest_manifest(storage)[1]):
+            return  # another archiver merged them
+        raise missing_history_file(str(error)) from error
+    merged = history_file(
+        min(one.first_time for one in inputs),
+        max(one.last_time for one in inputs),
+        level=level + 1,
+        size_bytes=len(data),
+    )
+    path = f"{HISTORY}/{merged.file_name}"
+    made[path] = data
+    storage.write(path, data, durable=True)
+    gone = {one.file_name for one in inputs}
+
+    def with_merged(files: HistoryFiles) -> HistoryFiles | None:
+        if not gone <= {one.file_name for one in files}:
+            return None  # another archiver merged them
+        first = next(at for at, one in enumerate(files) if one.file_name in gone)
+        left = [one for one in files if one.file_name not in gone]
+        return (*left[:first], merged, *left[first:])
+
+    _show(storage, with_merged, made)
+
+
+def _show(
+    storage: Storage, change: Callable[[HistoryFiles], HistoryFiles | None], made: Made
+) -> None:
+    """
+    Make the next manifest from the newest one, then say that it counts.
+
+    ``change`` returns None when there is nothing to do. Outside: 2 lists, 2 gets, 1 create,
+    1 put; again from the start when another archiver took the number.
+    """
+    while True:
+        number, files = newest_manifest(storage)
+        changed = change(files)
+        if changed is None:
+            break
+        path = f"{HISTORY}/manifest_{number + 1}"
+        made[path] = encode_manifest(changed)
+        try:
+            storage.create(path, made[path])
+            break
+        except AmbiguousWriteError:
+            continue
+        except ObjectExistsError:
+            if newest_manifest(storage)[0] == number:
+                storage.delete(path)  # a stray of an archiver that died while it wrote
+    _say_newest(storage)
+
+
+def _say_newest(storage: Storage) -> None:
+    """Write ``_version_``; once more when a greater manifest came, so that it never stays behind."""
+    said = -1
+    while True:
+        number, _ = newest_manifest(storage)
+        if number in (0, said):
+            return
+        # A greater number is another archiver's, of manifests made since ours were listed.
+        if said_manifest(storage) < number:
+            storage.write(_VERSION, str(number).encode(), durable=True)
+        said = number
+
+
+def _tidy(context: TableContext, *, manifests_kept: int) -> None:
+    """Delete manifests but the newest, and old files that none of those names."""
+    storage = context.world.storage
+    stats = {entry.name: entry for entry in storage.list(HISTORY) if not entry.is_folder}
+    manifests = sorted(
+        (name for name in stats if _MANIFEST.fullmatch(name)),
+        key=lambda name: int(name.partition("_")[2]),
+        reverse=True,
+    )
+    if len(manifests) <= manifests_kept:
+        return
+    named: set[str] = set()
+    for name in manifests[:manifests_kept]:
+        path = f"{HISTORY}/{name}"
+        try:
+            named.update(one.file_name for one in parse_manifest(storage.read(path), path=path))
+        except (ObjectMissingError, CorruptTableError):
+            return  # another archiver is at it
+    old_ms = storage.now_ms() - context.limits.heartbeat.tolerated_ms
+    files = [name for name in stats if name.endswith(".parquet") and name not in named]
+    gone = manifests[manifests_kept:] + [n for n in files if stats[n].modified_ms < old_ms]
+    context.chain.assert_same_table()  # a manifest of another table has such a name, too (SLOT-10)
+    for name in gone:
+        storage.delete(f"{HISTORY}/{name}")
+
+
+def _same(one: HistoryFile, other: HistoryFile) -> bool:
+    return one.file_name == other.file_name
+
+
+def _name(one: HistoryFile) -> str:
+    return one.file_name

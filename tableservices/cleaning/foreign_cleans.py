@@ -1,0 +1,215 @@
+"""
+Cleans that another engine left pending: finished when their plan is harmless, else left alone.
+
+Java Hudi finishes its interrupted cleans before it plans new ones, and so do we; but a
+plan is a file of the table that anybody may have written. Each path must be exactly where
+a data file of that partition lies, and no file that exists may be one that a reader or
+writer could need; one doubtful entry and the whole plan is left to its owner (SEC1, SEC2).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from tableservices.cleaning.plan import Gathered, gather, plan_clean, refuse_uncleanable
+from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.instant_avro import decode_clean_plan, encode_clean
+from timeline.commit.apply import settle
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, HoodooError, MalformedNameError
+from timeline.layout import timeline_path
+from timeline.model.file_names import (
+    check_partition_path,
+    join,
+    parse_base_file_name,
+    parse_log_file_name,
+    pending_file_names,
+)
+from timeline.model.instant import Action, Instant
+from timeline.model.plans import CleanerPlan, CleanMetadata, CleanPartitionMetadata
+from timeline.model.slot import Slot, SlotKind
+from timeline.rollback.abandoned_foreign import requested_age_ms
+
+__all__ = ["ForeignCleans", "finish_foreign_cleans", "planned_paths"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class ForeignCleans(Enum):
+    """What became of the pending cleans of a timeline."""
+
+    NONE = "none"  # there were none, or they were refused
+    ENDED = "ended"  # at least one is no longer pending
+    AT_WORK = "at_work"  # at least one may still be worked on by its owner
+
+
+def finish_foreign_cleans(
+    context: TableContext, settings: CleaningSettings, timeline: ActiveTimeline
+) -> ForeignCleans:
+    """
+    Finish what another engine's cleaner left behind.
+
+    A requested file younger than the tolerated silence of writers counts as being worked on.
+    Outside per pending clean: 1 stat, 1 get, the listing of ``gather``, 1 turn.
+    """
+    at_work = ended = False
+    for instant in timeline.pending:
+        if instant.action is not Action.CLEAN:
+            continue
+        if _settled(context, instant):
+            ended = True
+            continue
+        age_ms = requested_age_ms(context, instant)
+        if age_ms is None:
+            continue  # it ended, or its requested file was never made: nothing says what to do
+        if age_ms <= context.limits.heartbeat.tolerated_ms:
+            at_work = True
+            continue
+        try:
+            _finish(context, settings, instant)
+            ended = True
+        except (CorruptTableError, MalformedNameError) as error:
+            _leave_alone(context, instant, error)
+    if at_work:
+        return ForeignCleans.AT_WORK
+    return ForeignCleans.ENDED if ended else ForeignCleans.NONE
+
+
+def _settled(context: TableContext, instant: Instant) -> bool:
+    """Whether the clean is our own chain's, interrupted between its slot and its end: finish it."""
+    last = context.chain.read(context.chain.head())  # all earlier ones are settled (PUB-3)
+    if last is None or last.kind is not SlotKind.CLEAN:
+        return False
+    if last.instant_time != instant.requested_time:
+        return False
+    if last.foreign:  # under the lock: others may be ending it, and its file came late (FOR-9)
+        take_turn(context, f"finish clean {instant.requested_time}", lambda _: None)
+    else:
+        settle(context, last)
+    return True
+
+
+def _leave_alone(context: TableContext, instant: Instant, error: HoodooError) -> None:
+    context.world.events.emit("cleaning.foreign_refused", rt=instant.requested_time, why=str(error))
+
+
+def _finish(context: TableContext, settings: CleaningSettings, instant: Instant) -> None:
+    path = timeline_path(pending_file_names(Action.CLEAN, instant.requested_time)[-1])
+    data = context.world.storage.read(path)
+    plan = decode_clean_plan(data, path=path)
+    planned = planned_paths(context, plan)
+    gathered = _harmless(context, settings, planned)
+    metadata = _metadata(instant, plan, planned)
+    nonce = context.world.ids.nonce()
+
+    def decide(turn: Turn) -> Slot | None:
+        now = turn.timeline.find(instant.requested_time, Action.CLEAN)
+        if now is None or now.completed or not gathered.still_holds(context, turn):
+            return None
+        refuse_uncleanable(context)
+        return turn.slot(
+            context,
+            SlotKind.CLEAN,
+            Action.CLEAN,
+            instant.requested_time,
+            nonce=nonce,
+            body=encode_clean(metadata),
+            plan=data,
+            deletes=tuple(path for paths in planned.values() for path in paths),
+        )
+
+    slot, _ = take_turn(context, f"finish clean {instant.requested_time}", decide)
+    if slot is not None:
+        context.world.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
+
+
+def planned_paths(context: TableContext, plan: CleanerPlan) -> dict[str, tuple[str, ...]]:
+    """
+    The relative paths of a plan by partition, each proven to lie where it says.
+
+    Raises:
+        MalformedNameError: A path leaves its partition or names no data file.
+        CorruptTableError: The plan deletes whole partitions or is of the old form.
+    """
+    if plan.partitions_to_be_deleted or plan.files_to_be_deleted_per_partition:
+        raise CorruptTableError(
+            "a pending clean of a form that this release does not finish; let the engine that "
+            "planned it finish it",
+            kind="clean_plan_form",
+        )
+    found: dict[str, tuple[str, ...]] = {}
+    for partition_path, files in sorted(plan.file_paths_to_be_deleted_per_partition.items()):
+        check_partition_path(partition_path)
+        found[partition_path] = tuple(
+            _relative(context, partition_path, one.file_path or "") for one in files
+        )
+    return found
+
+
+def _relative(context: TableContext, partition_path: str, address: str) -> str:
+    name = address.rpartition("/")[2]
+    if parse_base_file_name(name) is not None or parse_log_file_name(name) is not None:
+        path = join(partition_path, name)
+        if _plain(context.world.storage.locate(path)) == _plain(address):
+            return path
+    raise MalformedNameError(
+        "a pending clean names something that is no data file of its partition; nothing was "
+        f"deleted, remove that clean by hand: {address!r}",
+        path=address,
+    )
+
+
+def _plain(address: str) -> str:
+    """An address without its scheme and with one leading slash."""
+    return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
+
+
+def _harmless(
+    context: TableContext, settings: CleaningSettings, planned: dict[str, tuple[str, ...]]
+) -> Gathered:
+    """
+    The facts by which every planned file is needless or gone already.
+
+    Raises:
+        MalformedNameError: One is there and some reader, writer or savepoint may need it.
+    """
+    loosest = settings.model_copy(
+        update={"policy": CleaningPolicy.VERSIONS, "versions_retained": 1}
+    )
+    gathered = gather(context, context.snapshot(), loosest)
+    needless = set(plan_clean(gathered.facts, loosest).paths)
+    for path in (path for paths in planned.values() for path in paths):
+        if path not in needless and context.world.storage.stat(path) is not None:
+            raise MalformedNameError(
+                "a pending clean names a file that a reader, writer or savepoint may still "
+                f"need; nothing was deleted, the clean is left alone: {path!r}",
+                path=path,
+            )
+    return gathered
+
+
+def _metadata(
+    instant: Instant, plan: CleanerPlan, planned: dict[str, tuple[str, ...]]
+) -> CleanMetadata:
+    partitions = {}
+    for partition_path, paths in planned.items():
+        names = tuple(path.rpartition("/")[2] for path in paths)
+        partitions[partition_path] = CleanPartitionMetadata(
+            partition_path=partition_path,
+            policy=plan.policy,
+            delete_path_patterns=names,
+            success_delete_files=names,
+        )
+    line = plan.earliest_instant_to_retain
+    return CleanMetadata(
+        start_clean_time=instant.requested_time,
+        total_files_deleted=sum(len(paths) for paths in planned.values()),
+        earliest_commit_to_retain=line.requested_time if line is not None else "",
+        last_completed_commit_timestamp=plan.last_completed_commit_timestamp,
+        partition_metadata=partitions,
+        extra_metadata=plan.extra_metadata,
+    )

@@ -1,0 +1,212 @@
+"""
+Orphans: files that no instant, plan, marker or savepoint names (found, then removed).
+
+A crash leaves none: what a dead writer wrote is found by its instant and markers. Orphans come
+from what no protocol covers: an instant's files deleted by hand, a task that ran on after its
+job had ended, an engine without markers. Deleting is final, so the rules are narrow:
+
+- the file follows the grammar of base and log files, and is older than the horizon;
+- the oldest pending instant is younger than the file's time, no marker folder has that time,
+  no savepoint names the file, and no pending plan owns its file group;
+- its time is that of no instant although the active timeline or the history covers it, or that
+  of an instant which a slot ended, or of a completed one that names other base files only (its log
+  files stay: not every engine names all of them).
+
+A temporary file that a killed process left is an orphan by its name and age alone: whoever
+creates an object names or removes it within moments.
+
+Files are listed before the timeline: what begins or completes meanwhile is then seen there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from filegroups.supported import refuse_unwritable
+from tableservices.restoring.savepoints import savepoints
+from timeline.active_timeline import ActiveTimeline
+from timeline.archived import ArchivedTimes
+from timeline.commit.metadata_table import leave_metadata_table
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError
+from timeline.layout import MARKERS
+from timeline.model.file_names import (
+    data_file_time,
+    join,
+    parse_base_file_name,
+    parse_log_file_name,
+)
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import FileGroupId
+from timeline.partitions import list_partition_paths
+from timeline.pending_plans import file_groups_in_clustering, pending_compactions
+from timeline.ports.storage import LeavesTemporaries, Storage
+from timeline.properties.properties_file import load_config
+from timeline.restored_away import ended_times
+
+__all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]
+
+#: How old an orphan is at least, ms: no write and no retry of one takes that long.
+HORIZON_MS = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A file of nobody."""
+
+    path: str  # relative to the table
+    size_bytes: int
+    age_ms: int  # by the storage's clock
+    why: str
+
+
+def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list[Orphan]:
+    """
+    Every orphan, sorted by path; nothing is changed.
+
+    Outside: 1 list a partition, 3 lists, 1 get per pending plan, savepoint and completed
+    instant whose base files are not all known; where the storage leaves temporary files, 1
+    list of every folder.
+
+    Args:
+        context: The table.
+        horizon_ms: Younger files are never orphans.
+
+    Raises:
+        InvalidInputError: The horizon is shorter than a writer may be silent.
+        UnsupportedTableError: The table's timeline has another layout.
+        TableConfigConflictError: The metadata table is on, it would go on listing them.
+    """
+    if horizon_ms <= context.limits.heartbeat.tolerated_ms:
+        raise InvalidInputError(
+            "orphans must be older than a writer may be silent "
+            f"({context.limits.heartbeat.tolerated_ms} ms): {horizon_ms} ms",
+            kind="horizon",
+            horizon_ms=horizon_ms,
+        )
+    refuse_unwritable(
+        load_config(context.world.storage),
+        without_metadata_table=context.limits.without_metadata_table,
+    )
+    found = _old_temporaries(context.world.storage, horizon_ms)
+    old = _old_files(context.world.storage, horizon_ms)
+    if old:
+        judge = _Judge.of(context)
+        judged = (judge.orphan(path, *fact) for path, fact in old.items())
+        found += [one for one in judged if one is not None]
+    return sorted(found, key=lambda one: one.path)
+
+
+def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list[Orphan]:
+    """
+    Delete every orphan; folders stay. Outside: as ``find_orphans``, and 1 delete each.
+
+    By ``hoodie.metadata.enable=false`` the metadata table is switched off first (FOR-7).
+
+    Raises:
+        As ``find_orphans``; StorageUnavailableError: Some are left, remove again.
+    """
+    found = find_orphans(context, horizon_ms=horizon_ms)
+    if found:
+        leave_metadata_table(context)
+    for one in found:
+        context.world.storage.delete(one.path)
+    context.world.events.emit("orphans.removed", files=len(found))
+    return found
+
+
+def _old_files(storage: Storage, horizon_ms: int) -> dict[str, tuple[int, int]]:
+    """Path -> size in bytes and age in ms of each data file older than the horizon."""
+    now = storage.now_ms()
+    return {
+        join(partition_path, entry.name): (entry.size_bytes, now - entry.modified_ms)
+        for partition_path in list_partition_paths(storage)
+        for entry in storage.list(partition_path)
+        if not entry.is_folder
+        and now - entry.modified_ms > horizon_ms
+        and data_file_time(entry.name) is not None
+    }
+
+
+def _old_temporaries(storage: Storage, horizon_ms: int) -> list[Orphan]:
+    if not isinstance(storage, LeavesTemporaries):
+        return []
+    now = storage.now_ms()
+    return [
+        Orphan(
+            path=one.name,
+            size_bytes=one.size_bytes,
+            age_ms=now - one.modified_ms,
+            why="a process was killed while it created a file",
+        )
+        for one in storage.temporaries()
+        if now - one.modified_ms > horizon_ms
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judge:
+    """What is known of instants, plans, markers and savepoints."""
+
+    context: TableContext
+    active: ActiveTimeline
+    oldest_pending: InstantTime | None
+    marked: frozenset[InstantTime]
+    kept: frozenset[str]
+    owned: frozenset[FileGroupId]
+    ended: frozenset[InstantTime]
+    archived: ArchivedTimes
+    named: dict[InstantTime, frozenset[str]]
+
+    @staticmethod
+    def of(context: TableContext) -> _Judge:
+        active = context.snapshot().active
+        plans: Mapping[FileGroupId, object] = {
+            **pending_compactions(context, active),
+            **file_groups_in_clustering(context, active),
+        }
+        markers = context.world.storage.list(MARKERS)
+        return _Judge(
+            context=context,
+            active=active,
+            oldest_pending=min((one.requested_time for one in active.pending), default=None),
+            marked=frozenset(one.name for one in markers if one.is_folder),
+            kept=frozenset(path for one in savepoints(context) for path in one.files),
+            owned=frozenset(plans),
+            ended=ended_times(context.chain),
+            archived=context.history.times(),
+            named={},
+        )
+
+    def orphan(self, path: str, size_bytes: int, age_ms: int) -> Orphan | None:
+        partition_path, _, name = path.rpartition("/")
+        base, log = parse_base_file_name(name), parse_log_file_name(name)
+        file, time = base or log, data_file_time(name)
+        if file is None or time is None or time in self.marked or path in self.kept:
+            return None
+        if self.oldest_pending is not None and time >= self.oldest_pending:
+            return None
+        if FileGroupId(partition_path, file.file_id) in self.owned:
+            return None
+        why = self._why(path, time, is_base=base is not None)
+        if why is None:
+            return None
+        return Orphan(path=path, size_bytes=size_bytes, age_ms=age_ms, why=why)
+
+    def _why(self, path: str, time: InstantTime, *, is_base: bool) -> str | None:
+        completed = next(
+            (one for one in self.active.completed_writes if one.requested_time == time), None
+        )
+        if completed is not None:
+            if time not in self.named:
+                told = self.context.commits.read(completed).written_paths()
+                self.named[time] = frozenset(told)
+            unnamed = is_base and path not in self.named[time]
+            return f"{completed} does not name it" if unnamed else None
+        if time in self.ended:
+            return f"the instant {time} was ended"
+        counts = self.active.is_archived(time, lambda: self.archived)
+        if (counts or self.active.archived_below is None) and not self.archived.rules_out(time):
+            return None  # archived, hence committed (fmt 6.3, GC-7)
+        return f"no instant has the time {time}"

@@ -1,0 +1,302 @@
+"""
+What the table was when an instant completed, and what came after it (SAV-1, RST-1).
+
+One rule serves both: a savepoint keeps the files of what is left when everything after its
+instant is taken away, and a restore takes exactly that away. It is Java Hudi's: instants
+compare by completion time; where one of the two is a compaction of a merge-on-read table, by
+requested time, because a compaction changes no row and its place is that of its plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from filegroups.reading.read import view_of
+from filegroups.reading.time_travel import retained_since
+from timeline.active_timeline import ActiveTimeline
+from timeline.archived import ARCHIVED_WRITES
+from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.truncation_point import decode_boundary
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
+from timeline.layout import slot_path
+from timeline.model.commit_metadata import TableType
+from timeline.model.file_names import instant_file_name, parse_log_file_name
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import SlotKind
+from timeline.snapshot import Snapshot
+
+__all__ = [
+    "after",
+    "completed_write",
+    "files_kept",
+    "refuse_archived_since",
+    "refuse_cleaned",
+    "refuse_foreign_upkeep",
+    "refuse_moving",
+    "refuse_old_logs",
+    "refuse_savepointed",
+    "savepoint_times",
+]
+
+#: What may not run beside a change of the past, since another engine carries it out without
+#: slots; and what ends it when its engine died.
+_HOW_TO_FINISH = {
+    Action.CLEAN: "'hoodoo services run --service clean TABLE'",
+    Action.ROLLBACK: (
+        "'hoodoo services run --service clean TABLE' ('hoodoo rollback TABLE INSTANT' for that of "
+        "a completed write)"
+    ),
+    Action.RESTORE: "'hoodoo restore TABLE --finish'",
+}
+
+
+def after(timeline: ActiveTimeline, target: Instant, table_type: TableType) -> tuple[Instant, ...]:
+    """Every write and plan after ``target``, pending ones included, newest first."""
+    found = [
+        one
+        for one in timeline.instants
+        if one.action in WRITE_ACTIONS and one != target and _is_after(one, target, table_type)
+    ]
+    return tuple(
+        sorted(found, key=lambda one: (one.completion_time or "9", one.requested_time))[::-1]
+    )
+
+
+def _is_after(one: Instant, target: Instant, table_type: TableType) -> bool:
+    if table_type is TableType.MERGE_ON_READ and Action.COMMIT in (
+        one.action.completes_as,
+        target.action.completes_as,
+    ):
+        moved_rows_only = one.action.completes_as is Action.COMMIT
+        if one.completed or moved_rows_only:
+            return one.requested_time > target.requested_time
+    return not one.completed or (one.completion_time or "") > (target.completion_time or "")
+
+
+def _archived(row: HistoryInstant) -> Instant:
+    return Instant(
+        action=Action(row.action),
+        requested_time=row.requested_time,
+        state=State.COMPLETED,
+        completion_time=row.completion_time or row.requested_time,
+    )
+
+
+def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
+    """
+    The completed write with this requested time.
+
+    Raises:
+        InstantNotFoundError: There is none on the active timeline.
+    """
+    for one in timeline.completed_writes:
+        if one.requested_time == requested_time:
+            return one
+    newest = timeline.newest_completed_write
+    raise InstantNotFoundError(
+        "no completed write of the active timeline has this requested time; see 'hoodoo "
+        f"timeline show' (the newest is {newest.requested_time if newest else 'none'}): "
+        f"{requested_time}",
+        kind="no_such_write",
+        requested_time=requested_time,
+    )
+
+
+def files_kept(
+    context: TableContext, snapshot: Snapshot, target: Instant
+) -> Mapping[str, tuple[str, ...]]:
+    """
+    Names of the files that hold the table as it was, by partition path.
+
+    Outside: as a view of every partition.
+    """
+    gone = set(after(snapshot.active, target, context.config.table_type))
+    # Taken away is as if pending: below the first write instant files count as committed.
+    then = replace(
+        snapshot,
+        active=ActiveTimeline(
+            instants=tuple(
+                replace(one, state=State.INFLIGHT, completion_time=None, legacy=False)
+                if one in gone
+                else one
+                for one in snapshot.active.instants
+            ),
+            file_names=snapshot.active.file_names,
+        ),
+    )
+    found: dict[str, list[str]] = {}
+    for one in view_of(context, then).latest_slices():
+        names = found.setdefault(one.file_group.partition_path, [])
+        if one.base_file is not None:
+            names.append(one.base_file.name)
+        names.extend(log.name for log in one.log_files)
+    return {path: tuple(sorted(names)) for path, names in sorted(found.items())}
+
+
+def savepoint_times(timeline: ActiveTimeline) -> frozenset[InstantTime]:
+    """Requested times of the instants that a savepoint holds, or is about to."""
+    return frozenset(
+        one.requested_time for one in timeline.instants if one.action is Action.SAVEPOINT
+    )
+
+
+def refuse_cleaned(context: TableContext, snapshot: Snapshot, target: Instant) -> None:
+    """
+    Pass when no clean took files of the state at ``target``. Outside: 1 get after a clean.
+
+    A clean that counts slices instead of commits promises no time: then only what completed
+    after it is known to be whole.
+
+    Raises:
+        InstantNotFoundError: They may be gone.
+    """
+    retained = retained_since(context, snapshot)
+    if retained is None:
+        cleans = (
+            one.completion_time or ""
+            for one in snapshot.active.instants
+            if one.action is Action.CLEAN and one.completed
+        )
+        if (target.completion_time or "") > max(cleans, default=""):
+            return
+    elif target.requested_time >= retained:
+        return
+    raise InstantNotFoundError(
+        "files of that state were cleaned, or may have been; choose a later instant"
+        + (f" (from {retained} on)" if retained else "")
+        + f": {target.requested_time}",
+        kind="state_cleaned",
+        requested_time=target.requested_time,
+        retained=retained,
+    )
+
+
+def refuse_archived_since(context: TableContext, target: Instant) -> None:
+    """
+    Pass when every write after ``target`` is still on the active timeline.
+
+    They are not where commits behind a savepoint were archived (``hoodie.archive.beyond.savepoint``):
+    what is archived cannot be taken away any more. Nor are they where a write that began before
+    the target completed after it and was archived, as Java Hudi does. Outside: as the history.
+
+    Raises:
+        InvalidInputError: One is archived.
+    """
+    later = [
+        row.requested_time
+        for row in context.history.instants()
+        if row.action in ARCHIVED_WRITES
+        and _is_after(_archived(row), target, context.config.table_type)
+    ]
+    if later:
+        raise InvalidInputError(
+            "writes after it are archived already, so they cannot be taken away; write its state "
+            f"anew instead (read it as of {target.requested_time}): {later[-1]} and "
+            f"{len(later) - 1} more",
+            kind="archived_since",
+            requested_time=target.requested_time,
+            archived=later[-1],
+        )
+
+
+def refuse_moving(
+    context: TableContext, timeline: ActiveTimeline, needed: Iterable[Instant]
+) -> None:
+    """
+    Pass when no archive is moving any of these instants, or died while it did.
+
+    A cut says what moves before it moves (GC-1): its owner may come back after a savepoint or a
+    restore, and archive what was saved or taken away. Outside: slots that were not read yet.
+
+    Raises:
+        InvalidInputError: One is named by the last cut and still on the timeline.
+    """
+    slots = context.chain.newest_first()
+    cut = next((slot for slot in slots if slot.kind is SlotKind.CUT), None)
+    if cut is None:
+        return
+    named = decode_boundary(cut.body, path=slot_path(cut.number)).completed
+    moving = timeline.file_names.intersection(named)
+    met = [one.requested_time for one in needed if instant_file_name(one) in moving]
+    if met:
+        raise InvalidInputError(
+            "an archive is moving it, or died while it did; run 'hoodoo services run --service "
+            f"archive TABLE', then choose an instant that is still on the timeline: {met[0]}",
+            kind="being_archived",
+            requested_time=met[0],
+        )
+
+
+def refuse_old_logs(context: TableContext, gone: Iterable[Instant]) -> None:
+    """
+    Pass when the files of these instants are known by their times.
+
+    A log of version 6 carries the time of its base file (fmt 5.1): it would stay when its
+    writer is taken away, and count again as soon as what lies before it is archived. Outside: 1
+    get each, on tables that were upgraded from that version.
+
+    Raises:
+        InvalidInputError: One wrote such a log.
+    """
+    for one in gone if context.config.may_have_old_logs else ():
+        if not one.completed:
+            continue
+        for path in context.commits.read(one).written_paths():
+            log = parse_log_file_name(path.rpartition("/")[2])
+            if log is not None and log.instant_time != one.requested_time:
+                raise InvalidInputError(
+                    "logs that were written before the upgrade from version 6 cannot be taken "
+                    f"away; choose a later instant, or write the older state anew: {path}",
+                    kind="logs_of_version_6",
+                    path=path,
+                )
+
+
+def refuse_foreign_upkeep(
+    timeline: ActiveTimeline,
+    *,
+    but: frozenset[Action] = frozenset(),
+    taken_over: Instant | None = None,
+) -> None:
+    """
+    Pass when no other engine is cleaning, rolling back or restoring.
+
+    Within a turn what is pending of these is not ours: ours was settled (PUB-3).
+
+    Args:
+        timeline: The turn's.
+        but: Actions that may be pending.
+        taken_over: The one that this turn brings to its end.
+
+    Raises:
+        ServiceConflictError: One is at it, or died at it.
+    """
+    upkeep = [one for one in timeline.pending if one.action in _HOW_TO_FINISH.keys() - but]
+    pending = [one for one in upkeep if one != taken_over]
+    if pending:
+        raise ServiceConflictError(
+            "another engine's upkeep is under way; let that engine finish it, or when it has ended "
+            f"finish it by {_HOW_TO_FINISH[pending[0].action]}, then repeat: {pending[0]}",
+            kind="upkeep_pending",
+            pending=[str(one) for one in pending],
+        )
+
+
+def refuse_savepointed(held: frozenset[InstantTime], times: frozenset[InstantTime]) -> None:
+    """
+    Pass when no savepoint holds any of the instants.
+
+    Raises:
+        InvalidInputError: One does.
+    """
+    met = sorted(held & times)
+    if met:
+        raise InvalidInputError(
+            "a savepoint holds what would be taken away; delete it first ('hoodoo savepoint "
+            f"delete'): {', '.join(met)}",
+            kind="savepointed",
+            savepoints=met,
+        )

@@ -1,0 +1,257 @@
+"""Writes of the same rows in one group: one file for all, and what each one's rows did (GRP-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filegroups.group_commit import coalesce as joint
+from filegroups.group_commit.coalesce import joints_of
+from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.index import LookupRules
+from filegroups.keys.bucketing import BucketRules
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import Work, prepared, write_prepared
+from tests.unit.timeline.engine import (
+    Rows,
+    as_table,
+    data_files,
+    leftovers,
+    new_table,
+    planned,
+    rows_of,
+    upsert,
+)
+from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
+from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
+
+UPSERT = WriteOperation.UPSERT
+
+
+def row(key: str, v: int, *, p: str = "x", gone: bool = False) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v, "_hoodie_is_deleted": gone}
+
+
+def offered(table: Table, rows: Rows, **options: Any) -> Work:
+    plan = planned(table, options.pop("operation", UPSERT), **options)
+    workload = LocalWorkload(table.context.world, as_table(rows))
+    return prepared(table.context, plan, workload, table.context.glance())
+
+
+def together(table: Table, *works: Work) -> list[Receipt]:
+    answers = write_together(table.context, works)
+    assert all(isinstance(one, Receipt) for one in answers)
+    return [one for one in answers if isinstance(one, Receipt)]
+
+
+def numbers(table: Table, *works: Work) -> list[tuple[int, ...]]:
+    return [one.numbers for one in joints_of(table.context, dict(enumerate(works)), "")]
+
+
+def counts(receipt: Receipt) -> tuple[int, int, int]:
+    return receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted
+
+
+@pytest.mark.spec("GRP-7")
+def test_writes_of_the_same_rows_make_one_file_and_have_receipts_of_their_own() -> None:
+    table = new_table()
+    upsert(table, [row("a", 1)])
+    before = data_files(table)
+    one, two, three, other = together(
+        table,
+        offered(table, [row("a", 2), row("b", 2)], batch_id="s/1"),
+        offered(table, [row("a", 3)], batch_id="s/2"),
+        offered(table, [row("b", 4), row("c", 4)]),
+        offered(table, [row("d", 4, p="y")], batch_id="s/4"),
+    )
+    assert {each.group for each in (one, two, three, other)} == {4}
+    assert [counts(each) for each in (one, two, three, other)] == [
+        (1, 1, 0),
+        (0, 1, 0),
+        (1, 1, 0),
+        (1, 0, 0),
+    ]
+    assert [each.files_written for each in (one, two, three, other)] == [1, 1, 1, 1]
+    assert one.bytes_written == two.bytes_written == three.bytes_written > 0
+    assert len(data_files(table)) == len(before) + 2
+    assert rows_of(table, "id", "v") == [("a", 3), ("b", 4), ("c", 4), ("d", 4)]
+    assert leftovers(table) == []
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    told = [(one.batch_id, one.rows_inserted, one.rows_updated) for one in slot.batches]
+    assert sorted(told) == [("s/1", 1, 1), ("s/2", 0, 1), ("s/4", 1, 0)]
+
+
+@pytest.mark.spec("GRP-7")
+def test_the_greater_ordering_value_stays_whoever_brought_it() -> None:
+    table = new_table()
+    upsert(table, [row("a", 5)])
+    late, first, second = together(
+        table,
+        offered(table, [row("a", 4)]),
+        offered(table, [row("b", 9)]),
+        offered(table, [row("b", 8)]),
+    )
+    assert rows_of(table, "id", "v") == [("a", 5), ("b", 9)]
+    assert [counts(each) for each in (late, first, second)] == [(0, 1, 0), (1, 0, 0), (0, 1, 0)]
+
+
+@pytest.mark.spec("GRP-7")
+def test_writes_are_joined_by_those_that_share_a_partition_with_both() -> None:
+    table = new_table()
+    apart = offered(table, [row("a", 1, p="x")])
+    away = offered(table, [row("b", 1, p="z")])
+    other = offered(table, [row("c", 1, p="y")])
+    both = offered(table, [row("d", 1, p="x"), row("e", 1, p="y")])
+    assert numbers(table, apart, away, other, both) == [(0, 2, 3), (1,)]
+    assert numbers(table, apart, away, other) == [(0,), (1,), (2,)]
+
+
+def _definition(**fields: Any) -> MergeDefinition:
+    return MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=("ts",), **fields)
+
+
+def _merged_by(definition: MergeDefinition) -> dict[str, Any]:
+    return {"merge_definition": definition, "merge_mode": definition.mode}
+
+
+#: Rules under which one merge of all rows may leave something else than one after the other.
+APART: dict[str, dict[str, Any]] = {
+    "inserts look for no keys": {"operation": WriteOperation.INSERT},
+    "all copies of a key are written": {"combine": False},
+    "keys move between partitions": {"lookup": LookupRules(whole_table=True)},
+    "a bucket tells which keys are new when it is read": {
+        "buckets": BucketRules(buckets=1, hash_fields=("id",))
+    },
+    "values of both rows stay": _merged_by(
+        _definition(partial_update_mode=PartialUpdateMode.IGNORE_DEFAULTS)
+    ),
+    "logs fold otherwise than base files": _merged_by(_definition(precombines=True)),
+    "deletes are ordered, records are not": _merged_by(_definition(deletes_by_order=True)),
+    "a late row signs": _merged_by(_definition(late_rows_sign=True)),
+    "rows have some columns": {"partial_columns": ("v",)},
+}
+
+
+@pytest.mark.spec("GRP-7")
+@pytest.mark.parametrize("why", APART)
+def test_what_one_merge_might_change_is_not_joined(why: str) -> None:
+    table = new_table()
+    works = [offered(table, [row("a", value)]) for value in (1, 2)]
+    assert numbers(table, *works) == [(0, 1)]
+    changed = [
+        replace(work, plan=replace(work.plan, rules=replace(work.plan.rules, **APART[why])))
+        for work in works
+    ]
+    assert numbers(table, *changed) == [(0,), (1,)]
+
+
+@pytest.mark.spec("GRP-7")
+def test_deletes_in_event_time_are_not_joined() -> None:
+    """A base file forgets a delete: the late row after it counts."""
+    table = new_table()
+    upsert(table, [row("a", 1)])
+    delete, late = offered(table, [row("a", 5, gone=True)]), offered(table, [row("a", 3)])
+    assert numbers(table, delete, late) == [(0,), (1,)]
+    first, second = write_together(table.context, [delete, late])
+    assert isinstance(first, Receipt)
+    assert second is Left.MEETS
+    write_prepared(late)
+    assert rows_of(table, "id", "v") == [("a", 3)]
+
+
+@pytest.mark.spec("GRP-7")
+@pytest.mark.spec("BATCH-1")
+def test_two_of_one_batch_are_not_joined_and_a_published_one_is_told_so() -> None:
+    table = new_table()
+    twins = [offered(table, [row("a", 1)], batch_id="s/1") for _ in range(2)]
+    assert numbers(table, *twins) == [(0,), (1,)]
+    first, second = write_together(table.context, twins)
+    assert isinstance(first, Receipt)
+    assert second is Left.MEETS
+    again = [offered(table, [row("a", v)], batch_id=f"s/{v}") for v in (1, 2, 3)]
+    left, *others = write_together(table.context, again)
+    assert left is Left.ALONE
+    assert [one.group for one in others if isinstance(one, Receipt)] == [2, 2]
+    assert write_prepared(again[0]).already_published
+    again = [offered(table, [row("a", 4)], batch_id=f"s/{v}") for v in (1, 2)]
+    assert write_together(table.context, again) == [Left.ALONE, Left.ALONE]
+    assert rows_of(table, "id", "v") == [("a", 3)]
+    assert leftovers(table) == []
+
+
+def test_rows_of_another_shape_are_not_joined() -> None:
+    table = new_table()
+    wider = [{**row("a", 2), "more": 1}]
+    assert numbers(table, offered(table, [row("a", 1)]), offered(table, wider)) == [(0,), (1,)]
+
+
+def test_joined_rows_have_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = new_table()
+    works = [offered(table, [row(key, 1)]) for key in "abc"]
+    one = works[0].workload
+    assert isinstance(one, LocalWorkload)
+    monkeypatch.setattr(joint, "JOINT_BYTES_MAX", 2 * one.rows.nbytes)
+    assert numbers(table, *works) == [(0, 1), (2,)]
+
+
+KEYS = st.sampled_from("abcd")
+PARTS = st.lists(
+    st.lists(st.tuples(KEYS, st.sampled_from("xy"), st.booleans()), min_size=1, max_size=4),
+    min_size=1,
+    max_size=4,
+)
+SEEDED = [row("a", 0), row("b", 0, p="y")]
+KINDS = pytest.mark.parametrize("kind", list(TableType))
+Part = list[tuple[str, str, bool]]
+
+
+def _rows(part: Part, v: int, *, ts: int, deletes: bool) -> Rows:
+    return [row(key, v, p=p, gone=deletes and gone) | {"ts": ts} for key, p, gone in part]
+
+
+def _both_ways(
+    tables: tuple[Table, Table], parts: Sequence[Rows]
+) -> tuple[list[Receipt], list[Receipt]]:
+    """The receipts of some writes together, and of the same one after the other."""
+    one, other = tables
+    for table in tables:
+        upsert(table, SEEDED)
+    told = together(one, *(offered(one, rows) for rows in parts))
+    alone = [write_prepared(offered(other, rows)) for rows in parts]
+    assert rows_of(one, "id", "p", "v") == rows_of(other, "id", "p", "v")
+    return told, alone
+
+
+@pytest.mark.spec("GRP-7")
+@KINDS
+@given(parts=PARTS)
+def test_together_and_one_after_the_other_leave_the_same(
+    kind: TableType, parts: list[Part]
+) -> None:
+    tables = new_table(ordering=(), table_type=kind), new_table(ordering=(), table_type=kind)
+    rows = [_rows(part, v, ts=v, deletes=True) for v, part in enumerate(parts, start=1)]
+    told, alone = _both_ways(tables, rows)
+    if kind is TableType.COPY_ON_WRITE:  # a log's writer does not look which keys are there
+        assert list(map(counts, told)) == list(map(counts, alone))
+
+
+@pytest.mark.spec("GRP-7")
+@KINDS
+@given(parts=PARTS, order=st.lists(st.integers(0, 2), min_size=4, max_size=4))
+def test_so_they_do_in_event_time(kind: TableType, parts: list[Part], order: list[int]) -> None:
+    """Also of equal ordering values, of which the later one counts."""
+    tables = new_table(table_type=kind), new_table(table_type=kind)
+    rows = [
+        _rows(part, v, ts=ts, deletes=False)
+        for v, (ts, part) in enumerate(zip(order, parts, strict=False), start=1)
+    ]
+    told, alone = _both_ways(tables, rows)
+    assert [each.rows_inserted for each in told] == [each.rows_inserted for each in alone]

@@ -1,0 +1,418 @@
+"""The committer of a process: who waits while another publishes comes into the next instant."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from filegroups.group_commit import commit_group as group_write
+from filegroups.group_commit import committer as group_commit
+from filegroups.group_commit.commit_group import not_known_to_meet
+from filegroups.group_commit.committer import GroupCommitter
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Far,
+    Heard,
+    Meddled,
+    StillClock,
+    as_table,
+    leftovers,
+    new_table,
+    planned,
+    rows_of,
+    wait_for,
+)
+from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.write_set import FileGroupId
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.storage.memory import MemoryStorage
+from timeline.system import Started, SystemClock, ThreadExecutor, start_beside
+
+Write = Callable[[], Receipt]
+
+
+class Interrupted(BaseException):
+    """Somebody pressed Ctrl-C in the leader's thread."""
+
+
+def row(key: str, p: str, v: int) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v}
+
+
+class Full(Behind):
+    """Has no room for what a write intends."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".inflight"):
+            raise StorageUnavailableError(f"no space left: {path}", path=path)
+        self.inner.create(path, data, durable=durable)
+
+
+class Gathering(StillClock):
+    """While the first leader lingers, other threads hand in their writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[Write] = []
+        self.started: list[Started[Receipt]] = []
+        self.committer: GroupCommitter | None = None
+        self.look: Callable[[], object] = lambda: None
+        self.seen: list[object] = []
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.seen.append(self.look())
+        others, self.others = self.others, []
+        for number, other in enumerate(others, start=2):
+            self.started.append(start_beside(other))
+            while self.committer is not None and len(self.committer._waiting) < number:
+                pass
+        super().sleep_ms(duration_ms)
+
+
+class Threads:
+    """A table, its committer, and writes that come while the first one lingers."""
+
+    def __init__(self, *, writes_max: int = 16, storage: Any = None) -> None:
+        self.clock = Gathering()
+        self.table = new_table(storage, clock=self.clock)
+        self.committer = GroupCommitter(self.table.context, writes_max=writes_max, linger_ms=5)
+        self.clock.committer = self.committer
+
+    def write(
+        self,
+        *rows: dict[str, Any],
+        acts: Sequence[Callable[[], object]] = (),
+        operation: WriteOperation = WriteOperation.UPSERT,
+    ) -> Write:
+        def run() -> Receipt:
+            inner = LocalWorkload(self.table.context.world, as_table(list(rows)))
+            plan = planned(self.table, operation)
+            return self.committer.write(plan, Meddled(inner, *acts))
+
+        return run
+
+    def first(self, write: Write, *others: Write) -> Receipt:
+        self.clock.others = list(others)
+        return write()
+
+    def answers(self) -> list[Receipt]:
+        return [one.wait() for one in self.clock.started]
+
+
+def test_nothing_is_begun_while_the_leader_lingers() -> None:
+    """Or the group would be judged against a snapshot as old as the linger."""
+    threads = Threads()
+    threads.clock.look = lambda: threads.table.context.active().pending
+    assert (
+        threads.first(threads.write(row("a1", "x", 1)), threads.write(row("b1", "x", 1))).group == 2
+    )
+    assert threads.clock.seen == [()]
+
+
+@pytest.mark.spec("GRP-1")
+def test_writes_that_wait_come_into_one_instant() -> None:
+    threads = Threads()
+    one = threads.first(
+        threads.write(row("a", "x", 1)),
+        threads.write(row("b", "y", 1)),
+        threads.write(row("c", "z", 1)),
+    )
+    answers = [one, *threads.answers()]
+    assert {each.requested_time for each in answers} == {one.requested_time}
+    assert {each.group for each in answers} == {3}
+    assert rows_of(threads.table, "id") == [("a",), ("b",), ("c",)]
+    assert leftovers(threads.table) == []
+
+
+def test_a_group_has_its_bound() -> None:
+    threads = Threads(writes_max=2)
+    one = threads.first(
+        threads.write(row("a", "x", 1)),
+        threads.write(row("b", "y", 1)),
+        threads.write(row("c", "z", 1)),
+    )
+    assert one.group == 2
+    assert sorted(each.group for each in threads.answers()) == [1, 2]
+
+
+@pytest.mark.spec("GRP-2")
+def test_writes_of_one_key_come_one_after_another() -> None:
+    threads = Threads()
+    threads.first(*[threads.write(row("a", "x", value)) for value in (1, 2, 3)])
+    answers = threads.answers()
+    assert [each.group for each in answers] == [1, 1]
+    assert rows_of(threads.table, "id", "v") == [("a", 3)]
+
+
+class Counted(Meddled):
+    """Counts how often its keys are looked for."""
+
+    tagged = 0
+
+    def tag(self, candidates: Any) -> Any:
+        self.tagged += 1
+        return self._inner.tag(candidates)
+
+
+@pytest.mark.spec("GRP-2")
+def test_who_met_is_not_placed_again_before_its_turn() -> None:
+    """Once beside the first one, once when it goes itself: not once for each that goes before."""
+    threads = Threads()
+    threads.write(row("a", "x", 0))()
+    workloads: list[Counted] = []
+
+    def counted(value: int) -> Write:
+        inner = LocalWorkload(threads.table.context.world, as_table([row("a", "x", value)]))
+        workloads.append(Counted(inner))
+        plan = planned(threads.table, WriteOperation.UPSERT)
+        return partial(threads.committer.write, plan, workloads[-1])
+
+    threads.first(*[counted(value) for value in (1, 2, 3)])
+    assert [each.group for each in threads.answers()] == [1, 1]
+    assert [each.tagged for each in workloads] == [1, 2, 2]
+    assert rows_of(threads.table, "id", "v") == [("a", 3)]
+
+
+def test_of_those_that_met_on_one_file_group_the_first_goes() -> None:
+    one, two = FileGroupId("x", "f1"), FileGroupId("x", "f2")
+    met_on = {
+        "fresh": frozenset[FileGroupId](),
+        "first": frozenset({one}),
+        "behind it": frozenset({one, two}),
+        "apart": frozenset({two}),
+        "fresh, too": frozenset[FileGroupId](),
+    }
+    chosen = not_known_to_meet(met_on, met_on.__getitem__)
+    assert chosen == ["fresh", "first", "apart", "fresh, too"]
+
+
+def test_a_write_that_fails_in_the_group_is_tried_again_alone() -> None:
+    threads = Threads()
+
+    def fail() -> None:
+        raise InvalidInputError("no such value", kind="value")
+
+    bad = threads.write(row("b", "y", 1), acts=[fail])
+    one = threads.first(threads.write(row("a", "x", 1)), bad, threads.write(row("c", "z", 1)))
+    assert one.group == 2
+    assert threads.answers()[-1].group == 2
+    assert rows_of(threads.table, "id") == [("a",), ("b",), ("c",)]  # the second try went well
+
+
+@pytest.mark.spec("GRP-3")
+def test_followers_of_an_interrupted_leader_write_themselves() -> None:
+    threads = Threads()
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        threads.first(
+            threads.write(row("a", "x", 1), acts=[interrupt]), threads.write(row("b", "y", 1))
+        )
+    (answer,) = threads.answers()
+    assert answer.group == 1
+    assert rows_of(threads.table, "id") == [("b",)]
+
+
+@pytest.mark.spec("PUB-2")
+def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> None:
+    """Files of the instant that was left would count as those of the next one."""
+    threads, writes, led = Threads(), threading.Event(), threading.Event()
+    committer, real = threads.committer, threads.committer._wait_for
+    bulk = WriteOperation.BULK_INSERT
+
+    def interrupted(_: object) -> None:
+        committer._wait_for = real  # type: ignore[method-assign]
+        assert writes.wait(60)
+        raise Interrupted
+
+    def next_leader() -> Receipt:
+        try:
+            return threads.write(row("b", "y", 1), operation=bulk)()
+        finally:
+            led.set()
+
+    def slow() -> None:
+        if writes.is_set():
+            wait_for(led.is_set)
+            return
+        writes.set()
+        (mine,) = [one for one in committer._waiting if one.thread == threading.get_ident()]
+        wait_for(lambda: led.is_set() or mine.part is not None)
+
+    committer._wait_for = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        threads.first(
+            threads.write(row("a", "x", 1), operation=bulk),
+            next_leader,
+            threads.write(row("c", "z", 1), acts=[slow, slow], operation=bulk),
+        )
+    answers = threads.answers()
+    rollback_dead_writers(threads.table.context)
+    assert rows_of(threads.table, "id") == [("b",), ("c",)]
+    assert [answer.rows_inserted for answer in answers] == [1, 1]
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.parametrize(
+    "how", [OutcomeUnknownError("no answer"), Interrupted()], ids=["lost", "interrupted"]
+)
+def test_who_met_somebody_in_a_group_of_unknown_outcome_is_written_later(
+    how: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, real = Threads(), group_write.publish
+    threads.write(row("a", "x", 0))()
+
+    def once(*asked: Any) -> Any:
+        monkeypatch.setattr(group_write, "publish", real)
+        real(*asked)
+        raise how
+
+    monkeypatch.setattr(group_write, "publish", once)
+    with pytest.raises(type(how)):
+        threads.first(
+            *[threads.write(row(*one)) for one in (("a", "x", 1), ("a", "x", 2), ("b", "y", 1))]
+        )
+    met, together = threads.clock.started
+    assert met.wait().group == 1, "it was not in that instant"
+    with pytest.raises(OutcomeUnknownError):
+        together.wait()
+    assert rows_of(threads.table, "id", "v") == [("a", 2), ("b", 1)]
+
+
+def test_a_store_that_fails_fails_for_each_member() -> None:
+    threads = Threads(storage=Full(MemoryStorage()))
+    with pytest.raises(StorageUnavailableError) as told:
+        threads.first(threads.write(row("a", "x", 1)), threads.write(row("b", "y", 1)))
+    with pytest.raises(StorageUnavailableError) as followed:
+        threads.clock.started[0].wait()
+    assert followed.value is not told.value
+    assert followed.value.fields == told.value.fields
+    assert leftovers(threads.table) == []
+
+
+def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
+    threads = Threads()
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    one = threads.first(
+        threads.write(row("a", "x", 1)),
+        threads.write(row("b", "y", 1), acts=[interrupt]),
+        threads.write(row("c", "z", 1)),
+    )
+    with pytest.raises(Interrupted):
+        threads.clock.started[0].wait()
+    assert (one.group, threads.clock.started[1].wait().group) == (2, 2)
+    assert rows_of(threads.table, "id") == [("a",), ("c",)]
+    assert leftovers(threads.table) == []
+
+
+def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the fastest of the threads that come back would lead every second group alone."""
+    monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # on any machine it is back in so long
+    table: Table = new_table(limits=BRISK, clock=SystemClock())
+    placed: list[int] = []
+    committer = GroupCommitter(table.context, writes_max=16)
+
+    def write(key: str, early: Callable[[], object] | None = None) -> Receipt:
+        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        workload: Any = Meddled(inner, early=early)
+        return committer.write(planned(table, WriteOperation.UPSERT), workload)
+
+    def meets_nobody_yet() -> None:
+        placed.append(1)
+        wait_for(lambda: len(committer._waiting) == 2)
+
+    def second() -> Receipt:
+        wait_for(lambda: bool(placed))
+        return write("b")
+
+    other = start_beside(second)
+    assert write("a", meets_nobody_yet).group == 1
+    assert write("c").group == 2
+    assert other.wait().group == 2
+
+
+@pytest.mark.spec("GRP-3")
+def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
+    """Or each of them would wait for the same silent storage, one after the other."""
+    table: Table = new_table(limits=BRISK, clock=SystemClock())
+    tried: list[int] = []
+
+    def before() -> None:
+        tried.append(1)
+        wait_for(lambda: len(committer._waiting) == 3)
+        raise StorageUnavailableError("gone")
+
+    committer = GroupCommitter(table.context, writes_max=16, before=before)
+
+    def write(key: str) -> str:
+        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        with pytest.raises(StorageUnavailableError) as caught:
+            committer.write(planned(table, WriteOperation.UPSERT), inner)
+        return str(caught.value)
+
+    others = [start_beside(partial(write, key)) for key in "bc"]
+    assert [write("a"), *(one.wait() for one in others)] == ["gone"] * 3
+    assert tried == [1]
+
+
+def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
+    answered: list[str] = []
+
+    class Slow(Far):
+        def found_to_delete(self, folder: str) -> Callable[[], None]:
+            def delete() -> None:
+                wait_for(lambda: bool(answered))
+                self.inner.delete_folder(folder)
+
+            return delete
+
+    table: Table = new_table(Slow(MemoryStorage()), limits=BRISK, clock=SystemClock())
+
+    def both_wait() -> None:
+        wait_for(lambda: len(committer._waiting) == 2)
+
+    committer = GroupCommitter(table.context, writes_max=16, before=both_wait)
+
+    def write(key: str) -> Receipt:
+        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        receipt = committer.write(planned(table, WriteOperation.UPSERT), inner)
+        answered.append(key)
+        return receipt
+
+    other = start_beside(lambda: write("b"))
+    assert write("a").group == 2
+    assert other.wait().group == 2
+    assert leftovers(table) == []
+
+
+def test_many_threads_lose_no_row() -> None:
+    table: Table = new_table(limits=BRISK)
+    committer = GroupCommitter(table.context, writes_max=16)
+
+    def write(number: int) -> Receipt:
+        rows = as_table([row(f"k{number}", f"p{number % 8}", number), row("hot", "h", number)])
+        mine = rows if number % 4 == 0 else rows.slice(0, 1)
+        plan = planned(table, WriteOperation.UPSERT, batch_id=f"s/{number}")
+        return committer.write(plan, LocalWorkload(table.context.world, mine))
+
+    with ThreadExecutor(8, events=Heard()) as threads:
+        receipts = threads.map(write, list(range(32)))
+    assert len(rows_of(table, "id")) == 33
+    sizes = Counter(each.requested_time for each in receipts)
+    assert all(sizes[each.requested_time] == each.group for each in receipts)
+    assert leftovers(table) == []

@@ -1,0 +1,211 @@
+"""Far away small files are made while they are announced (PAR-1), and are the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.files.parquet import is_small
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.group_commit.messages import Failed, PeerLostError, RewriteTasks
+from filegroups.keys.insert_buckets import Bucket
+from filegroups.table import Table
+from filegroups.writing import local_workload
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import write
+from filegroups.writing.write_schema import schema_for
+from tests.unit.filegroups.group_commit.test_member import member
+from tests.unit.timeline.engine import Far, as_table, data_files, new_table, planned, rows_of
+from tests.unit.timeline.loopback import Loopback, remote
+from timeline.errors import InvalidInputError
+from timeline.model.commit_metadata import WriteOperation
+from timeline.storage.memory import MemoryStorage
+
+UPSERT, BULK = WriteOperation.UPSERT, WriteOperation.BULK_INSERT
+
+
+def row(key: str, p: str, v: int) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v}
+
+
+class Noting(LocalWorkload):
+    """Notes what was asked for, in order."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked: list[str] = []
+
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        self.asked.append("make_ahead")
+        super().make_ahead(tasks)
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
+        self.asked.append("rewrite")
+        return super().rewrite(tasks)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The partitions whose files were made ahead."""
+    found: list[str] = []
+    real = local_workload.first_version
+
+    def first_version(storage: Any, task: FileGroupTask, rows: Any) -> Any:
+        found.append(task.partition_path)
+        return real(storage, task, rows)
+
+    monkeypatch.setattr(local_workload, "first_version", first_version)
+    return found
+
+
+def written(table: Table, rows: Any, operation: WriteOperation = UPSERT) -> Noting:
+    workload = Noting(table.context.world, as_table(rows))
+    write(table.context, planned(table, operation), workload)
+    return workload
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("far", [True, False])
+def test_only_far_away_files_are_made_before_they_are_written(far: bool, made: list[str]) -> None:
+    storage = MemoryStorage()
+    table = new_table(Far(storage) if far else storage)
+    workload = written(table, [row("a", "x", 1), row("b", "y", 1)])
+    assert workload.asked == (["make_ahead", "rewrite"] if far else ["rewrite"])
+    assert sorted(made) == (["x", "y"] if far else [])
+    assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FileGroupTask, Any]]:
+    """What is written, and what was made ahead of it."""
+    found: list[tuple[FileGroupTask, Any]] = []
+    real = local_workload.write_task
+
+    def write_task(storage: Any, task: FileGroupTask, rows: Any, made: Any = None) -> Any:
+        found.append((task, made))
+        return real(storage, task, rows, made)
+
+    monkeypatch.setattr(local_workload, "write_task", write_task)
+    return found
+
+
+def test_what_was_made_ahead_is_what_is_written(given: list[tuple[FileGroupTask, Any]]) -> None:
+    storage = MemoryStorage()
+    table = new_table(Far(storage))
+    written(table, [row("a", "x", 1)])
+    [(task, ahead)] = given
+    assert task.announced
+    [path] = data_files(table)
+    assert storage.read(path) == ahead.content
+
+
+def test_the_next_version_of_a_file_group_is_not_made_ahead(made: list[str]) -> None:
+    """Its base file would be read, which is another request."""
+    table = new_table(Far(MemoryStorage()))
+    written(table, [row("a", "x", 1)])
+    made.clear()
+    written(table, [row("a", "x", 2), row("n", "new", 2)])
+    assert made == ["new"]
+    assert rows_of(table, "id", "v") == [("a", 2), ("n", 2)]
+
+
+def test_a_big_file_is_not_held_in_memory(made: list[str]) -> None:
+    rows = [row(f"k{at}" + "x" * 2000, "x", 1) for at in range(600)]
+    assert not is_small(as_table(rows))
+    table = new_table(Far(MemoryStorage()))
+    written(table, [*rows, row("a", "y", 1)], BULK)
+    assert made == ["y"]
+    assert len(rows_of(table, "id")) == 601
+
+
+def test_files_made_for_an_earlier_attempt_are_not_written(
+    given: list[tuple[FileGroupTask, Any]],
+) -> None:
+    table = new_table(Far(MemoryStorage()))
+    plan = planned(table, UPSERT)
+    workload = LocalWorkload(table.context.world, as_table([row("a", "x", 1)]))
+    schema, _ = schema_for(table.context, table.context.snapshot(), workload, plan)
+    workload.prepare(plan.rules, schema)
+    task = FileGroupTask(
+        requested_time="20260102030405006",
+        operation=UPSERT,
+        partition_path="x",
+        file_id="f-0",
+        write_token="0-0-0",
+        task_number=0,
+        avro_json=schema.avro_json,
+    )
+
+    def placed_and_made_ahead() -> None:
+        workload.tag({})
+        workload.assign(
+            [Bucket(number=0, partition_path="x", file_id=None, base_requested_time=None, rows=1)],
+            {0: "f-0"},
+        )
+        workload.make_ahead([task])
+
+    placed_and_made_ahead()
+    workload.rewrite([replace(task, write_token="0-1-0")])
+    workload.tag({})  # placed anew
+    workload.rewrite([task])
+    placed_and_made_ahead()
+    workload.release()
+    assert [ahead for _, ahead in given] == [None, None]
+    assert not workload._ahead
+
+
+def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
+    class Failing(Noting):
+        def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+            super().make_ahead(tasks)
+            raise InvalidInputError("no")
+
+        def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
+            self._ahead.clear()
+            return super().rewrite(tasks)
+
+    table = new_table(Far(MemoryStorage()))
+    workload = Failing(table.context.world, as_table([row("a", "x", 1)]))
+    assert write(table.context, planned(table, UPSERT), workload).rows_inserted == 1
+    assert workload.asked == ["make_ahead", "rewrite"]
+
+
+@pytest.mark.spec("GRP-4")
+def test_writers_of_other_processes_make_their_files_ahead(made: list[str]) -> None:
+    table = new_table(Far(MemoryStorage()))
+    channels = [Loopback(member(table, [row(f"k{at}", f"p{at}", 1)])) for at in range(2)]
+    answers = write_together(table.context, [remote(table.context, one) for one in channels])
+    assert all(isinstance(one, Receipt) and one.group == 2 for one in answers)
+    for channel in channels:
+        assert channel.asked.index("make_ahead") == channel.asked.index("rewrite") - 1
+    assert sorted(made) == ["p0", "p1"]
+    assert rows_of(table, "id") == [("k0",), ("k1",)]
+
+
+@pytest.mark.spec("GRP-5")
+def test_a_writer_lost_before_it_was_asked_to_write_costs_no_one_a_row() -> None:
+    def lost() -> None:
+        raise PeerLostError("killed")
+
+    table = new_table(Far(MemoryStorage()))
+    dies = Loopback(member(table, [row("a", "x", 1)]), acts={"make_ahead": lost})
+    stays = Loopback(member(table, [row("b", "y", 1)]))
+    works = [remote(table.context, one) for one in (dies, stays)]
+    assert write_together(table.context, works) == [Left.LOST, Left.MEETS]
+    [again] = write_together(table.context, works[1:])
+    assert isinstance(again, Receipt)
+    assert rows_of(table, "id") == [("b",)]
+    assert not any(isinstance(one, RewriteTasks) for one in dies.questions)
+
+
+def test_a_writer_that_cannot_make_its_file_ahead_is_told_when_it_writes() -> None:
+    table = new_table(Far(MemoryStorage()))
+    acts = {"make_ahead": lambda: Failed(why="no memory")}
+    channel = Loopback(member(table, [row("a", "x", 1)]), acts=acts)
+    [answer] = write_together(table.context, [remote(table.context, channel)])
+    assert isinstance(answer, Receipt)

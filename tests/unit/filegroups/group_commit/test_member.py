@@ -1,0 +1,542 @@
+"""A write whose rows lie in another process: published for it, or found out by its writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.group_commit.member import Member, may_be_offered, write_through
+from filegroups.group_commit.messages import (
+    Assigned,
+    GoAlone,
+    IsUnknown,
+    Message,
+    Offer,
+    OwnPart,
+    PeerLostError,
+    RewriteTasks,
+    Rewritten,
+    Tagged,
+    WasPublished,
+    WasSpread,
+)
+from filegroups.keys.bucketing import BucketRules
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import prepared, write_prepared
+from tests.unit.timeline.commit_slots import commit_slot
+from tests.unit.timeline.engine import (
+    Behind,
+    Rows,
+    as_table,
+    data_files,
+    files_below,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    planned,
+    put,
+    rows_of,
+    upsert,
+)
+from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from timeline.codecs.slot import encode_slot
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.layout import slot_path
+from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation, WriteStat
+from timeline.model.slot import SlotKind
+from timeline.model.write_set import FileGroupId
+from timeline.rollback.resolve_unknown import Outcome, resolve
+
+UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
+
+
+def row(key: str, p: str, v: int) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v}
+
+
+def member(
+    table: Table, rows: Rows, operation: WriteOperation = UPSERT, *, storage: Any = None, **how: Any
+) -> Member:
+    """A write of another process: with its own look at the table."""
+    own = opened(table, storage=storage)
+    workload = LocalWorkload(own.context.world, as_table(rows))
+    work = prepared(own.context, planned(own, operation, **how), workload, own.context.glance())
+    return Member(work, RELEASE)
+
+
+class Cut(Behind):
+    """The way to the storage, which may be cut."""
+
+    cut = False
+
+    def names(self, *folder: Any) -> Any:
+        if self.cut:
+            raise StorageUnavailableError("no answer")
+        return self.inner.names(*folder)
+
+
+def lost() -> Message | None:
+    raise PeerLostError("killed")
+
+
+def together(table: Table, *channels: Loopback) -> list[Receipt | Left]:
+    return write_together(table.context, [remote(table.context, one) for one in channels])
+
+
+def published(answer: Receipt | Left) -> Receipt:
+    assert isinstance(answer, Receipt)
+    return answer
+
+
+def told(receipt: Receipt) -> WasPublished:
+    return WasPublished(
+        requested_time=receipt.requested_time,
+        completion_time=receipt.completion_time,
+        group=receipt.group,
+        lost_slots=receipt.lost_slots,
+        own=OwnPart.of(receipt),
+    )
+
+
+@pytest.mark.spec("GRP-4")
+def test_writers_of_other_processes_share_an_instant() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1), row("b", "y", 1)])
+    channels = [
+        Loopback(member(table, [row("a", "x", 2), row("n", "x", 2)])),
+        Loopback(member(table, [row("b", "y", 2)])),
+        Loopback(member(table, [row("c", "z", 2)], batch_id="s/3")),
+    ]
+    answers = [published(one) for one in together(table, *channels)]
+    assert [(one.rows_inserted, one.rows_updated, one.group) for one in answers] == [
+        (1, 1, 3),
+        (0, 1, 3),
+        (1, 0, 3),
+    ]
+    for channel, answer in zip(channels, answers, strict=True):
+        mine = channel.member.receipt(told(answer))
+        assert mine == answer
+        assert not channel.closed
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 2), ("n", 2)]
+    assert leftovers(table) == []
+
+
+@pytest.mark.spec("GRP-4")
+def test_members_that_meet_come_in_the_next_group() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    first = Loopback(member(table, [row("a", "x", 2)]))
+    second = Loopback(member(table, [row("a", "x", 3)]))
+    answers = together(table, first, second)
+    assert answers[1] is Left.MEETS
+    published(together(table, second)[0])
+    assert rows_of(table, "id", "v") == [("a", 3)]
+    assert second.asked.count("rewrite") == 1
+
+
+def test_rows_find_their_buckets_in_the_process_that_has_them() -> None:
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    buckets = BucketRules(buckets=4, hash_fields=("id",))
+    one = Loopback(member(table, [row(f"k{n}", "x", 1) for n in range(20)], buckets=buckets))
+    assert published(together(table, one)[0]).rows_inserted == 20
+    two = Loopback(member(table, [row(f"k{n}", "x", 2) for n in range(10)], buckets=buckets))
+    assert published(together(table, two)[0]).rows_updated == 10
+    assert "spread" in two.asked
+    assert {value for _, value in rows_of(table, "id", "v")} == {1, 2}
+
+
+@pytest.mark.parametrize("kind", ["tag", "assign"])
+def test_a_writer_that_dies_before_it_writes_leaves_the_group(kind: str) -> None:
+    table = new_table()
+    dead = Loopback(member(table, [row("a", "x", 1)]), {kind: lost})
+    well = Loopback(member(table, [row("b", "y", 1)]))
+    answers = together(table, dead, well)
+    assert answers[0] is Left.LOST
+    assert published(answers[1]).group == 1
+    assert dead.closed
+    assert rows_of(table, "id") == [("b",)]
+    assert leftovers(table) == []
+
+
+@pytest.mark.spec("GRP-5")
+def test_a_writer_that_is_lost_while_it_writes_ends_the_instant_for_good() -> None:
+    """It may write on: its instant must never be one that readers see."""
+    table = new_table()
+    well = Loopback(member(table, [row("b", "y", 1)]))
+    dead = Loopback(member(table, [row("a", "x", 1)]))
+    dead.acts["rewrite"] = lost
+    assert together(table, well, dead) == [Left.MEETS, Left.LOST]
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    assert slot.kind is SlotKind.ABORT
+    assert data_files(table) == []
+    assert table.context.active().pending == ()
+    assert files_below(table.context.world.storage, ".hoodie/.heartbeat") == []
+    assert published(together(table, well)[0]).group == 1
+    assert rows_of(table, "id") == [("b",)]
+    assert heard(table, "group.broken")[0]["rt"] == slot.requested_time
+
+
+@pytest.mark.spec("GRP-5")
+def test_a_writer_that_wakes_after_its_group_ended_takes_its_files_away() -> None:
+    table = new_table()
+    late = Loopback(member(table, [row("a", "x", 1)]), {"rewrite": lost})
+    assert together(table, late) == [Left.LOST]
+    late.member.answer(late.questions[-1])  # it wakes, and does what it was asked
+    assert len(data_files(table)) == 1
+    assert late.member.find_out(late.member.work.context) is None
+    assert data_files(table) == []
+    assert write_prepared(late.member.work).rows_inserted == 1
+    assert rows_of(table, "id") == [("a",)]
+
+
+def test_a_writer_that_cannot_write_is_told_alone_why() -> None:
+    table = new_table()
+
+    class Full(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if ".marker." in path:
+                raise StorageUnavailableError("no space left")
+            self.inner.create(path, data, durable=durable)
+
+    full = Full(table.context.world.storage)
+    poor = Loopback(member(table, [row("a", "x", 1)], storage=full))
+    well = Loopback(member(table, [row("b", "y", 1)]))
+    answers = together(table, poor, well)
+    assert answers[0] is Left.ALONE
+    assert published(answers[1]).group == 1
+    with pytest.raises(StorageUnavailableError, match="no space left"):
+        write_prepared(poor.member.work)
+    assert rows_of(table, "id") == [("b",)]
+    assert leftovers(table) == []
+
+
+def stat(**parts: Any) -> Callable[[], Message]:
+    def answer() -> Message:
+        stats = WriteStat(**{"file_id": "f", "partition_path": "x", "path": "x/f", **parts})
+        return Rewritten(stats=((stats,),), attempted=())
+
+    return answer
+
+
+LIES: dict[str, Callable[[], Message]] = {
+    "another answer": Assigned,
+    "too few answers": lambda: Rewritten(stats=(), attempted=()),
+    "a file of another instant": stat(path="x/f_0-0-0_20200101000000000.parquet"),
+    "a file that is none": stat(path=".hoodie/hoodie.properties"),
+    "a file elsewhere": stat(path="../t/f"),
+    "a tried file of another instant": lambda: Rewritten(
+        stats=((),), attempted=("x/f_0-0-0_20200101000000000.parquet",)
+    ),
+    "a tried file in another folder": lambda: Rewritten(
+        stats=((),), attempted=(".hoodie/timeline/20200101000000000.commit",)
+    ),
+}
+
+
+@pytest.mark.spec("GRP-4")
+@pytest.mark.parametrize("name", LIES)
+def test_a_writer_names_no_files_but_its_own(name: str) -> None:
+    table = new_table()
+    upsert(table, [row("b", "y", 1)])
+    before = data_files(table)
+    liar = Loopback(member(table, [row("a", "x", 1)]), {"rewrite": LIES[name]})
+    assert together(table, liar) == [Left.LOST]
+    assert liar.closed
+    assert data_files(table) == before
+
+
+FOUND: dict[str, tuple[str, Message]] = {
+    "a file group nobody asked about": (
+        "tag",
+        Tagged(inserts={}, updates=((FileGroupId("x", "other-0"), 1),)),
+    ),
+    "a partition it has no rows for": ("tag", Tagged(inserts={"../x": 1}, updates=())),
+    "a bucket of such a partition": ("spread", WasSpread(rows=((".hoodie", 0, 1),))),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_writer_finds_keys_only_where_it_was_asked_to_look(name: str) -> None:
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    buckets = BucketRules(buckets=4, hash_fields=("id",))
+    kind, answer = FOUND[name]
+    how = {"buckets": buckets} if kind == "spread" else {}
+    liar = Loopback(member(table, [row("a", "x", 1)], **how), {kind: lambda: answer})
+    assert together(table, liar) == [Left.LOST]
+    assert liar.asked[-1] == kind
+
+
+def test_a_file_of_another_member_is_not_its_own() -> None:
+    table = new_table()
+    well = Loopback(member(table, [row("b", "x", 1)]))
+    thief = Loopback(member(table, [row("a", "x", 1)]))
+
+    def steal() -> Message:
+        asked = thief.questions[-1]
+        assert isinstance(asked, RewriteTasks)
+        path = f"x/other-0_0-0-0_{asked.requested_time}.parquet"
+        return Rewritten(stats=((),), attempted=(path,))
+
+    thief.acts["rewrite"] = steal
+    assert together(table, well, thief) == [Left.MEETS, Left.LOST]
+
+
+# ---- what a writer finds out
+
+
+class Script:
+    """The writer's end of a channel: a committer that says this."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = list(messages)
+        self.sent: list[Message] = []
+        self.closed = False
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def receive(self, wait_ms: int) -> Message:
+        if not self.messages:
+            raise PeerLostError("killed")
+        return self.messages.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_answer_of_a_committer_is_the_answer_of_the_write() -> None:
+    table = new_table()
+    mine = member(table, [row("a", "x", 1)])
+    freed: list[None] = []
+    alone = Script(GoAlone(why="met"))
+    assert write_through(alone, mine, wait_ms=1, done=lambda: freed.append(None)) is None
+    assert isinstance(alone.sent[0], Offer)
+    assert freed
+    assert not alone.closed
+    times = {"requested_time": "20260101000000000", "completion_time": "20260101000000001"}
+    own = OwnPart(rows_inserted=9, rows_updated=9, rows_deleted=9, files_written=9, bytes_written=9)
+    yes = Script(WasPublished(**times, group=3, lost_slots=1, own=own))  # it wrote no file
+    receipt = write_through(yes, mine, wait_ms=1)
+    assert receipt is not None
+    assert (receipt.group, receipt.lost_slots, receipt.rows_inserted) == (3, 1, 0)
+
+
+def test_a_committer_that_dies_before_files_were_written_leaves_nothing() -> None:
+    table = new_table()
+    mine, dead = member(table, [row("a", "x", 1)]), Script()
+    with pytest.raises(PeerLostError):
+        write_through(dead, mine, wait_ms=1)
+    assert dead.closed
+    assert table.context.active().instants == ()
+
+
+def test_an_interrupted_writer_lets_the_committer_know() -> None:
+    table = new_table()
+    channel = Script()
+
+    def interrupt(wait_ms: int) -> Message:
+        raise KeyboardInterrupt
+
+    channel.receive = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        write_through(channel, member(table, [row("a", "x", 1)]), wait_ms=1)
+    assert channel.closed
+
+
+def left_by(table: Table, *channels: Loopback, after: str) -> Table:
+    """The committer, which died right after a kind of file; it releases nothing."""
+
+    class Deadly(Behind):
+        dead = False
+
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if self.dead:
+                raise KeyboardInterrupt
+            self.inner.create(path, data, durable=durable)
+            if after in path:
+                self.dead = True
+                raise KeyboardInterrupt
+
+        def delete(self, path: str) -> None:
+            if self.dead:
+                raise KeyboardInterrupt
+            self.inner.delete(path)
+
+    dying = opened(table, storage=Deadly(table.context.world.storage))
+    with pytest.raises(KeyboardInterrupt):
+        together(dying, *channels)
+    return dying
+
+
+@pytest.mark.spec("GRP-6")
+def test_a_writer_finds_that_its_committer_published_before_it_died() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    channels = [
+        Loopback(member(table, [row("a", "x", 2)])),
+        Loopback(member(table, [row("b", "y", 2)])),
+    ]
+    left_by(table, *channels, after="/slots/")
+    assert len(table.context.active().pending) == 1, "its completed file is missing"
+    receipts = [one.member.find_out(one.member.work.context) for one in channels]
+    assert [one and (one.rows_inserted, one.rows_updated, one.group) for one in receipts] == [
+        (0, 1, 2),
+        (1, 0, 2),
+    ]
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
+    assert len({one.requested_time for one in receipts if one}) == 1
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.spec("GRP-8")
+@pytest.mark.parametrize("how", ["keeps", "gives", "brings"])
+def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(how: str) -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    own = how == "keeps"
+    channels = [
+        Loopback(member(table, [row(key, "x", 2)]), gives=how == "gives", brings=how == "brings")
+        for key in ("a", "b")
+    ]
+
+    def dies(_: str, __: frozenset[int]) -> None:
+        raise KeyboardInterrupt
+
+    before = data_files(table)
+    works = [remote(table.context, one) for one in channels]
+    with pytest.raises(KeyboardInterrupt):
+        write_together(table.context, works, publishing=dies)
+    assert len(data_files(table)) == len(before) + (2 if own else 1)
+    for one in channels:
+        assert one.member.find_out(one.member.work.context) is None
+    head = table.context.chain.read(table.context.chain.head())
+    assert head is not None
+    assert head.kind is SlotKind.ABORT
+    assert data_files(table) == before
+    assert rows_of(table, "id", "v") == [("a", 1)]
+    for one in channels:
+        write_prepared(one.member.work)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.spec("GRP-6")
+def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> None:
+    """The writer's time-out ends while the committer sleeps right before its publication."""
+    table = new_table()
+    sleeper, other = (
+        Loopback(member(table, [row("a", "x", 1)])),
+        Loopback(member(table, [row("b", "y", 1)])),
+    )
+    receipts: list[Receipt | None] = []
+
+    def times_out(_: str, __: frozenset[int]) -> None:
+        if receipts:
+            return
+        receipts.append(sleeper.member.find_out(sleeper.member.work.context))
+        receipts.append(write_prepared(sleeper.member.work))
+
+    works = [remote(table.context, one) for one in (sleeper, other)]
+    answers = write_together(table.context, works, publishing=times_out)
+    assert receipts[0] is None
+    assert receipts[1] is not None
+    assert not any(isinstance(one, Receipt) for one in answers)
+    assert other.member.find_out(other.member.work.context) is None
+    assert rows_of(table, "id") == [("a",)]
+    assert published(together(table, other)[0]).rows_inserted == 1
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
+@pytest.mark.spec("GRP-6")
+def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
+    table = new_table()
+    channels = [
+        Loopback(member(table, [row("k", "x", 1)])),
+        Loopback(member(table, [row("k", "x", 2)])),
+    ]
+    [one, two] = together(table, *channels)
+    assert published(one).rows_inserted == 1
+    assert two is Left.MEETS
+    assert channels[1].member.requested_time == published(one).requested_time, "it wrote files"
+    assert channels[0].member.find_out(channels[0].member.work.context) is not None
+    assert channels[1].member.find_out(channels[1].member.work.context) is None
+    assert rows_of(table, "id", "v") == [("k", 1)]
+
+
+@pytest.mark.spec("GRP-6")
+def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() -> None:
+    """It wrote files for that instant and met another there, which was published without it."""
+    table = new_table()
+    wire = Cut(table.context.world.storage)
+    first = Loopback(member(table, [row("k", "x", 1)]))
+    met = Loopback(member(table, [row("k", "x", 2)], storage=wire, batch_id="s/1"))
+    time = published(together(table, first, met)[0]).requested_time
+    wire.cut = True
+    with pytest.raises(OutcomeUnknownError) as caught:
+        met.member.find_out(met.member.work.context)
+    assert resolve(table.context, time).outcome is Outcome.PUBLISHED
+    assert f"instant {time} may be published without it" in caught.value.message
+    wire.cut = False
+    assert not write_prepared(met.member.work).already_published
+    assert rows_of(table, "id", "v") == [("k", 2)]
+
+
+@pytest.mark.spec("SLOT-8")
+@pytest.mark.spec("GRP-6")
+def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> None:
+    """Who had that table open may take a number here, with times that are long gone by."""
+    table = new_table()
+    mine = Loopback(member(table, [row("a", "x", 1)]))
+    receipt = published(together(table, mine)[0])
+    late = commit_slot(table.context.chain.head() + 1, "dropped")
+    assert late.completion_time < receipt.requested_time
+    table.context.world.storage.create(slot_path(late.number), encode_slot(late))
+    found = mine.member.find_out(mine.member.work.context)
+    assert found is not None
+    assert found.requested_time == receipt.requested_time
+
+
+@pytest.mark.spec("GRP-6")
+def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
+    table = new_table()
+    wire = Cut(table.context.world.storage)
+    mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
+    receipt = published(together(table, mine)[0])
+    wire.cut = True
+    with pytest.raises(OutcomeUnknownError) as caught:
+        mine.member.find_out(mine.member.work.context)
+    assert caught.value.fields["requested_time"] == receipt.requested_time
+    wire.cut = False
+    found = write_through(Script(IsUnknown()), mine.member, wait_ms=1)
+    assert found is not None
+    assert (found.requested_time, found.rows_inserted) == (receipt.requested_time, 1)
+
+
+def test_only_what_can_be_told_is_offered() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    assert may_be_offered(member(table, [row("a", "x", 1)]).work)
+    overwrite = member(table, [row("a", "x", 1)], WriteOperation.INSERT_OVERWRITE)
+    assert not may_be_offered(overwrite.work)
+    assert ConcurrencyMode.SINGLE_WRITER is table.context.limits.mode
+
+
+@pytest.mark.spec("GRP-3")
+def test_a_receipt_counts_nothing_of_a_group_that_broke_up() -> None:
+    """Another write deletes the key before the next group, in which nothing is left to write."""
+    table = new_table()
+    upsert(table, [row("a", "x", 1), row("b", "y", 1)])
+    delete = WriteOperation.DELETE
+    mine = Loopback(member(table, [row("a", "x", 1)], operation=delete))
+    dead = Loopback(member(table, [row("b", "y", 1)], operation=delete), {"rewrite": lost})
+    assert together(table, mine, dead)[1] is Left.LOST
+    put(table, delete, [row("a", "x", 1)])
+    answer = published(together(table, mine)[0])
+    assert answer.rows_deleted == 0
+    assert mine.member.receipt(told(answer)) == answer

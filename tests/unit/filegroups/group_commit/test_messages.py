@@ -1,0 +1,152 @@
+"""Messages of a group: what is told comes back, and nothing else is taken for a message."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.files.parquet import ParquetSettings
+from filegroups.group_commit.messages import (
+    Assigned,
+    AssignRows,
+    Candidate,
+    GivenRows,
+    GiveRows,
+    GoAlone,
+    Message,
+    OwnPart,
+    PeerLostError,
+    Rewritten,
+    SpreadRows,
+    Tagged,
+    TagKeys,
+    WasPublished,
+    decode_message,
+    encode_message,
+    plan_texts,
+)
+from filegroups.keys.bucketing import RemainderShares, RingShares
+from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.keys import VirtualKeys
+from tests.unit.timeline.engine import new_table, planned
+from timeline.model.commit_metadata import RuntimeStats, WriteOperation, WriteStat
+from timeline.model.write_set import FileGroupId
+
+STAT = WriteStat(
+    file_id="f",
+    path="p/x",
+    log_files=("a", "b"),
+    cdc_stats={"c": 1},
+    runtime_stats=RuntimeStats(total_create_time=3),
+)
+BUCKET = Bucket(number=0, partition_path="p", file_id=None, base_requested_time=None, rows=3)
+
+MESSAGES: list[Message] = [
+    TagKeys(
+        candidates={
+            "p": (Candidate(file_id="f", path="x", virtual_keys=VirtualKeys(("a", "b"), True)),)
+        }
+    ),
+    Tagged(inserts={"p": 1, "": 2}, updates=((FileGroupId("p", "f"), 3),)),
+    SpreadRows(ring=RingShares(hash_fields=("a",), rings={"p": (1, 2)})),
+    SpreadRows(remainder=RemainderShares(hash_fields=("a",), buckets=4)),
+    AssignRows(buckets=((BUCKET, "f-0"),)),
+    Rewritten(stats=((STAT,), ()), attempted=("p/x",)),
+    Assigned(),
+    GiveRows(requested_time="20260101000000000", name="3"),
+    GivenRows(rows="AAAA"),
+    GoAlone(why="ünfit"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: each.kind)
+def test_what_is_told_comes_back(message: Message) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+OWN = {
+    "rows_inserted": 1,
+    "rows_updated": 2,
+    "rows_deleted": 3,
+    "files_written": 4,
+    "bytes_written": 5,
+}
+PUBLISHED = {
+    "kind": "published",
+    "requested_time": "20260101000000000",
+    "completion_time": "20260101000000001",
+    "group": 2,
+    "lost_slots": 0,
+    "own": OWN,
+}
+HOSTILE: dict[str, Any] = {
+    "nothing": {},
+    "a list": [],
+    "another kind": {"kind": "run"},
+    "a field too many": {**PUBLISHED, "more": 1},
+    "a field too few": {key: value for key, value in PUBLISHED.items() if key != "group"},
+    "a number as text": {**PUBLISHED, "group": "2"},
+    "a broken number": {**PUBLISHED, "group": 2.5},
+    "a yes for a number": {**PUBLISHED, "group": True},
+    "a part too few": {**PUBLISHED, "own": {"rows_inserted": 1}},
+    "a part of another type": {**PUBLISHED, "own": {**OWN, "rows_deleted": "3"}},
+    "no text": {**PUBLISHED, "requested_time": None},
+    "a stat too many": {"kind": "rewritten", "stats": [[{"x": 1}]], "attempted": []},
+    "a stat of other types": {"kind": "rewritten", "stats": [[{"path": 1}]], "attempted": []},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_message_is_refused(name: str) -> None:
+    assert decode_message(json.dumps(PUBLISHED).encode()) == WasPublished(
+        requested_time="20260101000000000",
+        completion_time="20260101000000001",
+        group=2,
+        lost_slots=0,
+        own=OwnPart(**OWN),
+    )
+    with pytest.raises(PeerLostError):
+        decode_message(json.dumps(HOSTILE[name]).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"{", b"[" * 100_000, b"\x80\x04N."])
+def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
+    with pytest.raises(PeerLostError):
+        decode_message(data)
+
+
+def test_plans_are_told_field_by_field_but_for_their_batch() -> None:
+    table = new_table()
+    one = plan_texts(planned(table, WriteOperation.UPSERT, batch_id="a"))
+    assert one == plan_texts(planned(table, WriteOperation.UPSERT, batch_id="b"))
+    other = plan_texts(planned(table, WriteOperation.UPSERT, detect_early=False))
+    assert {name for name in one if one[name] != other[name]} == {"detect_early"}
+    inserts = plan_texts(planned(table, WriteOperation.INSERT))
+    assert "rules.operation" in {name for name in one if one[name] != inserts[name]}
+
+
+def test_each_change_of_a_plan_is_told_also_after_others() -> None:
+    plan = planned(new_table(), WriteOperation.UPSERT)
+    plans = {
+        "files.small_files_max": replace(plan, files=replace(plan.files, small_files_max=7)),
+        "files.parquet.page_bytes": replace(
+            plan, files=replace(plan.files, parquet=ParquetSettings(page_bytes=7))
+        ),
+        "extra_metadata": replace(plan, extra_metadata={"a": "7"}),  # a mapping, which has no hash
+        "paced": replace(plan, paced=False),
+    }
+    for _ in range(2):
+        before = plan_texts(plan)
+        for name, changed in plans.items():
+            texts = plan_texts(changed)
+            assert {one for one in texts if texts[one] != before.get(one)} == {name}
+
+
+def test_what_is_told_of_one_plan_is_the_callers_own() -> None:
+    plan = planned(new_table(), WriteOperation.UPSERT)
+    plan_texts(plan).clear()
+    assert plan_texts(plan)["plan"] == "WritePlan"
+    assert "files.bloom" in plan_texts(plan)

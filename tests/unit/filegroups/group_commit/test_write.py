@@ -1,0 +1,424 @@
+"""Several writes in one instant: shared times, receipts of their own, and nobody who meets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.group_commit import commit_group as group_write
+from filegroups.group_commit.commit_group import GROUP_KEY, Answer, Left, may_share, write_together
+from filegroups.keys.bucketing import BucketRules
+from filegroups.merge.merging import DeleteKind
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.idempotency import published_batch
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.pending_commit import announce_tasks
+from filegroups.writing.write import Work, prepared, write_prepared
+from tests.unit.timeline.engine import (
+    BRISK,
+    Far,
+    Meddled,
+    Rows,
+    as_table,
+    data_files,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    planned,
+    rows_of,
+    upsert,
+)
+from timeline.codecs.instant_avro import decode_commit
+from timeline.commit.begin import begin
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.model.commit_metadata import (
+    CommitMetadata,
+    ConcurrencyMode,
+    TableType,
+    WriteOperation,
+)
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.rollback.rollback import rollback
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
+from timeline.writer_registry import enter
+
+UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
+BULK = WriteOperation.BULK_INSERT
+
+
+def row(key: str, p: str, v: int) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": v, "v": v}
+
+
+def member(
+    table: Table,
+    rows: Rows,
+    *acts: Callable[[], object],
+    operation: WriteOperation = UPSERT,
+    batch_id: str | None = None,
+    **options: Any,
+) -> Work:
+    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts)
+    plan = planned(table, operation, batch_id=batch_id, **options)
+    return prepared(table.context, plan, workload, table.context.glance())
+
+
+def together(table: Table, *works: Work) -> list[Answer]:
+    return write_together(table.context, works)
+
+
+def newest_slot(table: Table) -> Slot:
+    slot = table.context.chain.read(table.context.chain.head())
+    assert slot is not None
+    return slot
+
+
+def published(answer: Answer) -> Receipt:
+    assert isinstance(answer, Receipt)
+    return answer
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("BEG-6")
+def test_far_away_all_members_are_announced_together_before_the_first_data_file() -> None:
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage)
+    works = [member(table, [row(f"k{one}", f"p{one}", 1)], operation=BULK) for one in range(3)]
+    executor = Together()
+    world = replace(table.context.world, executor=executor)
+    storage.forget()
+    answers = write_together(replace(table.context, world=world), works)
+    assert [published(one).group for one in answers] == [3, 3, 3]
+    # The inflight file, three markers, three partitions' metadata, three files made meanwhile.
+    assert executor.most == 10
+    asked = storage.operations()
+    first = min(at for at, text in enumerate(asked) if text.startswith("open_output"))
+    announced = [text for text in asked[:first] if text.startswith("create")]
+    assert sum(".marker." in text for text in announced) == 3
+    assert sum(text.endswith(".hoodie_partition_metadata") for text in announced) == 3
+    assert sum(text.endswith(".hoodie_partition_metadata") for text in asked) == 3, "once"
+    assert announced[0].endswith(".requested")
+    assert sum(text.endswith(".inflight") for text in announced) == 1
+    assert sum(text.startswith("create") and ".marker." in text for text in asked) == 3, "once"
+
+
+def test_a_process_that_lives_on_remembers_no_commit_of_a_group_that_ended() -> None:
+    table = new_table()
+    answers = together(table, *(member(table, [row(f"k{one}", "x", 1)]) for one in range(2)))
+    times = {published(one).requested_time for one in answers}
+    assert not any(map(table.context.chain.may_hold, times))
+
+
+@pytest.mark.spec("PAR-1")
+def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage)
+    mine = begin(table.context, Action.COMMIT)
+    task = FileGroupTask(
+        requested_time=mine.requested_time,
+        operation=UPSERT,
+        partition_path="z",
+        file_id="f-0",
+        write_token="0-0-0",
+        task_number=0,
+        avro_json="",
+    )
+    tasks = [task, replace(task, partition_path="y", deletes=DeleteKind.COLUMN)]
+    storage.forget()
+    rows = LocalWorkload(table.context.world, as_table([]))
+    [shown] = announce_tasks(table.context, mine, CommitMetadata(), [(rows, tasks)])
+    mine.heartbeat.stop()
+    assert [one.announced for one in shown] == [True, True]
+    assert [one.partition_marked for one in shown] == [True, False]
+    made = [text for text in storage.operations() if "partition_metadata" in text]
+    assert made == ["create z/.hoodie_partition_metadata"]
+
+
+class Together(ThreadExecutor):
+    """Notes how many calls were under way together at most."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.most = 0
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        self.most = max(self.most, len(calls))
+        return [call() for call in calls]
+
+
+@pytest.mark.spec("GRP-6")
+def test_only_who_is_in_an_unanswered_publication_is_told_that_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever left before would else find the instant published, and take it for its own."""
+    table = new_table()
+    upsert(table, [row("a", "x", 0)])
+    works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("a", "x"), ("b", "y"))]
+    real = group_write.publish
+
+    def unanswered(*asked: Any) -> Any:
+        real(*asked)
+        raise OutcomeUnknownError("no answer", requested_time=asked[1].requested_time)
+
+    monkeypatch.setattr(group_write, "publish", unanswered)
+    first, met, last = together(table, *works)
+    assert isinstance(first, OutcomeUnknownError)
+    assert first is last
+    assert met is Left.MEETS
+    assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.spec("GRP-6")
+@pytest.mark.spec("UNK-3")
+def test_an_error_behind_the_slot_of_a_group_leaves_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Raised, it would be told as that of a group of which nothing was published."""
+    table = new_table()
+    works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("b", "y"))]
+    real = group_write.publish
+
+    def fails_later(*asked: Any) -> Any:
+        real(*asked)
+        raise StorageUnavailableError("no further turn", path="")
+
+    monkeypatch.setattr(group_write, "publish", fails_later)
+    answers = together(table, *works)
+    assert all(isinstance(one, OutcomeUnknownError) for one in answers)
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
+@pytest.mark.spec("GRP-1")
+def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
+    table = new_table()
+    pending: list[int] = []
+
+    def join() -> list[Work]:
+        pending.append(len(table.context.active().pending))
+        return [member(table, [row("b", "y", 1)]), member(table, [row("a", "x", 2)])]
+
+    answers = write_together(table.context, [member(table, [row("a", "x", 1)])], join=join)
+    assert pending == [1]
+    assert [published(one).group for one in answers[:2]] == [2, 2]
+    assert answers[2] is Left.MEETS
+    assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.spec("GRP-1")
+def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -> None:
+    table = new_table()
+    left: list[Callable[[], None]] = []
+    work = member(table, [row("a", "x", 1)])
+    [answer] = write_together(table.context, [work], later=left.append)
+    rt = published(answer).requested_time
+    assert leftovers(table) != []
+    [tidy_up] = left
+    tidy_up()
+    assert leftovers(table) == []
+    assert table.context.active().find(rt, Action.COMMIT) is not None
+
+
+@pytest.mark.spec("GC-2")
+def test_who_only_leads_groups_lets_old_slots_go() -> None:
+    table = new_table()
+    registration = enter(table.context, {})
+    for number in range(20):
+        together(table, member(table, [row("a", "x", number)]))
+    assert table.context.pin.number > 0
+    registration.leave()
+
+
+@pytest.mark.spec("GRP-1")
+def test_members_share_the_instant_and_have_receipts_of_their_own() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    answers = together(
+        table,
+        member(table, [row("a", "x", 2)], batch_id="s/1"),
+        member(table, [row("b", "y", 2), row("c", "y", 2)], batch_id="s/2"),
+        member(table, [row("d", "z", 2)], batch_id="s/3"),
+    )
+    one, two, three = map(published, answers)
+    assert {(each.requested_time, each.completion_time) for each in (two, three)} == {
+        (one.requested_time, one.completion_time)
+    }
+    assert [(each.rows_inserted, each.rows_updated) for each in (one, two, three)] == [
+        (0, 1),
+        (2, 0),
+        (1, 0),
+    ]
+    assert [each.files_written for each in (one, two, three)] == [1, 1, 1]
+    assert {each.group for each in (one, two, three)} == {3}
+    assert len(table.context.active().completed_writes) == 2
+    slot = newest_slot(table)
+    assert [batch.batch_id for batch in slot.batches] == ["s/1", "s/2", "s/3"]
+    metadata = decode_commit(slot.body, path="slot")
+    assert metadata.extra_metadata[GROUP_KEY] == "3"
+    assert metadata.total_rows_inserted == 3
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
+    assert leftovers(table) == []
+    again = published_batch(table.context, planned(table, UPSERT, batch_id="s/2"))
+    assert again is not None
+    assert (again.rows_inserted, again.requested_time) == (2, one.requested_time)
+
+
+@pytest.mark.spec("GRP-1")
+def test_write_tokens_of_members_differ() -> None:
+    table = new_table()
+    together(
+        table,
+        member(table, [row("b", "y", 2), row("e", "w", 2)]),
+        member(table, [row("d", "z", 2)]),
+    )
+    tokens = sorted(path.rpartition("/")[2].split("_")[1] for path in data_files(table))
+    assert tokens == ["0-0-0", "1-0-0", "2-0-0"]
+
+
+@pytest.mark.spec("GRP-2")
+def test_who_meets_a_base_file_waits_for_the_next_group() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1), row("b", "x", 1)])
+    later = member(table, [row("b", "x", 3)])
+    first, second, third = together(
+        table, member(table, [row("a", "x", 2)]), later, member(table, [row("c", "y", 2)])
+    )
+    assert (published(first).group, second, published(third).group) == (2, Left.MEETS, 2)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 2)]
+    write_prepared(later)
+    assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 2)]
+    assert leftovers(table) == []
+
+
+def test_members_that_would_fill_one_small_file_get_files_of_their_own() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    works = [member(table, [row(key, "x", 2)], operation=INSERT) for key in ("b", "c", "d")]
+    assert {published(answer).group for answer in together(table, *works)} == {3}
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",), ("d",)]
+    assert len(table.file_slices()) == 3
+
+
+@pytest.mark.spec("GRP-2")
+def test_one_new_key_of_two_members_is_inserted_once() -> None:
+    table = new_table()
+    twin = member(table, [row("a", "x", 3), row("f", "x", 3)])
+    first, second = together(table, member(table, [row("a", "x", 2)]), twin)
+    assert (published(first).group, second) == (1, Left.MEETS)
+    assert len(data_files(table)) == 1  # what the other wrote went before the slot (PUB-1)
+    write_prepared(twin)
+    assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
+
+
+def test_one_batch_counts_once_in_a_group() -> None:
+    table = new_table()
+    works = [member(table, [row("a", path, 2)], batch_id="s/1") for path in ("x", "y")]
+    first, second = together(table, *works)
+    assert second is Left.MEETS
+    assert write_prepared(works[1]) == replace(
+        published(first),
+        already_published=True,
+        files_written=0,
+        bytes_written=0,
+    )
+    assert rows_of(table, "id") == [("a",)]
+
+
+@pytest.mark.spec("GRP-2")
+def test_a_member_that_fails_leaves_nothing_in_the_group() -> None:
+    table = new_table()
+
+    def fail() -> None:
+        raise StorageUnavailableError("no space left: y", path="y")
+
+    broken = member(table, [row("b", "y", 2)], fail)
+    first, second, third = together(
+        table, member(table, [row("a", "x", 2)]), broken, member(table, [row("c", "z", 2)])
+    )
+    assert (published(first).group, second, published(third).group) == (2, Left.ALONE, 2)
+    assert len(heard(table, "group.left")) == 1
+    assert rows_of(table, "id") == [("a",), ("c",)]
+    assert write_prepared(broken).rows_inserted == 1
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
+
+
+def test_a_group_that_meets_another_process_publishes_nothing() -> None:
+    table = new_table()
+    upsert(table, [row("a", "x", 1)])
+    other = opened(table)
+    works = [
+        member(table, [row("a", "x", 2)], lambda: upsert(other, [row("a", "x", 9)])),
+        member(table, [row("b", "y", 2)]),
+    ]
+    assert together(table, *works) == [Left.ALONE, Left.ALONE]
+    assert rows_of(table, "id", "v") == [("a", 9)]
+    assert leftovers(table) == []
+    assert [write_prepared(work).group for work in works] == [1, 1]
+    assert rows_of(table, "id", "v") == [("a", 9), ("b", 2)]  # a of ts 2 is late
+
+
+@pytest.mark.spec("GRP-3")
+def test_a_group_that_was_taken_for_dead_is_aborted_once_and_written_anew() -> None:
+    table = new_table()
+    upsert(table, [row("c", "z", 1)])
+    other = opened(table).context
+
+    def take_for_dead() -> None:
+        [mine] = other.active().pending
+        rollback(other, mine)
+
+    works = [
+        member(table, [row("a", "x", 2)], take_for_dead, batch_id="s/1"),
+        member(table, [row("b", "y", 2)], batch_id="s/2"),
+    ]
+    assert together(table, *works) == [Left.ALONE, Left.ALONE]
+    kinds = [slot.kind for slot in table.context.chain.between(0, table.context.chain.head())]
+    assert kinds == [SlotKind.COMMIT, SlotKind.ABORT]
+    assert [write_prepared(work).group for work in works] == [1, 1]
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
+    assert leftovers(table) == []
+
+
+@pytest.mark.spec("GRP-2")
+def test_members_append_to_one_bucket_in_their_order() -> None:
+    limits = replace(BRISK, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
+    table = new_table(limits=limits, table_type=TableType.MERGE_ON_READ, ordering=())
+    buckets = BucketRules(buckets=1, hash_fields=("id",))
+    works = [
+        member(table, [row("a", "x", value), row(f"b{value}", "x", value)], buckets=buckets)
+        for value in (1, 2, 3)
+    ]
+    assert {published(answer).group for answer in together(table, *works)} == {3}
+    (one,) = table.file_slices()
+    assert len(one.log_files) == 3
+    assert rows_of(table, "id", "v") == [("a", 3), ("b1", 1), ("b2", 2), ("b3", 3)]
+
+
+@pytest.mark.spec("GRP-2")
+def test_more_than_ten_tasks_of_a_group_keep_the_order_of_their_members() -> None:
+    """Readers compare tokens as texts, where 10-0-0 comes before 9-0-0."""
+    limits = replace(BRISK, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
+    table = new_table(limits=limits, table_type=TableType.MERGE_ON_READ, ordering=())
+    buckets = BucketRules(buckets=6, hash_fields=("id",))
+    keys = [f"k{number}" for number in range(40)]
+    works = [member(table, [row(k, "x", value) for k in keys], buckets=buckets) for value in (1, 2)]
+    assert {published(answer).group for answer in together(table, *works)} == {2}
+    assert sum(len(one.log_files) for one in table.file_slices()) == 12
+    assert rows_of(table, "id", "v") == sorted((key, 2) for key in keys)
+
+
+def test_only_equal_wishes_share_an_instant() -> None:
+    table = new_table()
+    mine = member(table, [row("a", "x", 1)], batch_id="s/1")
+    assert may_share(mine, member(table, [row("b", "y", 1)], batch_id="s/2"))
+    assert not may_share(mine, member(table, [row("b", "y", 1)], operation=INSERT))
+    overwrite = member(table, [row("b", "y", 1)], operation=WriteOperation.INSERT_OVERWRITE)
+    assert not may_share(overwrite, overwrite)

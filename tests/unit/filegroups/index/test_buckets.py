@@ -1,0 +1,371 @@
+"""A key that lies only in a log file is found like any other, and looking costs where it may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from filegroups.index import IndexedFile, LookupRules
+from filegroups.index.buckets import FOLDER
+from filegroups.keys.bucketing import BucketRules
+from filegroups.reading.read import view_of
+from filegroups.table import Table
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import WorkloadProfile
+from filegroups.writing.write import write
+from tests.unit.timeline.commit.test_foreign_meanwhile import java_of
+from tests.unit.timeline.engine import (
+    Behind,
+    Rows,
+    new_table,
+    opened,
+    planned,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.codecs.instant_avro import decode_commit, encode_commit
+from timeline.errors import InvalidInputError
+from timeline.layout import timeline_path
+from timeline.model.commit_metadata import (
+    LOG_COMPACT,
+    CommitMetadata,
+    TableType,
+    WriteOperation,
+    WriteStat,
+)
+from timeline.model.file_names import instant_file_name, pending_file_names
+from timeline.model.write_set import FileGroupId
+
+UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
+
+Change = Callable[[WriteStat], WriteStat]
+
+
+def said_inserts(stat: WriteStat) -> WriteStat:
+    return replace(stat, num_inserts=stat.num_writes, num_update_writes=0)
+
+
+def said_updates(stat: WriteStat) -> WriteStat:
+    return stat
+
+
+class IntoLog(LocalWorkload):
+    """Puts every row into the log of one file group, as an index does that knows what logs hold."""
+
+    into: FileGroupId
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        found = super().tag(candidates)
+        count = self._rows.num_rows
+        self._found = pa.array(np.repeat(self.into.file_id, count), pa.string())
+        return replace(found, inserts={}, updates={self.into: count})
+
+
+def row(key: str, v: int, path: str = "x") -> dict[str, object]:
+    return {"id": key, "p": path, "ts": v, "v": v}
+
+
+def merge_on_read(*keys: str, **how: Any) -> Table:
+    table = new_table(table_type=TableType.MERGE_ON_READ, **how)
+    upsert(table, [row(key, 1) for key in keys])
+    return table
+
+
+def insert_into_log(
+    table: Table,
+    rows: Rows,
+    change: Change = said_inserts,
+    *,
+    profile: bool = True,
+    number: int = 0,
+) -> str:
+    """Another engine inserts rows into the log of a file group; its requested time."""
+    java = java_of(table)
+    context = java.context
+    workload = IntoLog(context.world, pa.Table.from_pylist(rows))
+    slices = sorted(
+        view_of(context, context.snapshot()).latest_slices(), key=lambda one: one.base_instant_time
+    )
+    workload.into = slices[number].file_group
+    time = write(context, planned(java, UPSERT), workload).requested_time
+    _tell(table, time, lambda told: _changed(told, change))
+    inflight = timeline_path(f"{time}.deltacommit.inflight")
+    if not profile:
+        _put(table, inflight, b"")
+    return time
+
+
+def _changed(told: CommitMetadata, change: Change) -> CommitMetadata:
+    stats = {path: tuple(map(change, some)) for path, some in told.partition_to_write_stats.items()}
+    extra = {key: text for key, text in told.extra_metadata.items() if "hoodoo" not in key}
+    return replace(told, partition_to_write_stats=stats, extra_metadata=extra)
+
+
+def _tell(table: Table, time: str, change: Callable[[CommitMetadata], CommitMetadata]) -> None:
+    instant = opened(table).context.active().find(time)
+    assert instant is not None
+    path = timeline_path(instant_file_name(instant))
+    told = decode_commit(table.context.world.storage.read(path), path=path)
+    _put(table, path, encode_commit(change(told)))
+
+
+def _put(table: Table, path: str, data: bytes) -> None:
+    storage = table.context.world.storage
+    storage.delete(path)
+    storage.create(path, data)
+
+
+class Counting(Behind):
+    """Counts what is opened and read."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.opens: list[str] = []
+
+    def open_input(self, path: str) -> Any:
+        self.opens.append(path)
+        return self.inner.open_input(path)
+
+    @property
+    def logs(self) -> int:
+        return sum(".log." in path for path in self.opens)
+
+
+def logs_opened(table: Table, rows: Rows, **options: Any) -> int:
+    """How many log files an upsert of a new handle opens."""
+    storage = Counting(table.context.world.storage)
+    upsert(opened(table, storage=storage), rows, **options)
+    return storage.logs
+
+
+def values(table: Table) -> dict[str, int]:
+    found = rows_of(opened(table), "id", "v")
+    assert max(Counter(key for key, _ in found).values(), default=1) == 1, found
+    return dict(found)
+
+
+LOOKUPS = {
+    "simple": LookupRules(),
+    "bloom": LookupRules(filters=True),
+    "global simple": LookupRules(whole_table=True),
+    "global bloom": LookupRules(whole_table=True, filters=True),
+}
+
+
+@pytest.mark.spec("LOGIN-1")
+@pytest.mark.parametrize("stores_keys", [True, False], ids=["stored", "computed"])
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
+def test_an_upsert_replaces_a_key_that_lies_only_in_a_log(
+    lookup: LookupRules, stores_keys: bool
+) -> None:
+    table = merge_on_read("a", stores_keys=stores_keys)
+    insert_into_log(table, [row("b", 1)])
+    upsert(opened(table), [row("a", 2), row("b", 2), row("c", 2)], lookup=lookup)
+    assert values(table) == {"a": 2, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
+def test_a_delete_removes_a_key_that_lies_only_in_a_log(lookup: LookupRules) -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("b", 5)])
+    receipt = put(opened(table), DELETE, [{"id": "b", "p": "x"}], lookup=lookup)
+    assert (receipt.rows_deleted, values(table)) == (1, {"a": 1})
+
+
+def test_a_row_that_deletes_removes_a_key_that_lies_only_in_a_log() -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("b", 5)])
+    upsert(opened(table), [{**row("b", 6), "_hoodie_is_deleted": True}])
+    assert values(table) == {"a": 1}
+
+
+def test_a_late_row_of_a_key_that_lies_only_in_a_log_loses_against_it() -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("b", 5)])
+    upsert(opened(table), [row("b", 4)])
+    assert values(table) == {"a": 1, "b": 5}
+
+
+def test_an_insert_minds_a_key_that_lies_only_in_a_log() -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("b", 5)])
+    put(opened(table), INSERT, [row("b", 6), row("c", 6)], drop_found=True)
+    assert values(table) == {"a": 1, "b": 5, "c": 6}
+    plan = planned(table, INSERT, drop_found=True)
+    refusing = replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
+    workload = LocalWorkload(table.context.world, pa.Table.from_pylist([row("b", 7)]))
+    with pytest.raises(InvalidInputError) as refused:
+        write(opened(table).context, refusing, workload)
+    assert refused.value.kind == "duplicate_key"
+
+
+# ---------------------------------------------------------------- what tells that logs hold keys
+
+
+def nothing_said(stat: WriteStat) -> WriteStat:
+    return replace(stat, path=f"{stat.path}0")
+
+
+def _log_compacted(table: Table, time: str) -> None:
+    _tell(table, time, lambda told: replace(told, operation_type=LOG_COMPACT))
+
+
+def _damaged(table: Table, time: str) -> None:
+    instant = opened(table).context.active().find(time)
+    assert instant is not None
+    _put(table, timeline_path(instant_file_name(instant)), b"torn")
+
+
+def _gone(table: Table, time: str) -> None:
+    instant = opened(table).context.active().find(time)
+    assert instant is not None
+    for name in pending_file_names(instant.action, time):
+        table.context.world.storage.delete(timeline_path(name))
+
+
+def _ring(table: Table, time: str) -> None:
+    table.context.world.storage.create(f"{FOLDER}/x/00000000000000.hashing_meta", b"{}")
+
+
+UNTOLD: dict[str, tuple[Change, bool, Callable[[Table, str], None] | None]] = {
+    "inserts": (said_inserts, True, None),
+    "counted as updates, no file group announced": (said_updates, False, None),
+    "counted as updates, nothing announced": (said_updates, True, _gone),
+    "no stat of the log": (nothing_said, True, None),
+    "logs of a log compaction alone": (said_updates, True, _log_compacted),
+    "consistent hashing": (said_updates, True, _ring),
+}
+
+
+@pytest.mark.spec("LOGIN-1")
+@pytest.mark.parametrize("untold", UNTOLD.values(), ids=UNTOLD)
+def test_logs_are_looked_into_where_stats_do_not_rule_inserts_out(untold: Any) -> None:
+    change, profile, act = untold
+    table = merge_on_read("a")
+    time = insert_into_log(table, [row("b", 1)], change, profile=profile)
+    if act is not None:
+        act(table, time)
+    upsert(opened(table), [row("b", 2)])
+    assert values(table) == {"a": 1, "b": 2}
+
+
+def test_logs_are_looked_into_where_the_metadata_of_their_write_is_damaged() -> None:
+    table = merge_on_read("a")
+    time = insert_into_log(table, [row("b", 1)])
+    upsert(table, [row("a", 2)])  # the newest metadata tells the schema
+    _damaged(table, time)
+    assert logs_opened(table, [row("z", 3)]) > 0
+    upsert(opened(table), [row("b", 2)])
+    assert values(table) == {"a": 2, "b": 2, "z": 3}
+
+
+def test_logs_of_buckets_are_looked_into_whatever_their_stats_say() -> None:
+    table = new_table(table_type=TableType.MERGE_ON_READ)
+    buckets = BucketRules(buckets=1, hash_fields=("id",))
+    upsert(table, [row("a", 1)], buckets=buckets)
+    upsert(table, [row("b", 1)], buckets=buckets)
+    upsert(opened(table), [row("b", 2)])
+    assert values(table) == {"a": 1, "b": 2}
+
+
+def test_own_logs_without_inserts_cost_nothing_to_look_keys_up() -> None:
+    table = merge_on_read("a", "b")
+    for version in range(2, 6):
+        upsert(table, [row("a", version)])
+    put(table, DELETE, [{"id": "b", "p": "x"}])
+    assert logs_opened(table, [row("a", 9), row("c", 9)]) == 0
+    assert values(table) == {"a": 9, "c": 9}
+
+
+def test_logs_of_another_engine_that_announced_updates_cost_nothing() -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("a", 2)], said_updates)
+    assert logs_opened(table, [row("a", 9)]) == 0
+    assert values(table) == {"a": 9}
+
+
+def test_only_the_file_group_with_inserts_in_its_log_is_read_whole() -> None:
+    table = merge_on_read("a")
+    put(table, INSERT, [row("k", 1)], files=FileRules(small_files_max=0))
+    upsert(table, [row("a", 2), row("k", 2)])
+    insert_into_log(table, [row("b", 1)], number=1)
+    storage = Counting(table.context.world.storage)
+    upsert(opened(table, storage=storage), [row("b", 2)])
+    assert len({path.partition("_")[0] for path in storage.opens if ".log." in path}) == 1
+    assert values(table) == {"a": 2, "b": 2, "k": 2}
+
+
+# ---------------------------------------------------------------- which place of a key counts
+
+
+def test_a_key_that_a_log_deleted_comes_back_where_its_base_file_has_it() -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("b", 1)])
+    put(table, DELETE, [{"id": "a", "p": "x"}])
+    upsert(opened(table), [row("a", 3)])
+    assert values(table) == {"a": 3, "b": 1}
+    assert (
+        len(
+            {
+                one.file_group
+                for one in view_of(table.context, opened(table).context.snapshot()).latest_slices()
+            }
+        )
+        == 1
+    )
+
+
+def test_a_key_that_a_log_inserted_and_deleted_is_new() -> None:
+    table = merge_on_read("a")
+    insert_into_log(table, [row("b", 1)])
+    put(opened(table), DELETE, [{"id": "b", "p": "x"}])
+    receipt = upsert(opened(table), [row("b", 3)])
+    assert (receipt.rows_inserted, values(table)) == (1, {"a": 1, "b": 3})
+
+
+def test_a_key_deleted_in_one_file_group_is_found_in_the_log_of_another() -> None:
+    table = merge_on_read("a")
+    put(table, INSERT, [row("k", 1)], files=FileRules(small_files_max=0))
+    put(table, DELETE, [{"id": "k", "p": "x"}])
+    insert_into_log(table, [row("k", 4)], number=0)
+    upsert(opened(table), [row("k", 5)])
+    assert values(table) == {"a": 1, "k": 5}
+
+
+KEYS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=3, unique=True)
+STEPS = st.lists(st.tuples(st.sampled_from(["log", "upsert", "delete"]), KEYS), max_size=7)
+
+
+@settings(max_examples=10, deadline=None)
+@given(steps=STEPS, lookup=st.sampled_from(list(LOOKUPS.values())), lying=st.booleans())
+def test_no_key_is_twice_and_none_is_lost_whatever_lies_in_logs(
+    steps: list[tuple[str, list[str]]], lookup: LookupRules, lying: bool
+) -> None:
+    table = merge_on_read("a", "z")
+    expected = {"a": 1, "z": 1}
+    for version, (what, keys) in enumerate(steps, 2):
+        rows = [row(key, version) for key in keys]
+        if what == "log":
+            new = [one for one in rows if one["id"] not in expected]
+            if not new:
+                continue
+            said = said_updates if lying else said_inserts
+            insert_into_log(table, new, said, profile=not lying)
+            expected |= {str(one["id"]): version for one in new}
+        elif what == "upsert":
+            upsert(opened(table), rows, lookup=lookup)
+            expected |= dict.fromkeys(keys, version)
+        else:
+            put(opened(table), DELETE, [{"id": k, "p": "x"} for k in keys], lookup=lookup)
+            expected = {key: value for key, value in expected.items() if key not in keys}
+        assert values(table) == expected

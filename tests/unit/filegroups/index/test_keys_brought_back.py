@@ -1,0 +1,144 @@
+"""A key that a log deleted lies in a base file still: some bring it back there, others elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import WritePlan, write
+from tests.unit.filegroups.merge.test_keys_taken_out import apart
+from tests.unit.timeline.engine import (
+    Meddled,
+    Rows,
+    as_table,
+    begun,
+    new_table,
+    opened,
+    planned,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.errors import InvalidInputError
+from timeline.model.commit_metadata import TableType, WriteOperation
+
+UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
+A = {"id": "a", "p": "x"}
+
+
+def row(key: str, v: int, path: str = "x") -> dict[str, object]:
+    return {"id": key, "p": path, "ts": v, "v": v}
+
+
+def logged(**how: Any) -> tuple[Table, Table, FileRules]:
+    """A log deletes ``a``; new keys get a file group of their own."""
+    table = new_table(table_type=TableType.MERGE_ON_READ, **how)
+    upsert(table, [row("a", 1), row("c", 1)])
+    put(table, DELETE, [A])
+    return table, opened(table), apart(table)
+
+
+def refusing(table: Table, **options: Any) -> WritePlan:
+    plan = planned(table, INSERT, drop_found=True, **options)
+    return replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
+
+
+def values_of_a(table: Table) -> Rows:
+    return [one[1] for one in rows_of(table, "id", "v") if one[0] == "a"]
+
+
+@pytest.mark.spec("PUB-4")
+def test_an_insert_finds_the_key_that_an_update_brought_back() -> None:
+    mine, other, files = logged()
+    rival = begun(other, UPSERT, [row("a", 4)], files=files)
+    receipt = put(mine, INSERT, [row("a", 5)], rival, drop_found=True, files=files)
+    assert [one.rule for one in receipt.refusals] == ["C1"]
+    assert (receipt.rows_inserted, values_of_a(mine)) == (0, [4])
+
+
+def test_an_insert_that_refuses_known_keys_finds_one_that_was_brought_back() -> None:
+    mine, other, files = logged()
+    rival = begun(other, UPSERT, [row("a", 4)], files=files)
+    workload = Meddled(LocalWorkload(mine.context.world, as_table([row("a", 5)])), rival)
+    with pytest.raises(InvalidInputError) as refused:
+        write(mine.context, refusing(mine, files=files), workload)
+    assert (refused.value.kind, values_of_a(mine)) == ("duplicate_key", [4])
+
+
+@pytest.mark.spec("PUB-4")
+@pytest.mark.parametrize("keys", [True, False], ids=["stored", "computed"])
+def test_an_update_finds_the_key_that_an_insert_put_elsewhere(keys: bool) -> None:
+    mine, other, files = logged(stores_keys=keys)
+    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    receipt = upsert(mine, [row("a", 5)], rival, files=files)
+    assert [one.rule for one in receipt.refusals] == ["C9"]
+    assert (receipt.redone, values_of_a(mine)) == ("everything", [5])
+
+
+def test_one_key_put_elsewhere_is_found_among_others_that_were_not() -> None:
+    mine, other, files = logged()
+    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    receipt = upsert(mine, [row("a", 5), row("c", 5)], rival, files=files)
+    assert [one.rule for one in receipt.refusals] == ["C9"]
+    assert rows_of(mine, "id", "v") == [("a", 5), ("c", 5)]
+
+
+def test_a_row_that_deletes_finds_the_key_that_an_insert_put_elsewhere() -> None:
+    mine, _, files = logged()
+    upsert(mine, [{**row("c", 2), "_hoodie_is_deleted": False}])
+    rival = begun(opened(mine), INSERT, [row("a", 4)], drop_found=True, files=files)
+    put_row = {**row("a", 5), "_hoodie_is_deleted": True}
+    receipt = upsert(mine, [put_row], rival, files=files)
+    assert [one.rule for one in receipt.refusals] == ["C9"]
+    assert not values_of_a(mine)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one key", "another beside it"])
+def test_a_delete_finds_the_key_that_an_insert_put_elsewhere(both: bool) -> None:
+    mine, other, files = logged()
+    rival = begun(other, INSERT, [row("a", 4)], drop_found=True, files=files)
+    keys = [A, {"id": "c", "p": "x"}] if both else [A]
+    receipt = put(mine, DELETE, keys, rival, files=files)
+    assert [one.rule for one in receipt.refusals] == ["C16"]
+    assert not values_of_a(mine)
+
+
+def _elsewhere(other: Table, files: FileRules) -> Callable[[], object]:
+    return begun(other, INSERT, [row("n", 4)], drop_found=True, files=files)
+
+
+def _of_another_partition(other: Table, files: FileRules) -> Callable[[], object]:
+    return begun(other, INSERT, [row("a", 4, "y")], drop_found=True, files=files)
+
+
+def _of_both_partitions(other: Table, files: FileRules) -> Callable[[], object]:
+    return begun(other, INSERT, [row("n", 4), row("a", 4, "y")], drop_found=True, files=files)
+
+
+@pytest.mark.parametrize("rival", [_elsewhere, _of_another_partition, _of_both_partitions])
+def test_other_keys_are_no_conflict(
+    rival: Callable[[Table, FileRules], Callable[[], object]],
+) -> None:
+    mine, other, files = logged()
+    receipt = upsert(mine, [row("a", 5)], rival(other, files), files=files)
+    assert not receipt.refusals
+    assert ("a", 5) in rows_of(mine, "id", "v")
+
+
+def test_a_delete_of_a_live_key_beside_an_insert_is_no_conflict() -> None:
+    mine, other, files = logged()
+    rival = begun(other, INSERT, [row("n", 4)], drop_found=True, files=files)
+    assert not put(mine, DELETE, [{"id": "c", "p": "x"}], rival, files=files).refusals
+
+
+def test_an_insert_beside_updates_of_what_it_does_not_look_for_is_no_conflict() -> None:
+    mine, other, files = logged()
+    rival = begun(other, UPSERT, [row("c", 4)], files=files)
+    receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True, files=files)
+    assert not receipt.refusals

@@ -1,0 +1,162 @@
+"""The look-up indexes find each key's file group, or none (architecture 4, tag)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from filegroups.files.bloom import BloomFilter, BloomSettings
+from filegroups.files.parquet import Footer, write_base_file
+from filegroups.index import IndexedFile
+from filegroups.index.lookup import may_hold_any, tag
+from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
+from timeline.errors import CorruptTableError, MissingFileError
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+SCHEMA = TableSchema.from_arrow(pa.schema([("v", pa.int32())]), "t")
+
+
+class InOrder:
+    """Runs tasks one after the other."""
+
+    def map(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        return [work(task) for task in tasks]
+
+
+def storage_with(
+    *, bloom: bool = False, **files: list[str]
+) -> tuple[MemoryStorage, dict[str, list[IndexedFile]]]:
+    """Files named ``partition__fileid``."""
+    storage = MemoryStorage()
+    listing: dict[str, list[IndexedFile]] = {}
+    for name, keys in files.items():
+        partition_path, _, file_id = name.partition("__")
+        columns = {each: pa.array(keys, pa.string()) for each in META_COLUMNS}
+        rows = pa.table(
+            columns | {"v": pa.array([0] * len(keys), pa.int32())}, schema=with_meta(SCHEMA.arrow)
+        )
+        path = f"{partition_path}/{file_id}.parquet"
+        held = None
+        if bloom:
+            held = BloomFilter(BloomSettings(entries=100))
+            held.add(rows.column("_hoodie_record_key"))
+        write_base_file(storage, path, rows, avro_json=SCHEMA.avro_json, bloom=held)
+        entry = IndexedFile(file_id=file_id, path=path)
+        listing.setdefault(partition_path, []).append(entry)
+    return storage, listing
+
+
+@pytest.fixture(params=[False, True], ids=["simple", "bloom"])
+def filters(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def tagged(
+    storage: Any, listing: Any, keys: list[str], paths: list[str], *, filters: bool
+) -> list[str | None]:
+    found = tag(storage, InOrder(), listing, pa.array(keys), pa.array(paths), filters=filters)
+    return found.to_pylist()
+
+
+def test_known_keys_get_their_file_group_and_new_ones_none(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=["a", "c"], p__f2=["b"], q__f3=["a"])
+    keys, paths = ["a", "b", "x", "a", "a"], ["p", "p", "p", "q", "p"]
+    assert tagged(storage, listing, keys, paths, filters=filters) == ["f1", "f2", None, "f3", "f1"]
+
+
+def test_a_key_is_looked_for_in_its_partition_only(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=["a"])
+    assert tagged(storage, listing, ["a", "a"], ["q", "r"], filters=filters) == [None, None]
+
+
+def test_a_key_in_two_file_groups_goes_to_the_first(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=["a"], p__f2=["a", "b"])
+    assert tagged(storage, listing, ["a", "b"], ["p", "p"], filters=filters) == ["f1", "f2"]
+
+
+def test_an_empty_table_or_batch_tags_nothing(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=[])
+    assert tagged(storage, listing, ["a"], ["p"], filters=filters) == [None]
+    assert tagged(storage, {}, ["a"], ["p"], filters=filters) == [None]
+    nothing = pa.array([], pa.string())
+    assert len(tag(storage, InOrder(), listing, nothing, nothing, filters=filters)) == 0
+
+
+def test_chunked_columns_are_fine(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=["a", "b"])
+    keys = pa.chunked_array([["b"], ["z", "a"]])
+    paths = pa.chunked_array([["p", "p"], ["p"]])
+    found = tag(storage, InOrder(), listing, keys, paths, filters=filters)
+    assert found.to_pylist() == ["f1", None, "f1"]
+
+
+def test_a_cleaned_candidate_asks_for_a_new_plan(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=["a"])
+    storage.delete("p/f1.parquet")
+    with pytest.raises(MissingFileError):
+        tagged(storage, listing, ["a"], ["p"], filters=filters)
+
+
+def test_each_candidate_is_opened_once(filters: bool) -> None:
+    storage, listing = storage_with(p__f1=["a", "c"], p__f2=["x"])
+    observed = ObservedStorage(storage)
+    tagged(observed, listing, ["a", "b"], ["p", "p"], filters=filters)
+    assert observed.operations() == ["open_input p/f1.parquet", "open_input p/f2.parquet"]
+
+
+# ---- which files are spared
+
+
+def without_pages(storage: MemoryStorage, path: str) -> None:
+    """Damage everything but the footer: whoever reads keys fails."""
+    data = bytearray(storage.read(path))
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    data[4 : len(data) - footer] = bytes(len(data) - footer - 4)
+    storage.write(path, bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("bloom", "keys", "spared"),
+    [
+        (False, ["b"], False),  # in the range, and there is no filter
+        (True, ["b"], True),  # in the range, and the filter knows it not
+        (True, ["b", "c"], False),
+        (False, ["A", "f"], True),  # the batch's range meets the file's, no key does
+        (True, ["A", "f"], True),
+    ],
+)
+def test_a_footer_that_rules_every_key_out_spares_the_file_s_keys(
+    bloom: bool, keys: list[str], spared: bool
+) -> None:
+    storage, listing = storage_with(bloom=bloom, p__f1=["a", "c", "e"])
+    without_pages(storage, "p/f1.parquet")
+    if spared:
+        assert tagged(storage, listing, keys, ["p"] * len(keys), filters=True) == [None] * len(keys)
+        return
+    with pytest.raises(CorruptTableError):
+        tagged(storage, listing, keys, ["p"] * len(keys), filters=True)
+
+
+def test_ranges_beyond_the_basic_plane_rule_nothing_out_by_byte_order() -> None:
+    """U+E000 lies above surrogates in Java's order and below them in UTF-8's."""
+    held = ["\U0001f600", "\ue000"]
+    storage, listing = storage_with(bloom=True, p__f1=held)
+    assert tagged(storage, listing, held, ["p", "p"], filters=True) == ["f1", "f1"]
+
+
+def test_a_damaged_filter_costs_a_look_and_no_answer() -> None:
+    footer = Footer(
+        schema=pa.schema([]),
+        rows=1,
+        avro_json=None,
+        key_min="a",
+        key_max="z",
+        bloom_base64="AAAA",
+        bloom_kind="SIMPLE",
+    )
+    assert may_hold_any(pa.array(["b"]), footer)
+    assert not may_hold_any(pa.array(["B"]), footer)

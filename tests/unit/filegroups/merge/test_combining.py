@@ -1,0 +1,127 @@
+"""Rows of one key in a batch become one by the table's rules, as Java Hudi combines them (fmt 7)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from filegroups.merge.log_merging import combine_incoming
+from filegroups.merge.rules import MergeRules
+from timeline.model.merge_definition import merge_definition_of
+
+MODEL = "org.apache.hudi.common.model."
+MODE = "hoodie.record.merge.mode"
+PARTIAL = "hoodie.table.partial.update.mode"
+EVENT = {MODE: "EVENT_TIME_ORDERING", "hoodie.table.ordering.fields": "ts"}
+COMMIT = {MODE: "COMMIT_TIME_ORDERING"}
+BY_PAYLOAD = {
+    MODE: "CUSTOM",
+    "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000",
+    "hoodie.table.precombine.field": "ts",
+}
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "t",
+        "fields": [
+            {"name": "ts", "type": "long"},
+            {"name": "a", "type": ["null", "string"], "default": None},
+            {"name": "b", "type": "string", "default": "none"},
+            {"name": "_hoodie_is_deleted", "type": "boolean", "default": False},
+        ],
+    }
+)
+IGNORING = {**EVENT, PARTIAL: "IGNORE_DEFAULTS"}
+Row = tuple[str, int, str | None, str, bool]
+
+
+def row(ts: int, a: str | None, b: str, *, key: str = "k", gone: bool = False) -> Row:
+    return key, ts, a, b, gone
+
+
+def combined(properties: dict[str, str], *rows: Row, version: int = 9) -> list[tuple[Any, ...]]:
+    names = ["_hoodie_record_key", "ts", "a", "b", "_hoodie_is_deleted"]
+    table = pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+    rules = MergeRules.of(merge_definition_of(properties, table_version=version), AVRO)
+    found = combine_incoming(table, rules).select(["ts", "a", "b"])
+    return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("properties", "rows", "expected"),
+    [
+        # a default of the schema tells nothing, whichever of the rows is the later one
+        (IGNORING, [row(1, "x", "none"), row(2, None, "y")], [(2, "x", "y")]),
+        (IGNORING, [row(2, None, "y"), row(1, "x", "late")], [(2, "x", "y")]),
+        (IGNORING, [row(1, "x", "w"), row(2, None, "none"), row(3, None, "z")], [(3, "x", "z")]),
+        (IGNORING, [row(1, None, "none"), row(2, None, "none")], [(2, None, "none")]),
+        (
+            {**COMMIT, PARTIAL: "IGNORE_DEFAULTS"},
+            [row(9, "x", "w"), row(1, None, "y")],
+            [(1, "x", "y")],
+        ),
+        # nothing of a row that is deleted in between
+        (
+            IGNORING,
+            [row(1, "x", "w"), row(2, None, "d", gone=True), row(3, None, "y")],
+            [(3, None, "y")],
+        ),
+        # the marker of values that a database did not send; its older name, too
+        (
+            {
+                **EVENT,
+                PARTIAL: "FILL_UNAVAILABLE",
+                "hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value": "?",
+            },
+            [row(1, "x", "w"), row(2, None, "?")],
+            [(2, None, "w")],
+        ),
+        (
+            {
+                **EVENT,
+                PARTIAL: "IGNORE_MARKERS",
+                "hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value": "?",
+            },
+            [row(2, "?", "w"), row(1, "x", "late")],
+            [(2, "x", "w")],
+        ),
+        # modes about columns a record lacks: of one batch no row lacks any
+        (
+            {**EVENT, PARTIAL: "FILL_DEFAULTS"},
+            [row(1, "x", "w"), row(2, None, "none")],
+            [(2, None, "none")],
+        ),
+        (
+            {**EVENT, PARTIAL: "KEEP_VALUES"},
+            [row(1, "x", "w"), row(2, None, "none")],
+            [(2, None, "none")],
+        ),
+        (EVENT, [row(1, "x", "w"), row(2, None, "none")], [(2, None, "none")]),
+    ],
+)
+def test_partial_rows_of_one_key_are_put_together(properties, rows, expected) -> None:
+    assert combined(properties, *rows) == expected
+
+
+@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ("PartialUpdateAvroPayload", [(2, "x", "y")]),
+        ("OverwriteNonDefaultsWithLatestAvroPayload", [(1, "x", "late")]),
+        ("DefaultHoodieRecordPayload", [(2, None, "y")]),
+    ],
+)
+def test_payload_classes_of_older_tables_mean_the_same(version, payload, expected) -> None:
+    said = {**BY_PAYLOAD, "hoodie.compaction.payload.class": MODEL + payload}
+    if version == 9 or payload == "DefaultHoodieRecordPayload":
+        said = {key: text for key, text in said.items() if "merge" not in key}
+    assert combined(said, row(2, None, "y"), row(1, "x", "late"), version=version) == expected
+
+
+def test_other_keys_stay_apart() -> None:
+    rows = [row(1, "x", "none"), row(1, "other", "none", key="l"), row(2, None, "y")]
+    assert sorted(combined(IGNORING, *rows)) == [(1, "other", "none"), (2, "x", "y")]

@@ -1,0 +1,187 @@
+"""Another takes keys out of a file group, and a third one inserts them elsewhere, beside a write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from filegroups.keys.bucketing import BucketRules
+from filegroups.table import Table
+from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import write
+from tests.unit.timeline.engine import (
+    Meddled,
+    Rows,
+    as_table,
+    begun,
+    new_table,
+    opened,
+    planned,
+    put,
+    put_watched,
+    rows_of,
+    upsert,
+)
+from timeline.commit import concurrent_commits as rivals
+from timeline.errors import InvalidInputError
+from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
+
+UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
+A = {"id": "a", "p": "x"}
+BOTH_FIRST = pytest.mark.parametrize("before", [False, True], ids=["beside", "before"])
+
+
+def row(key: str, v: int) -> dict[str, object]:
+    return {"id": key, "p": "x", "ts": v, "v": v}
+
+
+START: Rows = [row("a", 1), row("c", 1)]
+
+
+def two_writers(**how: object) -> tuple[Table, Table]:
+    table = new_table(**how)
+    upsert(table, START)
+    return table, opened(table)
+
+
+def apart(table: Table) -> FileRules:
+    """New keys get a file group of their own."""
+    files = planned(table, UPSERT).files
+    return replace(files, sizes=replace(files.sizes, small_file_bytes=0))
+
+
+def taken_out_and_inserted(mine: Table, other: Table) -> Callable[[], None]:
+    """One who began before me deletes ``a``, and one who sees that inserts it elsewhere."""
+    deletes = begun(other, DELETE, [A])
+
+    def act() -> None:
+        deletes()
+        inserted = upsert(opened(mine, application="third"), [row("a", 4)], files=apart(mine))
+        assert inserted.rows_inserted == 1
+
+    return act
+
+
+@pytest.mark.spec("PUB-4")
+@BOTH_FIRST
+def test_an_update_is_no_second_row(before: bool) -> None:
+    mine, other = two_writers()
+    act = taken_out_and_inserted(mine, other)
+    acts, early = ((), act) if before else ((act,), None)
+    receipt, _ = put_watched(mine, UPSERT, [row("a", 5)], *acts, early=early, files=apart(mine))
+    assert [one.rule for one in receipt.refusals] == ["C14"]
+    assert receipt.redone == "everything"
+    assert rows_of(mine, "id", "v") == [("a", 5), ("c", 1)]
+
+
+def test_a_delete_finds_the_key_where_it_lies_now() -> None:
+    mine, other = two_writers()
+    upsert(mine, [row("b", 1)])
+    act = taken_out_and_inserted(mine, other)
+    receipt = put(mine, DELETE, [A, {"id": "c", "p": "x"}], act)
+    assert receipt.rows_deleted == 2
+    assert rows_of(mine, "id") == [("b",)]
+
+
+def test_an_update_that_was_too_old_is_no_second_row() -> None:
+    """It changes nothing where it finds its key, and rests on that."""
+    mine, other = two_writers()
+    act = taken_out_and_inserted(mine, other)
+    upsert(mine, [row("a", 0)], act, files=apart(mine))
+    assert rows_of(mine, "id", "v") == [("a", 4), ("c", 1)]
+
+
+def test_updates_beside_updates_merge_the_file_group_again() -> None:
+    mine, other = two_writers()
+    updates = begun(other, UPSERT, [row("a", 4)])
+    receipt = upsert(mine, [row("a", 5)], updates)
+    assert (receipt.redone, [one.rule for one in receipt.refusals]) == ("file groups", ["C1"])
+
+
+@pytest.mark.parametrize("buckets", [None, BucketRules(buckets=1, hash_fields=("id",))])
+def test_deletes_beside_who_finds_no_key_merge_the_file_group_again(
+    buckets: BucketRules | None,
+) -> None:
+    """A plain insert looks for none, and in a bucket a key has its place."""
+    mine = new_table()
+    upsert(mine, START, buckets=buckets)
+    deletes = begun(opened(mine), DELETE, [A], buckets=buckets)
+    operation = INSERT if buckets is None else UPSERT
+    receipt = put(mine, operation, [row("n", 5)], deletes, buckets=buckets)
+    assert receipt.redone == "file groups"
+    assert rows_of(mine, "id", "v") == [("c", 1), ("n", 5)]
+
+
+# ---------------------------------------------------------------- inserts that mind known keys
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["upsert", "insert"])
+def test_an_insert_drops_the_key_that_came_into_its_small_file(drops: bool) -> None:
+    mine, other = two_writers()
+    rival = begun(other, INSERT if drops else UPSERT, [row("n", 4)], drop_found=drops)
+    receipt = put(mine, INSERT, [row("n", 5)], rival, drop_found=True)
+    assert (receipt.rows_inserted, receipt.redone) == (0, "everything")
+    assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
+
+
+def test_an_insert_that_refuses_known_keys_refuses_one_that_came_into_its_small_file() -> None:
+    mine, other = two_writers()
+    rival = begun(other, UPSERT, [row("n", 4)])
+    plan = planned(mine, INSERT, drop_found=True)
+    refusing = replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
+    workload = Meddled(LocalWorkload(mine.context.world, as_table([row("n", 5)])), rival)
+    with pytest.raises(InvalidInputError) as refused:
+        write(mine.context, refusing, workload)
+    assert refused.value.kind == "duplicate_key"
+    assert rows_of(mine, "id", "v") == [("a", 1), ("c", 1), ("n", 4)]
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_row_that_was_dropped_for_a_key_is_inserted_when_that_is_deleted(
+    kind: TableType, logged: bool, filled: bool
+) -> None:
+    mine, other = two_writers(table_type=kind)
+    if logged:
+        upsert(mine, [row("c", 2)])
+    given = [row("a", 5), row("n", 5)] if filled else [row("a", 5)]
+    receipt = put(mine, INSERT, given, lambda: put(other, DELETE, [A]), drop_found=True)
+    assert receipt.attempts == 2
+    assert ("a", 5) in rows_of(mine, "id", "v")
+    assert len(rows_of(mine, "id")) == len(given) + 1
+
+
+def test_a_row_that_was_dropped_beside_changes_elsewhere_is_dropped_once() -> None:
+    mine, other = two_writers()
+    upsert(mine, [{**row("y", 1), "p": "y"}])
+    receipt = put(
+        mine,
+        INSERT,
+        [row("a", 5)],
+        lambda: upsert(other, [{**row("y", 2), "p": "y"}]),
+        drop_found=True,
+    )
+    assert (receipt.attempts, receipt.rows_inserted) == (1, 0)
+
+
+def test_a_rival_s_commit_is_read_only_where_that_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may name thousands of files, and the lock is held meanwhile."""
+    mine, other = two_writers()
+    read: list[str] = []
+    decode = rivals.decode_commit
+
+    def counted(body: bytes, *, path: str) -> CommitMetadata:
+        read.append(path)
+        return decode(body, path=path)
+
+    monkeypatch.setattr(rivals, "decode_commit", counted)
+    upsert(mine, [row("a", 5)], lambda: upsert(other, [{**row("y", 1), "p": "y"}]))
+    assert not read
+    upsert(mine, [row("a", 7)], begun(other, UPSERT, [row("a", 6)]))
+    assert len(set(read)) == 1

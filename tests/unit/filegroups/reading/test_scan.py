@@ -1,0 +1,378 @@
+"""A clean between a look at the table and the listing of its files leaves no row out (RDL-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.restoring.restore import restore
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    data_files,
+    files_below,
+    new_table,
+    opened,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
+from timeline.context import TableContext
+from timeline.errors import SnapshotExpiredError, StorageUnavailableError
+from timeline.layout import READERS, TIMELINE
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.plans import (
+    ActionInstant,
+    CleanerPlan,
+    CleanFileInfo,
+    CleanMetadata,
+    CleanPartitionMetadata,
+)
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rules.conflicts import RuleId
+from timeline.storage.memory import MemoryStorage
+
+LEASE_MS = 60_000
+LAST = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
+
+
+class Hooked(Behind):
+    """Lets others act before a partition is listed, so many times."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.act: Callable[[], object] | None = None
+        self.left = 0
+
+    def _hook(self, folder: str) -> None:
+        if folder == "x" and self.act is not None and self.left:
+            self.left -= 1
+            self.act()
+
+    def list(self, folder: str) -> Any:
+        self._hook(folder)
+        return self.inner.list(folder)
+
+    def names(self, folder: str) -> Any:
+        self._hook(folder)
+        return self.inner.names(folder)
+
+
+class Story:
+    """A row that is written anew and cleaned whenever a reader is about to list its partition."""
+
+    def __init__(self, foreign: ForeignWriters = ForeignWriters.NONE) -> None:
+        self.clock = StillClock()
+        self.base = MemoryStorage()
+        self.writer = new_table(self.base, clock=self.clock)
+        self.value = 0
+        self.commit()
+        self.limits = replace(BRISK, foreign_writers=foreign, reader_lease_ms=LEASE_MS)
+        self.read_through(Hooked(self.base))
+
+    def read_through(self, hooked: Hooked) -> None:
+        self.hooked = hooked
+        self.hooked.act = self.go_on
+        self.reader = opened(self.writer, storage=hooked, clock=self.clock, limits=self.limits)
+
+    def commit(self) -> None:
+        self.value += 1
+        upsert(self.writer, [{"id": "a", "p": "x", "v": self.value, "ts": self.value}])
+
+    def go_on(self) -> None:
+        self.commit()
+        assert clean(self.writer.context, LAST) is not None
+
+
+READS: dict[str, Callable[[Any], list[int]]] = {
+    "collected": lambda table: table.to_arrow(columns=["v"])["v"].to_pylist(),
+    "streamed": lambda table: table.scan(columns=["v"]).read_all()["v"].to_pylist(),
+    "looked up": lambda table: table.look_up(["a"], columns=["v"])["v"].to_pylist(),
+}
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("times", [1, 1_000], ids=["once", "always"])
+def test_a_read_whose_files_are_cleaned_before_they_are_listed_shows_newer_rows(
+    read: Callable[[Any], list[int]], times: int
+) -> None:
+    story = Story()
+    story.hooked.left = times
+    (value,) = read(story.reader)
+    assert value >= 2
+    assert files_below(story.base, READERS) == [], "what was held for it is free again"
+    story.hooked.left = 0
+    story.commit()
+    clean(story.writer.context, LAST)
+    assert len(data_files(story.writer)) == 1, "and nothing is spared any more"
+
+
+class ReadOnly(Hooked):
+    """A table that its reader may not write to."""
+
+    def write(self, path: str, data: bytes) -> None:
+        raise StorageUnavailableError(f"access was refused: {path}", path=path)
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_who_may_not_write_a_lease_reads_a_newer_state_too(
+    read: Callable[[Any], list[int]],
+) -> None:
+    story = Story()
+    story.read_through(ReadOnly(story.base))
+    story.hooked.left = 1
+    assert read(story.reader) == [2]
+    story.hooked.left = 1_000
+    with pytest.raises(SnapshotExpiredError):
+        read(story.reader)
+
+
+@pytest.mark.spec("RDL-2")
+def test_who_may_not_write_a_lease_lists_the_files_of_a_newer_state_too() -> None:
+    story = Story()
+    story.read_through(ReadOnly(story.base))
+    story.hooked.left = 1
+    [one] = story.reader.file_slices()
+    assert one.base_file is not None
+    story.hooked.left = 1_000
+    with pytest.raises(SnapshotExpiredError):
+        story.reader.file_slices()
+
+
+@pytest.mark.spec("RDL-2")
+def test_a_list_of_files_lacks_none_that_was_cleaned_meanwhile() -> None:
+    story = Story()
+    story.hooked.left = 1
+    [one] = story.reader.file_slices()
+    assert one.base_file is not None
+
+
+@pytest.mark.spec("RDL-2")
+def test_a_pinned_state_says_so_when_its_files_were_gone_before_they_were_listed() -> None:
+    """It read as a table without that row."""
+    story = Story()
+    pinned = story.reader.pin()
+    story.go_on()
+    with pytest.raises(SnapshotExpiredError):
+        pinned.to_arrow()
+    with pytest.raises(SnapshotExpiredError):
+        list(pinned.scan())
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.spec("HB-3")
+@pytest.mark.parametrize(("slept_ms", "whole"), [(100, True), (LEASE_MS, False)])
+def test_a_state_that_was_held_is_whole_as_long_as_the_lease_was_there(
+    slept_ms: int, whole: bool
+) -> None:
+    """Its reader stood still before it listed the files."""
+    story = Story()
+    with story.reader.hold() as state:
+        story.clock.sleep_ms(slept_ms)
+        story.go_on()
+        if whole:
+            assert READS["collected"](state) == [1]
+        else:
+            with pytest.raises(SnapshotExpiredError):
+                state.to_arrow()
+
+
+def test_a_clean_of_older_files_disturbs_nobody() -> None:
+    story = Story()
+    story.commit()
+    pinned = story.reader.pin()
+    assert clean(story.writer.context, LAST) is not None
+    assert READS["collected"](pinned) == [2]
+
+
+def test_a_state_after_a_restore_can_be_held() -> None:
+    story = Story()
+    then = story.writer.context.active().completed_writes[-1].requested_time
+    story.commit()
+    _restored(story.writer, then)
+    with story.reader.hold() as state:
+        assert READS["collected"](state) == [1]
+
+
+def _restored(table: Table, time: str) -> None:
+    from tableservices.restoring.restore import restore
+
+    restore(table.context, time)
+
+
+# ---------------------------------------------------------------- another engine's cleans
+
+
+def foreign_clean(
+    story: Story, *, line: str = "", pending: bool = False, takes: tuple[str, ...] = ()
+) -> None:
+    """As Java leaves it: files on the timeline, no slot."""
+    time = f"{int(story.writer.context.active().newest_time or '0') + 1_000}"
+    for name in takes:
+        story.base.delete(f"x/{name}")
+    if pending:
+        kept = ActionInstant(requested_time=line, action="commit", state="COMPLETED")
+        plan = CleanerPlan(
+            earliest_instant_to_retain=kept if line else None,
+            file_paths_to_be_deleted_per_partition={
+                "x": tuple(CleanFileInfo(file_path=f"s3a://lake/t/x/{name}") for name in takes)
+            },
+        )
+        story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(plan))
+        return
+    told = CleanPartitionMetadata(partition_path="x", success_delete_files=takes)
+    done = CleanMetadata(
+        start_clean_time=time, earliest_commit_to_retain=line, partition_metadata={"x": told}
+    )
+    story.base.create(f"{TIMELINE}/{time}.clean.requested", encode_clean_plan(CleanerPlan()))
+    story.base.create(f"{TIMELINE}/{time}.clean.inflight", b"")
+    story.base.create(f"{TIMELINE}/{time}_{int(time) + 5}.clean", encode_clean(done))
+
+
+@pytest.mark.spec("RDL-2")
+@pytest.mark.spec("FOR-2")
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize(
+    ("keeps", "whole"), [("now", False), ("before", True), ("versions", False)]
+)
+def test_another_engine_s_clean_is_believed_as_far_as_it_promises(
+    keeps: str, whole: bool, pending: bool
+) -> None:
+    story = Story(ForeignWriters.EXPECTED)
+    pinned = story.reader.pin()
+    first = pinned.snapshot.newest_completion or ""
+    story.commit()
+    newest = story.writer.context.active().completed_writes[-1].requested_time
+    line = {"now": newest, "before": first, "versions": ""}[keeps]
+    foreign_clean(story, line=line, pending=pending)
+    if whole:
+        assert READS["collected"](pinned) == [1]
+    else:
+        with pytest.raises(SnapshotExpiredError):
+            pinned.to_arrow()
+
+
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize("pending", [False, True])
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_a_write_is_done_again_whose_base_snapshot_another_engine_cleaned(
+    rewritten: bool, pending: bool
+) -> None:
+    """Java keeps versions whoever writes; the row passed for a new one, and was there twice."""
+    story = Story(ForeignWriters.EXPECTED)
+    if not rewritten:  # the file that goes is older than what the write sees
+        story.commit()
+
+    def others_go_on() -> None:
+        if rewritten:
+            story.commit()
+        oldest = min(story.base.names("x"), key=lambda name: name[-25:])
+        foreign_clean(story, pending=pending, takes=(oldest,))
+
+    story.hooked.act = others_go_on
+    story.hooked.left = 1
+    receipt = upsert(story.reader, [{"id": "a", "p": "x", "v": 9, "ts": 9}])
+    assert rows_of(story.writer, "id", "v") == [("a", 9)]
+    assert receipt.attempts == (2 if rewritten else 1)
+    if rewritten:
+        assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value
+
+
+@pytest.mark.spec("RST-1")
+def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it asks an instant for is gone with the instant: that is no damage."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
+    upsert(table, [{"id": "b", "p": "y", "ts": 2, "v": 2}])
+    pin, restored = Table.pin, []
+
+    def pinned(self: Table) -> Any:
+        state = pin(self)
+        if not restored:
+            restored.append(restore(opened(table).context, kept.requested_time))
+        return state
+
+    monkeypatch.setattr(Table, "pin", pinned)
+    assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
+    assert restored
+
+
+@pytest.mark.parametrize("images", [False, True], ids=["rows", "images"])
+def test_changes_that_a_restore_overtakes_while_they_are_planned_are_asked_for_again(
+    images: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instants of the range are gone, and the table is whole."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    for number in (2, 3, 4):
+        upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
+    look, restored = TableContext.snapshot, []
+
+    def looked(self: TableContext) -> Any:
+        snapshot = look(self)
+        if not restored:
+            restored.append(True)
+            restore(opened(table).context, kept.requested_time)
+        return snapshot
+
+    reader = opened(table)
+    monkeypatch.setattr(TableContext, "snapshot", looked)
+    with pytest.raises(SnapshotExpiredError):
+        reader.changes("earliest", images=images)
+    assert reader.changes("earliest", images=images).read_all().num_rows == 1
+
+
+@pytest.mark.spec("RST-1")
+def test_a_restore_whose_owner_died_before_its_end_keeps_no_reader_out() -> None:
+    """What it takes was unlisted before the look, so none of it is read."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
+    restore(opened(table).context, kept.requested_time)
+    storage = table.context.world.storage
+    (end,) = (path for path in files_below(storage, TIMELINE) if path.endswith(".restore"))
+    storage.delete(end)
+    assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
+    with opened(table).hold() as held:
+        assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
+
+
+@pytest.mark.spec("RST-1")
+def test_a_restore_whose_owner_died_behind_its_slot_keeps_no_reader_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of what it takes is gone yet, and a reader finishes nothing."""
+    table = new_table()
+    kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    for number in (2, 3):
+        upsert(table, [{"id": "a", "p": "x", "ts": number, "v": number}])
+    owner = opened(table)
+
+    def die(self: MemoryStorage, path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStorage, "delete", die)
+        with pytest.raises(KeyboardInterrupt):
+            restore(owner.context, kept.requested_time)
+    listed = files_below(table.context.world.storage, TIMELINE)
+    assert sum(path.endswith(".commit") for path in listed) == 3
+    assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
+    with opened(table).hold() as held:
+        assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
+    upsert(opened(table), [{"id": "b", "p": "x", "ts": 1, "v": 4}])
+    found = opened(table).to_arrow(columns=["id", "v"]).sort_by("id").to_pylist()
+    assert found == [{"id": "a", "v": 1}, {"id": "b", "v": 4}]

@@ -1,0 +1,363 @@
+"""What a write meets before it writes files: announcements of living writers (option ``announced``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.files.parquet import read_base_file
+from filegroups.settings.settings import WriteSettings
+from filegroups.table import Table
+from hoodoo.factory import limits_of
+from hoodoo.inspect.contention import contention_of
+from hoodoo.inspect.instants import accounts_of
+from tests.unit.timeline.engine import (
+    BRISK,
+    SMALL,
+    StillClock,
+    begun,
+    data_files,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    put,
+    put_watched,
+    upsert,
+)
+from timeline.codecs.instant_avro import encode_commit
+from timeline.commit.markers import create_marker
+from timeline.commit.pending_writes import announced_rivals
+from timeline.context import TableLimits
+from timeline.errors import WriteConflictError
+from timeline.layout import MARKERS, heartbeat_path, timeline_path
+from timeline.model.commit_metadata import TableType, WriteOperation, workload_profile
+from timeline.model.file_names import IOType
+from timeline.model.write_set import Touch
+from timeline.properties.options import as_property_set
+from timeline.properties.setting_enums import EarlyDetection
+from timeline.rules.conflicts import find_strategy
+
+UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
+APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
+YIELDING = replace(BRISK, gives_way=True)
+ON_SERVER = "org.apache.hudi.timeline.service.handlers.marker"
+STRATEGY = "hoodie.write.concurrency.early.conflict.detection.strategy"
+
+
+def limits(**budget: int) -> TableLimits:
+    return replace(YIELDING, retry=replace(YIELDING.retry, **budget))
+
+
+AT_ONCE = limits(conflict_retries_max=0)  # does not wait: it is refused
+
+
+def row(key: str, ts: int = 2, p: str = "x") -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": ts, "v": ts}
+
+
+def table_of(kind: TableType = TableType.COPY_ON_WRITE, how: TableLimits = YIELDING) -> Table:
+    """Keys a and b, each in a file group of its own."""
+    table = new_table(table_type=kind, limits=how, clock=StillClock())
+    for key in "ab":
+        put(table, INSERT, [row(key, ts=1)], files=APART)
+    return table
+
+
+class Waits(StillClock):
+    """Something happens while it sleeps for the n-th time."""
+
+    def __init__(self, at: int, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._at, self._act, self.slept = at, act, 0
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        super().sleep_ms(duration_ms)
+        self.slept += 1
+        if self.slept == self._at:
+            self._act()
+
+
+# ---------------------------------------------------------------- who yields
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_the_later_one_is_refused_before_it_writes_and_told_who_was_first(kind: TableType):
+    table = table_of(kind)
+    later = opened(table, limits=AT_ONCE, clock=StillClock())
+    before = data_files(table)
+    met: list[WriteConflictError] = []
+
+    def meanwhile() -> None:
+        (first,) = table.context.active().pending
+        with pytest.raises(WriteConflictError) as refused:
+            upsert(later, [row("a", ts=3)], files=APART)
+        met.append(refused.value)
+        report = refused.value.fields["report"]
+        (winner,) = report["winners"]
+        assert winner.startswith(f"{first.requested_time} {first.action.value} by (pid ")
+        assert (report["rule"], report["redo"]) == ("C20", "everything")
+        assert len(report["file_groups"]) == 1
+        assert data_files(table) == before
+        assert [one.requested_time for one in table.context.active().pending] == [
+            first.requested_time
+        ]
+
+    receipt = upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+    assert (met[0].kind, receipt.attempts) == ("announced_conflict", 1)
+    assert leftovers(table) == []
+
+
+@pytest.mark.spec("BEG-8")
+def test_the_earlier_one_goes_on():
+    """Both see each other: they must not both give way."""
+    table = table_of()
+    earlier = begun(
+        opened(table, limits=AT_ONCE, clock=StillClock()), UPSERT, [row("a", ts=5)], files=APART
+    )
+    first: list[Any] = []
+    second = upsert(table, [row("a", ts=3)], lambda: first.append(earlier()), files=APART)
+    assert (first[0].attempts, first[0].refusals) == (1, ())
+    assert first[0].completion_time < second.completion_time
+
+
+def test_what_is_announced_counts_only_when_it_is_asked_for():
+    table = table_of()
+    later = opened(table, limits=replace(AT_ONCE, gives_way=False), clock=StillClock())
+    first: list[Any] = []
+    upsert(
+        table,
+        [row("a", ts=2)],
+        lambda: first.append(upsert(later, [row("a", ts=3)], files=APART)),
+        files=APART,
+    )
+    assert first[0].attempts == 1
+
+
+def test_other_file_groups_are_not_met():
+    table = table_of()
+    later = opened(table, limits=AT_ONCE, clock=StillClock())
+    act = lambda: upsert(later, [row("b", ts=3)], files=APART)  # noqa: E731
+    assert upsert(table, [row("a", ts=2)], act, files=APART).attempts == 1
+
+
+def test_what_the_strategy_objects_to_is_met():
+    """One writer a partition at a time: the file groups differ."""
+    table = table_of()
+    strategy = find_strategy("partition")
+    assert strategy is not None
+    later = opened(table, limits=replace(AT_ONCE, strategy=strategy), clock=StillClock())
+
+    def meanwhile() -> None:
+        with pytest.raises(WriteConflictError) as refused:
+            upsert(later, [row("b", ts=3)], files=APART)
+        assert refused.value.kind == "announced_conflict"
+
+    upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+
+
+def test_partitions_that_somebody_overwrites_are_met():
+    table = table_of()
+    later = opened(table, limits=AT_ONCE, clock=StillClock())
+
+    def meanwhile() -> None:
+        with pytest.raises(WriteConflictError) as refused:
+            upsert(later, [row("c", ts=3)], files=APART)
+        assert refused.value.kind == "announced_conflict"
+
+    put(table, WriteOperation.INSERT_OVERWRITE, [row("z")], meanwhile, files=APART)
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_a_writer_that_fell_silent_is_not_waited_for():
+    table = table_of()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        upsert(table, [row("a", ts=2)], interrupted, files=APART)
+    assert len(table.context.active().pending) == 1
+    later = opened(table, limits=AT_ONCE, clock=StillClock())
+    assert upsert(later, [row("a", ts=3)], files=APART).attempts == 1
+
+
+def test_a_wait_ends_when_the_other_falls_silent():
+    table = table_of()
+    storage = table.context.world.storage
+
+    def meanwhile() -> None:
+        (first,) = table.context.active().pending
+        silent = Waits(3, lambda: storage.delete(heartbeat_path(first.requested_time)))
+        later = opened(table, limits=YIELDING, clock=silent)
+        assert upsert(later, [row("a", ts=3)], files=APART).attempts == 1
+        assert silent.slept == 3
+        (event,) = heard(later, "write.gives_way")
+        assert event["rivals"] == first.requested_time
+        assert heard(later, "write.way_given") == [{"rt": event["rt"], "wait_ms": 20 + 40 + 80}]
+
+    upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+    assert leftovers(table) == []
+
+
+def test_a_wait_is_kept_with_the_write_and_summed_up_for_the_table():
+    table = table_of()
+    storage = table.context.world.storage
+    waited: list[str] = []
+
+    def meanwhile() -> None:
+        (first,) = table.context.active().pending
+        silent = Waits(3, lambda: storage.delete(heartbeat_path(first.requested_time)))
+        later = opened(table, limits=YIELDING, clock=silent)
+        waited.append(upsert(later, [row("a", ts=3)], files=APART).requested_time)
+
+    upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+    (account,) = [one for one in accounts_of(table) if one.requested_time == waited[0]]
+    (wait,) = account.waits
+    assert (wait["rule"], wait["kind"], wait["wait_ms"]) == ("C20", "announced_conflict", 140)
+    assert account.lines()[-1].startswith("waited: 140 ms for what was announced before: ")
+    told = contention_of(table)
+    assert told.waits == 1
+    (meeting,) = [one for one in told.meetings if one.kind == "announced_conflict"]
+    assert (meeting.times, meeting.written_again, meeting.lost_seconds) == (1, 0, 0.14)
+    assert len(meeting.places) == 1
+    assert told.lines()[0].endswith(", 1 waits for announced writes")
+    assert any("strategy=published" in text for text in told.advice)
+
+
+def test_a_wait_is_bounded_as_retries_are():
+    table = table_of()
+
+    def meanwhile() -> None:
+        clock = StillClock()
+        later = opened(table, limits=limits(total_ms_max=5_000), clock=clock)
+        with pytest.raises(WriteConflictError) as refused:
+            upsert(later, [row("a", ts=3)], files=APART)
+        assert refused.value.kind == "announced_conflict"
+        assert 5_000 < clock.steady <= 7_000
+
+    assert upsert(table, [row("a", ts=2)], meanwhile, files=APART).attempts == 1
+    assert leftovers(table) == []
+
+
+def test_a_writer_that_sleeps_too_long_while_it_waits_begins_anew():
+    """Others may have taken it for dead (HB-3): it must not go on under its old name."""
+    table = table_of()
+    storage = table.context.world.storage
+
+    def meanwhile() -> None:
+        (first,) = table.context.active().pending
+
+        def oversleep() -> None:
+            clock.steady += 10 * YIELDING.heartbeat.tolerated_ms
+            storage.delete(heartbeat_path(first.requested_time))
+
+        clock = Waits(2, oversleep)
+        later = opened(table, limits=YIELDING, clock=clock)
+        receipt, written = put_watched(later, UPSERT, [row("a", ts=3)], files=APART)
+        assert [refusal.rule for refusal in receipt.refusals] == ["C6"]
+        assert len(written) == 1  # nothing under the old name
+
+    upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+    assert leftovers(table) == []
+
+
+@pytest.mark.spec("BEG-8")
+def test_who_holds_the_queue_does_not_wait_for_those_who_want_it():
+    """The first one asks for the lock to publish: both would wait for ever."""
+    table = table_of()
+
+    def meanwhile() -> None:
+        clock = StillClock()
+        later = opened(table, limits=YIELDING, clock=clock)
+        finish = begun(later, UPSERT, [row("a", ts=3)], queued=True, files=APART)
+        assert finish().attempts == 1
+        assert clock.steady == 0
+
+    upsert(table, [row("a", ts=2)], meanwhile, files=APART)
+
+
+# ---------------------------------------------------------------- what is announced
+
+RT = "20260921141320500"  # half a second after the table's own
+
+
+def by_java(table: Table, *, server: bool) -> None:
+    """A writer that lives and has markers, but no file group in its profile."""
+    storage = table.context.world.storage
+    assert (table.context.active().newest_time or "") < RT
+    (path,) = [path for path in data_files(table) if "a" in keys_in(table, path)]
+    partition_path, _, name = path.rpartition("/")
+    file = f"{name.rpartition('_')[0]}_{RT}.parquet"
+    profile = workload_profile(operation_type="BULK_INSERT", planned_insert_rows={"x": 1})
+    storage.create(timeline_path(f"{RT}.commit.requested"), b"")
+    storage.create(timeline_path(f"{RT}.inflight"), encode_commit(profile))
+    storage.create(heartbeat_path(RT), b"")
+    if not server:
+        create_marker(storage, RT, partition_path, file, IOType.MERGE)
+        return
+    storage.create(f"{MARKERS}/{RT}/MARKERS.type", b"TIMELINE_SERVER_BASED")
+    line = f"{partition_path}/{file}.marker.MERGE\n"
+    storage.create(f"{MARKERS}/{RT}/MARKERS2", line.encode())
+
+
+def keys_in(table: Table, path: str) -> list[str]:
+    found = read_base_file(table.context.world.storage, path, columns=["id"])
+    return [str(key) for key in found.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["a file each", "timeline server"])
+def test_markers_of_java_are_read_in_both_forms(server: bool):
+    table = table_of(how=AT_ONCE)
+    by_java(table, server=server)
+    later = opened(table, limits=AT_ONCE, clock=StillClock(StillClock().wall + 1_000))
+    with pytest.raises(WriteConflictError) as refused:
+        upsert(later, [row("a")], files=APART)
+    assert refused.value.kind == "announced_conflict"
+    assert refused.value.fields["report"]["winners"] == (f"{RT} commit by an unknown writer",)
+    assert upsert(later, [row("b")], files=APART).attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "touch"), [(TableType.COPY_ON_WRITE, Touch.BASE), (TableType.MERGE_ON_READ, Touch.LOG)]
+)
+def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Touch):
+    table = table_of(kind)
+    found: list[Any] = []
+    look = lambda: found.extend(announced_rivals(table.context, table.context.active()))  # noqa: E731
+    upsert(table, [row("a")], look, files=APART)
+    (rival,) = found
+    assert [item.touch for item in rival.claim.file_groups if item.file_group.file_id] == [touch]
+    who = table.context.world.ids.identity()
+    assert rival.writer == f"(pid {who.pid} on {who.host})"
+
+
+# ---------------------------------------------------------------- the option
+
+
+@pytest.mark.parametrize(
+    ("said", "gives_way"),
+    [
+        ("published", False),
+        ("announced", True),
+        ("org.apache.hudi.table.marker.SimpleDirectMarkerBasedDetectionStrategy", True),
+        ("org.apache.hudi.table.marker.SimpleTransactionDirectMarkerBasedDetectionStrategy", True),
+        (
+            f"{ON_SERVER}.AsyncTimelineServerBasedDetectionStrategy",
+            True,
+        ),
+    ],
+)
+def test_classes_of_hudi_compare_announcements(said: str, gives_way: bool):
+    settings = WriteSettings.from_properties({STRATEGY: said})
+    assert settings.early_detection.gives_way is gives_way
+    assert limits_of(settings, as_property_set({STRATEGY: said})).gives_way is gives_way
+
+
+def test_announcements_do_not_count_by_default():
+    assert WriteSettings().early_detection is EarlyDetection.PUBLISHED

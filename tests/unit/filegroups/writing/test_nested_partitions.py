@@ -1,0 +1,294 @@
+"""Partitions inside of others: of two that writers open side by side one stands, in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.files.rewrite import FileGroupTask
+from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import prepared, write
+from tests.unit.timeline.engine import (
+    BRISK,
+    Far,
+    Meddled,
+    as_table,
+    limited,
+    new_table,
+    opened,
+    planned,
+    put,
+    put_watched,
+    rows_of,
+    upsert,
+)
+from timeline.codecs.instant_avro import encode_commit
+from timeline.commit.nested_partitions import uncover
+from timeline.context import TableLimits
+from timeline.errors import InvalidInputError, WriteConflictError
+from timeline.layout import timeline_path
+from timeline.model.commit_metadata import (
+    NO_PREVIOUS_COMMIT,
+    CommitMetadata,
+    TableType,
+    WriteOperation,
+    WriteStat,
+)
+from timeline.model.file_names import pending_file_names
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rollback.rollback import rollback_dead_writers
+from timeline.rules.conflicts import Clean, Refused, Rival, RuleId, judge
+from timeline.storage.memory import MemoryStorage
+
+UPSERT = WriteOperation.UPSERT
+EXPECTED = ForeignWriters.EXPECTED
+NESTED = [("a", "a/b"), ("a/b", "a"), ("a/b/c", "a"), ("a", "a/b/c"), ("a/b/c", "a/b")]
+
+
+def row(partition: str) -> dict[str, Any]:
+    return {"id": partition, "p": partition, "ts": 1, "v": 1}
+
+
+def two_writers(*, far: bool = False, written: bool = True, **how: Any) -> tuple[Table, Table]:
+    storage = MemoryStorage()
+    table = new_table(storage, **how)
+    if written:
+        upsert(table, [row("x/y")])
+    return opened(table, storage=Far(storage) if far else storage), opened(table)
+
+
+def partitions(table: Table) -> list[str]:
+    return [one for (one,) in rows_of(opened(table), "p") if one != "x/y"]
+
+
+def claim(touch: Touch, *paths: str) -> Claim:
+    return Claim.of(
+        TouchedFileGroup(file_group=FileGroupId(path, path), touch=touch) for path in paths
+    )
+
+
+def rival(theirs: Claim, **more: Any) -> Rival:
+    return Rival(
+        action=Action.COMMIT, requested_time="1", completion_time="3", claim=theirs, **more
+    )
+
+
+@pytest.mark.spec("PUB-13")
+@pytest.mark.parametrize(("mine", "theirs"), NESTED)
+def test_commits_of_nested_partitions_do_not_stand_beside_each_other(mine: str, theirs: str):
+    verdict = judge(claim(Touch.NEW, mine, "z"), "2", [rival(claim(Touch.LOG, theirs, "w"))])
+    assert isinstance(verdict, Refused)
+    assert (verdict.rule, verdict.partitions) == (RuleId.NESTED_PARTITION, (mine,))
+    assert verdict.retry_can_succeed
+    replaced = rival(claim(Touch.REPLACE, theirs))
+    moved = rival(claim(Touch.BASE, theirs), is_compaction=True)
+    for harmless in (replaced, moved, rival(claim(Touch.NEW, f"{mine}c", "c/a/b"))):
+        assert judge(claim(Touch.NEW, mine, "z"), "2", [harmless]) == Clean()
+
+
+@pytest.mark.parametrize(
+    ("far", "early"),
+    [(False, False), (False, True), (True, True)],
+    ids=["near", "near early", "far early"],
+)
+@pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
+@pytest.mark.parametrize("kind", list(TableType))
+@pytest.mark.parametrize(("mine", "theirs"), [*NESTED[:2], NESTED[4]])
+def test_who_opens_a_nested_partition_second_is_refused(
+    mine: str, theirs: str, kind: TableType, written: bool, far: bool, early: bool
+):
+    one, other = two_writers(far=far, written=written, table_type=kind)
+
+    def act() -> None:
+        upsert(other, [row(theirs)])
+
+    acts, first = ((), act) if early else ((act,), None)
+    with pytest.raises(InvalidInputError) as refused:
+        put_watched(one, UPSERT, [row(mine)], *acts, early=first)
+    assert refused.value.kind == "nested_partition"
+    assert partitions(one) == [theirs]
+
+
+@pytest.mark.parametrize(("mine", "theirs"), NESTED)
+def test_who_may_not_try_again_is_told_of_the_conflict(mine: str, theirs: str):
+    table, other = two_writers()
+    one = opened(table, limits=limited(conflict_retries_max=0))
+    with pytest.raises(WriteConflictError) as refused:
+        upsert(one, [row(mine)], lambda: upsert(other, [row(theirs)]))
+    assert refused.value.kind == "nested_conflict"
+    assert partitions(one) == [theirs]
+
+
+@pytest.mark.parametrize("operation", [WriteOperation.BULK_INSERT, WriteOperation.INSERT_OVERWRITE])
+def test_operations_that_look_up_no_keys_are_refused_as_well(operation: WriteOperation):
+    one, other = two_writers()
+    with pytest.raises(InvalidInputError):
+        put(one, operation, [row("a")], lambda: put(other, operation, [row("a/b")]))
+    assert partitions(one) == ["a/b"]
+
+
+class Failing(Meddled):
+    """Fails once its files are written."""
+
+    error: BaseException = RuntimeError("no more room")
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
+        super().rewrite(tasks)
+        raise self.error
+
+
+def failing(table: Table, partition: str, *acts: Callable[[], object], dies: bool = False) -> None:
+    workload = Failing(LocalWorkload(table.context.world, as_table([row(partition)])), *acts)
+    workload.error = KeyboardInterrupt() if dies else RuntimeError("no more room")
+    with pytest.raises(type(workload.error)):
+        write(table.context, planned(table, UPSERT), workload)
+
+
+@pytest.mark.spec("PUB-13")
+@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
+def test_what_a_failed_write_left_hides_no_partition_published_after_it(dies: bool):
+    one, other = two_writers()
+    receipt = upsert(one, [row("a/b/c")], lambda: failing(other, "a", dies=dies))
+    assert receipt.attempts == 1
+    assert partitions(one) == ["a/b/c"]
+
+
+@pytest.mark.spec("PUB-13")
+@pytest.mark.parametrize("dies", [False, True], ids=["fails", "dies"])
+def test_who_ends_a_write_uncovers_what_was_published_before(dies: bool):
+    one, other = two_writers()
+    failing(one, "a", lambda: upsert(other, [row("a/b")]), dies=dies)
+    if dies:
+        assert partitions(one) == []
+        rollback_dead_writers(other.context)
+    assert partitions(one) == ["a/b"]
+
+
+def test_a_metadata_file_stays_where_rows_of_its_partition_are_committed():
+    one, other = two_writers()
+    upsert(one, [row("a")])
+    one.context.world.storage.write("a/b/.hoodie_partition_metadata", b"")
+    failing(other, "a")
+    assert partitions(one) == ["a"]
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
+def test_a_refusal_names_the_file_that_a_failed_write_left(written: bool):
+    one, other = two_writers(written=written)
+    failing(one, "a")
+    with pytest.raises(InvalidInputError) as refused:
+        upsert(other, [row("a/b")])
+    assert "delete the .hoodie_partition_metadata files" in refused.value.message
+    assert refused.value.message.endswith("['a']: 'a/b', ['a']")
+    one.context.world.storage.delete("a/.hoodie_partition_metadata")
+    upsert(other, [row("a/b")])
+    assert partitions(one) == ["a/b"]
+    with pytest.raises(InvalidInputError) as refused:
+        upsert(other, [row("a/b/c")])
+    assert "delete" not in refused.value.message
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
+def test_a_partition_may_lie_around_what_a_failed_write_left(written: bool):
+    one, other = two_writers(written=written)
+    failing(one, "a/b")
+    upsert(other, [row("a")])
+    assert partitions(one) == ["a"]
+
+
+@pytest.mark.spec("PUB-13")
+@pytest.mark.parametrize("operation", [UPSERT, WriteOperation.BULK_INSERT])
+@pytest.mark.parametrize("path", ["a", "a/b"])
+def test_a_partition_is_not_opened_around_rows_below_what_a_dead_writer_left(
+    path: str, operation: WriteOperation
+):
+    one, other = two_writers()
+    failing(one, "a/b", lambda: upsert(other, [row("a/b/c")]), dies=True)
+    with pytest.raises(InvalidInputError):
+        put(opened(one), operation, [row(path)])
+    rollback_dead_writers(other.context)
+    assert partitions(one) == ["a/b/c"]
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["first write", "later"])
+def test_a_bulk_insert_does_not_trust_a_partition_that_a_failed_write_opened(written: bool):
+    one, other = two_writers(written=written)
+    failing(one, "a/b")
+    upsert(other, [row("a")])
+    with pytest.raises(InvalidInputError):
+        put(one, WriteOperation.BULK_INSERT, [row("a/b")])
+    assert partitions(one) == ["a"]
+
+
+def test_members_of_a_group_nest_no_partitions():
+    table, _ = two_writers()
+    works = []
+    for path in ("a", "a/b"):
+        workload = LocalWorkload(table.context.world, as_table([row(path)]))
+        glance = table.context.glance()
+        works.append(prepared(table.context, planned(table, UPSERT), workload, glance))
+    first, second = write_together(table.context, works)
+    assert isinstance(first, Receipt)
+    assert second is Left.MEETS
+    assert partitions(table) == ["a"]
+
+
+@pytest.mark.spec("PUB-13")
+@pytest.mark.parametrize("limits", [BRISK, replace(BRISK, foreign_writers=EXPECTED)])
+@pytest.mark.parametrize("theirs", ["a", "a/b/c"])
+def test_a_partition_that_another_engine_opens_meanwhile_is_met(theirs: str, limits: TableLimits):
+    table, _ = two_writers()
+    one, storage = opened(table, limits=limits), table.context.world.storage
+    [source] = table.file_slices(["x/y"])
+    assert source.base_file is not None
+    content = storage.read(source.base_file.path)
+
+    def another_engine() -> None:
+        now = table.context.world.clock.now_ms()
+        began, ended = instant_time(WallMs(now + 50)), instant_time(WallMs(now + 60))
+        path = f"{theirs}/{source.file_group.file_id}_0-9-9_{began}.parquet"
+        stat = WriteStat(
+            file_id=source.file_group.file_id,
+            path=path,
+            prev_commit=NO_PREVIOUS_COMMIT,
+            partition_path=theirs,
+            num_writes=1,
+        )
+        told = CommitMetadata(
+            partition_to_write_stats={theirs: (stat,)}, operation_type=UPSERT.hudi_name
+        )
+        storage.create(f"{theirs}/.hoodie_partition_metadata", b"")
+        storage.create(path, content)
+        storage.create(timeline_path(f"{began}_{ended}.commit"), encode_commit(told))
+
+    with pytest.raises(InvalidInputError) as refused:
+        upsert(one, [row("a/b")], another_engine)
+    assert refused.value.kind == "nested_partition"
+    assert rows_of(opened(table), "id") == [("x/y",), ("x/y",)]
+
+
+@pytest.mark.spec("PUB-13")
+def test_beside_other_engines_a_folder_stays_while_a_pending_write_has_files_there():
+    table, _ = two_writers()
+    upsert(table, [row("a/b")])
+    one = opened(table, limits=replace(BRISK, foreign_writers=EXPECTED))
+    storage = table.context.world.storage
+    began = instant_time(WallMs(table.context.world.clock.now_ms() + 50))
+    pending = [timeline_path(name) for name in pending_file_names(Action.COMMIT, began)]
+    for path in (*pending, "a/.hoodie_partition_metadata", f"a/f-0_0-9-9_{began}.parquet"):
+        storage.create(path, b"")
+    uncover(one.context, ["a"])
+    assert partitions(one) == []
+    for path in pending:
+        storage.delete(path)
+    uncover(one.context, ["a"])
+    assert partitions(one) == ["a/b"]

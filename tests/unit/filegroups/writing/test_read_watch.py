@@ -1,0 +1,274 @@
+"""What a write was made from, looked at beside single rivals: counts, rows, slices that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from filegroups.reading.read import ReadSet
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.read_validation import ReadWatch
+from filegroups.writing.write import write
+from tests.unit.timeline.engine import (
+    BRISK,
+    Rows,
+    as_table,
+    files_below,
+    new_table,
+    opened,
+    planned,
+    put,
+    upsert,
+)
+from timeline.commit.begin import begin
+from timeline.commit.concurrent_commits import rival_of_slot
+from timeline.layout import TIMELINE, slot_path
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.instant import Action
+from timeline.model.table_config import TableConfig
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.rules.isolation import Isolation
+
+UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
+LATER = "20991231235959999"
+
+
+def row(key: str, v: int, ts: int = 1) -> dict[str, Any]:
+    return {"id": key, "p": "x", "ts": ts, "v": v}
+
+
+class Scene:
+    """A table with one row whose ``v`` is 1, read by me; others write since."""
+
+    def __init__(
+        self, level: Isolation = Isolation.SERIALIZABLE, *, v: int | None = 1, **how: Any
+    ) -> None:
+        limits = replace(BRISK, isolation=level)
+        self.table = new_table(limits=limits, **how)
+        upsert(self.table, [row("a", 1)])
+        self.other = opened(self.table, limits=limits)
+        self.context = self.table.context
+        self.reads = ReadSet(
+            snapshot=self.context.snapshot(),
+            address=self.context.world.storage.base_uri,
+            partitions=("x",),
+            filter=None if v is None else pc.field("v") == v,
+        )
+        self.group = self.newest().claim.file_groups[0].file_group
+
+    def newest(self) -> Rival:
+        slot = self.context.chain.read(self.context.chain.head())
+        assert slot is not None
+        return rival_of_slot(slot)
+
+    def theirs(self, operation: WriteOperation, rows: Rows) -> Rival:
+        put(self.other, operation, rows)
+        return self.newest()
+
+    def watch(self) -> ReadWatch:
+        begun = begin(self.context, Action.COMMIT)
+        begun.heartbeat.stop()
+        return ReadWatch(self.context, begun, self.reads)
+
+    def lose(self, ending: str, folder: str = "x") -> None:
+        storage = self.context.world.storage
+        for path in files_below(storage, folder):
+            if path.endswith(ending):
+                storage.delete(path)
+
+
+def strange(rival: Rival) -> Rival:
+    """Of which no metadata is to be found."""
+    return replace(rival, requested_time=LATER, completion_time=LATER)
+
+
+@pytest.mark.parametrize(
+    ("operation", "rows", "only"),
+    [
+        (INSERT, [row("n", 5)], True),
+        (UPSERT, [row("n", 5), row("a", 5, 2)], False),
+        (DELETE, [{"id": "a", "p": "x"}], False),
+    ],
+)
+def test_a_rewritten_file_group_got_new_rows_only_where_its_counts_say_so(
+    operation: WriteOperation, rows: Rows, only: bool
+) -> None:
+    scene = Scene()
+    upsert(scene.table, [row("b", 2)])
+    rival = scene.theirs(operation, rows)
+    watch = scene.watch()
+    assert watch.only_inserted(rival, scene.group) is only
+    assert not watch.only_inserted(rival, FileGroupId("x", "another")), "it tells nothing of it"
+    assert not watch.only_inserted(strange(rival), scene.group), "nobody can tell"
+
+
+def test_who_was_made_from_reads_says_so_and_who_is_not_known_may_have_been() -> None:
+    scene = Scene()
+    rival = scene.theirs(INSERT, [row("n", 5)])
+    plan = replace(planned(scene.other, INSERT), reads=scene.other.pin().reads())
+    write(
+        scene.other.context, plan, LocalWorkload(scene.other.context.world, as_table([row("m", 5)]))
+    )
+    watch = scene.watch()
+    assert [watch.has_reads(one) for one in (rival, scene.newest(), strange(rival))] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "stores_keys", "misses"),
+    [
+        pytest.param(1, True, True, id="the row that was there is not the rival's"),
+        pytest.param(
+            1, False, False, id="where no row tells when it was written, all are the rival's"
+        ),
+        pytest.param(5, True, False, id="the new row is asked for"),
+        pytest.param(7, False, True, id="no row is"),
+        pytest.param(None, True, False, id="all rows are"),
+    ],
+)
+def test_a_rival_misses_what_was_asked_for_by_its_own_rows(
+    asked: int | None, stores_keys: bool, misses: bool
+) -> None:
+    scene = Scene(v=asked, stores_keys=stores_keys)
+    rival = scene.theirs(INSERT, [row("n", 5)])
+    [item] = rival.claim.file_groups
+    watch = scene.watch()
+    assert watch.misses(rival, item) is misses
+    scene.lose(".parquet")
+    assert watch.misses(rival, item) is misses, "its files are read once"
+
+
+def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
+    scene = Scene(v=5)
+    rival = scene.theirs(INSERT, [row("n", 5), {**row("m", 7), "p": "y"}])
+    watch = scene.watch()
+    found = {
+        item.file_group.partition_path: watch.misses(rival, item)
+        for item in rival.claim.file_groups
+    }
+    assert found == {"x": False, "y": True}
+
+
+def test_a_rival_whose_rows_are_not_to_be_read_may_have_written_what_was_asked_for() -> None:
+    scene = Scene(v=7)
+    rival = scene.theirs(INSERT, [row("n", 5)])
+    [item] = rival.claim.file_groups
+    log = f".{item.file_group.file_id}_{rival.requested_time}.log.1_0-1-0"
+    assert not scene.watch().misses(rival, replace(item, files=()))
+    assert not scene.watch().misses(rival, replace(item, files=(*item.files, log)))
+    scene.lose(item.files[0])
+    assert not scene.watch().misses(rival, item), "it was cleaned meanwhile"
+
+
+@pytest.mark.parametrize(("asked", "none"), [(1, False), (5, True), (None, False)])
+def test_a_slice_that_was_read_held_none_of_what_was_asked_for(
+    asked: int | None, none: bool
+) -> None:
+    scene = Scene(v=asked)
+    watch = scene.watch()
+    assert watch.held_none(scene.group) is none
+    scene.lose(".parquet")
+    assert watch.held_none(scene.group) is none, "it is read once"
+    assert not scene.watch().held_none(scene.group), "gone, it may have held some"
+    assert not scene.watch().held_none(FileGroupId("x", "another")), "it was not there"
+    assert not scene.watch().held_none(FileGroupId("../x", "f")), "nobody can tell"
+
+
+# ---- the judgement
+
+
+def touching(scene: Scene, requested_time: str, group: FileGroupId | None = None) -> Rival:
+    touched = TouchedFileGroup(file_group=group or scene.group, touch=Touch.BASE)
+    return Rival(
+        action=Action.COMMIT,
+        requested_time=requested_time,
+        completion_time=LATER,
+        claim=Claim(file_groups=(touched,)),
+    )
+
+
+def test_rivals_that_completed_at_once_are_all_judged() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    mine = Claim(file_groups=touching(scene, LATER).claim.file_groups)
+    rivals = [touching(scene, "1"), touching(scene, "2", FileGroupId("y", "elsewhere"))]
+    assert scene.watch().judge(mine, rivals) is not None
+    assert scene.watch().judge(mine, rivals[1:]) is None
+
+
+def test_who_was_met_before_is_judged_again() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    mine = Claim(file_groups=touching(scene, LATER).claim.file_groups)
+    watch = scene.watch()
+    assert watch.judge(Claim(), [touching(scene, "1")]) is None
+    refused = watch.judge(mine, [])
+    assert refused is not None
+    assert refused.rivals == (touching(scene, "1"),)
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    mine = Claim(file_groups=touching(scene, LATER).claim.file_groups)
+    other = Refused(RuleId.SCHEMA_CHANGED, "another reason", ())
+    asked: list[int] = []
+
+    def check(timeline: Any, rivals: list[Rival], config: Callable[[], TableConfig]) -> Refused:
+        asked.append(len(rivals))
+        return other
+
+    both = scene.watch().before(check, mine)
+    rivals = [touching(scene, "1")] if met else []
+    refused = both(scene.context.active(), rivals, lambda: scene.context.config)
+    assert refused is not None
+    assert refused.rule is (RuleId.READ_WAS_CHANGED if met else RuleId.SCHEMA_CHANGED)
+    assert asked == ([] if met else [0])
+
+
+def my_claim(scene: Scene) -> Claim:
+    return Claim(file_groups=touching(scene, LATER).claim.file_groups)
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_came_between_the_reads_and_the_begin_is_judged_once_it_is_settled(
+    settled: bool,
+) -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    rival = scene.theirs(UPSERT, [row("a", 5, 2)])
+    if not settled:
+        scene.lose(f"{rival.requested_time}_{rival.completion_time}.commit", TIMELINE)
+    assert bool(scene.watch().before_begin(my_claim(scene))) is settled
+
+
+def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    upsert(scene.table, [row("b", 2)])
+    [first, _] = scene.context.active().completed_writes
+    for name in (f"_{first.completion_time}.commit", ".commit.requested", ".inflight"):
+        scene.lose(f"{first.requested_time}{name}", TIMELINE)
+    refused = scene.watch().before_begin(Claim())
+    assert refused is not None
+    assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)
+
+
+def test_where_nothing_came_nothing_is_refused() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    assert scene.watch().before_begin(my_claim(scene)) is None
+
+
+def test_where_slots_were_collected_since_the_reads_nobody_can_tell_what_came() -> None:
+    scene = Scene(Isolation.SNAPSHOT)
+    upsert(scene.table, [row("b", 2)])
+    scene.reads = replace(scene.reads, snapshot=replace(scene.reads.snapshot, head=0))
+    scene.context = opened(scene.table, limits=scene.context.limits).context
+    scene.context.world.storage.delete(slot_path(1))
+    refused = scene.watch().before_begin(Claim())
+    assert refused is not None
+    assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)

@@ -1,0 +1,104 @@
+"""A batch id that is asked for again, by a process that let go the slots it had read (BATCH-1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from filegroups.table import Table
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.idempotency import published_batch
+from tests.unit.timeline.engine import new_table, opened, planned, upsert
+from timeline.codecs.truncation_point import Boundary, PublishedBatch, encode_boundary
+from timeline.layout import SLOTS, boundary_path
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.slot import UNSETTLED_MAX, Batch
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+FIRST = 5  # batches that are there
+
+
+@pytest.fixture
+def observed() -> ObservedStorage:
+    return ObservedStorage(MemoryStorage())
+
+
+@pytest.fixture
+def table(observed: ObservedStorage) -> Table:
+    made = new_table(observed)
+    for number in range(FIRST):
+        write_batch(made, number)
+    return made
+
+
+def write_batch(table: Table, number: int) -> Receipt:
+    return upsert(
+        table, [{"id": f"k{number}", "p": "x", "ts": 1, "v": number}], batch_id=f"b{number}"
+    )
+
+
+def asked(table: Table, number: int) -> Receipt | None:
+    return published_batch(
+        table.context, planned(table, WriteOperation.UPSERT, batch_id=f"b{number}")
+    )
+
+
+def slots_read(observed: ObservedStorage) -> int:
+    return sum(call.operation == "read" and call.path.startswith(SLOTS) for call in observed.calls)
+
+
+def let_go(table: Table) -> None:
+    """As each beat does, of all but the last slots."""
+    chain = table.context.chain
+    chain.forget(chain.head() - UNSETTLED_MAX)
+
+
+@pytest.mark.spec("BATCH-1")
+def test_a_new_batch_does_not_read_again_what_was_let_go(observed: ObservedStorage, table: Table):
+    let_go(table)
+    observed.forget()
+    assert asked(table, FIRST) is None
+    assert slots_read(observed) == 1, "the absence of the next slot, and no more"
+
+
+@pytest.mark.spec("BATCH-1")
+def test_an_old_batch_is_known_after_its_slot_was_let_go(table: Table):
+    let_go(table)
+    assert not write_batch(table, FIRST).already_published
+    for number in range(FIRST + 1):
+        assert write_batch(table, number).already_published
+
+
+@pytest.mark.spec("BATCH-1")
+def test_what_another_one_published_since_is_looked_through(table: Table):
+    other = opened(table)
+    assert asked(table, FIRST) is None
+    write_batch(other, FIRST)
+    write_batch(other, FIRST + 1)
+    let_go(table)
+    assert [asked(table, FIRST + more) is None for more in range(3)] == [False, False, True]
+
+
+@pytest.mark.spec("BATCH-1")
+def test_ids_of_slots_that_were_collected_are_not_kept(observed: ObservedStorage, table: Table):
+    assert asked(table, FIRST) is None
+    assert sorted(table.context.batches.seen.ids) == list(range(1, FIRST + 1))
+    boundary = Boundary(number=FIRST - 1, time="0")
+    observed.create(boundary_path(boundary.number), encode_boundary(boundary))
+    assert asked(table, FIRST) is None
+    assert sorted(table.context.batches.seen.ids) == [FIRST]
+
+
+@pytest.mark.spec("BATCH-2")
+def test_a_boundary_is_read_once_by_who_asks_for_batch_after_batch(
+    observed: ObservedStorage, table: Table
+):
+    """Each write asks twice, and its file is never overwritten."""
+    path = boundary_path(1)
+    known = PublishedBatch(
+        batch=Batch(batch_id="old"), action="commit", requested_time="1", completion_time="2"
+    )
+    observed.create(path, encode_boundary(Boundary(number=1, time="2", batches=(known,))))
+    for number in range(FIRST, FIRST + 3):
+        assert asked(table, number) is None
+    assert sum(call.operation == "read" and call.path == path for call in observed.calls) == 1

@@ -1,0 +1,115 @@
+"""A dry run names who is at the same file groups, and leaves the table as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from filegroups.table import Table
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.write import rehearse
+from tableservices.clustering.plan import schedule_clustering
+from tableservices.clustering.settings import ClusteringSettings
+from tests.unit.timeline.engine import (
+    BRISK,
+    SMALL,
+    begun,
+    files_below,
+    new_table,
+    opened,
+    planned,
+    put,
+    upsert,
+)
+from timeline.commit.conflict_report import RefusalReport
+from timeline.context import TableLimits
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.properties.setting_enums import ClusteringUpdates
+from timeline.rules.conflicts import find_strategy
+
+UPSERT, OVERWRITE = WriteOperation.UPSERT, WriteOperation.INSERT_OVERWRITE
+APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
+
+
+def row(key: str, p: str = "x", ts: int = 2) -> dict[str, Any]:
+    return {"id": key, "p": p, "ts": ts, "v": 1}
+
+
+def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BRISK) -> Table:
+    table = new_table(table_type=kind, limits=limits)
+    for key in "ab":
+        put(table, WriteOperation.INSERT, [row(key, ts=1)], files=APART)
+    return table
+
+
+def would_meet(
+    table: Table, operation: WriteOperation, rows: list[dict[str, Any]]
+) -> tuple[RefusalReport, ...]:
+    workload = LocalWorkload(table.context.world, pa.Table.from_pylist(rows))
+    return rehearse(table.context, planned(table, operation, files=APART), workload)
+
+
+def during(table: Table, operation: WriteOperation, rows: list[dict[str, Any]], look: Any) -> Any:
+    """What somebody sees who looks while another writes."""
+    seen: list[Any] = []
+    put(table, operation, rows, lambda: seen.append(look()), files=APART)
+    return seen[0]
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_a_live_writer_of_the_same_file_group_is_named(kind: TableType) -> None:
+    table = table_of(kind)
+    other = opened(table)
+    [met] = during(other, UPSERT, [row("a", ts=3)], lambda: would_meet(table, UPSERT, [row("a")]))
+    assert (met.rule, met.kind, met.instant) == ("C1", "write_conflict", "")
+    assert met.redo == ("file groups" if kind is TableType.COPY_ON_WRITE else "everything")
+    assert len(met.file_groups) == len(met.winners) == 1
+
+
+def test_a_writer_elsewhere_and_a_quiet_table_are_not_met() -> None:
+    table = table_of()
+    assert would_meet(table, UPSERT, [row("a")]) == ()
+    look = lambda: would_meet(table, UPSERT, [row("a")])  # noqa: E731
+    assert during(opened(table), UPSERT, [row("b", ts=3)], look) == ()
+
+
+def test_an_overwrite_under_way_is_named_with_its_partition() -> None:
+    table = table_of()
+    look = lambda: would_meet(table, UPSERT, [row("n")])  # noqa: E731
+    [met] = during(opened(table), OVERWRITE, [row("o")], look)
+    assert (met.rule, met.partitions) == ("C4", ("x",))
+
+
+def test_the_strategy_is_asked_too() -> None:
+    table = table_of(limits=replace(BRISK, strategy=find_strategy("partition")))
+    look = lambda: would_meet(table, UPSERT, [row("n")])  # noqa: E731
+    [met] = during(opened(table), UPSERT, [row("m")], look)
+    assert met.kind == "strategy"
+
+
+def test_a_clustering_that_would_refuse_is_named_and_not_cancelled() -> None:
+    refusing = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
+    table = table_of(limits=refusing)
+    schedule_clustering(table.context, ClusteringSettings())
+    [met] = would_meet(table, UPSERT, [row("a")])
+    assert (met.kind, met.retry_can_succeed) == ("service_conflict", False)
+    first = opened(table, limits=replace(refusing, cancels_met_plans=True))
+    assert would_meet(first, UPSERT, [row("a")]) == ()
+    assert len(table.context.active().pending) == 1
+
+
+def test_a_writer_that_only_began_has_said_nothing_yet() -> None:
+    table = table_of()
+    begun(opened(table), UPSERT, [row("a", ts=3)])
+    assert would_meet(table, UPSERT, [row("a")]) == ()
+
+
+def test_nothing_is_written() -> None:
+    table = table_of()
+    before = files_below(table.context.world.storage)
+    would_meet(table, UPSERT, [row("a"), row("n")])
+    assert files_below(table.context.world.storage) == before
+    assert upsert(table, [row("a")]).attempts == 1

@@ -1,0 +1,45 @@
+"""One properties file exchanges the lock of all the demonstration's processes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from hoodoo.demo.run import Settings, _cleaner, _writer, ready_properties
+from hoodoo.factory import Layers
+
+MINE = Settings(
+    props=(ready_properties("multi_writer_zookeeper.properties"),),
+    hoodie_conf=("hoodoo.lock.audit=true",),
+)
+
+
+def provider_of(command: list[str]) -> tuple[str | None, str | None]:
+    pairs = list(itertools.pairwise(command))
+    layers = Layers(
+        props=tuple(value for name, value in pairs if name == "--props"),
+        hoodie_conf=tuple(value for name, value in pairs if name == "--hoodie-conf"),
+    )
+    loaded = layers.load()
+    return loaded.get("hoodie.write.lock.provider"), loaded.get("hoodoo.lock.audit")
+
+
+def writer(settings: Settings) -> list[str]:
+    here = Path()
+    return _writer("loader", here, settings, work=here, engine="local", count=1)
+
+
+def test_writers_and_cleaner_take_the_lock_of_the_file() -> None:
+    assert provider_of(writer(MINE)) == ("zookeeper", "true")
+    assert provider_of(_cleaner(Path(), MINE)) == ("zookeeper", "true")
+
+
+def test_without_a_file_it_is_a_file_beside_the_table() -> None:
+    assert provider_of(writer(Settings())) == ("filesystem", None)
+    assert provider_of(_cleaner(Path(), Settings())) == ("filesystem", None)
+
+
+def test_the_cleaner_keeps_what_only_it_needs() -> None:
+    command = _cleaner(Path(), MINE)
+    loaded = Layers(props=tuple(b for a, b in itertools.pairwise(command) if a == "--props"))
+    assert loaded.load().get("hoodie.clean.trigger.max.commits") == "1"

@@ -1,0 +1,72 @@
+"""Who counts as committed in a recorded run: before the recording, or until a restore took it back."""
+
+from __future__ import annotations
+
+from hoodoo.history_checker.anomalies import judge_run
+from hoodoo.history_checker.history import RunRecorder
+
+
+def read(run: RunRecorder, name: str, version: str | None, snapshot: int) -> None:
+    run.transaction(name, snapshot=snapshot)
+    run.reads(name, [("a", version)])
+
+
+def kinds(run: RunRecorder) -> list[str]:
+    return [one.kind.value for one in judge_run(run.finish())]
+
+
+def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
+    for writer, recorded, found in (
+        ("T1", False, []),
+        ("T1", True, ["dirty_read"]),
+        ("T5", False, ["dirty_read"]),
+        ("T9", False, ["dirty_read"]),
+    ):
+        run = RunRecorder(known_since="T5")
+        if recorded:
+            run.transaction(writer)
+            run.writes(writer, ["a"])
+        read(run, "reader", writer, 10)
+        assert kinds(run) == found, writer
+
+
+def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
+    for writer, found in (("T1", []), ("T5", ["dirty_read"]), ("T9", ["dirty_read"])):
+        run = RunRecorder()
+        run.taken_back("T5")
+        run.transaction(writer)
+        run.writes(writer, ["a"])
+        read(run, "reader", writer, 10)
+        assert kinds(run) == found, writer
+
+
+def test_a_commit_that_stood_a_restore_is_judged() -> None:
+    run = RunRecorder()
+    run.taken_back("T5")
+    for name, position in (("T1", 10), ("T2", 20)):
+        run.transaction(name, position=position)
+        run.writes(name, ["a"])
+    read(run, "reader", "T1", 25)
+    assert kinds(run) == ["lost_update"]
+
+
+def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
+    run = RunRecorder()
+    run.taken_back("T5")
+    run.transaction("T1", position=10)
+    run.writes("T1", ["a"])
+    run.transaction("T2")
+    run.writes("T2", ["a"])
+    read(run, "before", "T2", 20)
+    read(run, "after", "T1", 20)
+    assert kinds(run) == []
+
+
+def test_what_was_never_committed_is_dirty_and_not_old_as_well() -> None:
+    run = RunRecorder()
+    run.transaction("T1", position=10)
+    run.transaction("T2")
+    for name in ("T1", "T2"):
+        run.writes(name, ["a"])
+    read(run, "reader", "T2", 20)
+    assert kinds(run) == ["dirty_read"]

@@ -1,0 +1,398 @@
+"""Explanations: who did it, what was refused first, and what became of what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from filegroups.writing.write import Receipt
+from hoodoo.inspect import rejected_writes as given_up
+from hoodoo.inspect.contention import contention_of
+from hoodoo.inspect.instant_summary import moment
+from hoodoo.inspect.instants import accounts_of, explain_instant
+from hoodoo.inspect.rejected_writes import given_up_writes
+from tableservices.restoring.restore import restore
+from tableservices.restoring.savepoints import savepoint
+from tests.interop import golden_tables
+from timeline.commit import apply as settling
+from timeline.errors import (
+    InstantNotFoundError,
+    OutcomeUnknownError,
+    UnsafeSetupError,
+    WriteConflictError,
+)
+from timeline.layout import REFUSED
+from timeline.rollback.resolve_unknown import Outcome
+
+ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+MANY = {
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.clean.automatic": "false",
+}
+
+
+class Rival:
+    """An event sink that lets another writer publish right after a write's begin."""
+
+    def __init__(self, other: hoodoo.Table) -> None:
+        self.other: hoodoo.Table | None = other
+        self.receipt: Receipt | None = None
+
+    def emit(self, name: str, /, **_: Any) -> None:
+        if name == "begin.done" and self.other is not None:
+            rival, self.other = self.other, None
+            self.receipt = rival.upsert(ROWS.slice(1, 1))
+
+
+def test_a_moment_is_written_for_people() -> None:
+    assert moment("20261121100956962") == "2026-11-21 10:09:56.962"
+    assert moment("20261121100956") == "2026-11-21 10:09:56.000"
+
+
+def test_an_account_says_who_published_what(tmp_path: Path) -> None:
+    named = {**MANY, "hoodie.write.application.id": "loader"}
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
+    ) as table:
+        receipt = table.upsert(ROWS)
+        (account,) = accounts_of(table.core)
+    assert account.who == "loader"
+    assert account.rows_text == "+3"
+    assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
+    assert account.requested_time == receipt.requested_time
+    assert any("by loader (pid " in line for line in account.lines())
+
+
+@pytest.mark.spec("BEG-6")
+def test_a_pending_write_says_whose_it_is(tmp_path: Path) -> None:
+    """Who finds it in the way wants to know whom to ask."""
+
+    class Onlooker:
+        def __init__(self, table: hoodoo.Table) -> None:
+            self.table, self.seen = table, dict[str, list[str]]()
+
+        def emit(self, name: str, /, **_: Any) -> None:
+            for one in accounts_of(self.table.core):
+                if one.state == "inflight":
+                    account = explain_instant(self.table.core, one.requested_time)
+                    assert account.who == one.who
+                    self.seen[one.who] = account.lines()
+
+    with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
+        loader = {**MANY, "hoodie.write.application.id": "loader"}
+        onlooker = Onlooker(table)
+        with hoodoo.open_table(tmp_path / "t", properties=loader, events=onlooker) as other:
+            other.upsert(ROWS)
+    (lines,) = onlooker.seen.values()
+    assert list(onlooker.seen) == ["loader"]
+    assert lines[1] == "operation upsert"
+    assert lines[2].startswith("by loader (pid ")
+    assert lines[-1] == "its writer gives signs of life"
+
+
+def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
+    with (
+        hoodoo.create_table(
+            tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+        ) as first,
+        hoodoo.open_table(
+            tmp_path / "t", properties={**MANY, "hoodie.write.application.id": "rival"}
+        ) as other,
+    ):
+        first.upsert(ROWS)
+        rival = Rival(other)
+        with hoodoo.open_table(tmp_path / "t", properties=MANY, events=rival) as slow:
+            receipt = slow.upsert(ROWS.slice(0, 1))
+        assert rival.receipt is not None
+        account = explain_instant(first.core, receipt.requested_time)
+        assert (account.attempts, len(account.refusals)) == (2, 1)
+        assert rival.receipt.requested_time in account.met[0]
+        assert "by rival" in account.met[0]
+
+
+def test_a_refused_attempt_is_told_when_the_write_it_led_to_is_archived(tmp_path: Path) -> None:
+    few = {
+        **MANY,
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodie.archive.automatic": "false",
+    }
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=few) as table:
+        table.upsert(ROWS)
+        with (
+            hoodoo.open_table(path, properties=few) as other,
+            hoodoo.open_table(path, properties=few, events=Rival(other)) as slow,
+        ):
+            receipt = slow.upsert(ROWS.slice(0, 1))
+        (refused,) = (one.instant for one in receipt.refusals)
+        before = explain_instant(table.core, refused)
+        assert before.state == "refused"
+        for _ in range(5):
+            table.upsert(ROWS)
+        table.services.archive()
+        assert explain_instant(table.core, receipt.requested_time).archived
+        assert explain_instant(table.core, refused) == before
+
+
+def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
+    with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
+        table.upsert(ROWS)
+        with pytest.raises(InstantNotFoundError):
+            explain_instant(table.core, "20200101000000000")
+
+
+def lost_write(path: Path) -> WriteConflictError:
+    """One that meets a rival and may not try again."""
+    rival_properties = {**MANY, "hoodie.write.application.id": "rival"}
+    mine = {
+        **MANY,
+        "hoodie.write.application.id": "loser",
+        "hoodie.write.num.retries.on.conflict.failures": "0",
+    }
+    with (
+        hoodoo.open_table(path, properties=rival_properties) as other,
+        hoodoo.open_table(path, properties=mine, events=Rival(other)) as slow,
+        pytest.raises(WriteConflictError) as refused,
+    ):
+        slow.upsert(ROWS.slice(0, 1), batch_id="load 7")
+    return refused.value
+
+
+def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
+    """Nothing of it is on the timeline, and who was told may be gone."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        table.upsert(ROWS)
+        error = lost_write(tmp_path / "t")
+        instant = error.fields["report"]["instant"]
+        account = explain_instant(table.core, instant)
+        assert (account.state, account.who, account.attempts) == ("refused", "loser", 1)
+        assert "by rival" in account.met[0]
+        lines = account.lines()
+        assert lines[0] == f"commit {instant}: refused"
+        assert lines[-1].startswith("not published, and given up: ")
+        told = contention_of(table.core)
+        assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
+        assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
+        assert told.lines()[0].endswith("1 writes gave up")
+        (kept,) = given_up_writes(table.core.context)
+        assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
+
+
+def test_of_the_writes_that_gave_up_the_newest_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_up, "KEPT_MAX", 2)
+    monkeypatch.setattr(given_up, "_SLACK", 1)
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        table.upsert(ROWS)
+        times = [lost_write(tmp_path / "t").fields["report"]["instant"] for _ in range(4)]
+        assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:]
+        (tmp_path / "t" / REFUSED / f"{times[3]}.json").write_text("torn")
+        (tmp_path / "t" / REFUSED / f"{times[0]}.json").write_text("[" * 100_000)
+        (tmp_path / "t" / REFUSED / "note.json").write_text("{}")
+        assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:3]
+
+
+def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        table.upsert(ROWS)
+        (tmp_path / "t" / REFUSED).write_text("no folder")
+        assert lost_write(tmp_path / "t").kind == "write_conflict"
+        assert given_up_writes(table.core.context) == []
+
+
+@pytest.mark.spec("UNK-3")
+def test_a_write_that_took_its_slot_is_told_as_published_though_no_file_shows_it(
+    tmp_path: Path,
+) -> None:
+    """Its writer died or heard nothing; whoever took it for lost would write it twice."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        time = table.upsert(ROWS).requested_time
+        (shown,) = (tmp_path / "t" / ".hoodie" / "timeline").glob(f"{time}_*.commit")
+        shown.unlink()
+        lines = "\n".join(explain_instant(table.core, time).lines())
+        assert "published, as number 1" in lines
+        assert "do not repeat the write" in lines
+        table.resolve(time)
+        assert shown.exists()
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize("action", ["restore", "rollback"])
+def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
+    tmp_path: Path, action: str
+) -> None:
+    """Its commit slot stands for ever: Java Hudi takes none for what it takes away (RST-3)."""
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table:
+        kept = table.upsert(ROWS).requested_time
+        gone = table.upsert(ROWS).requested_time
+        if action == "restore":
+            restore(table.core.context, kept)
+        else:
+            table.rollback(gone)
+    newest = max((path / ".hoodie" / ".hoodoo" / "slots").iterdir())
+    newest.unlink()
+    with hoodoo.open_table(path, properties=MANY) as table:
+        (undone,) = (one for one in table.timeline if one.action == action)
+        answer = table.resolve(gone)
+        assert answer.outcome is Outcome.NOT_PUBLISHED
+        assert answer.why == f"the {action} {undone.requested_time} took it away"
+        assert table.resolve(kept).outcome is Outcome.PUBLISHED
+
+
+@pytest.mark.spec("UNK-3")
+@pytest.mark.parametrize("action", ["restore", "rollback"])
+def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
+    tmp_path: Path, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error names that time, and its slot stands: nobody may take it for what never was."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        kept, gone = (table.upsert(ROWS).requested_time for _ in range(2))
+        undo: Callable[[], object] = partial(restore, table.core.context, kept)
+        if action == "rollback":
+            undo = partial(table.rollback, gone)
+        with monkeypatch.context() as patch:
+            patch.setattr(settling, "_write_pending", cut_off)
+            with pytest.raises(OutcomeUnknownError) as unknown:
+                undo()
+        own = unknown.value.fields["requested_time"]
+        told = explain_instant(table.core, own)
+        assert (told.action, told.state) == (action, "decided")
+        assert "published, as number 3" in told.remarks[0]
+        assert table.resolve(own).outcome is Outcome.PUBLISHED
+        assert [one.action for one in table.timeline if one.requested_time == own] == [action]
+        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+
+
+@pytest.mark.spec("RST-1")
+def test_a_write_is_not_told_as_published_while_it_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pending files go last: until then it looks like one whose completed file is to come."""
+    with hoodoo.create_table(
+        tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
+    ) as table:
+        kept, gone = (table.upsert(ROWS).requested_time for _ in range(2))
+        with monkeypatch.context() as patch:
+            patch.setattr(settling, "data_files_of", cut_off)
+            with pytest.raises(OutcomeUnknownError):
+                restore(table.core.context, kept)
+        (remark,) = explain_instant(table.core, gone).remarks
+        assert remark.startswith("rolled back by ")
+        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+
+
+@pytest.mark.spec("SLOT-6")
+def test_nothing_is_told_of_an_undecided_write_without_the_slots_that_decide(
+    tmp_path: Path,
+) -> None:
+    """It would pass for a dead writer's, to be rolled back, though a slot elsewhere has it."""
+    elsewhere = {
+        **MANY,
+        "hoodoo.slots.backend": "sql",
+        "hoodoo.lock.sql.url": str(tmp_path / "slots.db"),
+        "hoodoo.lock.sql.create_table": "true",
+    }
+    path = tmp_path / "t"
+    with hoodoo.create_table(
+        path, schema=ROWS.schema, record_key="id", properties=elsewhere
+    ) as table:
+        time = table.upsert(ROWS).requested_time
+    (shown,) = (path / ".hoodie" / "timeline").glob(f"{time}_*.commit")
+    shown.unlink()
+    with hoodoo.open_table(path, properties=MANY) as table:
+        for asked in (time, "20200101000000000"):
+            with pytest.raises(UnsafeSetupError, match="decided elsewhere"):
+                explain_instant(table.core, asked)
+    with hoodoo.open_table(path, properties=elsewhere) as table:
+        assert explain_instant(table.core, time).remarks[0].startswith("published, as number 1")
+
+
+def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loader = {**MANY, "hoodie.write.application.id": "loader"}
+    keeper = {**MANY, "hoodie.write.application.id": "keeper"}
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=loader) as table:
+        table.upsert(ROWS)
+    with hoodoo.open_table(path, properties=keeper) as table:
+        savepoint(table.core.context)
+        told = {one.action: (one.who, one.slot_number) for one in accounts_of(table.core)}
+    assert told == {"commit": ("loader", 1), "savepoint": ("keeper", 2)}
+
+
+def test_what_another_engine_made_of_a_plan_has_no_number_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as table:
+        for _ in range(2):
+            table.bulk_insert(ROWS)
+        table.services.cluster()
+        done = accounts_of(table.core)[-1]
+        assert (done.action, done.slot_number) == ("replacecommit", 4)
+    max((path / ".hoodie" / ".hoodoo" / "slots").iterdir()).unlink()  # Java Hudi takes none
+    with hoodoo.open_table(path, properties=MANY) as table:
+        assert accounts_of(table.core)[-1].slot_number is None
+
+
+def cut_off(*_: object) -> None:
+    raise OSError("cut off")
+
+
+def test_archived_instants_are_told_too(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
+    with hoodoo.open_table(path) as table:
+        told = accounts_of(table.core, archived=True)
+        archived = [account for account in told if account.archived]
+        assert archived
+        one = next(account for account in archived if account.action == "commit")
+        assert explain_instant(table.core, one.requested_time).archived
+
+
+def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_part", tmp_path)
+    with hoodoo.open_table(path) as table:
+        for account in accounts_of(table.core):
+            assert (account.who, account.attempts, account.slot_number) == ("", None, None)
+
+
+def test_what_the_writers_of_a_table_meet_is_summed_up(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    loader = {**MANY, "hoodie.write.application.id": "loader"}
+    with (
+        hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=MANY) as first,
+        hoodoo.open_table(
+            path, properties={**MANY, "hoodie.write.application.id": "rival"}
+        ) as other,
+    ):
+        first.upsert(ROWS)
+        for _ in range(2):
+            with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
+                slow.upsert(ROWS.slice(0, 1))
+        told = contention_of(first.core)
+    assert (told.writes, told.refused_attempts, told.waits) == (5, 2, 0)
+    [meeting] = told.meetings
+    assert (meeting.loser, meeting.winner) == ("loader", "rival")
+    assert (meeting.kind, meeting.times, meeting.written_again) == ("write_conflict", 2, 2)
+    assert meeting.lost_seconds > 0
+    assert len(meeting.places) == 1
+    assert "bucket index" in told.advice[0]
+    assert told.lines()[1].startswith("2 times loader met rival: write_conflict; 2 written anew")

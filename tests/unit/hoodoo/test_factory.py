@@ -1,0 +1,65 @@
+"""Where services work: chosen by properties, and only when a service runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hoodoo
+from hoodoo.factory import working_context
+from timeline.context import TableContext
+from timeline.errors import SettingError
+from timeline.ports.ports import SpreadingExecutor
+from timeline.properties.options import TABLE_LAYER, PropertySet
+from timeline.system import ThreadExecutor
+
+SPARK = {"hoodoo.services.executor": "spark"}
+
+
+class OverThere(ThreadExecutor):
+    """A cluster."""
+
+    def spread(self, *_: object) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> TableContext:
+    with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
+        return table.core.context
+
+
+def test_this_process_works_as_it_reads(context: TableContext) -> None:
+    assert working_context(context, {}) is context
+
+
+def test_file_groups_at_a_time_are_limited(context: TableContext) -> None:
+    working = working_context(context, {"hoodoo.services.file.groups.max": "3"})
+    assert isinstance(working.world.executor, ThreadExecutor)
+    assert working.world.executor.workers_max == 3
+    assert working.world.storage is context.world.storage
+
+
+def test_who_works_on_a_cluster_already_stays_there(context: TableContext) -> None:
+    world = replace(context.world, executor=OverThere())
+    assert isinstance(world.executor, SpreadingExecutor)
+    there = TableContext.of(world, context.config, context.limits)
+    assert working_context(there, SPARK) is there
+
+
+def test_a_table_does_not_choose(context: TableContext) -> None:
+    told_by_table = PropertySet().with_layer(TABLE_LAYER, SPARK)
+    assert working_context(context, told_by_table) is context
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"hoodoo.services.executor": "flink"}, {"hoodoo.services.file.groups.max": "0"}]
+)
+def test_other_executors_and_limits_are_refused(
+    context: TableContext, wrong: dict[str, str]
+) -> None:
+    with pytest.raises(SettingError):
+        working_context(context, wrong)

@@ -1,0 +1,374 @@
+"""Sealed slots (SLOT-7): each way to tamper with a chain is found, one at a time, with its kind."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from hoodoo.factory import Layers
+from hoodoo.slot_signing import KEY_VARIABLE
+from hoodoo.verify.verify import Verification, verify_at
+from tests.acceptance.cli import run
+
+ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+PLAIN = {
+    "hoodie.clean.automatic": "false",
+    "hoodie.archive.automatic": "false",
+    "hoodoo.storage.durability": "relaxed",
+}
+HASH = {**PLAIN, "hoodoo.slots.tamper.evidence": "hash"}
+KEY, OTHER = "k" * 32, "o" * 32
+Properties = dict[str, str]
+
+
+def keyed(folder: Path, *keys: str, evidence: str = "hmac") -> Properties:
+    """Properties with a key file that holds these keys."""
+    file = folder / f"{keys[0][0]}{len(keys)}.key"
+    file.write_text("\n".join(keys))
+    file.chmod(0o600)
+    chosen = {"hoodoo.slots.tamper.evidence": evidence, "hoodoo.slots.tamper.key.file": str(file)}
+    return {**PLAIN, **chosen}
+
+
+def made(folder: Path, *writers: Properties) -> Path:
+    """A table of one commit of each writer."""
+    path = folder / "t"
+    hoodoo.create_table(path, schema=ROWS.schema, record_key=["id"], properties=PLAIN).close()
+    for properties in writers:
+        with hoodoo.open_table(path, properties=properties) as table:
+            table.upsert(ROWS)
+    return path
+
+
+def slot_file(path: Path, number: int) -> Path:
+    return path / ".hoodie" / ".hoodoo" / "slots" / f"{number:020d}"
+
+
+def document(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_bytes().partition(b"\n")[0])
+    return found
+
+
+def put(file: Path, changed: dict[str, Any]) -> None:
+    """Write a slot as a careful forger does: the checksum fits."""
+    line = json.dumps(changed, separators=(",", ":")).encode()
+    file.write_bytes(line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
+
+
+def edited(path: Path, number: int, **changes: Any) -> None:
+    put(slot_file(path, number), {**document(slot_file(path, number)), **changes})
+
+
+def made_anew(path: Path, first: int, last: int) -> None:
+    """Link every slot to the one before it, as whoever needs no key can."""
+    for number in range(first, last + 1):
+        before = hashlib.sha256(slot_file(path, number - 1).read_bytes()).hexdigest()
+        seal = document(slot_file(path, number))["seal"]
+        edited(path, number, seal={**seal, "before": before})
+
+
+def check(path: Path, properties: Properties | None = None, **more: Any) -> Verification:
+    return verify_at(path, Layers(code=properties or {}), **more)
+
+
+def told(found: Verification) -> list[tuple[str, str]]:
+    return [(one.kind, one.path.rpartition("/")[2].lstrip("0")) for one in found.problems]
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def test_without_the_option_a_slot_tells_nothing(tmp_path: Path):
+    path = made(tmp_path, PLAIN)
+    assert not {"seal", "mac"} & document(slot_file(path, 1)).keys()
+    found = check(path)
+    assert (found.problems, found.notes, found.evidence) == ((), (), None)
+
+
+@pytest.mark.spec("SLOT-7")
+def test_a_slot_tells_the_digests_of_the_one_before_and_of_its_file(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH)
+    first, second = (document(slot_file(path, number))["seal"] for number in (1, 2))
+    files = sorted((path / ".hoodie" / "timeline").glob("*.commit"))
+    assert first == {"before": "0" * 64, "file": digest(files[0])}
+    assert second == {"before": digest(slot_file(path, 1)), "file": digest(files[1])}
+
+
+def test_a_sound_chain_tells_its_head(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH, HASH)
+    found = check(path, HASH)
+    assert (found.problems, found.notes) == ((), ())
+    head = f"3:{digest(slot_file(path, 3))}"
+    assert found.as_document()["evidence"] == {"first_slot": 1, "head": head, "signed": False}
+
+
+# ---------------------------------------------------------------- tampering
+
+
+def test_an_edited_slot_is_found(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH, HASH)
+    edited(path, 2, application="x")
+    assert told(check(path)) == [("slot_chain_broken", "3")]
+
+
+def test_exchanged_slots_are_found(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH, HASH, HASH)
+    two, three = document(slot_file(path, 2)), document(slot_file(path, 3))
+    times = ("ct", "rt", "body")  # the order of times stays as it was
+    put(slot_file(path, 2), {**three, "n": 2, **{key: two[key] for key in times}})
+    put(slot_file(path, 3), {**two, "n": 3, **{key: three[key] for key in times}})
+    assert ("slot_chain_broken", "4") in told(check(path))
+
+
+def test_a_slot_that_was_taken_out_is_found_when_the_gap_is_closed(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH, HASH, HASH)
+    for number in (3, 4):
+        put(slot_file(path, number - 1), {**document(slot_file(path, number)), "n": number - 1})
+    slot_file(path, 4).unlink()
+    assert told(check(path)) == [("slot_chain_broken", "2"), ("slot_chain_broken", "3")]
+    assert "instant_without_slot" in [kind for kind, _ in told(check(path, HASH))]
+
+
+def test_a_completed_file_exchanged_with_what_its_slot_fixes_is_found(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH)
+    first, second = sorted((path / ".hoodie" / "timeline").glob("*.commit"))
+    second.write_bytes(first.read_bytes())
+    edited(path, 2, body=base64.b64encode(first.read_bytes()).decode())
+    assert ("slot_edited", "2") in told(check(path))
+
+
+def test_a_seal_that_was_stripped_is_found(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH, HASH)
+    bare = document(slot_file(path, 2))
+    del bare["seal"]
+    put(slot_file(path, 2), bare)
+    assert told(check(path)) == [("slot_chain_broken", "3")]
+    made_anew(path, 3, 3)
+    assert check(path).ok
+    assert told(check(path, HASH)) == [("slot_unsealed", "2")]
+
+
+@pytest.mark.parametrize("gone", ["slot", "slot and file"])
+def test_a_chain_that_was_cut_off_is_found_by_what_it_leaves_or_by_a_witness(
+    tmp_path: Path, gone: str
+):
+    path = made(tmp_path, HASH, HASH, HASH)
+    head = f"3:{digest(slot_file(path, 3))}"
+    earlier = f"2:{digest(slot_file(path, 2))}"
+    slot_file(path, 3).unlink()
+    if gone == "slot":
+        (problem,) = check(path, HASH).problems
+        newest = max((path / ".hoodie" / "timeline").glob("*.commit"))
+        assert (problem.kind, problem.path) == (
+            "instant_without_slot",
+            f".hoodie/timeline/{newest.name}",
+        )
+        return
+    for file in sorted((path / ".hoodie" / "timeline").glob("*"))[-3:]:
+        file.unlink()
+    max(path.glob("*.parquet"), key=lambda file: file.stem.rpartition("_")[2]).unlink()
+    assert check(path, HASH).ok  # nothing in the table tells
+    assert check(path, HASH, expect_head=earlier).ok
+    assert told(check(path, HASH, expect_head=head)) == [("chain_truncated", "3")]
+
+
+def test_a_chain_made_anew_is_found_by_a_witness_only(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH, HASH)
+    witness = f"2:{digest(slot_file(path, 2))}"
+    edited(path, 1, application="x")
+    made_anew(path, 2, 3)
+    assert check(path, HASH).ok
+    assert told(check(path, HASH, expect_head=witness)) == [("witness_differs", "2")]
+
+
+# ---------------------------------------------------------------- signatures
+
+
+@pytest.mark.spec("SLOT-7")
+def test_without_the_key_no_slot_can_be_made_anew(tmp_path: Path):
+    signed = keyed(tmp_path, KEY)
+    path = made(tmp_path, signed, signed, signed)
+    assert check(path, signed).as_document()["evidence"]["signed"]
+    edited(path, 1, application="x")
+    made_anew(path, 2, 3)
+    assert check(path).ok  # whoever has no key cannot tell
+    assert told(check(path, signed)) == [
+        ("slot_forged", "1"),
+        ("slot_forged", "2"),
+        ("slot_forged", "3"),
+    ]
+
+
+def test_the_newest_slot_is_protected_by_its_signature(tmp_path: Path):
+    signed = keyed(tmp_path, KEY)
+    path = made(tmp_path, signed, signed)
+    edited(path, 2, application="x")
+    assert told(check(path, signed)) == [("slot_forged", "2")]
+
+
+def test_a_signature_in_another_place_is_none(tmp_path: Path):
+    signed = keyed(tmp_path, KEY)
+    path = made(tmp_path, signed)
+    moved = document(slot_file(path, 1))
+    put(slot_file(path, 1), {"mac": moved.pop("mac"), **moved})
+    assert told(check(path, signed)) == [("slot_forged", "1")]
+
+
+def test_another_key_is_told_apart_from_a_forgery(tmp_path: Path):
+    path = made(tmp_path, *[keyed(tmp_path, KEY)] * 3)
+    (problem,) = check(path, keyed(tmp_path, OTHER)).problems
+    assert problem.kind == "slot_other_key"
+    assert problem.message.startswith("3 slots from this one on")
+
+
+def test_keys_can_be_changed(tmp_path: Path):
+    both = keyed(tmp_path, OTHER, KEY)
+    path = made(tmp_path, keyed(tmp_path, KEY), both)
+    assert check(path, both).ok
+    assert [kind for kind, _ in told(check(path, keyed(tmp_path, OTHER)))] == ["slot_other_key"]
+
+
+def test_whoever_demands_signatures_is_told_of_slots_without(tmp_path: Path):
+    signed = keyed(tmp_path, KEY)
+    path = made(tmp_path, signed, HASH)
+    assert check(path, {**signed, "hoodoo.slots.tamper.evidence": "hash"}).ok
+    assert told(check(path, signed)) == [("slot_unsigned", "2")]
+
+
+def test_the_key_is_nowhere_to_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    properties = {**PLAIN, "hoodoo.slots.tamper.evidence": "hmac"}
+    path = made(tmp_path, properties)
+    assert check(path, properties).as_document()["evidence"]["signed"]
+    files = [file for file in path.rglob("*") if file.is_file()]
+    assert not [file for file in files if KEY.encode() in file.read_bytes()]
+    with hoodoo.open_table(path, properties=properties) as table:
+        assert KEY not in repr(table.core.context.limits)
+
+
+# ---------------------------------------------------------------- mixed chains
+
+
+def test_writers_with_and_without_seals_write_one_chain(tmp_path: Path):
+    path = made(tmp_path, PLAIN, HASH, PLAIN, keyed(tmp_path, KEY))
+    found = check(path)
+    assert found.ok
+    assert [(one.kind, one.path[-1]) for one in found.notes] == [("slot_unsealed", "3")]
+    assert found.as_document()["evidence"]["first_slot"] == 2
+    assert told(check(path, HASH)) == [("slot_unsealed", "3")]
+    edited(path, 1, application="x")  # the first seal protects the slot before it
+    assert told(check(path)) == [("slot_chain_broken", "2")]
+
+
+def test_demanded_seals_that_are_all_missing_are_a_problem(tmp_path: Path):
+    path = made(tmp_path)
+    assert check(path, HASH).ok  # nothing was written yet
+    path = made(tmp_path / "more", PLAIN)
+    assert told(check(path, HASH)) == [("slot_unsealed", "1")]
+
+
+# ---------------------------------------------------------------- collected slots
+
+FEW = {
+    **HASH,
+    "hoodie.clean.automatic": "true",
+    "hoodie.clean.commits.retained": "1",
+    "hoodie.keep.min.commits": "2",
+    "hoodie.keep.max.commits": "3",
+}
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Path:
+    """A table whose first slots are collected; slot 1 was noted, and is gone."""
+    path = made(tmp_path, *[FEW] * 6)
+    with hoodoo.open_table(path, properties=FEW) as table:
+        table.services.archive()
+    assert not slot_file(path, 1).exists()
+    return path
+
+
+def boundary(path: Path) -> Path:
+    return max((path / ".hoodie" / ".hoodoo" / "boundary").iterdir())
+
+
+@pytest.mark.spec("SLOT-7")
+def test_the_boundary_keeps_the_digest_of_the_last_collected_slot(collected: Path):
+    assert check(collected, HASH).ok
+    kept = json.loads(boundary(collected).read_bytes())
+    first = slot_file(collected, kept["number"] + 1)
+    assert document(first)["seal"]["before"] == kept["digest"]
+    assert check(collected, HASH, expect_head=f"{kept['number']}:{kept['digest']}").ok
+
+
+def test_what_was_collected_longer_ago_cannot_be_compared(collected: Path):
+    found = check(collected, HASH, expect_head=f"1:{'a' * 64}")
+    assert told(found) == [("witness_collected", "1")]
+
+
+def test_an_edited_boundary_is_found(collected: Path):
+    file = boundary(collected)
+    file.write_bytes(file.read_bytes().replace(b'"digest":"', b'"digest":"00'))
+    assert [kind for kind, _ in told(check(collected))] == ["boundary_differs", "slot_chain_broken"]
+
+
+def test_the_oldest_slot_that_is_left_cannot_be_exchanged(collected: Path):
+    number = json.loads(boundary(collected).read_bytes())["number"] + 1
+    seal = document(slot_file(collected, number))["seal"]
+    edited(collected, number, seal={**seal, "before": "a" * 64})
+    assert ("slot_chain_broken", str(number)) in told(check(collected))
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_the_head_is_printed_and_expected_again(tmp_path: Path):
+    path = made(tmp_path, HASH, HASH)
+    head = run("table", "verify", path, "--output", "json").document["evidence"]["head"]
+    assert head in run("table", "verify", path, "--output", "table").out.replace("\n", "")
+    assert run("table", "verify", path, "--expect-head", head).exit_code == 0
+    answer = run("table", "verify", path, "--output", "json", "--expect-head", f"9:{'0' * 64}")
+    assert (answer.exit_code, answer.document["problems"][0]["kind"]) == (5, "chain_truncated")
+
+
+@pytest.mark.parametrize("head", ["", "2", "2:abc", f"x:{'0' * 64}", f"2:{'0' * 65}"])
+def test_what_is_no_head_is_refused(tmp_path: Path, head: str):
+    assert run("table", "verify", made(tmp_path, HASH), "--expect-head", head).exit_code == 1
+
+
+# ---------------------------------------------------------------- where slots lie elsewhere
+
+
+def test_slots_in_a_database_are_sealed_as_well(tmp_path: Path):
+    elsewhere = {
+        **HASH,
+        "hoodoo.slots.backend": "sql",
+        "hoodoo.lock.sql.url": f"sqlite:///{tmp_path}/slots.db",
+        "hoodoo.lock.sql.create_table": "true",
+    }
+    path = tmp_path / "t"
+    writers: list[Callable[[], hoodoo.Table]] = [
+        lambda: hoodoo.create_table(
+            path, schema=ROWS.schema, record_key=["id"], properties=elsewhere
+        ),
+        lambda: hoodoo.open_table(path, properties=elsewhere),
+    ]
+    for opened in writers:
+        with opened() as table:
+            table.upsert(ROWS)
+    found = check(path, elsewhere)
+    assert (found.problems, found.as_document()["evidence"]["first_slot"]) == ((), 1)
+    assert not (path / ".hoodie" / ".hoodoo" / "slots").exists()

@@ -1,0 +1,132 @@
+"""Manifests and files of the history under archivers that died or sleep (fmt 8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tableservices.archiving.archived_timeline import add_to_history, archived_between
+from tests.unit.timeline.engine import Behind, Heard
+from timeline.archived import History
+from timeline.codecs.archived_instants import (
+    HistoryInstant,
+    encode_history_rows,
+    encode_manifest,
+    history_file,
+)
+from timeline.errors import CorruptTableError, MissingFileError
+from timeline.layout import HISTORY
+from timeline.storage.memory import MemoryStorage
+
+T1, T2, T3 = (f"2026010203040500{n}" for n in (1, 2, 3))
+
+
+def row(time: str) -> HistoryInstant:
+    return HistoryInstant(requested_time=time, completion_time=time, action="commit")
+
+
+def times(storage: MemoryStorage) -> list[str]:
+    return [one.requested_time for one in History(storage, Heard()).instants()]
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    storage = MemoryStorage()
+    add_to_history(storage, [row(T1)])
+    return storage
+
+
+def test_the_first_file_makes_the_first_manifest(storage: MemoryStorage):
+    assert storage.names(HISTORY) == [f"{T1}_{T1}_0.parquet", "_version_", "manifest_1"]
+    assert storage.read(f"{HISTORY}/_version_") == b"1"
+    assert times(storage) == [T1]
+
+
+def test_adding_the_same_again_changes_nothing(storage: MemoryStorage):
+    add_to_history(storage, [row(T1)])
+    assert storage.read(f"{HISTORY}/_version_") == b"1"
+
+
+def test_a_whole_manifest_that_nobody_told_of_is_gone_on_from(storage: MemoryStorage):
+    add_to_history(storage, [row(T2)])
+    storage.write(f"{HISTORY}/_version_", b"1")  # its archiver died before it said so
+    assert archived_between(storage, T2, T2) == {(T2, "commit")}
+    add_to_history(storage, [row(T3)])
+    assert storage.read(f"{HISTORY}/_version_") == b"3"
+    assert times(storage) == [T1, T2, T3]
+
+
+def test_without_rows_what_is_there_is_told_of(storage: MemoryStorage):
+    add_to_history(storage, [row(T2)])
+    storage.write(f"{HISTORY}/_version_", b"1")
+    add_to_history(storage, [])
+    assert times(storage) == [T1, T2]
+
+
+@pytest.mark.parametrize(
+    "stray", [b"torn", encode_manifest(()).replace(b"[", b'[ {"fileName": "x"}')]
+)
+def test_a_torn_manifest_is_made_anew(storage: MemoryStorage, stray: bytes):
+    storage.create(f"{HISTORY}/manifest_2", stray)
+    add_to_history(storage, [row(T2)])
+    assert times(storage) == [T1, T2]
+
+
+def test_a_manifest_whose_file_is_missing_does_not_count(storage: MemoryStorage):
+    add_to_history(storage, [row(T2)])
+    storage.write(f"{HISTORY}/_version_", b"1")
+    storage.delete(f"{HISTORY}/{T2}_{T2}_0.parquet")
+    add_to_history(storage, [row(T3)])
+    assert times(storage) == [T1, T3]
+
+
+def test_a_version_that_cannot_be_followed_is_told(storage: MemoryStorage):
+    storage.write(f"{HISTORY}/manifest_1", b"torn")
+    with pytest.raises(CorruptTableError):
+        add_to_history(storage, [row(T2)])
+
+
+def test_who_wakes_with_an_old_version_puts_the_newest_back(storage: MemoryStorage):
+    class Waking(Behind):
+        """Another archiver shows its manifest just before this one says its own number."""
+
+        met = False
+
+        def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+            if path.endswith("_version_") and not self.met:
+                self.met = True
+                add_to_history(self.inner, [row(T3)])
+            self.inner.write(path, data, durable=durable)
+
+    add_to_history(Waking(storage), [row(T2)])
+    assert storage.read(f"{HISTORY}/_version_") == b"3"
+    assert times(storage) == [T1, T2, T3]
+
+
+def test_a_history_file_that_is_gone_is_told_by_its_path(storage: MemoryStorage):
+    path = f"{HISTORY}/{T1}_{T1}_0.parquet"
+    storage.delete(path)
+    with pytest.raises(MissingFileError, match="restore it from a backup") as caught:
+        archived_between(storage, T1, T2)
+    assert caught.value.fields["path"] == path
+
+
+def test_files_that_another_archiver_merged_meanwhile_are_found_in_what_it_made(
+    storage: MemoryStorage,
+):
+    """The one that was listed is gone, and what a newer manifest names has its instants."""
+
+    class Merging(Behind):
+        merged = False
+
+        def read(self, path: str) -> bytes:
+            if path.endswith("_0.parquet") and not self.merged:
+                self.merged = True
+                data = encode_history_rows([row(T1)])
+                one = history_file(T1, T1, level=1, size_bytes=len(data))
+                self.inner.write(f"{HISTORY}/{one.file_name}", data)
+                self.inner.write(f"{HISTORY}/manifest_2", encode_manifest([one]))
+                self.inner.write(f"{HISTORY}/_version_", b"2")
+                self.inner.delete(path)
+            return self.inner.read(path)
+
+    assert archived_between(Merging(storage), T1, T2) == {(T1, "commit")}

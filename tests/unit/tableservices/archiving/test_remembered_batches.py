@@ -1,0 +1,371 @@
+"""Batch ids whose slots are gone: known by every boundary, and repeated by few (BATCH-2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filegroups.table import Table
+from filegroups.writing.idempotency import published_batch
+from hoodoo.verify.verify import check_batches
+from tableservices.archiving.batch_ids import carry_batches
+from tableservices.archiving.execute import _given_up, archive
+from tableservices.archiving.plan import next_boundary
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.restoring.restore import restore
+from tests.unit.timeline.commit_slots import commit_slot
+from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, planned, upsert
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.truncation_point import NO_BOUNDARY, Boundary, encode_boundary
+from timeline.errors import CorruptTableError
+from timeline.layout import BOUNDARIES, boundary_path
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import Batch, Slot
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.storage.recording import ObservedStorage
+from timeline.truncation import read_batches, read_boundary
+
+pytestmark = pytest.mark.spec("BATCH-2")
+
+RULES = ArchiveRules.from_properties(
+    {
+        "hoodie.clean.commits.retained": "1",
+        "hoodie.keep.min.commits": "2",
+        "hoodie.keep.max.commits": "3",
+        "hoodoo.batch.boundary.ids": "2",
+    }
+)
+TOGETHER = 2
+DAY_MS = 24 * 3_600_000
+
+
+class Cutter:
+    """Cut after cut of a chain of one batch a slot, without a timeline: what boundaries say."""
+
+    def __init__(self) -> None:
+        self.storage = MemoryStorage()
+        self.boundary, self.body = NO_BOUNDARY, b""
+        self.slots = 0
+        self.times: dict[str, tuple[InstantTime, InstantTime]] = {}  # requested, completed
+        self.repeats: Counter[str] = Counter()
+
+    def cut(self, count: int, *, since: InstantTime, withdrawn: frozenset[InstantTime]) -> None:
+        """Collect so many new slots; none leaves the boundary where it was."""
+        carried = carry_batches(
+            self.storage,
+            self.boundary,
+            self.body,
+            since=since,
+            withdrawn=withdrawn,
+            together=TOGETHER,
+        )
+        slots = [*self.published(count), commit_slot(self.slots + count + 1)]
+        new = next_boundary(
+            self.boundary, ActiveTimeline.of([]), [], slots, ceiling=10**6, carried=carried
+        )
+        moved = new.number > self.boundary.number
+        self.boundary = new
+        if moved:
+            self.body = encode_boundary(new)
+            self.storage.create(boundary_path(new.number), self.body)
+            self.repeats.update(one.batch.batch_id for one in new.batches)
+        for number in _given_up(self.storage, new):
+            self.storage.delete(boundary_path(number))
+
+    def published(self, count: int) -> Iterator[Slot]:
+        for _ in range(count):
+            self.slots += 1
+            batch = Batch(batch_id=f"b{self.slots}")
+            slot = commit_slot(self.slots, batches=(batch,))
+            self.times[batch.batch_id] = (slot.requested_time, slot.completion_time)
+            yield slot
+
+    def known(self) -> list[str]:
+        present = read_boundary(self.storage)
+        numbers = [one.number for one in present.earlier]
+        batches = [*present.batches, *(b for n in numbers for b in read_batches(self.storage, n))]
+        return [one.batch.batch_id for one in batches]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.sampled_from((None, None, None, 1, 30)), st.integers(0, 12)
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_no_cut_forgets_a_batch_that_is_neither_old_nor_withdrawn(
+    cuts: list[tuple[int, int | None, int]],
+):
+    cutter, gone, since = Cutter(), set[str](), ""
+    for count, taken, older in cuts:
+        at = None if taken is None else f"b{cutter.slots - taken}"
+        withdrawn = frozenset({cutter.times[at][0]}) if at in cutter.times else frozenset()
+        old = f"b{cutter.slots - older - 10}"
+        since = cutter.times[old][1] if old in cutter.times else since
+        moves = count > 0
+        cutter.cut(count, since=since, withdrawn=withdrawn)
+        if withdrawn and at is not None and moves:
+            gone.add(at)
+        known = Counter(cutter.known())
+        assert max(known.values(), default=1) == 1, "each once"
+        owed = {name for name, (_, completed) in cutter.times.items() if completed >= since} - gone
+        assert owed <= set(known)
+        assert gone.isdisjoint(known)
+        names = {int(name) for name in cutter.storage.names(BOUNDARIES)}
+        present = read_boundary(cutter.storage)
+        assert names - {0} == {present.number, *(one.number for one in present.earlier)} - {0}
+
+
+def test_a_batch_is_repeated_as_often_as_their_number_doubles():
+    cutter = Cutter()
+    for _ in range(400):
+        cutter.cut(1, since="", withdrawn=frozenset())
+        assert len(cutter.boundary.batches) <= 16 * TOGETHER + 1
+    assert len(cutter.known()) == 400
+    assert max(cutter.repeats.values()) <= 2 * (TOGETHER + 5)  # 2, 4, 8, 16, 32
+    assert len(cutter.boundary.earlier) <= 400 / (8 * TOGETHER) + 5
+
+
+def test_each_says_of_an_earlier_one_how_many_how_new_and_which_bytes():
+    cutter = Cutter()
+    for _ in range(3):
+        cutter.cut(1, since="", withdrawn=frozenset())
+    (one,) = cutter.boundary.earlier
+    assert (one.number, one.count) == (2, 2)
+    assert one.newest == cutter.times["b2"][1]
+    assert check_all(cutter.storage) == []
+    assert read_boundary(cutter.storage) == cutter.boundary
+
+
+def check_all(storage: MemoryStorage) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+
+    class Report:
+        def problem(self, kind: str, path: str, message: str) -> None:
+            assert message
+            found.append((kind, path))
+
+    context: Any = SimpleNamespace(world=SimpleNamespace(storage=storage))
+    check_batches(context, Report())
+    return found
+
+
+def test_verify_tells_an_earlier_boundary_that_is_lost_or_edited():
+    cutter = Cutter()
+    for _ in range(3):
+        cutter.cut(1, since="", withdrawn=frozenset())
+    path = boundary_path(2)
+    data = cutter.storage.read(path)
+    cutter.storage.write(path, data.replace(b'"b1"', b'"c1"'))
+    assert check_all(cutter.storage) == [("boundary_differs", path)]
+    cutter.storage.delete(path)
+    assert check_all(cutter.storage) == [("boundary_missing", path)]
+
+
+# ---- a table
+
+
+def grown(count: int) -> tuple[Table, StillClock, ObservedStorage]:
+    """So many writes of one batch each, archived as they go."""
+    clock = StillClock()
+    storage = ObservedStorage(MemoryStorage("memory://t", world=MemoryWorld(clock)))
+    table = new_table(storage, clock=clock)
+    for number in range(count):
+        write(table, number)
+        archive(table.context, RULES)
+    return table, clock, storage
+
+
+def write(table: Table, number: int) -> bool:
+    rows = [{"id": "a", "p": "x", "ts": number}]
+    return upsert(table, rows, batch_id=f"batch {number}").already_published
+
+
+def asked(table: Table, number: int) -> bool:
+    plan = planned(table, WriteOperation.UPSERT, batch_id=f"batch {number}")
+    return published_batch(table.context, plan) is not None
+
+
+def boundary_of(table: Table) -> Boundary:
+    return read_boundary(table.context.world.storage)
+
+
+@pytest.mark.spec("BATCH-1")
+def test_every_batch_is_known_to_who_was_there_and_to_who_comes():
+    table, clock, _ = grown(40)
+    assert len(boundary_of(table).earlier) >= 2
+    newcomer = opened(table, clock=clock)
+    for each in (table, newcomer):
+        assert [asked(each, number) for number in range(41)] == [True] * 40 + [False]
+    assert write(newcomer, 0)
+    assert not write(newcomer, 40)
+
+
+def test_a_file_of_a_boundary_is_read_once():
+    table, _, storage = grown(40)
+    assert not asked(table, 99)
+    storage.forget()
+    assert not asked(table, 98)
+    assert [
+        call for call in storage.calls if BOUNDARIES in call.path and call.operation == "read"
+    ] == []
+    for number in range(40, 60):
+        assert not write(table, number)
+        archive(table.context, RULES)
+    read = Counter(call.path for call in storage.calls if call.operation == "read")
+    of_boundaries = {path: count for path, count in read.items() if path.startswith(BOUNDARIES)}
+    assert max(of_boundaries.values()) <= 2, "to know what is in it, and once to merge it"
+
+
+def test_ids_that_are_old_go_with_their_files():
+    table, clock, storage = grown(40)
+    clock.sleep_ms(8 * DAY_MS)
+    for number in range(40, 48):
+        write(table, number)
+        archive(table.context, RULES)
+    left = set(storage.names(BOUNDARIES))
+    present = boundary_of(table)
+    assert left == {f"{n:020d}" for n in (present.number, *(e.number for e in present.earlier))}
+    assert not asked(opened(table, clock=clock), 0)
+    assert asked(opened(table, clock=clock), 40)
+
+
+def test_a_lost_file_is_told_and_holds_nothing_else_up():
+    table, clock, storage = grown(40)
+    lost = boundary_path(boundary_of(table).earlier[0].number)
+    storage.delete(lost)
+    newcomer = opened(table, clock=clock)
+    with pytest.raises(CorruptTableError, match="published before") as refused:
+        write(newcomer, 40)
+    assert refused.value.fields["path"] == lost
+    for number in range(8):
+        upsert(newcomer, [{"id": "a", "p": "x", "ts": 100 + number}])
+        archive(newcomer.context, RULES)
+    assert boundary_of(table).number > 40
+
+
+def test_a_file_that_is_given_up_under_our_eyes_is_looked_for_in_the_next_boundary():
+    table, clock, storage = grown(40)
+
+    class CutsAgain(Behind):
+        """Another archiver gives the file up just before it is read."""
+
+        met = 0
+
+        def read(self, path: str) -> bytes:
+            first = boundary_path(boundary_of(table).earlier[-1].number)
+            if path == first and not self.met:
+                self.met = 1
+                number = 40
+                while path[-20:] in self.inner.names(BOUNDARIES):
+                    write(table, number)
+                    archive(table.context, RULES)
+                    number += 1
+            return bytes(self.inner.read(path))
+
+    behind = CutsAgain(storage)
+    newcomer = opened(table, storage=behind, clock=clock)
+    assert [asked(newcomer, number) for number in (0, 20, 38, 39, 99)] == [True] * 4 + [False]
+    assert behind.met
+
+
+@pytest.mark.spec("RST-1")
+def test_a_batch_that_a_restore_took_away_is_written_anew_also_when_the_restore_is_collected():
+    table, clock, _ = grown(0)
+    for number in range(3):
+        write(table, number)
+    kept = table.context.active().completed_writes[0].requested_time
+    restore(table.context, kept)
+    for number in range(3, 40):
+        write(table, number)
+        archive(table.context, RULES)
+    known = opened(table, clock=clock)
+    assert [asked(known, number) for number in range(4)] == [True, False, False, True]
+    assert not write(known, 1)
+
+
+# ---- the newest boundary
+
+
+def newest_path(table: Table) -> str:
+    return boundary_path(boundary_of(table).number)
+
+
+def test_the_newest_boundary_is_made_again_from_the_cut_that_it_was():
+    table, clock, storage = grown(40)
+    path = newest_path(table)
+    data = storage.read(path)
+    storage.delete(path)
+    newcomer = opened(table, clock=clock)
+    assert [asked(newcomer, number) for number in range(41)] == [True] * 40 + [False]
+    assert storage.read(path) == data
+    assert not write(newcomer, 40)
+
+
+def test_who_has_read_the_newest_boundary_forgets_nothing_of_it_when_it_is_lost():
+    table, _, storage = grown(40)
+    assert asked(table, 0)
+    storage.delete(newest_path(table))
+    assert [asked(table, number) for number in range(41)] == [True] * 40 + [False]
+
+
+def test_a_boundary_that_nothing_makes_again_refuses_batches():
+    table, clock, storage = grown(40)
+    path = newest_path(table)
+    storage.delete(path)
+
+    class NeverLists(Behind):
+        """Its listing shows no newer one, as if the file could not be made."""
+
+        def names(self, folder: str) -> list[str]:
+            names = list(self.inner.names(folder))
+            return [one for one in names if one != path[-20:]] if folder == BOUNDARIES else names
+
+    newcomer = opened(table, storage=NeverLists(storage), clock=clock)
+    with pytest.raises(CorruptTableError, match="what batches") as refused:
+        write(newcomer, 0)
+    assert refused.value.fields["path"] == path
+    upsert(newcomer, [{"id": "b", "p": "x", "ts": 1}])  # without an id nothing is owed
+
+
+def test_an_archiver_whose_clock_is_ahead_forgets_no_id_early():
+    table, clock, _ = grown(10)
+    archiver = opened(table, clock=clock)
+    for number in range(10, 16):
+        write(table, number)
+    ahead = StillClock()
+    ahead.sleep_ms(clock.now_ms() - ahead.now_ms() + 30 * DAY_MS)
+    archive(opened(table, clock=ahead).context, RULES)
+    assert boundary_of(table).number > 0
+    assert [asked(archiver, number) for number in range(17)] == [True] * 16 + [False]
+    assert [asked(opened(table, clock=clock), number) for number in range(16)] == [True] * 16
+
+
+@pytest.mark.spec("SLOT-10")
+def test_a_boundary_of_a_dropped_table_makes_nobody_forget():
+    """Whoever had that table open moved it here, and takes it away again when it looks."""
+    table, clock, storage = grown(0)
+    for number in range(4):
+        write(table, number)
+    alien = boundary_path(500)
+    storage.create(alien, encode_boundary(Boundary(number=500, time="20260101000000000")))
+    for each in (table, opened(table, clock=clock)):
+        assert [asked(each, number) for number in range(5)] == [True] * 4 + [False]
+        assert [asked(each, number) for number in range(5)] == [True] * 4 + [False], "again"
+    storage.delete(alien)
+    for number in range(4, 20):
+        assert not write(table, number)
+        archive(table.context, RULES)
+    assert 0 < boundary_of(table).number < 500
+    for each in (table, opened(table, clock=clock)):
+        assert [asked(each, number) for number in range(21)] == [True] * 20 + [False]

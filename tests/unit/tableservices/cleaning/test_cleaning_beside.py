@@ -1,0 +1,137 @@
+"""Cleans beside Java Hudi: what their slots tell, and which of them are ended (FOR-9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from filegroups.table import Table
+from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
+from timeline.codecs.archived_instants import HistoryInstant
+from timeline.commit.apply import take_back
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.layout import TIMELINE, timeline_path
+from timeline.model.file_names import pending_file_names
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.restored_away import fileless_since
+
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+ONE = CleaningSettings(commits_retained=1)
+
+pytestmark = pytest.mark.spec("FOR-9")
+
+
+def row(version: int) -> list[dict[str, object]]:
+    return [{"id": "a", "p": "x", "ts": version, "v": version}]
+
+
+def written() -> Table:
+    table = new_table()
+    for version in range(4):
+        upsert(table, row(version))
+    return table
+
+
+def newest(table: Table) -> Slot:
+    chain = opened(table).context.chain
+    found = chain.deciding(chain.head())
+    assert found is not None
+    return found
+
+
+def cleaned() -> tuple[Table, Slot]:
+    """A table whose newest slot is that of a clean, and the slot."""
+    table = written()
+    assert clean(opened(table, limits=SHARED).context, ONE) is not None
+    return table, newest(table)
+
+
+def files_of(table: Table) -> list[str]:
+    names = table.context.world.storage.names(TIMELINE)
+    return sorted(name for name in names if ".clean" in name)
+
+
+def lose(table: Table, names: list[str]) -> None:
+    for name in names:
+        table.context.world.storage.delete(timeline_path(name))
+
+
+def test_the_slot_of_a_clean_tells_what_was_seen() -> None:
+    _, slot = cleaned()
+    assert (slot.kind, len(slot.foreign)) == (SlotKind.CLEAN, 32)
+    table = written()
+    clean(table.context, ONE)
+    assert newest(table).foreign == ""
+
+
+def test_not_that_which_finishes_what_another_engine_showed() -> None:
+    table = written()
+    time = str(int(newest(table).completion_time) + 1)
+    storage = table.context.world.storage
+    storage.create(timeline_path(f"{time}.clean.requested"), b"plan")
+    context = opened(table, limits=SHARED).context
+
+    def decide(turn: Turn) -> Slot:
+        return turn.slot(
+            context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", plan=b"plan", body=b"done"
+        )
+
+    taken, _ = take_turn(context, "finish clean", decide)
+    assert taken is not None
+    assert (taken.foreign, len(files_of(table))) == ("", 3)
+
+
+@pytest.mark.parametrize(
+    ("left", "kinds"),
+    [
+        (0, [SlotKind.CLEAN, SlotKind.VOID, SlotKind.COMMIT]),
+        (1, [SlotKind.CLEAN, SlotKind.COMMIT]),
+        (2, [SlotKind.CLEAN, SlotKind.COMMIT]),
+    ],
+    ids=["nothing", "its requested file", "both"],
+)
+def test_the_next_slot_ends_it_where_it_deleted_nothing(left: int, kinds: list[SlotKind]) -> None:
+    table, slot = cleaned()
+    inflight, requested = pending_file_names(Action.CLEAN, slot.requested_time)
+    assert slot.file_name is not None
+    lose(table, [slot.file_name, inflight, requested][: 3 - left])
+    later = opened(table, limits=SHARED)
+    upsert(later, row(5))
+    chain = opened(table).context.chain
+    assert [one.kind for one in chain.between(slot.number - 1, chain.head())] == kinds
+    assert len(files_of(table)) == (3 if left else 0)
+    ended = [one["number"] for one in heard(later, "publish.void")]
+    assert ended == ([] if left else [slot.number])
+
+
+def test_not_where_the_history_has_it() -> None:
+    """Java archived it; a savepoint keeps the first write of the timeline, which is older."""
+    table, slot = cleaned()
+    time, done = slot.requested_time, slot.completion_time
+    rows = [HistoryInstant(requested_time=time, completion_time=done, action="clean")]
+    add_to_history(table.context.world.storage, rows)
+    lose(table, files_of(table))
+    upsert(opened(table, limits=SHARED), row(5))
+    assert newest(table).number == slot.number + 1
+    assert files_of(table) == []
+
+
+def test_what_comes_late_of_one_that_was_ended_is_taken_away() -> None:
+    table, slot = cleaned()
+    late = files_of(table)
+    lose(table, late)
+    upsert(opened(table, limits=SHARED), row(5))
+    context = opened(table, limits=SHARED).context
+    chain = context.chain.between(0, context.chain.head())
+    assert fileless_since(chain) == {slot.number}
+    for name in late:
+        context.world.storage.create(timeline_path(name), b"")
+    take_back(context, slot, None)
+    assert files_of(table) == []

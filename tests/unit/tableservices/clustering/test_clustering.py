@@ -1,0 +1,753 @@
+"""Clustering beside writers: same rows before and after, and the writers never lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.index import LookupRules
+from filegroups.keys.bucketing import BucketEngine, BucketRules
+from filegroups.table import Table
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.cleaning.execute import clean, remove_leftovers
+from tableservices.clustering.curves import Curve
+from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
+from tableservices.clustering.plan import plan_clustering, schedule_clustering
+from tableservices.clustering.service import ClusteringService
+from tableservices.clustering.settings import ClusteringSettings
+from tableservices.plan_execution import claim_plan
+from tests.unit.timeline.engine import (
+    BRISK,
+    SMALL,
+    Behind,
+    StillClock,
+    data_files,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
+from timeline.commit.cancel_plan import cancel
+from timeline.errors import (
+    CorruptTableError,
+    HeartbeatExpiredError,
+    InstantNotFoundError,
+    InvalidInputError,
+    MalformedNameError,
+    MissingFileError,
+    ServiceConflictError,
+    UnsupportedTableError,
+)
+from timeline.layout import heartbeat_path, timeline_path
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.instant import Action, Instant
+from timeline.model.plans import ClusteringGroup, ClusteringPlan
+from timeline.model.slot import SlotKind
+from timeline.properties.setting_enums import ClusteringUpdates
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+from timeline.system import SystemClock
+from timeline.truncation import GRACE_OF_SILENCES
+
+SORTED = ClusteringSettings(sort_columns=("v",))
+COLUMNS = ("id", "p", "ts", "v", "_hoodie_commit_time", "_hoodie_commit_seqno")
+INSERT = WriteOperation.INSERT
+_KEEP_APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
+
+
+def rows(ids: str, *, p: str = "x", ts: int = 1) -> list[dict[str, Any]]:
+    return [{"id": one, "p": p, "ts": ts, "v": 100 - ord(one) + ts} for one in ids]
+
+
+def small_files(
+    *,
+    table_type: TableType = TableType.COPY_ON_WRITE,
+    storage: MemoryStorage | None = None,
+    clock: StillClock | None = None,
+) -> Table:
+    """Two file groups in partition x, one in y."""
+    table = new_table(storage, table_type=table_type, clock=clock)
+    put(table, INSERT, rows("ab") + rows("yz", p="y"), files=_KEEP_APART)
+    put(table, INSERT, rows("cd"), files=_KEEP_APART)
+    return table
+
+
+def schedule(table: Table, settings: ClusteringSettings = SORTED) -> Instant:
+    planned = schedule_clustering(table.context, settings)
+    assert planned is not None
+    return planned
+
+
+def execute(
+    table: Table, planned: Instant, settings: ClusteringSettings = SORTED
+) -> ClusteringReceipt | None:
+    return execute_clustering(table.context, planned, settings, SMALL)
+
+
+def cluster(table: Table, settings: ClusteringSettings = SORTED) -> ClusteringReceipt:
+    receipt = execute(table, schedule(table, settings), settings)
+    assert receipt is not None
+    return receipt
+
+
+def plan_path(planned: Instant) -> str:
+    return timeline_path(f"{planned.requested_time}.clustering.requested")
+
+
+def meanwhile(table: Table, planned: Instant, act: Callable[[], object]) -> Any:
+    """Execute, and let somebody act just before the first data file is created."""
+
+    class Meddled(Behind):
+        acted = False
+
+        def create(self, path: str, data: bytes, **how: Any) -> None:
+            if path.endswith(".parquet") and not self.acted:
+                self.acted = True
+                act()
+            self.inner.create(path, data, **how)
+
+    other = opened(table, storage=Meddled(table.context.world.storage))
+    return execute(other, planned)
+
+
+@pytest.mark.parametrize("table_type", list(TableType))
+def test_a_clustering_moves_rows_and_changes_none(table_type: TableType) -> None:
+    table = small_files(table_type=table_type)
+    upsert(table, rows("a", ts=2))
+    before = rows_of(table, *COLUMNS)
+    receipt = cluster(table)
+    assert rows_of(table, *COLUMNS) == before
+    assert (receipt.groups, receipt.file_groups_replaced, receipt.files_written) == (2, 3, 2)
+    assert receipt.rows_written == 6
+    assert leftovers(table) == []
+    (first, second) = table.view.latest_slices()
+    assert first.log_files + second.log_files == ()
+    assert {one.base_instant_time for one in (first, second)} == {receipt.requested_time}
+
+
+def test_the_rows_of_a_file_lie_in_the_wanted_order() -> None:
+    table = small_files()
+    cluster(table)
+    stored = table.pin().to_arrow(columns=["v"], filter=[("p", "=", "x")]).column("v").to_pylist()
+    assert stored == sorted(stored)
+    assert len(stored) == 4
+
+
+def test_a_group_is_cut_into_files_of_the_wanted_size() -> None:
+    table = small_files()
+    size = sum(one.size_bytes for one in table.view.latest_slices(["x"]))
+    settings = SORTED.model_copy(
+        update={"target_file_bytes": size // 2 + 1, "partitions_selected": ("x",)}
+    )
+    receipt = cluster(table, settings)
+    assert (receipt.files_written, receipt.rows_written) == (2, 4)
+    lists = [
+        table.pin().to_arrow(columns=["v"], filter=[("_hoodie_file_name", "=", one.base_file.name)])
+        for one in table.view.latest_slices(["x"])
+        if one.base_file
+    ]
+    ranges = sorted((min(f.column("v").to_pylist()), max(f.column("v").to_pylist())) for f in lists)
+    assert ranges[0][1] < ranges[1][0]
+
+
+def test_it_completes_as_a_replacecommit_with_javas_metadata() -> None:
+    table = small_files()
+    replaced = {one.file_group for one in table.view.latest_slices()}
+    receipt = cluster(table)
+    done = table.context.active().find(receipt.requested_time)
+    assert done is not None
+    assert (done.action, done.completion_time) == (Action.REPLACECOMMIT, receipt.completion_time)
+    metadata = table.context.commits.read(done)
+    assert metadata.operation_type == "CLUSTER"
+    assert metadata.replaced_file_groups() == {(g.partition_path, g.file_id) for g in replaced}
+    assert {stat.prev_commit for stat in metadata.write_stats()} == {"null"}
+    assert metadata.schema_json == table.context.snapshot().newest_schema_json
+    chain = table.context.chain
+    assert [slot.kind for slot in chain.between(0, chain.head())][-2:] == [
+        SlotKind.PLAN,
+        SlotKind.COMMIT,
+    ]
+
+
+@pytest.mark.spec("PLAN-1")
+def test_a_plan_is_in_the_form_of_java() -> None:
+    table = small_files(table_type=TableType.MERGE_ON_READ)
+    upsert(table, rows("a", ts=2))
+    planned = schedule(table)
+    path = plan_path(planned)
+    storage = table.context.world.storage
+    requested = decode_requested_replace(storage.read(path), path=path)
+    plan = requested.clustering_plan
+    assert plan is not None
+    assert (requested.operation_type, plan.preserve_hoodie_metadata) == ("CLUSTER", True)
+    assert plan.strategy is not None
+    assert plan.strategy.strategy_class_name == (
+        "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
+    )
+    assert plan.strategy.strategy_params == {
+        "hoodie.clustering.plan.strategy.sort.columns": "v",
+        "hoodie.layout.optimize.strategy": "LINEAR",
+    }
+    first = plan.input_groups[0]
+    assert {one.partition_path for one in first.slices} == {"x"}
+    logged = next(one for one in first.slices if one.delta_file_paths)
+    newest = next(one for one in table.view.latest_slices() if one.log_files)
+    assert newest.base_file is not None
+    assert logged.data_file_path == storage.locate(newest.base_file.path)
+    assert logged.delta_file_paths == (storage.locate(newest.log_files[0].path),)
+    assert first.metrics["TOTAL_LOG_FILES"] == 1.0
+
+
+def test_a_table_without_sort_columns_only_gets_bigger_files() -> None:
+    table = small_files()
+    before = rows_of(table, *COLUMNS)
+    groups = plan_clustering(table.context, table.context.snapshot(), ClusteringSettings())
+    assert [len(group.slices) for group in groups] == [2]  # y has one file: nothing to gain
+    assert cluster(table, ClusteringSettings()).files_written == 1
+    assert rows_of(table, *COLUMNS) == before
+
+
+# beside writers
+
+
+def test_what_a_writer_changed_meanwhile_is_left_out_and_the_rest_is_published() -> None:
+    table = small_files()
+    planned = schedule(table)
+    receipt = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
+    assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+    newest = {one[0]: one[1] for one in rows_of(table, "id", "ts")}
+    assert newest == {"a": 5, "b": 1, "c": 1, "d": 1, "y": 1, "z": 1}
+    assert len([path for path in data_files(table) if planned.requested_time in path]) == 1
+    assert leftovers(table) == []
+
+
+def test_a_late_file_of_a_group_that_was_left_out_is_never_seen() -> None:
+    """A second executor that slept may create it when the result is published already."""
+    table = small_files()
+    planned = schedule(table)
+    kept: dict[str, bytes] = {}
+    storage = table.context.world.storage
+
+    class Keeping(Behind):
+        def create(self, path: str, data: bytes, **how: Any) -> None:
+            if path.endswith(".parquet") and "/" in path:
+                kept[path] = data
+                if path.startswith("x/"):
+                    upsert(opened(table), rows("a", ts=5))
+            self.inner.create(path, data, **how)
+
+    execute(opened(table, storage=Keeping(storage)), planned)
+    before = rows_of(table, *COLUMNS)
+    late = next(path for path in kept if path.startswith("x/") and planned.requested_time in path)
+    storage.create(late, kept[late])
+    assert rows_of(opened(table), *COLUMNS) == before
+    assert len(before) == 6
+
+
+class Asleep:
+    """An executor that sleeps beyond its claim in its first create, while ``act`` happens."""
+
+    def __init__(self, act: Callable[[Table, Instant], object]) -> None:
+        self.clock = StillClock()
+        self.table = small_files(
+            storage=MemoryStorage(world=MemoryWorld(self.clock)), clock=self.clock
+        )
+        self.planned = schedule(self.table)
+        self.act = act
+
+    def run(self) -> None:
+        asleep = self
+
+        class Sleeping(Behind):
+            slept = False
+
+            def create(self, path: str, data: bytes, **how: Any) -> None:
+                if path.endswith(".parquet") and not self.slept:
+                    self.slept = True
+                    asleep.clock.sleep_ms(BRISK.heartbeat.tolerated_ms + 1_000)
+                    asleep.act(asleep.other(), asleep.planned)
+                self.inner.create(path, data, **how)
+
+        with pytest.raises(HeartbeatExpiredError):
+            execute(self.other(Sleeping(self.table.context.world.storage)), self.planned)
+
+    def other(self, storage: Any = None) -> Table:
+        return opened(self.table, storage=storage, clock=self.clock)
+
+    def files(self) -> list[str]:
+        return [path for path in data_files(self.table) if self.planned.requested_time in path]
+
+
+@pytest.mark.spec("RB-10")
+def test_a_woken_executor_takes_back_what_the_result_of_another_one_gave_up() -> None:
+    def act(other: Table, planned: Instant) -> None:
+        upsert(other, rows("a", ts=5))
+        receipt = execute(other, planned)
+        assert receipt is not None
+        assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+
+    asleep = Asleep(act)
+    asleep.run()
+    assert [path.partition("/")[0] for path in asleep.files()] == ["y"]
+    assert len(rows_of(asleep.other(), "id")) == 6
+
+
+@pytest.mark.spec("RB-10")
+def test_a_woken_executor_takes_back_everything_of_a_plan_that_was_cancelled() -> None:
+    asleep = Asleep(lambda other, planned: cancel(other.context, planned))
+    asleep.run()
+    assert asleep.files() == []
+    assert leftovers(asleep.table) == []
+
+
+def test_a_woken_executor_leaves_what_it_made_to_who_carries_the_plan_out() -> None:
+    asleep = Asleep(lambda _other, _planned: None)
+    asleep.run()
+    assert len(asleep.files()) == 1
+    assert execute(asleep.other(), asleep.planned) is not None
+    assert len(rows_of(asleep.other(), "id")) == 6
+
+
+@pytest.mark.spec("RB-10")
+def test_what_hides_a_group_that_was_given_up_is_archived_when_no_executor_can_write_it() -> None:
+    """Behind the archive nothing would hide the file of an executor that slept."""
+    asleep = Asleep(lambda *_: None)
+    table, planned = asleep.table, asleep.planned
+    upsert(table, rows("a", ts=5))
+    receipt = execute(asleep.other(), planned)
+    assert receipt is not None
+    assert receipt.groups_left_out == 1
+    rules = ArchiveRules.from_properties(
+        {
+            "hoodie.clean.commits.retained": "1",
+            "hoodie.keep.min.commits": "2",
+            "hoodie.keep.max.commits": "4",
+        }
+    )
+    for ts in range(6, 12):
+        upsert(table, rows("a", ts=ts))
+    clean(table.context, rules.cleaning)
+    archive(table.context, rules)
+    assert table.context.active().find(planned.requested_time) is not None
+    asleep.clock.sleep_ms(GRACE_OF_SILENCES * BRISK.heartbeat.tolerated_ms + 1)
+    archive(table.context, rules)
+    assert table.context.active().find(planned.requested_time) is None
+
+
+def test_where_writers_changed_everything_the_plan_is_cancelled() -> None:
+    table = small_files()
+    planned = schedule(table)
+    everything = [*rows("ac"), *rows("y", p="y")]
+    assert meanwhile(table, planned, lambda: upsert(opened(table), everything)) is None
+    assert not any(planned.requested_time in path for path in data_files(table))
+    assert leftovers(table) == []
+    assert table.context.active().find(planned.requested_time) is None
+    assert len(rows_of(table, "id")) == 6
+
+
+def test_a_group_that_changed_before_is_not_even_read() -> None:
+    table = small_files()
+    planned = schedule(table)
+    upsert(table, rows("a", ts=5))
+    receipt = execute(table, planned)
+    assert receipt is not None
+    assert (receipt.groups, receipt.rows_written) == (1, 2)
+
+
+class Cleaned(Behind):
+    """A file that is about to be read is cleaned, and before it ``act`` happens."""
+
+    def __init__(self, inner: Any, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.act, self.gone = act, ""
+
+    def open_input(self, path: str) -> Any:
+        if not self.gone and path.startswith("x/"):
+            self.gone = path
+            self.act()
+            self.inner.delete(path)
+        return self.inner.open_input(path)
+
+
+@pytest.mark.spec("CL-1")
+def test_a_group_that_is_cleaned_while_it_is_read_is_left_out() -> None:
+    table = small_files()
+    planned = schedule(table)
+    storage = Cleaned(
+        table.context.world.storage, lambda: upsert(opened(table), rows("abcd", ts=5))
+    )
+    receipt = execute(opened(table, storage=storage), planned)
+    assert storage.gone
+    assert receipt is not None
+    assert (receipt.groups, receipt.groups_left_out) == (1, 1)
+    newest = {one[0]: one[1] for one in rows_of(table, "id", "ts")}
+    assert newest == {**dict.fromkeys("abcd", 5), "y": 1, "z": 1}
+
+
+@pytest.mark.spec("CL-1")
+def test_a_file_that_is_gone_though_nobody_wrote_its_file_group_is_told() -> None:
+    table = small_files()
+    planned = schedule(table)
+    storage = Cleaned(table.context.world.storage, lambda: None)
+    with pytest.raises(MissingFileError):
+        execute(opened(table, storage=storage), planned)
+    assert table.context.active().find(planned.requested_time) is not None
+
+
+@pytest.mark.parametrize("ends", ["completed", "cancelled"])
+def test_files_that_are_cleaned_after_the_plan_has_ended_need_no_word(ends: str) -> None:
+    table = small_files()
+    planned = schedule(table)
+
+    def end() -> None:
+        if ends == "cancelled":
+            cancel(table.context, planned)
+        else:  # by one who did not see the claim, as of an earlier release
+            table.context.world.storage.delete(heartbeat_path(planned.requested_time))
+            assert execute(opened(table), planned) is not None
+
+    storage = Cleaned(table.context.world.storage, end)
+    assert execute(opened(table, storage=storage), planned) is None
+    left = [path for path in data_files(table) if planned.requested_time in path]
+    assert (ends == "cancelled") is (left == [])
+
+
+def test_an_overwrite_of_a_clustered_partition_wins() -> None:
+    table = small_files()
+    planned = schedule(table)
+    meanwhile(
+        table,
+        planned,
+        lambda: put(opened(table), WriteOperation.INSERT_OVERWRITE, rows("q", ts=9)),
+    )
+    assert [one for one in rows_of(table, "id", "p") if one[1] == "x"] == [("q", "x")]
+
+
+def test_a_writer_that_began_before_is_redone_on_the_new_files() -> None:
+    table = small_files()
+    receipt = upsert(
+        opened(table), rows("b", ts=8), lambda: cluster(table, SORTED), detect_early=False
+    )
+    assert receipt.attempts == 2
+    assert ("b", 8) in rows_of(table, "id", "ts")
+    assert len(rows_of(table, "id")) == 6
+
+
+def test_a_log_written_meanwhile_is_not_lost() -> None:
+    table = small_files(table_type=TableType.MERGE_ON_READ)
+    planned = schedule(table)
+    receipt = meanwhile(table, planned, lambda: upsert(opened(table), rows("a", ts=5)))
+    assert receipt.groups_left_out == 1
+    assert ("a", 5) in rows_of(table, "id", "ts")
+
+
+def test_where_updates_are_rejected_the_writer_is_refused() -> None:
+    table = small_files()
+    planned = schedule(table)
+    limits = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
+    with pytest.raises(ServiceConflictError, match="pending clustering"):
+        upsert(opened(table, limits=limits), rows("a", ts=5))
+    upsert(opened(table, limits=limits), rows("n"))  # a new key is no matter of it
+    receipt = execute(table, planned)
+    assert receipt is not None
+    assert receipt.groups_left_out == 0
+
+
+def test_it_can_yield_to_writers_that_only_began() -> None:
+    table = small_files()
+    planned = schedule(table)
+    yielding = SORTED.model_copy(update={"yields_to_begun": True})
+    receipts = []
+    upsert(
+        opened(table), rows("a", ts=5), lambda: receipts.append(execute(table, planned, yielding))
+    )
+    assert receipts[0] is not None
+    assert (receipts[0].groups, receipts[0].groups_left_out) == (1, 1)
+    assert ("a", 5) in rows_of(table, "id", "ts")
+
+
+def test_a_schema_that_grew_meanwhile_stays_grown() -> None:
+    table = small_files()
+    planned = schedule(table)
+    grown = [{**one, "more": 1} for one in rows("n", ts=3)]
+    receipt = meanwhile(
+        table, planned, lambda: put(opened(table), INSERT, grown, files=_KEEP_APART)
+    )
+    assert receipt.groups_left_out == 0
+    found = table.pin().to_arrow()
+    assert "more" in found.schema.names
+    assert found.num_rows == 7
+
+
+def test_keys_that_moved_are_found_again_by_a_global_index() -> None:
+    table = small_files()
+    cluster(table)
+    lookup = LookupRules(whole_table=True)
+    moved = [*rows("a", ts=4), *rows("z", p="y", ts=4)]
+    receipt = upsert(table, moved, lookup=lookup)
+    assert (receipt.rows_updated, receipt.rows_inserted) == (2, 0)
+    assert len(rows_of(table, "id")) == 6
+
+
+# executors
+
+
+@pytest.mark.spec("CMP-3")
+def test_a_second_executor_leaves_a_claimed_plan_alone() -> None:
+    table = small_files()
+    planned = schedule(table)
+    claim = claim_plan(opened(table).context, planned)
+    assert claim is not None
+    assert execute(table, planned) is None
+    assert heard(table, "service.claimed_elsewhere")
+    claim.stop()
+    assert execute(table, planned) is not None
+
+
+def test_an_executor_that_died_leaves_files_that_are_adopted() -> None:
+    table = small_files()
+    planned = schedule(table)
+
+    class Dying(Behind):
+        def create(self, path: str, data: bytes, **how: Any) -> None:
+            if "/slots/" in path:
+                raise KeyboardInterrupt
+            self.inner.create(path, data, **how)
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(opened(table, storage=Dying(table.context.world.storage)), planned)
+    made = [path for path in data_files(table) if planned.requested_time in path]
+    assert len(made) == 2
+    before = rows_of(table, *COLUMNS)
+    receipt = execute(table, planned)
+    assert receipt is not None
+    assert [path for path in data_files(table) if planned.requested_time in path] == made
+    assert rows_of(table, *COLUMNS) == before
+    assert leftovers(table) == []
+
+
+def test_files_of_an_executor_that_sorted_otherwise_are_swept() -> None:
+    """Java's plans tell no curve: two workers may be set up differently."""
+    table = small_files()
+    planned = schedule(table, ClusteringSettings())
+    storage = table.context.world.storage
+    stray = f"x/stray-0_0-0-0_{planned.requested_time}.parquet"
+    storage.create(stray, b"half")
+    execute(table, planned)
+    assert stray not in data_files(table)
+
+
+def test_a_plan_that_nobody_is_at_expires() -> None:
+    table = small_files()
+    planned = schedule(table)
+    expiring = SORTED.model_copy(update={"expires": True, "expiration_mins": 30})
+    clock = StillClock(SystemClock().now_ms() + 20 * 60_000)
+    later = opened(table, clock=clock).context
+    service = ClusteringService(settings=expiring, files=SMALL)
+    claim = claim_plan(table.context, planned)
+    assert claim is not None
+    service.run_once(later)
+    clock.wall += 20 * 60_000
+    service.run_once(later)
+    assert table.context.active().pending == (planned,)  # somebody is at it
+    claim.stop()
+    service.run_once(later)
+    assert table.context.active().pending == ()
+
+
+def test_a_plan_can_be_cancelled_and_is_then_unknown() -> None:
+    table = small_files()
+    planned = schedule(table)
+    assert cancel(table.context, planned) is not None
+    with pytest.raises(InstantNotFoundError):
+        execute(table, planned)
+
+
+def test_an_executor_whose_plan_was_cancelled_takes_its_files_back() -> None:
+    table = small_files()
+    planned = schedule(table)
+    assert meanwhile(table, planned, lambda: cancel(table.context, planned)) is None
+    assert not any(planned.requested_time in path for path in data_files(table))
+    assert len(rows_of(table, "id")) == 6
+
+
+@pytest.mark.spec("PLAN-3")
+def test_nothing_is_planned_twice() -> None:
+    table = small_files()
+    schedule(table)
+    assert schedule_clustering(table.context, SORTED) is None
+    done = small_files()
+    cluster(done)
+    assert schedule_clustering(done.context, SORTED) is None
+    other = ClusteringSettings(sort_columns=("v", "id"), curve=Curve.HILBERT)
+    assert schedule_clustering(done.context, other) is not None
+
+
+def test_commit_times_are_new_where_the_plan_says_so() -> None:
+    table = small_files()
+    planned = schedule(table)
+    change_plan(table, planned, lambda plan: replace(plan, preserve_hoodie_metadata=False))
+    execute(table, planned)
+    times = {one[0] for one in rows_of(table, "_hoodie_commit_time")}
+    assert times == {planned.requested_time}
+    numbers = {one[0] for one in rows_of(table, "_hoodie_commit_seqno")}
+    assert len(numbers) == 6
+
+
+# hostile plans, wrong tables
+
+
+def change_plan(
+    table: Table, planned: Instant, change: Callable[[ClusteringPlan], ClusteringPlan]
+) -> None:
+    storage, path = table.context.world.storage, plan_path(planned)
+    requested = decode_requested_replace(storage.read(path), path=path)
+    assert requested.clustering_plan is not None
+    changed = replace(requested, clustering_plan=change(requested.clustering_plan))
+    storage.write(path, encode_requested_replace(changed))
+
+
+def slice_with(**fields: Any) -> Callable[[ClusteringPlan], ClusteringPlan]:
+    def change(plan: ClusteringPlan) -> ClusteringPlan:
+        group = plan.input_groups[0]
+        slices = (replace(group.slices[0], **fields), *group.slices[1:])
+        return replace(plan, input_groups=(replace(group, slices=slices), *plan.input_groups[1:]))
+
+    return change
+
+
+def group_with(**fields: Any) -> Callable[[ClusteringPlan], ClusteringPlan]:
+    def change(plan: ClusteringPlan) -> ClusteringPlan:
+        group = replace(plan.input_groups[0], **fields)
+        return replace(plan, input_groups=(group, *plan.input_groups[1:]))
+
+    return change
+
+
+_TIME = "20260101000000000"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        slice_with(data_file_path="file:/etc/passwd"),
+        slice_with(data_file_path=f"memory:/x/../../f_0-0-0_{_TIME}.parquet"),
+        slice_with(data_file_path=f"/elsewhere/f_0-0-0_{_TIME}.parquet"),
+        slice_with(data_file_path="x/"),
+        slice_with(data_file_path=None),
+        slice_with(partition_path="../x"),
+        slice_with(partition_path=".hoodie"),
+        slice_with(file_id="another"),
+        slice_with(delta_file_paths=("x/.hoodie.properties",)),
+        slice_with(delta_file_paths=(f"/t/x/.f_{_TIME}.log.1_0-0-0.cdc",)),
+        group_with(slices=()),
+        group_with(num_output_file_groups=0),
+        group_with(num_output_file_groups=2_000_000_000),
+        lambda plan: replace(plan, input_groups=(*plan.input_groups, plan.input_groups[0])),
+        lambda plan: replace(plan, input_groups=(_both(plan),)),
+        lambda plan: replace(
+            plan,
+            strategy=replace(
+                plan.strategy, strategy_params={"hoodie.layout.optimize.strategy": "peano"}
+            ),
+        ),
+    ],
+)
+def test_a_hostile_plan_is_refused_before_anything_is_read_or_deleted(
+    change: Callable[[ClusteringPlan], ClusteringPlan],
+) -> None:
+    table = small_files()
+    planned = schedule(table)
+    change_plan(table, planned, change)
+    files = data_files(table)
+    with pytest.raises((CorruptTableError, MalformedNameError)):
+        execute(table, planned)
+    assert data_files(table) == files
+    assert f"{planned.requested_time}.clustering.inflight" not in table.context.active().file_names
+
+
+def _both(plan: ClusteringPlan) -> ClusteringGroup:
+    """One group of two partitions."""
+    first, second = plan.input_groups
+    return replace(first, slices=(*first.slices, *second.slices))
+
+
+def test_a_plan_of_a_table_that_was_moved_is_carried_out() -> None:
+    table = small_files()
+    planned = schedule(table)
+    base = table.context.world.storage.base_uri
+
+    def moved(plan: ClusteringPlan) -> ClusteringPlan:
+        groups = [
+            replace(
+                group,
+                slices=tuple(
+                    replace(
+                        one,
+                        data_file_path=(one.data_file_path or "").replace(base, "s3://old/place"),
+                    )
+                    for one in group.slices
+                ),
+            )
+            for group in plan.input_groups
+        ]
+        return replace(plan, input_groups=tuple(groups))
+
+    change_plan(table, planned, moved)
+    receipt = execute(table, planned)
+    assert receipt is not None
+    assert receipt.groups_left_out == 0
+
+
+def test_a_plan_for_something_else_is_left_to_java() -> None:
+    table = small_files()
+    planned = schedule(table)
+    name = "org.apache.hudi.client.clustering.run.strategy.SparkConsistentBucketClusteringExecutionStrategy"
+    change_plan(
+        table,
+        planned,
+        lambda plan: replace(plan, strategy=replace(plan.strategy, strategy_class_name=name)),
+    )
+    with pytest.raises(UnsupportedTableError, match="consistent"):
+        execute(table, planned)
+
+
+@pytest.mark.parametrize("column", ["nope", "ts.deeper"])
+def test_a_sort_column_that_is_not_there_is_refused_and_nothing_is_planned(column: str) -> None:
+    table = small_files()
+    settings = ClusteringSettings(sort_columns=(column,))
+    with pytest.raises(InvalidInputError, match=column):
+        schedule_clustering(table.context, settings)
+    assert table.context.active().pending == ()
+
+
+@pytest.mark.parametrize("engine", list(BucketEngine))
+def test_a_bucket_index_is_refused_by_name(engine: BucketEngine) -> None:
+    table = new_table(ordering=())
+    buckets = BucketRules(engine=engine, buckets=2, hash_fields=("id",))
+    put(table, INSERT, rows("abcd"), buckets=buckets)
+    with pytest.raises(UnsupportedTableError, match="bucket index"):
+        schedule_clustering(table.context, SORTED)
+
+
+def test_a_plan_that_is_begun_after_its_cancel_does_not_stay_pending() -> None:
+    """Its executor looked, slept while others cancelled, showed its begin, and died."""
+    table = small_files()
+    planned = schedule(table)
+    cancel(table.context, planned)
+    storage = table.context.world.storage
+    storage.create(timeline_path(f"{planned.requested_time}.clustering.inflight"), b"")
+    late = f"x/late-0_0-0-0_{planned.requested_time}.parquet"
+    storage.create(late, b"late")
+    assert len(table.context.active().pending) == 1
+    remove_leftovers(table.context)
+    assert table.context.active().pending == ()
+    assert late not in data_files(table)
+    assert len(rows_of(table, "id")) == 6

@@ -1,0 +1,81 @@
+"""Tables of Java Hudi clustered by us: its pending plan, its files and logs, its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hoodoo
+from hoodoo.verify.verify import verify
+from tests.interop import golden_tables
+from tests.interop.values import encoded
+from timeline.errors import TableConfigConflictError, UnsupportedTableError
+from timeline.model.instant import Action
+
+NAMES = (
+    "v8_complex_key",
+    "v8_deletes_ordering",
+    "v8_event_time_late",
+    "v8_keyless",
+    "v8_log_compaction",
+    "v8_mor_logs",
+    "v8_partial_update",
+    "v9_all_types",
+    "v9_cdc_mor",
+    "v9_custom_key",
+    "v9_mor_compaction_pending",
+    "v9_multi_ordering",
+    "v9_no_meta_fields",
+    "v9_overwrite",
+    "v9_schema_evolution",
+)
+REFUSED = ("v9_consistent_bucket", "v9_nbcc_overlap", "v9_simple_bucket")
+MANUAL = {"hoodie.clean.automatic": "false"}
+
+
+def rows_of(table: hoodoo.Table) -> list[str]:
+    """Commit times included, file names not; what is not stored may be null or empty."""
+    rows = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    names = sorted(rows[0].keys() - {"_hoodie_file_name"})
+    return sorted(str([row[name] or None for name in names]) for row in rows)
+
+
+def test_javas_pending_plan_is_carried_out(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_clustering_pending", tmp_path)
+    with hoodoo.open_table(path, properties=MANUAL) as table:
+        before = rows_of(table)
+        [planned] = table.core.context.active().pending
+        assert table.services.execute(planned.requested_time) is not None
+        assert rows_of(table) == before
+        assert table.core.context.active().pending == ()
+        assert verify(table.core.context).problems == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_java_are_the_same_after_a_clustering_of_ours(name: str, tmp_path: Path) -> None:
+    path = golden_tables.unpack(name, tmp_path)
+    with hoodoo.open_table(path, properties=MANUAL) as table:
+        before = rows_of(table)
+        table.services.cluster()
+        assert rows_of(table) == before
+        assert verify(table.core.context).problems == ()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_javas_buckets_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    path = golden_tables.unpack(name, tmp_path)
+    with hoodoo.open_table(path, properties=MANUAL) as table:
+        with pytest.raises(UnsupportedTableError, match="bucket index"):
+            table.services.cluster()
+        pending = table.core.context.active().pending
+        assert not any(one.action is Action.CLUSTERING for one in pending)
+
+
+def test_a_table_with_a_metadata_table_is_refused(tmp_path: Path) -> None:
+    path = golden_tables.unpack("v9_cow_mdt_record_index", tmp_path)
+    with (
+        hoodoo.open_table(path, properties=MANUAL) as table,
+        pytest.raises(TableConfigConflictError),
+    ):
+        table.services.cluster()

@@ -1,0 +1,61 @@
+"""Another engine was to undo its own try at a plan, which we carry out (PUB-6, RB-5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from filegroups.table import Table
+from tableservices.compaction.execute import execute_compaction, schedule_compaction
+from tableservices.compaction.settings import CompactionSettings
+from tests.unit.timeline.engine import BRISK, SMALL, StillClock, new_table, rows_of, upsert
+from timeline.codecs.instant_avro import encode_rollback_plan
+from timeline.layout import timeline_path
+from timeline.model.commit_metadata import TableType
+from timeline.model.instant import Action, Instant
+from timeline.model.plans import InstantInfo
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rollback.rollback import plan_document
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+
+HOUR_MS = 3_600_000
+
+
+def planned_and_undone(clock: StillClock) -> tuple[Table, Instant]:
+    """A plan, and a rollback of a try at it that got no further than its pending files."""
+    storage = MemoryStorage(world=MemoryWorld(clock))
+    limits = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+    table = new_table(storage, table_type=TableType.MERGE_ON_READ, clock=clock, limits=limits)
+    upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
+    plan = schedule_compaction(table.context, CompactionSettings(), SMALL)
+    assert plan is not None
+    info = InstantInfo(requested_time=plan.requested_time, action=Action.COMPACTION.value)
+    body = encode_rollback_plan(plan_document(storage, info, ()))
+    time = int(plan.requested_time) + 4
+    for state, data in (("requested", body), ("inflight", b"")):
+        storage.create(timeline_path(f"{time}.rollback.{state}"), data)
+    return table, plan
+
+
+def actions(table: Table) -> list[Action]:
+    return [one.action for one in table.context.active().instants]
+
+
+@pytest.mark.spec("PUB-6")
+def test_a_plan_is_not_completed_while_a_living_engine_undoes_it() -> None:
+    table, plan = planned_and_undone(StillClock())
+    assert execute_compaction(table.context, plan, SMALL) is None
+    assert actions(table)[-2:] == [Action.COMPACTION, Action.ROLLBACK]
+
+
+@pytest.mark.spec("RB-5")
+def test_a_plan_is_completed_over_a_rollback_that_was_left_and_that_goes_with_it() -> None:
+    """Else its engine would come back to it, and delete what is published now."""
+    clock = StillClock()
+    table, plan = planned_and_undone(clock)
+    clock.sleep_ms(HOUR_MS)
+    assert execute_compaction(table.context, plan, SMALL) is not None
+    assert Action.ROLLBACK not in actions(table)
+    assert rows_of(table, "id", "v") == [("a", 2)]

@@ -1,0 +1,591 @@
+"""Savepoints keep a state, restores go back to it, a rollback undoes the newest write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from tableservices.restoring.restore import finish_restore, plan_restore, restore
+from tableservices.restoring.rollback import plan_rollback, rollback
+from tableservices.restoring.savepoints import (
+    delete_savepoint,
+    plan_savepoint,
+    savepoint,
+    savepoints,
+)
+from tableservices.restoring.state_at import after
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    begun,
+    data_files,
+    files_below,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.instant_avro import (
+    decode_restore,
+    decode_restore_plan,
+    decode_rollback,
+    decode_savepoint,
+    encode_restore_plan,
+)
+from timeline.errors import (
+    CorruptTableError,
+    InstantNotFoundError,
+    InvalidInputError,
+    ServiceConflictError,
+    TableConfigConflictError,
+)
+from timeline.heartbeat import HeartbeatLimits
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import parse_instant_name
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.plans import InstantInfo, RestorePlan
+from timeline.model.slot import SlotKind
+from timeline.properties.properties_file import update_properties
+from timeline.restored_away import fileless_since, withdrawn_in
+
+COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
+
+
+def grown(
+    *numbers: int, table_type: TableType = COW, table: Table | None = None
+) -> tuple[Table, list[str]]:
+    """A table with one upsert of the same two keys per number, and their requested times."""
+    made = table or new_table(table_type=table_type)
+    times = [
+        upsert(
+            made, [{"id": f"k{i}", "p": f"p{i}", "ts": n, "v": n} for i in (1, 2)]
+        ).requested_time
+        for n in numbers
+    ]
+    return made, times
+
+
+def values(table: Table) -> list[Any]:
+    return [row[0] for row in rows_of(table, "v")]
+
+
+def names(table: Table) -> list[str]:
+    return [
+        path.rpartition("/")[2]
+        for path in files_below(table.context.world.storage, ".hoodie/timeline")
+    ]
+
+
+def timeline_of(*file_names: str) -> ActiveTimeline:
+    return ActiveTimeline.of(file_names)
+
+
+def at(*digits: int) -> list[str]:
+    return [f"202601010000000{digit:02d}" for digit in digits]
+
+
+# ---------------------------------------------------------------- what comes after
+
+
+def test_what_completed_later_and_all_that_is_pending_comes_after() -> None:
+    a, b, c, d, e, f, g, h = at(10, 11, 12, 13, 14, 15, 16, 17)
+    timeline = timeline_of(
+        f"{a}_{d}.commit",
+        f"{b}_{c}.commit",  # began later, was seen earlier: stays
+        f"{e}_{f}.replacecommit",
+        f"{g}.commit.requested",
+        f"{h}_{h}.clean",
+    )
+    target = timeline.find(a)
+    assert target is not None
+    assert [one.requested_time for one in after(timeline, target, COW)] == [g, e]
+
+
+def test_a_compaction_planned_before_stays_however_late_it_completes() -> None:
+    a, b, c, d, e, f = at(10, 11, 12, 13, 14, 15)
+    timeline = timeline_of(
+        f"{a}_{e}.commit",
+        f"{b}_{c}.deltacommit",
+        f"{d}_{f}.deltacommit",
+        f"{a}.compaction.requested",
+    )
+    target = timeline.find(b)
+    assert target is not None
+    assert [one.requested_time for one in after(timeline, target, MOR)] == [d]
+    assert [one.requested_time for one in after(timeline, target, COW)] == [d, a]
+
+
+# ---------------------------------------------------------------- savepoints
+
+
+@pytest.mark.parametrize("table_type", [COW, MOR])
+def test_a_savepoint_names_the_files_of_its_state(table_type: TableType) -> None:
+    table, times = grown(1, 2, table_type=table_type)
+    before = {
+        path
+        for one in table.pin().file_slices()
+        for path in [
+            *(log.path for log in one.log_files),
+            *([one.base_file.path] if one.base_file else []),
+        ]
+    }
+    grown(3, table=table)
+    made = savepoint(table.context, times[1], comments="before the migration")
+    assert set(made.files) == before
+    assert made.completion_time is not None
+    assert f"{times[1]}.savepoint.inflight" in names(table)
+    name = f"{times[1]}_{made.completion_time}.savepoint"
+    data = table.context.world.storage.read(f".hoodie/timeline/{name}")
+    told = decode_savepoint(data)
+    assert told.comments == "before the migration"
+    assert {
+        f"{p}/{n}" for p, k in told.partition_metadata.items() for n in k.savepoint_data_file
+    } == before
+    assert savepoints(table.context) == [made]
+    assert values(table) == [3, 3]
+
+
+def test_the_newest_write_is_kept_when_none_is_named() -> None:
+    table, times = grown(1, 2)
+    assert plan_savepoint(table.context).requested_time == times[1]
+    assert savepoint(table.context).requested_time == times[1]
+    with pytest.raises(InvalidInputError, match="has a savepoint already"):
+        savepoint(table.context)
+
+
+def test_cleaning_keeps_what_a_savepoint_holds_until_it_is_deleted() -> None:
+    table, times = grown(1)
+    made = savepoint(table.context, times[0])
+    grown(2, 3, 4, table=table)
+    settings = CleaningSettings(commits_retained=1)
+    clean(table.context, settings)
+    assert set(made.files) <= set(data_files(table))
+    delete_savepoint(table.context, times[0])
+    assert not any(".savepoint" in name for name in names(table))
+    grown(5, table=table)
+    clean(table.context, settings)
+    assert not set(made.files) & set(data_files(table))
+
+
+def test_a_savepoint_of_a_cleaned_state_is_refused() -> None:
+    table, times = grown(1, 2, 3, 4)
+    clean(table.context, CleaningSettings(commits_retained=1))
+    with pytest.raises(InstantNotFoundError, match="were cleaned") as caught:
+        savepoint(table.context, times[0])
+    assert caught.value.kind == "state_cleaned"
+    assert savepoint(table.context, times[3]).requested_time == times[3]
+
+
+@pytest.mark.spec("SAV-1")
+def test_a_clean_between_listing_and_slot_refuses_the_savepoint() -> None:
+    table, times = grown(1, 2, 3)
+    other = opened(table)
+
+    class CleansFirst:
+        def acquire(self, purpose: str) -> Any:
+            clean(table.context, CleaningSettings(commits_retained=1))
+            return other.context.world.lock.acquire(purpose)
+
+    context = replace(other.context, world=replace(other.context.world, lock=CleansFirst()))
+    with pytest.raises(InstantNotFoundError, match="were cleaned"):
+        savepoint(context, times[0])
+    assert savepoints(table.context) == []
+
+
+def test_unknown_instants_and_savepoints_are_named() -> None:
+    table, times = grown(1)
+    with pytest.raises(InstantNotFoundError, match=times[0]):
+        savepoint(table.context, "20200101000000000")
+    with pytest.raises(InstantNotFoundError, match="there are none"):
+        delete_savepoint(table.context, times[0])
+    with pytest.raises(InstantNotFoundError, match="no completed write"):
+        savepoint(new_table().context)
+
+
+# ---------------------------------------------------------------- restore
+
+
+@pytest.mark.parametrize("table_type", [COW, MOR])
+@pytest.mark.parametrize("held", [True, False])
+def test_a_restored_table_reads_as_it_did_then(table_type: TableType, held: bool) -> None:
+    table, times = grown(1, 2, table_type=table_type)
+    files = data_files(table)
+    then = rows_of(table)
+    if held:
+        savepoint(table.context, times[1])
+    _, later = grown(3, 4, table=table)
+    put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "n", "p": "p1", "ts": 9, "v": 9}])
+    planned = plan_restore(table.context, times[1])
+    assert values(table) == [4, 9]
+    done = restore(table.context, times[1])
+    assert done is not None
+    assert done.instants[1:] == (later[1], later[0])
+    assert done.files == planned.files
+    assert rows_of(table) == then
+    assert rows_of(opened(table)) == then
+    assert data_files(table) == files
+    assert leftovers(table) == []
+    assert restore(table.context, times[1]) is None
+    grown(5, table=table)
+    assert values(table) == [5, 5]
+
+
+def test_a_restore_is_written_down_as_java_does() -> None:
+    table, times = grown(1, 2, 3)
+    done = restore(table.context, times[0])
+    assert done is not None
+    own = [name for name in names(table) if name.startswith(done.requested_time)]
+    assert own == [
+        f"{done.requested_time}.restore.inflight",
+        f"{done.requested_time}.restore.requested",
+        f"{done.requested_time}_{done.completion_time}.restore",
+    ]
+    read = table.context.world.storage.read
+    plan = decode_restore_plan(read(f".hoodie/timeline/{own[1]}"))
+    told = decode_restore(read(f".hoodie/timeline/{own[2]}"))
+    assert [one.requested_time for one in plan.instants_to_rollback] == [times[2], times[1]]
+    assert plan.savepoint_to_restore_timestamp == times[0]
+    assert (plan.version, told.version) == (2, 1)
+    assert told.instants_to_rollback == (times[2], times[1])
+    assert told.restore_instant_info == plan.instants_to_rollback
+    (of_newest,) = told.hoodie_restore_metadata[times[2]]
+    assert of_newest.total_files_deleted == 2
+    assert (
+        of_newest.partition_metadata["p1"].success_delete_files[0].endswith(f"_{times[2]}.parquet")
+    )
+    assert not any(time in name for time in times[1:] for name in names(table))
+
+
+def test_rollbacks_after_the_target_go_as_java_takes_them() -> None:
+    table, times = grown(1)
+    begun(opened(table), WriteOperation.UPSERT, [{"id": "x", "p": "p1", "ts": 1, "v": 1}])
+    pending = table.context.active().pending[0]
+    rollback(table.context, pending.requested_time, force=True)
+    assert any(name.endswith(".rollback") for name in names(table))
+    grown(2, table=table)
+    restore(table.context, times[0])
+    assert not any("rollback" in name for name in names(table))
+
+
+def test_a_later_savepoint_stands_in_the_way() -> None:
+    table, times = grown(1, 2)
+    savepoint(table.context, times[1])
+    with pytest.raises(InvalidInputError, match=times[1]) as caught:
+        restore(table.context, times[0])
+    assert caught.value.kind == "savepointed"
+    assert values(table) == [2, 2]
+
+
+def test_a_cleaned_state_can_only_be_restored_from_a_savepoint() -> None:
+    table, times = grown(1, 2, 3, 4, 5)
+    savepoint(table.context, times[1])
+    clean(table.context, CleaningSettings(commits_retained=1))
+    with pytest.raises(InstantNotFoundError, match="were cleaned"):
+        restore(table.context, times[2])
+    assert restore(table.context, times[1]) is not None
+    assert values(table) == [2, 2]
+
+
+def test_a_living_writer_stands_in_the_way_unless_forced_and_then_begins_anew() -> None:
+    table, times = grown(1, 2)
+
+    def meanwhile() -> None:
+        with pytest.raises(InvalidInputError, match="signs of life") as caught:
+            restore(table.context, times[0])
+        assert caught.value.kind == "writer_alive"
+        done = restore(table.context, times[0], force=True)
+        assert done is not None
+        assert len(done.instants) == 2
+
+    upsert(opened(table), [{"id": "k1", "p": "p1", "ts": 7, "v": 7}], meanwhile)
+    assert values(table) == [1, 7]
+    assert leftovers(table) == []
+    assert len(data_files(table)) == 3
+
+
+def test_what_was_built_on_what_is_gone_is_not_published() -> None:
+    """The writer began after the restore had looked: its own instant is not taken away."""
+    table, times = grown(1)
+    # Its second row lies in the file that the other writes anew.
+    rows = [{"id": key, "p": "p1", "ts": 2, "v": 2} for key in ("k1", "gone")]
+    newest = upsert(table, rows).requested_time
+    other = opened(table)
+
+    class Earlier(Behind):
+        """Shows the timeline without what began since."""
+
+        def names(self, folder: str) -> list[str]:
+            shown = self.inner.names(folder)
+            if folder == ".hoodie/timeline":
+                shown = [n for n in shown if n[:17] <= newest or "restore" in n]
+            return shown
+
+    restorer = opened(table, storage=Earlier(table.context.world.storage))
+
+    def meanwhile() -> None:
+        restore(restorer.context, times[0])
+
+    upsert(other, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}], meanwhile)
+    assert values(table) == [1, 7]
+    assert leftovers(table) == []
+
+
+def test_a_dead_writer_goes_with_its_files() -> None:
+    table, times = grown(1, 2)
+    dead = opened(table)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        upsert(dead, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}], die)
+    assert restore(table.context, times[0]) is not None
+    assert leftovers(table) == []
+    assert len(data_files(table)) == 2
+
+
+def test_a_metadata_table_refuses() -> None:
+    table, times = grown(1, 2)
+    update_properties(
+        table.context.world.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
+    )
+    with pytest.raises(TableConfigConflictError):
+        restore(table.context, times[0])
+    with pytest.raises(TableConfigConflictError):
+        rollback(table.context, times[1])
+
+
+def test_another_engines_pending_upkeep_refuses() -> None:
+    table, times = grown(1, 2)
+    table.context.world.storage.create(".hoodie/timeline/20260101000000000.clean.requested", b"x")
+    for change in (restore, rollback):
+        with pytest.raises(ServiceConflictError, match="upkeep"):
+            change(table.context, times[0 if change is restore else 1])
+    with pytest.raises(ServiceConflictError, match="upkeep"):
+        savepoint(table.context)
+
+
+def test_what_another_engine_restored_away_is_not_made_again() -> None:
+    """Java knows no slots: the newest one still tells of a commit that has no file any more."""
+    table, times = grown(1, 2)
+    storage = table.context.world.storage
+    for path in files_below(storage):
+        if times[1] in path and ".hoodoo" not in path:
+            storage.delete(path)
+    for other in (opened(table), table):
+        upsert(other, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
+        assert values(table) == [1, 7]
+        assert heard(other, "publish.helped") == heard(other, "write.refused") == []
+    assert not any(times[1] in name for name in names(table))
+
+
+def left_by_java(table: Table, target: str, *gone: str, time: str = "20991231000000000") -> None:
+    plan = RestorePlan(
+        instants_to_rollback=tuple(
+            InstantInfo(requested_time=one, action="commit") for one in gone
+        ),
+        savepoint_to_restore_timestamp=target,
+    )
+    storage = table.context.world.storage
+    storage.create(f".hoodie/timeline/{time}.restore.requested", encode_restore_plan(plan))
+    storage.create(f".hoodie/timeline/{time}.restore.inflight", b"")
+
+
+def test_a_restore_that_another_engine_left_stops_writers_until_it_is_finished() -> None:
+    clock = StillClock()
+    table, times = grown(1, 2, 3, table=new_table(clock=clock))
+    own = instant_time(WallMs(clock.now_ms() + 50))
+    left_by_java(table, times[0], times[2], times[1], time=own)
+    with pytest.raises(TableConfigConflictError, match="under way"):
+        upsert(table, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
+    done = finish_restore(table.context)
+    assert done is not None
+    assert (done.requested_time, done.restored_to) == (own, times[0])
+    assert done.instants == (times[2], times[1])
+    assert values(table) == [1, 1]
+    assert finish_restore(table.context) is None
+    clock.sleep_ms(1_000)
+    grown(5, table=table)
+    assert values(table) == [5, 5]
+
+
+@pytest.mark.spec("FOR-7")
+def test_a_restore_that_another_engine_left_is_not_finished_behind_its_metadata_table() -> None:
+    table, times = grown(1, 2)
+    left_by_java(table, times[0], times[1])
+    storage = table.context.world.storage
+    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    before = files_below(storage)
+    with pytest.raises(TableConfigConflictError) as caught:
+        finish_restore(table.context)
+    assert caught.value.kind == "metadata_table_on"
+    assert files_below(storage) == before
+
+
+def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> None:
+    table, times = grown(1, 2)
+    before = files_below(table.context.world.storage)
+    left_by_java(table, times[0], "../../elsewhere")
+    with pytest.raises(CorruptTableError, match="no instant"):
+        finish_restore(table.context)
+    assert set(before) <= set(files_below(table.context.world.storage))
+    storage = table.context.world.storage
+    storage.delete(".hoodie/timeline/20991231000000000.restore.requested")
+    with pytest.raises(CorruptTableError, match="empty"):
+        finish_restore(table.context)
+
+
+def test_a_rollback_that_another_engine_left_goes_when_it_is_forced() -> None:
+    table, times = grown(1, 2)
+    name = f"{times[1][:-1]}9.rollback.requested"
+    table.context.world.storage.create(f".hoodie/timeline/{name}", b"x")
+    with pytest.raises(ServiceConflictError):
+        restore(table.context, times[0])
+    assert restore(table.context, times[0], force=True) is not None
+    assert name not in names(table)
+    assert values(table) == [1, 1]
+
+
+def test_a_batch_that_was_taken_away_is_written_anew() -> None:
+    table, times = grown(1)
+    rows = [{"id": "k1", "p": "p1", "ts": 5, "v": 5}]
+    first = upsert(table, rows, batch_id="b")
+    assert upsert(table, rows, batch_id="b").already_published
+    restore(table.context, times[0])
+    again = upsert(table, rows, batch_id="b")
+    assert not again.already_published
+    assert again.requested_time > first.requested_time
+    assert values(table) == [1, 5]
+
+
+def test_a_batch_that_another_engine_restored_away_is_written_anew() -> None:
+    table, _ = grown(1)
+    rows = [{"id": "k1", "p": "p1", "ts": 5, "v": 5}]
+    first = upsert(table, rows, batch_id="b")
+    storage = table.context.world.storage
+    for path in files_below(storage):
+        if first.requested_time in path and ".hoodoo" not in path:
+            storage.delete(path)
+    assert not upsert(table, rows, batch_id="b").already_published
+    assert values(table) == [1, 5]
+
+
+def test_what_is_archived_cannot_be_taken_away() -> None:
+    table, times = grown(1, 2, 3)
+    savepoint(table.context, times[0])
+    row = HistoryInstant(requested_time=times[1], completion_time=times[1], action="commit")
+    add_to_history(table.context.world.storage, [row])
+    with pytest.raises(InvalidInputError, match="archived") as caught:
+        restore(table.context, times[0])
+    assert caught.value.kind == "archived_since"
+    assert restore(table.context, times[1]) is not None
+
+
+def test_what_began_before_and_completed_after_cannot_be_taken_away_once_it_is_archived() -> None:
+    table, times = grown(1, 2, 3)
+    savepoint(table.context, times[0])
+    before = f"{int(times[0]) - 1}"
+    row = HistoryInstant(requested_time=before, completion_time=times[2], action="commit")
+    add_to_history(table.context.world.storage, [row])
+    with pytest.raises(InvalidInputError) as caught:
+        restore(table.context, times[0])
+    assert (caught.value.kind, caught.value.fields["archived"]) == ("archived_since", before)
+
+
+def test_the_chain_tells_which_files_are_gone() -> None:
+    table, times = grown(1, 2)
+    savepoint(table.context, times[0])
+    delete_savepoint(table.context, times[0])
+    restore(table.context, times[0])
+    slots = table.context.chain.between(0, table.context.chain.head())
+    assert [slot.kind for slot in slots] == [
+        SlotKind.COMMIT,
+        SlotKind.COMMIT,
+        SlotKind.SAVEPOINT,
+        SlotKind.UNSAVEPOINT,
+        SlotKind.RESTORE,
+    ]
+    assert withdrawn_in(slots) == {times[1]}
+    assert fileless_since(slots) == {2, 3}
+
+
+# ---------------------------------------------------------------- rollback
+
+
+@pytest.mark.spec("RST-2")
+def test_the_newest_completed_write_is_rolled_back() -> None:
+    table, times = grown(1, 2)
+    planned = plan_rollback(table.context, times[1])
+    assert len(planned.files) == 2
+    done = rollback(table.context, times[1])
+    assert (done.target, done.why, done.files) == (times[1], "rolled back", planned.files)
+    assert values(table) == [1, 1]
+    assert len(data_files(table)) == 2
+    name = f"{done.requested_time}_{done.completion_time}.rollback"
+    told = decode_rollback(table.context.world.storage.read(f".hoodie/timeline/{name}"))
+    assert told.commits_rollback == (times[1],)
+    assert told.instants_rollback[0].action == "commit"
+    grown(3, table=table)
+    assert values(table) == [3, 3]
+
+
+def test_the_only_write_can_be_rolled_back() -> None:
+    table, times = grown(1)
+    rollback(table.context, times[0])
+    assert data_files(table) == []
+    assert parse_instant_name(names(table)[-1]) is not None
+    grown(2, table=table)
+    assert values(table) == [2, 2]
+
+
+def test_what_others_need_is_not_rolled_back() -> None:
+    table, times = grown(1, 2)
+    with pytest.raises(InvalidInputError, match="later writes") as caught:
+        rollback(table.context, times[0])
+    assert caught.value.kind == "later_instants"
+    savepoint(table.context, times[1])
+    with pytest.raises(InvalidInputError, match="savepoint"):
+        rollback(table.context, times[1])
+    delete_savepoint(table.context, times[1])
+    begun(opened(table), WriteOperation.UPSERT, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
+    with pytest.raises(InvalidInputError, match="later writes or pending"):
+        rollback(table.context, times[1])
+    with pytest.raises(InstantNotFoundError, match="neither completed nor pending"):
+        rollback(table.context, "20200101000000000")
+
+
+def test_a_write_whose_predecessor_was_cleaned_is_not_rolled_back() -> None:
+    table, _ = grown(1, 2, 3)
+    clean(table.context, CleaningSettings(commits_retained=1))
+    grown(4, table=table)
+    clean(table.context, CleaningSettings(commits_retained=1))
+    newest = table.context.active().newest_completed_write
+    assert newest is not None
+    with pytest.raises(InstantNotFoundError, match="were cleaned"):
+        rollback(table.context, newest.requested_time)
+    assert values(table) == [4, 4]
+
+
+def test_a_pending_write_is_rolled_back_when_its_writer_is_dead_or_forced() -> None:
+    limits = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=1_000, misses=2))
+    table = new_table(limits=limits)
+    grown(1, table=table)
+    begun(opened(table), WriteOperation.UPSERT, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
+    pending = table.context.active().pending[0].requested_time
+    with pytest.raises(InvalidInputError, match="signs of life"):
+        rollback(table.context, pending)
+    done = rollback(table.context, pending, force=True)
+    assert done.why == "rolled back"
+    assert table.context.active().pending == ()

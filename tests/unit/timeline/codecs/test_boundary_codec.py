@@ -1,0 +1,52 @@
+"""The boundary's document: what goes in comes out, and names in it are names of instants."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from timeline.codecs.truncation_point import (
+    Boundary,
+    PublishedBatch,
+    decode_boundary,
+    encode_boundary,
+)
+from timeline.errors import CorruptTableError
+from timeline.model.slot import Batch
+
+BOUNDARY = Boundary(
+    number=7,
+    time="20260102030405003",
+    completed=("20260102030405000_20260102030405003.commit",),
+    batches=(
+        PublishedBatch(
+            batch=Batch(batch_id="load 1", rows_inserted=3),
+            action="commit",
+            requested_time="20260102030405000",
+            completion_time="20260102030405003",
+        ),
+    ),
+)
+
+
+def test_a_boundary_comes_back():
+    assert decode_boundary(encode_boundary(BOUNDARY), path="b") == BOUNDARY
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        *(
+            json.dumps({"number": 1, "time": "", "completed": [name], "batches": []}).encode()
+            for name in ("../x", "20260102030405000.commit.requested", "a.commit", 1)
+        ),
+    ],
+)
+def test_a_damaged_or_hostile_one_is_refused(data: bytes):
+    with pytest.raises(CorruptTableError) as refused:
+        decode_boundary(data, path="b")
+    assert refused.value.fields["path"] == "b"

@@ -1,0 +1,209 @@
+"""A redo that holds the queue far away: what it knows when it begins, and what it asks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
+from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
+from timeline.commit.admission import holding_the_queue, is_held
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.commit_log import SlotChain
+from timeline.errors import LeaseLostError
+from timeline.layout import TIMELINE
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+START = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}]
+
+
+def changed(ts: int) -> list[dict[str, Any]]:
+    return [{"id": "a", "p": "x", "ts": ts, "v": ts}]
+
+
+class Beats(InTurn):
+    """Background work that a test does."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.works: list[Callable[[], None]] = []
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        self.works.append(work)
+        return super().every(60_000, work)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize("far", [True, False])
+def test_far_away_a_redo_knows_the_chain_when_it_has_the_queue(far: bool) -> None:
+    """Read afterwards it would keep all others for a round or more."""
+
+    class Waits(Leases):
+        def acquire(self, purpose: str) -> Any:
+            upsert(other, changed(2))
+            for work in beats.works:
+                work()
+            return super().acquire(purpose)
+
+    base, beats = MemoryStorage(), Beats()
+    table = new_table(Far(base) if far else base)
+    upsert(table, START)
+    other = opened(table)
+    world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
+    before = table.context.chain.head()
+    with holding_the_queue(replace(table.context, world=world), "redo") as held:
+        assert held.chain.known_head == (before + 1 if far else before)
+
+
+@pytest.mark.spec("PUB-1")
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize("short_ms", [600_000, 0], ids=["held", "not held"])
+def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
+    short_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody comes before its turn, so a look before that one spares nothing."""
+    monkeypatch.setattr(SlotChain, "is_busy", property(lambda _: True))
+    base = MemoryStorage()
+    table = new_table(Far(base))
+    upsert(table, START)
+    mine, other = opened(table, limits=limited(queue_short_ms=short_ms)), opened(table)
+    object.__setattr__(mine.context.world, "executor", Beats())  # none beside what is counted
+    chain, asked = mine.context.chain, list[str]()
+    head, take = SlotChain.head, SlotChain.take
+
+    def heads(self: SlotChain) -> int:
+        if self is chain:
+            asked.append("look")
+        return head(self)
+
+    def takes(self: SlotChain, *args: Any, **named: Any) -> bool:
+        if self is chain:
+            asked.append("slot")
+        return take(self, *args, **named)
+
+    real = mine.context.world.storage.open_output
+
+    def output(path: str) -> Any:
+        asked.append("data")
+        return real(path)
+
+    monkeypatch.setattr(SlotChain, "head", heads)
+    monkeypatch.setattr(SlotChain, "take", takes)
+    monkeypatch.setattr(mine.context.world.storage, "open_output", output, raising=False)
+    receipt = upsert(mine, changed(3), lambda: upsert(other, changed(2)) and None)
+    assert receipt.attempts == 2
+    last = len(asked) - 1 - asked[::-1].index("data")
+    assert asked[last : asked.index("slot", last)].count("look") == (1 if short_ms else 2)
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("LOCK-1")
+@pytest.mark.parametrize("shared", [False, True])
+def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_looks(
+    shared: bool,
+) -> None:
+    """All others wait for it, unless they have it as well; then the look made beside it counts."""
+
+    class Late(Leases):
+        def acquire(self, purpose: str) -> Any:
+            met.append(True)
+            return super().acquire(purpose)
+
+    met: list[bool] = []
+    held: list[int] = []
+    looked: list[str] = []
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage, clock=StillClock())  # a look is as old as it took to get the lock
+    lock = Late(table.context.world.lock)
+    lock.shares = shared
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    storage.forget()
+
+    def decide(_: Turn) -> None:
+        held.append(lock.held)
+        looked.extend(one for one in storage.operations() if one == f"names {TIMELINE}")
+
+    slot, _ = take_turn(
+        context, "test", decide, begun="20260102030405001", is_met=lambda: bool(met)
+    )
+    assert (slot, held, lock.had, lock.held) == (None, [int(shared)], ["test"], 0)
+    assert len(looked) == (1 if shared else 2)
+
+
+def held_table() -> tuple[Table, Beats]:
+    table, beats = new_table(), Beats()
+    object.__setattr__(table.context.world, "executor", beats)
+    return table, beats
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
+    table, _ = held_table()
+    own = table.context.world.lock
+    assert not is_held(table.context)
+    with holding_the_queue(table.context, "redo") as held:
+        lock = held.world.lock
+        assert is_held(held)
+        assert not is_held(table.context)
+        assert (lock.provider, lock.identity) == (own.provider, own.identity)
+        assert (lock.in_order, lock.shares) == (True, False)
+        with lock.acquire("turn") as lease:
+            assert own.holder() is not None
+            assert lease.is_shared is False
+            assert lease.has_room()
+            lease.assert_held()
+        assert is_held(held), "a turn that took no slot leaves it as it was"
+        assert lock.acquire_while(lambda: False, "turn") is not None, "nobody is in its way"
+    assert own.holder() is None
+    assert [one["purpose"] for one in heard(table, "write.queued")] == ["redo"]
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
+    table, _ = held_table()
+    own = table.context.world.lock
+    with holding_the_queue(table.context, "redo") as held:
+        lease = held.world.lock.acquire("turn")
+        lease.release()
+        assert not is_held(held)
+        assert own.holder() is None
+        with pytest.raises(LeaseLostError):
+            lease.assert_held()
+        with held.world.lock.acquire("another turn"):
+            assert own.holder() is not None, "asked for as usual"
+        assert own.holder() is None
+
+
+@pytest.mark.spec("PAR-1")
+def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None:
+    table, beats = held_table()
+    own = table.context.world.lock
+    with holding_the_queue(table.context, "redo", ms_max=7) as held:
+        give_back = beats.works[-1]
+        with held.world.lock.acquire("turn"):
+            give_back()
+            assert is_held(held)
+        give_back()
+        give_back()
+        assert not is_held(held)
+        assert own.holder() is None
+    told = [(one["purpose"], one["held_ms"]) for one in heard(table, "write.queue_given_back")]
+    assert told == [("redo", 7)]
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_redo_that_may_hold_the_queue_to_its_end_is_not_timed() -> None:
+    table, beats = held_table()
+    with holding_the_queue(table.context, "timed", ms_max=7):
+        timed = len(beats.works)
+    beats.works.clear()
+    with holding_the_queue(table.context, "redo"):
+        assert len(beats.works) == timed - 1

@@ -1,0 +1,491 @@
+"""The begin of a write: alive before visible, above everything, and nothing left when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Far,
+    StillClock,
+    files_below,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    upsert,
+)
+from timeline.codecs.instant_avro import decode_requested_replace
+from timeline.commit.begin import Begun, begin, make_inflight
+from timeline.context import GLANCE_MS
+from timeline.errors import (
+    ClockRefusedError,
+    InternalError,
+    RolledBackError,
+    StorageUnavailableError,
+    TableConfigConflictError,
+)
+from timeline.layout import HEARTBEATS, TIMELINE, timeline_path
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action, State
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
+
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+NOW = 1_790_000_000_000  # 2026-09-21 14:13:20, divisible by four
+
+
+def end(begun: Begun) -> None:
+    begun.heartbeat.stop()
+
+
+@pytest.mark.spec("BEG-2")
+def test_the_heartbeat_is_written_before_the_instant_shows():
+    storage = ObservedStorage(MemoryStorage())
+    table = new_table(storage)
+    storage.forget()
+    begun = begin(table.context, Action.COMMIT)
+    time = begun.requested_time
+    changes = [
+        text for text in storage.operations() if text.startswith(("write", "create", "delete"))
+    ]
+    end(begun)
+    assert changes == [
+        f"write {HEARTBEATS}/{time}",
+        f"create {TIMELINE}/{time}.commit.requested",
+    ]
+
+
+class AtOnce(ThreadExecutor):
+    """Notes what is under way together, and takes it in the opposite order."""
+
+    def __init__(self, storage: ObservedStorage) -> None:
+        super().__init__(1)
+        self.storage = storage
+        self.together: list[set[str]] = []
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        before = len(self.storage.calls)
+        answers = [call() for call in reversed(calls)][::-1]
+        self.together.append(set(self.storage.operations()[before:]))
+        return answers
+
+
+@pytest.mark.spec("BEG-2")
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("foreign", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
+def test_far_away_the_first_beat_is_on_its_way_with_the_requested_file_unless_java_judges(
+    foreign: ForeignWriters,
+):
+    storage = ObservedStorage(Far(MemoryStorage()))
+    table = new_table(storage, limits=replace(BRISK, foreign_writers=foreign))
+    executor = AtOnce(storage)
+    context = replace(table.context, world=replace(table.context.world, executor=executor))
+    storage.forget()
+    begun = begin(context, Action.COMMIT)
+    end(begun)
+    beat = f"write {HEARTBEATS}/{begun.requested_time}"
+    shown = f"create {TIMELINE}/{begun.requested_time}.commit.requested"
+    assert ({beat, shown} in executor.together) == (foreign is ForeignWriters.NONE)
+    if foreign is ForeignWriters.EXPECTED:
+        assert storage.operations().index(beat) < storage.operations().index(shown)
+
+
+@pytest.mark.spec("BEG-2")
+def test_where_the_first_beat_fails_nothing_is_begun():
+    class NoBeats(Behind):
+        def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+            if path.startswith(HEARTBEATS):
+                raise StorageUnavailableError("gone")
+            self.inner.write(path, data, durable=durable)
+
+    base = MemoryStorage()
+    table = opened(new_table(Far(base)), storage=Far(NoBeats(base)))
+    executor = AtOnce(ObservedStorage(base))  # the requested file is created first
+    context = replace(table.context, world=replace(table.context.world, executor=executor))
+    with pytest.raises(StorageUnavailableError):
+        begin(context, Action.COMMIT)
+    assert context.active().pending == ()
+
+
+class SyncsWhenWaitedFor(ObservedStorage):
+    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
+        wanted = tuple(folders)
+        return lambda: self.sync_folders(wanted)
+
+
+@pytest.mark.spec("BEG-6")
+def test_the_instant_is_on_the_disk_before_its_first_data_file_is_created():
+    """LOC-2: a power cut must not leave data of an instant that nobody knows."""
+    storage = SyncsWhenWaitedFor(MemoryStorage())
+    table = new_table(storage)
+    storage.forget()
+    upsert(table, ROWS)
+    calls = storage.operations()
+    requested = next(i for i, call in enumerate(calls) if call.endswith(".commit.requested"))
+    data = next(i for i, call in enumerate(calls) if call.startswith("open_output"))
+    assert requested < calls.index(f"sync_folders {TIMELINE}") < data
+
+
+def test_a_commit_is_requested_empty_and_a_replacecommit_says_what_it_replaces():
+    table = new_table()
+    storage = table.context.world.storage
+    commit, replace = (
+        begin(table.context, Action.COMMIT),
+        begin(table.context, Action.REPLACECOMMIT),
+    )
+    path = timeline_path(replace.file_name(State.REQUESTED))
+    assert storage.read(timeline_path(commit.file_name(State.REQUESTED))) == b""
+    assert decode_requested_replace(storage.read(path), path=path).clustering_plan is None
+    assert (int(commit.requested_time) % 4, int(replace.requested_time) % 4) == (0, 2)
+    end(commit)
+    end(replace)
+
+
+def test_two_begins_at_one_moment_have_two_times():
+    table = new_table(clock=StillClock(NOW))
+    first, second = begin(table.context, Action.COMMIT), begin(table.context, Action.COMMIT)
+    assert first.requested_time == "20260921141320000"
+    assert second.requested_time == "20260921141320004"
+    end(first)
+    end(second)
+
+
+@pytest.mark.spec("BEG-4")
+def test_the_base_snapshot_holds_what_was_published_before():
+    table = new_table()
+    receipt = upsert(table, ROWS)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert receipt.requested_time in begun.snapshot.completions
+    assert begun.snapshot.head == 1
+    assert begun.requested_time > receipt.completion_time
+
+
+class PublishingWhileBegun(Behind):
+    """Lets somebody publish in the moment before the requested file appears."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.acts: list = []
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".commit.requested") and self.acts:
+            self.acts.pop(0)()
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.spec("BEG-5")
+def test_a_time_overtaken_by_a_publication_is_given_up():
+    base = MemoryStorage()
+    storage = PublishingWhileBegun(base)
+    ahead = new_table(base, clock=StillClock(NOW + 5_000))
+    table = opened(ahead, storage=storage, clock=StillClock(NOW))
+    storage.acts.append(lambda: upsert(ahead, ROWS))
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    published = ahead.context.active().completed_writes[0].newest_time
+    assert begun.requested_time > published
+    [redrawn] = heard(table, "begin.redrawn")
+    assert redrawn == {"rt": "20260921141320000", "decided": published}
+    assert files_below(base, TIMELINE)[-1].endswith(f"{begun.requested_time}.commit.requested")
+    assert [str(i) for i in table.context.active().pending] == [
+        f"{begun.requested_time}.commit (requested)"
+    ]
+
+
+@pytest.mark.spec("TL-SUCC-1")
+@pytest.mark.parametrize(("took_ms", "ahead_ms"), [(180, 180), (500, 500), (900, 500)])
+def test_far_away_the_second_time_is_drawn_ahead_by_what_the_first_try_took(
+    took_ms: int, ahead_ms: int
+) -> None:
+    base = MemoryStorage()
+    clock = StillClock(NOW)
+    storage = PublishingWhileBegun(base)
+    other = new_table(base, clock=clock)
+    table = opened(other, storage=Far(storage), clock=clock)
+
+    def overtake() -> None:
+        clock.sleep_ms(took_ms)
+        upsert(other, ROWS)
+
+    storage.acts.append(overtake)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    earliest = NOW + took_ms + ahead_ms
+    assert instant_time(WallMs(earliest)) < begun.requested_time
+    assert begun.requested_time <= instant_time(WallMs(earliest + 32))
+
+
+@pytest.mark.spec("TL-SUCC-1")
+@pytest.mark.parametrize(("others", "ahead_ms"), [(3, 180), (0, 0)])
+def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
+    others: int, ahead_ms: int
+) -> None:
+    clock = StillClock(NOW)
+    other = new_table(clock=clock)
+    table = opened(other, storage=Far(other.context.world.storage), clock=clock)
+    upsert(other, ROWS)
+    table.context.look()
+    for _ in range(others):
+        upsert(other, ROWS)
+    table.context.look()
+    table.context.drawn.took_ms = 180
+    clock.sleep_ms(1_000)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    earliest = NOW + 1_000 + ahead_ms
+    assert instant_time(WallMs(earliest)) <= begun.requested_time
+    assert begun.requested_time <= instant_time(WallMs(earliest + 32))
+
+
+@pytest.mark.spec("BEG-5")
+@pytest.mark.parametrize(
+    ("lock", "redrawn"), [(PublishLock.LOCK, 3), (PublishLock.AUTO, 12), (PublishLock.NONE, 12)]
+)
+def test_the_queue_is_taken_after_three_lost_times_and_later_where_publishers_need_not_take_it(
+    lock: PublishLock, redrawn: int
+) -> None:
+    base = MemoryStorage()
+    storage = PublishingWhileBegun(base)
+    clock = StillClock(NOW)
+    ahead = new_table(base, clock=clock)
+    limits = replace(BRISK, publish_lock=lock)
+    table = opened(ahead, storage=storage, clock=StillClock(NOW), limits=limits)
+
+    def publish_ahead() -> None:
+        clock.wall += 5_000
+        upsert(ahead, [{**ROWS[0], "ts": clock.wall}])
+
+    storage.acts = [publish_ahead] * redrawn
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert len(heard(table, "begin.redrawn")) == redrawn
+    locked = heard(table, "lock.acquired")
+    assert [one["purpose"] for one in locked] == ["begin"]
+    assert len(table.context.active().pending) == 1
+
+
+@pytest.mark.spec("BEG-5")
+def test_the_look_that_gave_a_time_up_is_the_first_of_the_next_try() -> None:
+    base = MemoryStorage()
+    ahead = new_table(base, clock=StillClock(NOW + 5_000))
+    storage = PublishingWhileBegun(base)
+    observed = ObservedStorage(storage)
+    table = opened(ahead, storage=observed, clock=StillClock(NOW))
+    storage.acts.append(lambda: upsert(ahead, ROWS))
+    observed.forget()
+    end(begin(table.context, Action.COMMIT))
+    assert observed.operations().count(f"names {TIMELINE}") == 3  # before, and after each try
+
+
+@pytest.mark.spec("BEG-3")
+def test_a_pending_restore_keeps_writers_out():
+    table = new_table()
+    table.context.world.storage.create(timeline_path("20260101000000000.restore.inflight"), b"")
+    with pytest.raises(TableConfigConflictError) as caught:
+        begin(table.context, Action.COMMIT)
+    assert caught.value.kind == "restore_pending"
+    assert files_below(table.context.world.storage, HEARTBEATS) == []
+
+
+def test_a_clock_far_behind_the_table_is_refused():
+    base = MemoryStorage()
+    ahead = new_table(base, clock=StillClock(NOW + 700_000))
+    upsert(ahead, ROWS)
+    late = opened(ahead, clock=StillClock(NOW))
+    with pytest.raises(ClockRefusedError):
+        begin(late.context, Action.COMMIT)
+    assert leftovers(late) == []
+
+
+class Failing(Behind):
+    """Raises for creates of one kind of path."""
+
+    def __init__(self, inner: MemoryStorage, ending: str, error: Exception, times: int) -> None:
+        super().__init__(inner)
+        self.ending, self.error, self.times = ending, error, times
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(self.ending) and self.times:
+            self.times -= 1
+            raise self.error
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.spec("TL-REQ-2")
+def test_a_time_whose_create_was_not_answered_is_never_used():
+    base = MemoryStorage()
+    clock = StillClock(NOW)
+    storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1)
+    table = opened(new_table(base, clock=clock), storage=storage, clock=clock)
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert begun.requested_time == "20260921141320004"
+
+
+@pytest.mark.spec("TL-REQ-1")
+def test_a_name_that_is_taken_is_left_to_its_owner():
+    base = MemoryStorage()
+    clock = StillClock(NOW)
+    taken = instant_time(WallMs(NOW))
+
+    class Taken(Behind):
+        def names(self, folder: str):
+            hidden = f"{taken}.commit.requested"
+            return [name for name in self.inner.names(folder) if name != hidden]
+
+    table = opened(new_table(base, clock=clock), storage=Taken(base), clock=clock)
+    base.create(timeline_path(f"{taken}.commit.requested"), b"theirs")
+    begun = begin(table.context, Action.COMMIT)
+    end(begun)
+    assert begun.requested_time == "20260921141320004"
+    assert base.read(timeline_path(f"{taken}.commit.requested")) == b"theirs"
+
+
+@pytest.mark.spec("TL-REQ-2")
+def test_no_heartbeat_stays_where_an_old_look_drew_the_time_of_a_completed_write():
+    """A commit's times run ahead of a still clock, so a look from before it draws its time."""
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    other = opened(table, clock=clock)
+    old = other.context.snapshot()
+    receipt = upsert(table, ROWS)
+    begun = begin(other.context, Action.COMMIT, old)
+    storage = table.context.world.storage
+    assert receipt.requested_time == instant_time(WallMs(NOW))
+    assert files_below(storage, HEARTBEATS) == [f"{HEARTBEATS}/{begun.requested_time}"]
+    end(begun)
+    assert files_below(storage, HEARTBEATS) == []
+
+
+@pytest.mark.spec("TL-REQ-2")
+def test_the_heartbeat_of_a_write_that_goes_on_stays_where_its_time_is_drawn_again():
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    other = opened(table, clock=clock)
+    old = other.context.snapshot()
+    first = begin(table.context, Action.COMMIT)
+    second = begin(other.context, Action.COMMIT, old)
+    storage = table.context.world.storage
+    beats = [f"{HEARTBEATS}/{begun.requested_time}" for begun in (first, second)]
+    assert len(set(beats)) == 2
+    assert files_below(storage, HEARTBEATS) == beats
+    end(first)
+    end(second)
+    assert files_below(storage, HEARTBEATS) == []
+
+
+def test_a_storage_that_does_not_answer_ends_the_begin():
+    base = MemoryStorage()
+    storage = Failing(base, ".requested", StorageUnavailableError("gone"), 1)
+    table = opened(new_table(base), storage=storage)
+    with pytest.raises(StorageUnavailableError):
+        begin(table.context, Action.COMMIT)
+    assert table.context.active().pending == ()
+
+
+def test_times_that_are_always_taken_end_the_begin():
+    base = MemoryStorage()
+    storage = Failing(base, ".requested", AmbiguousWriteError("lost"), 1_000)
+    table = opened(new_table(base), storage=storage)
+    with pytest.raises(InternalError):
+        begin(table.context, Action.COMMIT)
+
+
+@pytest.mark.spec("UNK-5")
+def test_the_inflight_file_may_be_repeated_but_not_taken_over():
+    table = new_table()
+    begun = begin(table.context, Action.COMMIT)
+    make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
+    make_inflight(table.context, begun, CommitMetadata(operation_type="UPSERT"))
+    with pytest.raises(RolledBackError):
+        make_inflight(table.context, begun, CommitMetadata(operation_type="INSERT"))
+    end(begun)
+
+
+@pytest.mark.spec("PUB-6")
+def test_an_inflight_file_that_met_itself_and_was_rolled_back_meanwhile_ends_the_attempt():
+    """A request came twice; between its answer and the look at that name others took it away."""
+
+    class Twice(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.endswith(".inflight"):
+                raise ObjectExistsError(path)
+            self.inner.create(path, data, durable=durable)
+
+    base = MemoryStorage()
+    table = opened(new_table(base), storage=Twice(base))
+    begun = begin(table.context, Action.COMMIT)
+    with pytest.raises(RolledBackError):
+        make_inflight(table.context, begun, CommitMetadata())
+    end(begun)
+
+
+def test_an_unanswered_inflight_file_ends_the_attempt():
+    base = MemoryStorage()
+    storage = Failing(base, ".inflight", AmbiguousWriteError("lost"), 1)
+    table = opened(new_table(base), storage=storage)
+    begun = begin(table.context, Action.COMMIT)
+    with pytest.raises(StorageUnavailableError):
+        make_inflight(table.context, begun, CommitMetadata())
+    end(begun)
+
+
+def test_a_look_that_grew_old_costs_a_redraw_and_no_order():
+    table = new_table(clock=StillClock(NOW))
+    context = table.context
+    old = context.snapshot()
+    published = upsert(table, ROWS)
+    begun = begin(context, Action.COMMIT, old)
+    end(begun)
+    assert begun.requested_time > published.completion_time
+    assert published.requested_time in begun.snapshot.completions
+
+
+def test_a_fresh_look_spares_one_list():
+    storage = ObservedStorage(MemoryStorage())
+    table = new_table(storage)
+    look = table.context.snapshot()
+    storage.forget()
+    end(begin(table.context, Action.COMMIT, look))
+    assert storage.operations().count(f"names {TIMELINE}") == 1
+
+
+def test_a_glance_is_a_look_once_the_last_one_is_old():
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    upsert(table, ROWS)
+    other = opened(table, clock=clock)
+    theirs = upsert(other, ROWS)
+    assert theirs.requested_time not in table.context.glance().completions
+    clock.steady += GLANCE_MS + 1
+    assert theirs.requested_time in table.context.glance().completions
+
+
+def test_a_glance_shows_what_this_writer_published():
+    table = new_table(clock=StillClock(NOW))
+    mine = upsert(table, ROWS)
+    glance = table.context.glance()
+    assert glance.completions == {mine.requested_time: mine.completion_time}
+    assert glance.head == 1
+
+
+def test_a_column_that_another_added_since_the_last_glance_is_kept():
+    clock = StillClock(NOW)
+    table = new_table(clock=clock)
+    upsert(table, ROWS)
+    other = opened(table, clock=clock)
+    upsert(other, [{**ROWS[0], "added": 7}])
+    assert "added" not in (table.context.glance().newest_schema_json or "")
+    upsert(table, ROWS)
+    assert "added" in opened(table).schema.names

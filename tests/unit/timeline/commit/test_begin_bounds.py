@@ -1,0 +1,248 @@
+"""A begin that meets others, or a storage that fails, in the middle of it (BEG-*)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tableservices.restoring.restore import restore
+from tests.unit.timeline.engine import (
+    Behind,
+    StillClock,
+    files_below,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+)
+from timeline.commit.begin import begin, make_inflight
+from timeline.context import TableContext
+from timeline.errors import IllegalTransitionError, StorageUnavailableError
+from timeline.layout import HEARTBEATS, TIMELINE, slot_path
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.rollback.rollback import rollback
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
+
+NOW = 1_790_000_000_000
+KEPT_ALWAYS = 900  # of a thousand slots: far above those that a begin keeps
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+
+
+class Beats(ThreadExecutor):
+    """Counts what goes on in the background."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.running = 0
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        self.running += 1
+        return self
+
+    def stop(self) -> None:
+        self.running -= 1
+
+
+class Meddled(Behind):
+    """Something happens before, or after, a requested file is made; deletes may fail."""
+
+    before: Callable[[], object] = staticmethod(lambda: None)
+    after: Callable[[], object] = staticmethod(lambda: None)
+    keeps = ""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        is_begin = path.endswith(".commit.requested")
+        if is_begin:
+            before, self.before = self.before, lambda: None
+            before()
+        self.inner.create(path, data, durable=durable)
+        if is_begin:
+            after, self.after = self.after, lambda: None
+            after()
+
+    def delete(self, path: str) -> None:
+        if self.keeps and path.startswith(self.keeps):
+            raise StorageUnavailableError("gone", path=path)
+        self.inner.delete(path)
+
+
+class Scene:
+    """A writer whose storage is meddled with, and another one ahead of its clock."""
+
+    def __init__(self) -> None:
+        self.base = MemoryStorage()
+        self.storage, self.beats = Meddled(self.base), Beats()
+        self.other = new_table(self.base, clock=StillClock(NOW + 5_000))
+        mine = opened(self.other, storage=self.storage, clock=StillClock(NOW))
+        world = replace(mine.context.world, executor=self.beats)
+        self.mine: TableContext = replace(mine.context, world=world)
+
+    def others_publish(self) -> None:
+        upsert(self.other, ROWS)
+
+    def requested(self) -> list[str]:
+        return [path for path in files_below(self.base, TIMELINE) if path.endswith(".requested")]
+
+
+def fail(error: Exception) -> Callable[[], object]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def fail_once(error: Exception, then: Callable[[str], Any]) -> Callable[[str], Any]:
+    errors = [error]
+
+    def act(folder: str) -> Any:
+        if errors:
+            raise errors.pop()
+        return then(folder)
+
+    return act
+
+
+@pytest.mark.spec("TL-REQ-2")
+def test_a_time_that_is_never_to_be_proven_ours_stops_beating_and_keeps_its_last_beat() -> None:
+    scene = Scene()
+    scene.storage.after = fail(AmbiguousWriteError("lost"))
+    begun = begin(scene.mine, Action.COMMIT)
+    assert scene.beats.running == 1, "the beat of the next time, which was drawn"
+    assert len(scene.requested()) == 2
+    assert len(files_below(scene.base, HEARTBEATS)) == 2, "a rollback waits until it is old"
+    begun.heartbeat.stop()
+    assert scene.beats.running == 0
+
+
+@pytest.mark.parametrize("deletes_fail", [False, True])
+def test_a_storage_that_fails_once_the_instant_shows_ends_the_begin(deletes_fail: bool) -> None:
+    scene = Scene()
+    scene.storage.keeps = TIMELINE if deletes_fail else ""
+    scene.storage.after = fail(StorageUnavailableError("gone"))
+    with pytest.raises(StorageUnavailableError):
+        begin(scene.mine, Action.COMMIT)
+    assert scene.beats.running == 0
+
+
+def test_where_the_second_look_fails_nothing_stays_of_the_begin() -> None:
+    scene = Scene()
+    before = scene.mine.snapshot()
+    scene.storage.names = fail_once(StorageUnavailableError("gone"), scene.base.names)
+    with pytest.raises(StorageUnavailableError):
+        begin(scene.mine, Action.COMMIT, before)
+    assert scene.beats.running == 0
+    assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
+    assert scene.mine.pin.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+
+
+@pytest.mark.spec("TL-SUCC-1")
+def test_times_are_drawn_above_another_engines_that_no_slot_tells() -> None:
+    scene = Scene()
+    ahead = instant_time(WallMs(NOW + 700)), instant_time(WallMs(NOW + 800))
+    scene.base.create(f"{TIMELINE}/{ahead[0]}_{ahead[1]}.commit", b"")
+    begun = begin(scene.mine, Action.COMMIT)
+    begun.heartbeat.stop()
+    assert begun.requested_time > ahead[1]
+    assert heard(scene.mine, "begin.redrawn") == []
+
+
+@pytest.mark.spec("TL-REQ-1")
+def test_two_begins_on_one_old_look_do_not_ask_for_the_same_name() -> None:
+    scene = Scene()
+    storage = ObservedStorage(scene.base)
+    mine = opened(scene.other, storage=storage, clock=StillClock(NOW)).context
+    before = mine.snapshot()
+    storage.forget()
+    begun = [begin(mine, Action.COMMIT, before) for _ in range(2)]
+    for one in begun:
+        one.heartbeat.stop()
+    assert len([one for one in storage.operations() if one.startswith("create")]) == 2
+
+
+@pytest.mark.spec("BEG-5")
+def test_where_slots_were_collected_since_the_look_the_time_is_drawn_again() -> None:
+    scene = Scene()
+    scene.others_publish()
+    upsert(scene.other, [{**ROWS[0], "ts": 2}])
+    mine = opened(scene.other, clock=StillClock(NOW + 9_000)).context
+    before = replace(mine.snapshot(), head=0)
+    scene.base.delete(slot_path(1))
+    begun = begin(mine, Action.COMMIT, before)
+    begun.heartbeat.stop()
+    [redrawn] = heard(mine, "begin.redrawn")
+    assert redrawn["rt"] == redrawn["decided"] < begun.requested_time
+
+
+@pytest.mark.spec("BEG-5")
+@pytest.mark.parametrize("keeps", [TIMELINE, ""])
+def test_a_time_that_cannot_be_given_up_ends_the_begin_and_beats_no_more(keeps: str) -> None:
+    scene = Scene()
+    scene.storage.before, scene.storage.keeps = scene.others_publish, keeps
+    if not keeps:
+        begun = begin(scene.mine, Action.COMMIT)
+        begun.heartbeat.stop()
+        scene.mine.pin.release(begun.requested_time)
+        assert len(scene.requested()) == 1 + len(scene.other.context.active().completed_writes)
+    else:
+        with pytest.raises(StorageUnavailableError):
+            begin(scene.mine, Action.COMMIT)
+        assert len(files_below(scene.base, HEARTBEATS)) == 1, "it lives until it is old"
+    assert scene.mine.pin.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+    assert scene.beats.running == 0
+
+
+@pytest.mark.spec("BEG-5")
+def test_a_write_that_is_rolled_back_while_it_begins_draws_another_time() -> None:
+    scene = Scene()
+
+    def taken_for_dead() -> None:
+        [pending] = scene.other.context.active().pending
+        rollback(scene.other.context, pending)
+
+    scene.storage.after = taken_for_dead
+    begun = begin(scene.mine, Action.COMMIT)
+    begun.heartbeat.stop()
+    [redrawn] = heard(scene.mine, "begin.redrawn")
+    assert redrawn["rt"] < redrawn["decided"] < begun.requested_time
+    assert [one.requested_time for one in scene.mine.active().pending] == [begun.requested_time]
+
+
+def test_what_is_no_write_does_not_begin_as_one() -> None:
+    scene = Scene()
+    with pytest.raises(IllegalTransitionError):
+        begin(scene.mine, Action.SAVEPOINT)
+    assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
+    begun = begin(scene.mine, Action.COMMIT)
+    begun.heartbeat.stop()
+    with pytest.raises(IllegalTransitionError):
+        make_inflight(scene.mine, replace(begun, action=Action.SAVEPOINT), CommitMetadata())
+
+
+@pytest.mark.spec("BEG-3")
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_restore_of_ours_whose_owner_died_is_finished_before_a_begin(ended: bool) -> None:
+    table = new_table()
+    kept = upsert(table, ROWS)
+    upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
+    restore(opened(table).context, kept.requested_time)
+    storage = table.context.world.storage
+    [end] = [path for path in files_below(storage, TIMELINE) if path.endswith(".restore")]
+    if not ended:
+        storage.delete(end)
+    mine: Table = opened(table)
+    upsert(mine, [{"id": "b", "p": "x", "ts": 3, "v": 3}])
+    assert len(heard(mine, "begin.finished_restore")) == (not ended)
+    assert storage.stat(end) is not None
+    assert rows_of(mine, "id", "v") == [("a", 1), ("b", 3)]
+    assert leftovers(mine) == []

@@ -1,0 +1,111 @@
+"""How a plan ended, and ending one that nobody shall complete (CAN-1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import Behind, heard, new_table
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.instant_avro import encode_requested_replace
+from timeline.commit.cancel_plan import Ended, cancel, how_it_ended, make_way
+from timeline.context import TableContext
+from timeline.errors import TableConfigConflictError
+from timeline.layout import TIMELINE
+from timeline.model.instant import Action, Instant, State
+from timeline.model.plans import ClusteringPlan, RequestedReplaceMetadata
+from timeline.model.slot import SlotKind
+from timeline.properties.properties_file import update_properties
+
+BEFORE, TIME, AFTER = "20260101000000100", "20260101000000500", "20260101000000900"
+PLAN = Instant(action=Action.CLUSTERING, requested_time=TIME, state=State.REQUESTED)
+REQUESTED, INFLIGHT = f"{TIME}.clustering.requested", f"{TIME}.clustering.inflight"
+
+
+@pytest.mark.spec("CAN-1")
+@pytest.mark.parametrize(
+    ("names", "ended"),
+    [
+        pytest.param([REQUESTED, INFLIGHT], None, id="carried out"),
+        pytest.param([REQUESTED], Ended.ROLLED_BACK, id="its execution was taken back"),
+        pytest.param(
+            [REQUESTED, INFLIGHT, f"{TIME}_{AFTER}.replacecommit"],
+            Ended.COMPLETED_ELSEWHERE,
+            id="completed, its pending files not taken away",
+        ),
+        pytest.param([f"{BEFORE}_{BEFORE}.commit"], Ended.CANCELLED, id="gone"),
+        pytest.param([], Ended.CANCELLED, id="gone from a timeline without a write"),
+        pytest.param([f"{AFTER}_{AFTER}.commit"], Ended.COMPLETED_ELSEWHERE, id="archived"),
+    ],
+)
+def test_what_became_of_a_plan(names: list[str], ended: Ended | None) -> None:
+    assert how_it_ended(ActiveTimeline.of(names), PLAN) is ended
+
+
+def planned(*, inflight: bool = False) -> TableContext:
+    context = new_table().context
+    body = encode_requested_replace(RequestedReplaceMetadata(clustering_plan=ClusteringPlan()))
+    context.world.storage.create(f"{TIMELINE}/{REQUESTED}", body)
+    if inflight:
+        context.world.storage.create(f"{TIMELINE}/{INFLIGHT}", b"")
+    return context
+
+
+@pytest.mark.spec("CAN-1")
+@pytest.mark.parametrize("inflight", [False, True])
+def test_a_plan_is_cancelled_once(inflight: bool) -> None:
+    context = planned(inflight=inflight)
+    slot = cancel(context, PLAN)
+    assert slot is not None
+    assert (slot.kind, slot.action, slot.requested_time) == (
+        SlotKind.CANCEL,
+        Action.CLUSTERING,
+        TIME,
+    )
+    assert context.active().pending == ()
+    told = [{"action": "clustering", "rt": TIME}]
+    assert heard(context, "service.cancelled") == told
+    assert cancel(context, PLAN) is None
+    assert heard(context, "service.cancelled") == told
+
+
+@pytest.mark.spec("FOR-7")
+def test_a_plan_that_was_begun_is_not_cancelled_behind_a_metadata_table() -> None:
+    context = planned(inflight=True)
+    storage = context.world.storage
+    update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
+    with pytest.raises(TableConfigConflictError) as caught:
+        cancel(context, PLAN)
+    assert caught.value.kind == "metadata_table_on"
+    assert how_it_ended(context.active(), PLAN) is None
+    storage.delete(f"{TIMELINE}/{INFLIGHT}")
+    assert cancel(context, PLAN) is not None, "nothing was written for it"
+
+
+class Named(Behind):
+    """A lock that notes what it is wanted for, which others read while they wait."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.purposes: list[str] = []
+
+    def acquire(self, purpose: str) -> Any:
+        self.purposes.append(purpose)
+        return self.inner.acquire(purpose)
+
+
+def test_who_waits_for_the_lock_reads_which_plan_is_cancelled() -> None:
+    context = planned()
+    lock = Named(context.world.lock)
+    cancel(replace(context, world=replace(context.world, lock=lock)), PLAN)
+    assert lock.purposes == [f"cancel {TIME}"]
+
+
+@pytest.mark.spec("CL-2")
+def test_a_writer_tells_which_plans_it_stopped() -> None:
+    context = planned()
+    make_way(context, [PLAN, PLAN])
+    told = [(one["plan"], one["cancelled"]) for one in heard(context, "write.made_way")]
+    assert told == [(TIME, True), (TIME, False)]

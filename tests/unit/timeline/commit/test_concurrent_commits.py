@@ -1,0 +1,167 @@
+"""A clean that took files of my base snapshot makes a write begin anew (CLN-3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.timeline.engine import BRISK, new_table
+from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
+from timeline.commit.concurrent_commits import cleaned_by_others, cleaned_by_slots
+from timeline.context import TableContext
+from timeline.layout import TIMELINE
+from timeline.model.instant import Action
+from timeline.model.plans import (
+    CleanerPlan,
+    CleanFileInfo,
+    CleanMetadata,
+    CleanPartitionMetadata,
+)
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rules.conflicts import Rival
+
+FIRST, SECOND, THIRD = "20260101000000100", "20260101000000200", "20260101000000300"
+CLEAN = "20260101000000900"
+FILE_ID = "11111111-2222-3333-4444-555555555555-0"
+BASE = f"{FILE_ID}_0-1-0_{FIRST}.parquet"
+LOG = f".{FILE_ID}_{FIRST}.log.1_0-1-0"
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+
+
+def slot(
+    kind: SlotKind = SlotKind.CLEAN,
+    *,
+    at: str = CLEAN,
+    deletes: tuple[str, ...] = (f"x/{BASE}",),
+    floor: str = "",
+) -> Slot:
+    return Slot(
+        number=1,
+        table_id="t",
+        kind=kind,
+        action=Action.CLEAN,
+        requested_time=CLEAN,
+        completion_time=at,
+        base=0,
+        nonce="n",
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+        deletes=deletes,
+        floor=floor,
+    )
+
+
+def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> Rival:
+    touched = TouchedFileGroup(file_group=FileGroupId(partition, file_id), touch=Touch.BASE)
+    return Rival(
+        action=Action.COMMIT,
+        requested_time=completed,
+        completion_time=completed,
+        claim=Claim(file_groups=(touched,)),
+    )
+
+
+# ---- ours
+
+
+@pytest.mark.spec("CLN-3")
+def test_the_first_that_my_snapshot_lacks_is_who_made_the_clean_take_its_files() -> None:
+    first, later = rival(SECOND), rival(THIRD)
+    refused = cleaned_by_slots([slot(floor=THIRD)], [later, first])
+    assert refused is not None
+    assert refused.rivals == (first,)
+    assert CLEAN in refused.why
+
+
+@pytest.mark.parametrize(
+    ("one", "met"),
+    [
+        pytest.param(slot(floor=FIRST), False, id="whoever lacks the rival needs none of it"),
+        pytest.param(slot(floor=SECOND), True, id="the rival is the line it keeps"),
+        pytest.param(slot(at=FIRST), False, id="without a line it is over before the rival"),
+        pytest.param(slot(at=SECOND), True, id="without a line, at the rival's time"),
+        pytest.param(slot(deletes=()), False, id="it took nothing"),
+        pytest.param(slot(SlotKind.COMMIT), False, id="a commit that takes superseded files"),
+    ],
+)
+def test_a_clean_of_ours_is_met_where_its_line_is_above_the_snapshot(one: Slot, met: bool) -> None:
+    assert bool(cleaned_by_slots([one], [rival(SECOND)])) is met
+    assert bool(cleaned_by_slots([slot(deletes=()), one], [rival(SECOND)])) is met
+
+
+# ---- another engine's
+
+
+def shared_table() -> TableContext:
+    return new_table(limits=SHARED).context
+
+
+def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
+    """Another engine's clean, completed; in version 9 its file tells both of its times."""
+    done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
+    told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
+    storage = context.world.storage
+    storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
+
+
+def met(context: TableContext, rivals: list[Rival], slots: list[Slot] | None = None) -> list[Rival]:
+    """Whom a write meets that looked before the clean was there."""
+    seen = shared_table().active()
+    refused = cleaned_by_others(context, seen, context.active(), slots or [], rivals)
+    return [] if refused is None else [*refused.rivals]
+
+
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize("name", [BASE, LOG, f"x/{BASE}", f"file:///t/x/{BASE}"])
+def test_rivals_whose_file_group_another_engine_cleaned_are_met(name: str) -> None:
+    context = shared_table()
+    cleaned(context, name)
+    here = [rival(SECOND), rival(THIRD, file_id="22222222-2222-3333-4444-555555555555-0")]
+    assert met(context, [*here, rival(SECOND, "y")]) == [here[0]]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        CleanerPlan(files_to_be_deleted_per_partition={"x": (f"file:///t/x/{BASE}",)}),
+        CleanerPlan(files_to_be_deleted_per_partition={"x": (BASE,)}),
+        CleanerPlan(
+            file_paths_to_be_deleted_per_partition={
+                "x": (CleanFileInfo(), CleanFileInfo(file_path=f"file:///t/x/{BASE}"))
+            }
+        ),
+    ],
+    ids=["paths", "names", "files"],
+)
+def test_a_clean_that_is_under_way_counts_by_its_plan(plan: CleanerPlan) -> None:
+    context = shared_table()
+    name = f"{TIMELINE}/{CLEAN}.clean"
+    context.world.storage.create(f"{name}.requested", encode_clean_plan(plan))
+    context.world.storage.create(f"{name}.inflight", encode_clean_plan(plan))
+    assert met(context, [rival(SECOND)]) == [rival(SECOND)]
+    assert met(context, [rival(SECOND, "y")]) == []
+
+
+def test_no_clean_counts_that_was_seen_before_or_has_a_slot() -> None:
+    context = shared_table()
+    cleaned(context, BASE)
+    assert met(context, [rival(SECOND)], [slot()]) == []
+    now = context.active()
+    assert cleaned_by_others(context, now, now, [], [rival(SECOND)]) is None
+
+
+def test_what_is_known_of_others_than_cleans_hides_no_clean() -> None:
+    context = shared_table()
+    context.world.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
+    seen = context.active()
+    cleaned(context, BASE)
+    commit = slot(SlotKind.COMMIT)
+    assert cleaned_by_others(context, seen, context.active(), [commit], [rival(SECOND)]) is not None
+
+
+def test_where_no_other_engine_writes_only_slots_tell_of_cleans() -> None:
+    context = replace(shared_table(), limits=BRISK)
+    cleaned(context, BASE)
+    assert met(context, [rival(SECOND)]) == []

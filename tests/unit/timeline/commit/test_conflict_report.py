@@ -1,0 +1,127 @@
+"""A refusal says who won, what meets and what a retry would redo, and maps to its error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from timeline.commit.conflict_report import KINDS, as_error, report_of
+from timeline.errors import (
+    ClaimConflictError,
+    DuplicateKeyError,
+    HoodooError,
+    MetadataTableOnError,
+    Reaction,
+    RolledBackError,
+    SchemaConflictError,
+    ServiceConflictError,
+    TableConfigConflictError,
+    WriteConflictError,
+)
+from timeline.model.instant import Action
+from timeline.model.write_set import Claim, FileGroupId
+from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
+
+MINE, THEIRS = "20260102030405004", "20260102030405008"
+RIVAL = Rival(
+    action=Action.COMMIT,
+    requested_time=THEIRS,
+    completion_time="20260102030405011",
+    claim=Claim(),
+    writer="load (pid 7 on h)",
+)
+GROUPS = tuple(FileGroupId("p", f"g{number:02}") for number in range(30))
+
+
+def test_a_rebaseable_refusal_redoes_file_groups():
+    report = report_of(MINE, Rebaseable(RuleId.SAME_FILE_GROUP_WRITTEN, "why", (RIVAL,), GROUPS))
+    assert (report.redo, report.retry_can_succeed) == ("file groups", True)
+    assert report.winners == (f"{THEIRS} commit by load (pid 7 on h)",)
+    assert len(report.file_groups) == 20
+    assert report.text == (
+        f"C1: why; winner {THEIRS} commit by load (pid 7 on h); "
+        "meets on p/g00, p/g01, p/g02 and 17 more"
+    )
+
+
+def test_a_refusal_of_a_partition_names_it():
+    verdict = Refused(RuleId.WRITTEN_INTO_MY_CLAIM, "why", (RIVAL,), partitions=("p",))
+    report = report_of(MINE, verdict)
+    assert (report.redo, report.partitions) == ("everything", ("p",))
+    assert report.text.endswith("meets on p")
+
+
+def test_a_refusal_for_good_redoes_nothing():
+    verdict = Refused(RuleId.METADATA_TABLE_SWITCHED_ON, "why", (), retry_can_succeed=False)
+    report = report_of(MINE, verdict)
+    assert (report.redo, report.retry_can_succeed) == ("nothing", False)
+    assert report.text == "C12: why"
+
+
+def test_a_report_is_ready_for_json():
+    report = report_of(MINE, Refused(RuleId.FILE_GROUP_REPLACED, "why", (RIVAL,), GROUPS[:1]))
+    document = json.loads(json.dumps(report.as_document()))
+    assert document == {
+        "instant": MINE,
+        "rule": "C2",
+        "kind": "deleted_under_reader",
+        "why": "why",
+        "winners": [f"{THEIRS} commit by load (pid 7 on h)"],
+        "file_groups": ["p/g00"],
+        "partitions": [],
+        "retry_can_succeed": True,
+        "redo": "everything",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "kind"),
+    [
+        (RuleId.SAME_FILE_GROUP_WRITTEN, WriteConflictError, "write_conflict"),
+        (RuleId.FILE_GROUP_REPLACED, WriteConflictError, "deleted_under_reader"),
+        (RuleId.WRITTEN_WHAT_I_REPLACE, WriteConflictError, "written_what_is_replaced"),
+        (RuleId.PARTITION_CLAIMED_BY_OTHER, ClaimConflictError, "partition_claimed"),
+        (RuleId.WRITTEN_INTO_MY_CLAIM, ClaimConflictError, "written_into_claim"),
+        (RuleId.TARGET_OF_ROLLBACK, RolledBackError, "rolled_back"),
+        (RuleId.SOURCE_NOT_NEWEST, WriteConflictError, "source_cleaned"),
+        (RuleId.PENDING_PLAN_OWNS_FILE_GROUP, ServiceConflictError, "service_conflict"),
+        (RuleId.SAME_NEW_KEY, DuplicateKeyError, "duplicate_key"),
+        (RuleId.SCHEMA_CHANGED, SchemaConflictError, "schema_conflict"),
+        (RuleId.SAME_BATCH, WriteConflictError, "same_batch"),
+        (RuleId.METADATA_TABLE_SWITCHED_ON, MetadataTableOnError, "metadata_table_on"),
+        (RuleId.TABLE_UPGRADED, TableConfigConflictError, "table_version_changed"),
+        (RuleId.KEYS_DROPPED, WriteConflictError, "keys_dropped"),
+        (RuleId.REPLACED_TWICE, WriteConflictError, "deleted_twice"),
+        (RuleId.INSERTED_WHERE_I_MISSED, WriteConflictError, "appended_into_read"),
+        (RuleId.PROPERTIES_CHANGED, TableConfigConflictError, "properties_changed"),
+        (RuleId.STRATEGY_REFUSED, WriteConflictError, "strategy"),
+        (RuleId.READ_WAS_CHANGED, WriteConflictError, "changed_under_read"),
+        (RuleId.ANNOUNCED_BY_OTHER, WriteConflictError, "announced_conflict"),
+        (RuleId.NESTED_PARTITION, WriteConflictError, "nested_conflict"),
+    ],
+)
+def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: str):
+    raised = as_error(report_of(MINE, Refused(rule, "why", (RIVAL,))), rule)
+    assert type(raised) is error
+    assert raised.fields["report"]["rule"] == rule.value
+    assert (raised.kind, raised.fields["report"]["kind"]) == (kind, kind)
+    others = {RolledBackError: Reaction.STOP, MetadataTableOnError: Reaction.FIX_SETUP}
+    assert raised.reaction is others.get(error, Reaction.REDO)
+
+
+def test_rule_ids_are_stable():
+    assert [rule.value for rule in RuleId] == [f"C{number}" for number in range(22)]
+
+
+@pytest.mark.parametrize("rule", KINDS, ids=lambda rule: rule.name.lower())
+def test_the_page_on_concurrency_names_every_rule(rule: RuleId):
+    page = (Path(__file__).parents[4] / "docs" / "concurrency.md").read_text(encoding="utf-8")
+    error = type(as_error(report_of(MINE, Refused(rule, "why", ())), rule)).__name__
+    assert f"| {rule.value} | `{KINDS[rule]}` | `{error}` |" in page
+
+
+def test_no_two_rules_share_a_kind():
+    assert set(KINDS) == set(RuleId) - {RuleId.NO_CONFLICT}
+    assert len(set(KINDS.values())) == len(KINDS)

@@ -1,0 +1,547 @@
+"""Far away a commit's file and the next commit's slot are made at once (PUB-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tableservices.cleaning import plan as facts
+from tableservices.cleaning.execute import clean
+from tableservices.cleaning.settings import CleaningSettings
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Far,
+    StillClock,
+    begun,
+    data_files,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+)
+from timeline.commit.admission import Line
+from timeline.commit.apply import newest_slots, unsettled
+from timeline.commit.begin import begin
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.commit_log import SlotChain
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError, OutcomeUnknownError
+from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.instant import Action, State
+from timeline.model.slot import Slot, SlotKind
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.rules.conflicts import RuleId
+from timeline.rules.instant_times import Residue
+from timeline.storage.memory import MemoryStorage
+from timeline.system import ThreadExecutor
+
+FREE = replace(BRISK, publish_lock=PublishLock.NONE, unknown_ms_max=1_000)
+MINE = "20260102030405000"
+CLEANING = CleaningSettings(commits_retained=1)
+
+
+class Mute(Behind):
+    """Makes no completed file whose name has this in it, and gives no answer."""
+
+    def __init__(self, inner: Any, part: str = "", *, ends: str = ".commit") -> None:
+        super().__init__(inner)
+        self.part, self.ends = part, ends
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.startswith(TIMELINE) and path.endswith(self.ends) and self.part in path:
+            raise AmbiguousWriteError(path)
+        self.inner.create(path, data, durable=durable)
+
+
+class Rounds(ThreadExecutor):
+    """Takes calls one after the other, and tells which of them were under way together."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.number = 0
+        self.inside = 0
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        self.number += not self.inside
+        self.inside += 1
+        try:
+            return [call() for call in calls]
+        finally:
+            self.inside -= 1
+            self.number += not self.inside
+
+
+class Noted(Behind):
+    """The names that were made, with the round in which they were."""
+
+    def __init__(self, inner: Any, rounds: Rounds) -> None:
+        super().__init__(inner)
+        self.rounds = rounds
+        self.made: dict[str, int] = {}
+        self.shown: dict[str, int] = {}
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.inner.create(path, data, durable=durable)
+        self.shown[path] = self.rounds.number
+        if path.startswith(SLOTS) or path.endswith(".commit"):
+            self.made[path] = self.rounds.number
+
+
+class Story:
+    """A table of one commit, and writers that die right behind their slots."""
+
+    def __init__(self) -> None:
+        self.base = MemoryStorage()
+        self.clock = StillClock()
+        self.table = self.open(Far(self.base), made=True)
+        upsert(self.table, [{"id": name, "p": "x", "ts": 1, "v": 1} for name in "ae"])
+
+    def open(self, storage: Any, *, made: bool = False, executor: Any = None) -> Table:
+        if made:
+            return new_table(storage, limits=FREE, clock=self.clock)
+        table = opened(self.table, storage=storage, limits=FREE, clock=self.clock)
+        if executor is None:
+            return table
+        world = replace(table.context.world, executor=executor)
+        object.__setattr__(table.context, "world", world)
+        object.__setattr__(table.context.chain, "_world", world)
+        return table
+
+    def dies(self, row: dict[str, Any], **options: Any) -> Slot:
+        """A write that took its slot and shows nothing."""
+        dead = self.open(Far(Mute(self.base)))
+        with pytest.raises(OutcomeUnknownError):
+            upsert(dead, [row], **options)
+        slot = self.newest()
+        assert slot.kind is SlotKind.COMMIT
+        return slot
+
+    def newest(self) -> Slot:
+        chain = opened(self.table, clock=self.clock).context.chain
+        slot = chain.read(chain.head())
+        assert slot is not None
+        return slot
+
+    def is_there(self, slot: Slot) -> bool:
+        assert slot.file_name is not None
+        return slot.file_name in self.base.names(TIMELINE)
+
+
+def file_of(slot: Slot) -> str:
+    assert slot.file_name is not None
+    return timeline_path(slot.file_name)
+
+
+@pytest.mark.spec("PUB-3")
+@pytest.mark.parametrize("far", [True, False])
+def test_the_file_of_the_commit_before_is_made_beside_the_next_slot_of_a_store_far_away(
+    far: bool,
+) -> None:
+    story = Story()
+    dead = story.dies({"id": "b", "p": "y", "ts": 1, "v": 1})
+    rounds = Rounds()
+    noted = Noted(story.base, rounds)
+    upsert(
+        story.open(Far(noted) if far else noted, executor=rounds),
+        [{"id": "c", "p": "z", "ts": 1, "v": 1}],
+    )
+    made = list(noted.made)
+    mine = story.newest()
+    assert sorted(made[:2]) == sorted([file_of(dead), slot_path(3)])
+    assert made[2:] == [file_of(mine)], "its own file follows both"
+    if far:
+        assert noted.made[file_of(dead)] == noted.made[slot_path(3)] < noted.made[file_of(mine)]
+    else:
+        assert made[0] == file_of(dead), "all is settled before the next slot"
+    assert rows_of(story.table, "id") == [("a",), ("b",), ("c",), ("e",)]
+
+
+def two_dead() -> tuple[Story, Slot, Slot]:
+    story = Story()
+    first = story.dies({"id": "b", "p": "y", "ts": 1, "v": 1})
+    second = story.dies({"id": "c", "p": "z", "ts": 1, "v": 1})
+    assert (first.number, second.number) == (2, 3)
+    assert not story.is_there(first)
+    assert not story.is_there(second)
+    return story, first, second
+
+
+@pytest.mark.spec("PUB-3")
+@pytest.mark.spec("HELP-1")
+@pytest.mark.parametrize("far", [True, False])
+def test_two_commits_that_show_nothing_are_finished_in_the_order_of_their_slots(far: bool) -> None:
+    story, first, second = two_dead()
+    noted = Noted(story.base, Rounds())
+    upsert(
+        story.open(Far(noted) if far else noted, executor=noted.rounds),
+        [{"id": "d", "p": "z", "ts": 1, "v": 1}],
+    )
+    made = [path for path in noted.made if path.startswith(TIMELINE)]
+    assert made == [file_of(first), file_of(second), file_of(story.newest())]
+    assert list(noted.made).index(file_of(first)) < list(noted.made).index(slot_path(4))
+    assert rows_of(story.table, "id") == [("a",), ("b",), ("c",), ("d",), ("e",)]
+
+
+@pytest.mark.spec("PUB-3")
+def test_a_third_commit_is_not_taken_while_the_first_of_two_shows_nothing() -> None:
+    story, first, _ = two_dead()
+    mute = story.open(Far(Mute(story.base, first.requested_time)))
+    with pytest.raises(Exception, match="did not let this process finish"):
+        upsert(mute, [{"id": "d", "p": "z", "ts": 1, "v": 1}])
+    assert story.newest().number == 3
+    assert not story.is_there(first)
+
+
+@pytest.mark.spec("PUB-3")
+@pytest.mark.spec("UNK-5")
+def test_an_own_file_is_not_made_before_the_one_of_the_commit_before() -> None:
+    story = Story()
+    dead = story.dies({"id": "b", "p": "y", "ts": 1, "v": 1})
+    mute = story.open(Far(Mute(story.base, dead.requested_time)))
+    with pytest.raises(OutcomeUnknownError):
+        upsert(mute, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
+    mine = story.newest()
+    assert mine.number == 3
+    assert not story.is_there(mine)
+    assert rows_of(story.table, "id") == [("a",), ("e",)]
+    upsert(story.table, [{"id": "d", "p": "z", "ts": 1, "v": 1}])
+    assert rows_of(story.table, "id") == [("a",), ("b",), ("c",), ("d",), ("e",)]
+
+
+@pytest.mark.spec("PUB-3")
+def test_upkeep_takes_no_slot_before_both_commits_show() -> None:
+    story, first, second = two_dead()
+    context = story.open(Far(story.base)).context
+
+    def decide(turn: Turn) -> Slot:
+        assert story.is_there(first)
+        assert story.is_there(second)
+        assert {first.file_name, second.file_name} <= turn.timeline.file_names
+        time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+    slot, lost = take_turn(context, "test", decide)
+    assert slot is not None
+    assert (slot.number, lost) == (4, 0)
+
+
+@pytest.mark.spec("PUB-3")
+def test_upkeep_is_settled_before_the_next_slot_is_taken() -> None:
+    """It deletes: what follows must not be judged beside files that are about to go."""
+    story = Story()
+    for number in range(3):
+        upsert(story.table, [{"id": "a", "p": "x", "ts": 2 + number, "v": number}])
+    with pytest.raises(OutcomeUnknownError):
+        clean(story.open(Far(Mute(story.base, ends=".clean"))).context, CLEANING)
+    dead = story.newest()
+    assert dead.kind is SlotKind.CLEAN
+    assert not story.is_there(dead)
+    noted = Noted(story.base, Rounds())
+    upsert(story.open(Far(noted), executor=noted.rounds), [{"id": "b", "p": "y", "ts": 1, "v": 1}])
+    slot, *others = noted.made
+    assert slot == slot_path(dead.number + 1)
+    assert noted.made[slot] > noted.shown[file_of(dead)]
+    assert others == [file_of(story.newest())]
+
+
+@pytest.mark.spec("PUB-3")
+@pytest.mark.spec("PUB-4")
+@pytest.mark.parametrize(
+    ("dead", "mine", "left"),
+    [
+        (("a", "x", 2), ("b", "x", 1), [("a", 2), ("b", 1), ("e", 1)]),
+        (("n", "q", 1), ("n", "q", 2), [("a", 1), ("e", 1), ("n", 2)]),
+    ],
+    ids=["file groups done again", "begun anew"],
+)
+def test_what_the_commit_before_refuses_finds_its_file_and_is_done_again(
+    dead: tuple[str, str, int], mine: tuple[str, str, int], left: list[tuple[str, int]]
+) -> None:
+    """Begun anew without that file it would be refused for the same reason, again and again."""
+    story = Story()
+    first, second = ({"id": key, "p": part, "ts": v, "v": v} for key, part, v in (dead, mine))
+    story.dies(first)
+    assert upsert(story.open(Far(story.base)), [second]).attempts == 2
+    assert rows_of(story.table, "id", "v") == left
+
+
+@pytest.mark.spec("BATCH-1")
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_batch_of_two_commits_without_files_is_not_published_once_more(place: int) -> None:
+    story = Story()
+    for number in range(2):
+        row = {"id": f"n{number}", "p": f"q{number}", "ts": 1, "v": 1}
+        story.dies(row, batch_id="mine" if number == place else None)
+    end = begun(
+        story.open(Far(story.base)),
+        WriteOperation.UPSERT,
+        [{"id": "b", "p": "z", "ts": 1, "v": 1}],
+        batch_id="mine",
+    )
+    with pytest.raises(AssertionError):
+        end()
+    assert [row for row in rows_of(story.table, "id") if row == ("b",)] == []
+
+
+@pytest.mark.spec("PUB-4")
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_snapshot_that_lacks_the_files_of_two_commits_meets_both(place: int) -> None:
+    """Their files come after the base snapshot was taken, and their slots came before."""
+    story = Story()
+    rows = [{"id": "a", "p": "x", "ts": 2, "v": 2}, {"id": "c", "p": "z", "ts": 1, "v": 1}]
+    for row in (rows[place], rows[1 - place]):
+        story.dies(row)
+    end = begun(
+        story.open(Far(story.base)),
+        WriteOperation.UPSERT,
+        [{"id": "e", "p": "x", "ts": 5, "v": 5}],
+    )
+    upsert(story.open(Far(story.base)), [{"id": "d", "p": "w", "ts": 1, "v": 1}])
+    end()
+    assert rows_of(story.table, "id", "v") == [("a", 2), ("c", 1), ("d", 1), ("e", 5)]
+
+
+@pytest.mark.spec("PUB-3")
+def test_a_commit_before_upkeep_is_settled_and_so_is_what_tells_what_it_saw() -> None:
+    story, first, second = two_dead()
+    context = opened(story.table, clock=story.clock).context
+    timeline = context.active()
+    assert newest_slots(context, 3) == unsettled(context, 3, timeline) == (first, second)
+    assert [one.number for one in newest_slots(context, 1)] == [1]
+    assert newest_slots(context, 0) == ()
+    for odd in (replace(first, kind=SlotKind.ABORT), replace(first, foreign="seen")):
+        context.chain._known[2] = odd
+        assert newest_slots(context, 3) == (second,)
+        context.chain._known[2] = first
+        context.chain._known[3] = replace(odd, number=3)
+        assert newest_slots(context, 3) == (replace(odd, number=3),)
+        context.chain._known[3] = second
+
+
+class Meanwhile(Behind):
+    """Somebody acts right after the timeline was listed, once."""
+
+    act: Callable[[], object] | None = None
+    listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        found = list(self.inner.names(folder))
+        if folder == TIMELINE:
+            self.listings += 1
+            act, self.act = self.act, None
+            if act is not None:
+                act()
+        return found
+
+
+class ListsFirst(ThreadExecutor):
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in reversed(calls)][::-1]
+
+
+def reading(story: Story) -> tuple[Line, Meanwhile]:
+    storage = Meanwhile(story.base)
+    table = story.open(Far(storage), executor=ListsFirst(1))
+    table.context.look()
+    storage.listings = 0
+    return Line(table.context, asks_config=False, begun=MINE), storage
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() -> None:
+    story = Story()
+    line, storage = reading(story)
+    others = story.open(Far(story.base))
+
+    ends = [
+        begun(others, WriteOperation.UPSERT, [{"id": f"n{number}", "p": f"y{number}", "ts": 1}])
+        for number in range(3)
+    ]
+    storage.act = lambda: [end() for end in ends]
+    head, timeline, _ = line._read_at_once()
+    assert (head, storage.listings) == (4, 1)
+    names = [line.context.chain.read(number).file_name for number in (2, 3, 4)]
+    assert [name in timeline.file_names for name in names] == [True, False, False]
+    assert [slot.number for slot in unsettled(line.context, head, timeline)] == [3, 4]
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-3")
+def test_a_look_is_told_of_both_commits_that_were_known_and_not_settled_when_it_was_made() -> None:
+    story, first, second = two_dead()
+    line, storage = reading(story)
+    others = story.open(Far(story.base))
+    ends = [
+        begun(others, WriteOperation.UPSERT, [{"id": f"n{number}", "p": f"y{number}", "ts": 1}])
+        for number in range(2)
+    ]
+    storage.act = lambda: [end() for end in ends]
+    head, timeline, _ = line._read_at_once()
+    assert head == 5
+    assert {first.file_name, second.file_name} <= timeline.file_names
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-3")
+def test_a_look_older_than_the_begin_of_a_commit_is_made_again() -> None:
+    """To it that commit would be one of which nothing is left, and hence settled."""
+    story = Story()
+    line, storage = reading(story)
+    storage.act = lambda: story.dies({"id": "n", "p": "y", "ts": 1, "v": 1})
+    head, timeline, _ = line._read_at_once()
+    assert (head, storage.listings) == (2, 2)
+    assert [slot.number for slot in unsettled(line.context, head, timeline)] == [2]
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
+    """It took files away, perhaps the own ones (PUB-6)."""
+    story = Story()
+    line, storage = reading(story)
+    context = story.open(Far(story.base)).context
+
+    def act() -> None:
+        def decide(turn: Turn) -> Slot:
+            time = turn.draw(context, Residue.SLOT_REQUESTED)
+            return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+        take_turn(context, "test", decide)
+        if follows:
+            upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1, "v": 1}])
+
+    storage.act = act
+    head, timeline, _ = line._read_at_once()
+    assert (head, storage.listings) == (2 + follows, 2)
+    assert timeline.file_names == frozenset(context.active().file_names)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-6")
+def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
+    story = Story()
+    context = story.open(Far(story.base)).context
+    pending = begin(context, Action.COMMIT)
+    line, storage = reading(story)
+
+    def act() -> None:
+        def decide(turn: Turn) -> Slot:
+            time = pending.requested_time
+            return turn.slot(context, SlotKind.CANCEL, Action.COMMIT, time, nonce="n" * 32)
+
+        take_turn(context, "test", decide)
+
+    storage.act = act
+    head, timeline, _ = line._read_at_once()
+    pending.heartbeat.stop()
+    assert (head, storage.listings) == (2, 2)
+    assert pending.file_name(State.REQUESTED) not in timeline.file_names
+
+
+@pytest.mark.spec("PAR-1")
+def test_a_look_is_made_again_where_upkeep_was_the_last_that_was_known() -> None:
+    """Nobody has taken a slot after it yet: it need not have been settled when it was listed."""
+    story = Story()
+    context = story.open(Far(story.base)).context
+
+    def decide(turn: Turn) -> Slot:
+        time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+    take_turn(context, "test", decide)
+    line, storage = reading(story)
+    storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
+    assert line._read_at_once()[0] == 3
+    assert storage.listings == 2
+
+
+@pytest.mark.spec("UNK-1")
+def test_a_look_beside_a_slot_that_fails_says_nothing_about_the_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    monkeypatch.setattr(SlotChain, "is_busy", True)
+    monkeypatch.setattr(TableContext, "look_at_once", broken)
+    receipt = upsert(story.open(Far(story.base)), [{"id": "c", "p": "z", "ts": 1}])
+    assert receipt.attempts == 1
+    assert rows_of(story.table, "id") == [("a",), ("c",), ("e",)]
+
+
+def broken(*_: Any) -> Any:
+    raise CorruptTableError("a later slot is damaged")
+
+
+@pytest.mark.spec("FOR-4")
+def test_beside_another_engine_nothing_overlaps_and_every_look_follows_the_chain() -> None:
+    story = Story()
+    line, storage = reading(story)
+    assert line.overlaps
+    limits = replace(FREE, foreign_writers=ForeignWriters.EXPECTED)
+    line.context = replace(line.context, limits=limits)
+    assert not line.overlaps
+    storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
+    assert line._read_at_once()[0] == 2
+    assert storage.listings == 2
+    assert not Line(story.table.context, asks_config=False).overlaps, "upkeep"
+
+
+class Hooked(Behind):
+    """Lets others act once, before a partition is listed."""
+
+    act: Callable[[], object] | None = None
+
+    def list(self, folder: str) -> Any:
+        act, self.act = self.act, None
+        if folder == "x" and act is not None:
+            act()
+        else:
+            self.act = act
+        return self.inner.list(folder)
+
+
+def cleaned_meanwhile(story: Story) -> tuple[Any, list[str]]:
+    """A write of row a whose begin did not see the newest slice of its file group, and the files
+    of that group after a clean that came before the write looked for them."""
+    story.dies({"id": "a", "p": "x", "ts": 2, "v": 2})
+    hooked = Hooked(story.base)
+    mine, other = story.open(Far(hooked)), story.open(Far(story.base))
+    left: list[str] = []
+
+    def others_go_on() -> None:
+        upsert(other, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
+        clean(other.context, CLEANING)
+        left.extend(path for path in data_files(other) if path.startswith("x/"))
+
+    hooked.act = others_go_on
+    receipt = upsert(mine, [{"id": "a", "p": "x", "ts": 3, "v": 3}])
+    assert rows_of(story.table, "id", "v") == [("a", 3), ("c", 1), ("e", 1)]
+    return receipt, left
+
+
+@pytest.mark.spec("CLN-2")
+def test_a_clean_keeps_what_a_write_needs_that_did_not_see_the_newest_commits() -> None:
+    receipt, left = cleaned_meanwhile(Story())
+    assert len(left) == 2, "the slice before the commit without a file is still there"
+    assert receipt.attempts == 1, "its file group was merged again, and no more"
+
+
+@pytest.mark.spec("CLN-3")
+def test_a_write_is_done_again_whose_base_snapshot_was_cleaned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file group lay in no listing, and its row passed for a new one: it was there twice."""
+    monkeypatch.setattr(
+        facts, "_oldest_needed", lambda *_, **__: None
+    )  # a cleaner that takes too much
+    receipt, left = cleaned_meanwhile(Story())
+    assert len(left) == 1
+    assert receipt.attempts == 2
+    assert receipt.refusals[0].rule == RuleId.SOURCE_NOT_NEWEST.value

@@ -1,0 +1,259 @@
+"""What is asked while those in front stand still, how often, and what a place is then (PUB-12)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import (
+    BRISK,
+    Far,
+    StillClock,
+    heard,
+    opened,
+    upsert,
+)
+from tests.unit.timeline.line import FREE, LOOKS_MAX, Joined, Line, row
+from timeline.commit.begin import begin
+from timeline.commit.commit import Seen
+from timeline.commit.markers import create_marker
+from timeline.commit.waiting_line import Place, await_place, stands_in_line
+from timeline.layout import SLOTS, TIMELINE
+from timeline.model.file_names import IOType
+from timeline.model.instant import Action
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.write_set import Claim, Touch
+from timeline.ports.lock import Sharing
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.rules.conflicts import Clean, Refused
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
+
+
+class Slow(Far):
+    """A listing of the timeline takes a while by the clock of who asks."""
+
+    clock: StillClock
+    takes_ms = 0
+
+    def names(self, folder: str) -> Any:
+        if folder == TIMELINE:
+            self.clock.steady += self.takes_ms
+        return self.inner.names(folder)
+
+
+class Standing:
+    """I have begun, and so many writes of my file group before me, which do nothing."""
+
+    def __init__(self, in_front: int, *, takes_ms: int = 0, lock: bool = False) -> None:
+        self.line = line = Line()
+        slow = Slow(line.base)
+        slow.clock, slow.takes_ms = line.clock, takes_ms
+        self.storage = ObservedStorage(slow)
+        limits = BRISK if lock else FREE
+        me = opened(line.mine, storage=self.storage, limits=limits, clock=line.clock)
+        self.world = replace(me.context.world, executor=ThreadExecutor(1))
+        if lock:
+            self.lock = Joined(self.world.lock)
+            self.world = replace(self.world, lock=self.lock)
+        self.context = replace(me.context, world=self.world)
+        upsert(line.other("before"), [row("b", 2)])
+        slot = self.context.chain.read(self.context.chain.head())
+        assert slot is not None
+        [self.touched] = slot.claim.file_groups
+        line.clock.wall += 10_000
+        self.front = [instant_time(WallMs(line.clock.wall - 5_000 + n)) for n in range(in_front)]
+        for time in self.front:
+            for state in ("commit.requested", "inflight"):
+                line.base.create(f"{TIMELINE}/{time}.{state}", b"")
+        self.begun = begin(self.context, Action.COMMIT)
+        self.storage.forget()
+        line.clock.slept.clear()
+
+    def marks(self, name: str, partition: str = "x", *, of: int = -1) -> None:
+        create_marker(self.line.base, self.front[of], partition, name, IOType.MERGE)
+
+    def base_file(self, file_id: str = "") -> str:
+        return f"{file_id or self.touched.file_group.file_id}_0-1-0_{self.front[-1]}.parquet"
+
+    def wait(self) -> Place | None:
+        claim = Claim(file_groups=(self.touched,))
+        seen = Seen.by(self.begun.snapshot)
+        return await_place(self.context, self.begun, claim, seen, logs_may_meet=False)
+
+    def asked(self, *parts: str) -> list[str]:
+        return [one for one in self.storage.operations() if all(part in one for part in parts)]
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(
+    ("in_front", "takes_ms", "pause_ms"),
+    [(1, 20, 5), (2, 20, 5), (3, 20, 25), (4, 20, 45), (9, 20, 105), (4, 0, 5)],
+)
+def test_who_is_far_from_being_next_looks_less_often(
+    in_front: int, takes_ms: int, pause_ms: int
+) -> None:
+    standing = Standing(in_front, takes_ms=takes_ms)
+    standing.line.clock.steady += 1_000
+    before_ms = standing.line.clock.steady
+    assert standing.wait() is not None
+    assert standing.line.clock.slept == [pause_ms] * LOOKS_MAX
+    [came] = heard(standing.context, "write.place_came")
+    assert came["wait_ms"] == standing.line.clock.steady - before_ms
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(("in_front", "looks"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
+def test_who_is_next_looks_at_the_timeline_the_others_once_in_the_end(
+    in_front: int, looks: int
+) -> None:
+    standing = Standing(in_front)
+    place = standing.wait()
+    assert place is not None
+    assert isinstance(place.verdict, Clean)
+    assert len(standing.asked("names", TIMELINE)) == looks
+
+
+@pytest.mark.spec("PUB-12")
+def test_a_step_asks_for_the_slot_that_is_waited_for_and_the_end() -> None:
+    standing = Standing(3)
+    standing.wait()
+    head = standing.context.chain.known_head
+    asked = [int(one.rpartition("/")[2]) for one in standing.asked("read", SLOTS)]
+    assert asked.count(head + 1) >= LOOKS_MAX
+    assert asked.count(head + 2) >= LOOKS_MAX
+    assert max(asked) == head + 2
+
+
+@pytest.mark.spec("PUB-12")
+def test_who_sees_that_nobody_is_in_front_any_more_looks_no_further() -> None:
+    standing = Standing(1)
+
+    def taken_back() -> None:
+        for state in ("commit.requested", "inflight"):
+            standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.{state}")
+
+    standing.line.clock.meanwhile = taken_back
+    assert standing.wait() is not None
+    assert len(standing.line.clock.slept) == 1
+    assert len(standing.asked("names", TIMELINE)) == 1
+
+
+@pytest.mark.spec("PUB-12")
+def test_who_has_only_requested_its_instant_is_not_waited_for() -> None:
+    standing = Standing(1)
+    standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.inflight")
+    standing.context.active()
+    assert standing.wait() is None
+    assert standing.line.clock.slept == []
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(("in_front", "asks"), [(1, True), (2, True), (3, False)])
+def test_who_comes_soon_asks_for_what_the_last_one_in_front_writes(
+    in_front: int, asks: bool
+) -> None:
+    standing = Standing(in_front)
+    mine = standing.base_file()
+    standing.marks(mine)
+    standing.marks(standing.base_file("11111111-2222-3333-4444-555555555555-0"))
+    standing.marks(mine, "y")
+    standing.marks(f".{standing.touched.file_group.file_id}_{standing.front[0]}.log.1_0-1-0")
+    standing.wait()
+    opened = standing.asked("open", ".parquet")
+    assert {one.split()[-1] for one in opened} == ({f"x/{mine}"} if asks else set())
+    if asks:
+        assert len(opened) == LOOKS_MAX - 1, "it is not there yet, and asked for again"
+
+
+@pytest.mark.spec("PUB-12")
+def test_a_file_of_the_one_in_front_is_read_once() -> None:
+    standing = Standing(1)
+    standing.marks(standing.base_file())
+    standing.line.base.create(f"x/{standing.base_file()}", b"content")
+    standing.wait()
+    assert len(standing.asked("open", ".parquet")) == 1
+
+
+@pytest.mark.spec("LOCK-1")
+@pytest.mark.parametrize(("in_front", "asks"), [(1, LOOKS_MAX), (2, 1), (3, 1)])
+def test_a_lock_that_is_had_together_is_joined_beside_the_looks(in_front: int, asks: int) -> None:
+    standing = Standing(in_front, lock=True)
+    standing.wait()
+    assert standing.lock.asked == [(False, Sharing.START)] * asks, "nobody waits for it here"
+    assert standing.world.lock.inner.holder() is None, "and what was had is given back"
+
+
+def test_without_a_lock_that_is_had_together_none_is_asked_for() -> None:
+    standing = Standing(1, lock=True)
+    standing.lock.shares = False
+    standing.wait()
+    assert standing.lock.asked == []
+
+
+def test_a_look_will_do_for_a_turn_as_long_as_four_looks_take() -> None:
+    standing = Standing(1, takes_ms=20)
+    place = standing.wait()
+    assert place is not None
+    standing.line.clock.steady += 80
+    assert place.looked(standing.context) is place.read
+    standing.line.clock.steady += 1
+    assert place.looked(standing.context) is None
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(
+    ("partition", "settled", "verdict"),
+    [("x", True, Refused), ("x", False, None), ("y", True, Clean), ("y", False, Clean)],
+)
+def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
+    partition: str, settled: bool, verdict: type | None
+) -> None:
+    """One that began after me publishes while I wait."""
+    standing = Standing(1)
+
+    def overtaken() -> None:
+        done = upsert(standing.line.other("later"), [row("b", 3, partition)])
+        if not settled:
+            base = standing.line.base
+            [name] = [one for one in base.names(TIMELINE) if f"{done.requested_time}_" in one]
+            base.delete(f"{TIMELINE}/{name}")
+
+    standing.line.clock.meanwhile = overtaken
+    place = standing.wait()
+    assert (type(place.verdict) if place else None) is verdict
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares: bool) -> None:
+    standing = Standing(1, lock=True)
+    standing.lock.shares = shares
+    assert stands_in_line(standing.context, Claim(file_groups=(standing.touched,))) is shares
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(
+    ("change", "stands"),
+    [
+        pytest.param({}, True, id="nothing but slots decides, far away"),
+        pytest.param({"publish_lock": PublishLock.LOCK}, False, id="a lock decides who is next"),
+        pytest.param(
+            {"foreign_writers": ForeignWriters.EXPECTED}, False, id="others have no slots"
+        ),
+    ],
+)
+def test_a_write_stands_in_line_where(change: dict[str, Any], stands: bool) -> None:
+    standing = Standing(1)
+    context = replace(standing.context, limits=replace(FREE, **change))
+    assert stands_in_line(context, Claim(file_groups=(standing.touched,))) is stands
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize("touch", [Touch.NEW, Touch.LOG, Touch.REPLACE])
+def test_only_who_merges_into_a_base_file_gains_by_a_place(touch: Touch) -> None:
+    standing = Standing(1)
+    claim = Claim(file_groups=(replace(standing.touched, touch=touch),))
+    assert not stands_in_line(standing.context, claim)

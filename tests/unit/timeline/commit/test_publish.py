@@ -1,0 +1,259 @@
+"""Publishing: what it costs outside, what decides it, and who finishes what another began."""
+
+from __future__ import annotations
+
+import pytest
+
+from filegroups.table import Table
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    begun,
+    data_files,
+    files_below,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+)
+from timeline.commit.apply import is_settled, settle
+from timeline.commit.commit import Seen, rivals_since
+from timeline.commit.section import take_turn
+from timeline.context import TableLimits
+from timeline.errors import BudgetSpentError, OutcomeUnknownError
+from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.slot import SlotKind
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.properties.setting_enums import PublishLock
+from timeline.rules.retry import RetryBudget
+from timeline.storage.local import LocalStorage
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+MORE = [{"id": "b", "p": "y", "ts": 1, "v": 1}]
+
+
+@pytest.fixture(params=["memory", "local"])
+def storage(request: pytest.FixtureRequest, tmp_path) -> MemoryStorage | LocalStorage:
+    return MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "t")
+
+
+def of_slots(table: Table) -> list[tuple[int, SlotKind]]:
+    chain = table.context.chain
+    return [(slot.number, slot.kind) for slot in chain.between(0, chain.head())]
+
+
+@pytest.mark.spec("PUB-8")
+def test_the_slot_comes_before_the_completed_file(storage: MemoryStorage | LocalStorage):
+    observed = ObservedStorage(storage)
+    table = new_table(observed)
+    receipt = upsert(table, ROWS)
+    created = [call.path for call in observed.calls if call.operation == "create"]
+    slot = created.index(slot_path(1))
+    completed = f"{receipt.requested_time}_{receipt.completion_time}.commit"
+    assert created.index(timeline_path(completed)) == slot + 1
+    assert all(".parquet" not in path for path in created[slot:])
+
+
+@pytest.mark.spec("LOC-2")
+def test_names_of_data_files_are_durable_before_the_slot():
+    observed = ObservedStorage(MemoryStorage())
+    table = new_table(observed)
+    upsert(table, [*ROWS, *MORE])
+    operations = observed.operations()
+    assert operations.index("sync_folders x y") < operations.index(f"create {slot_path(1)}")
+
+
+def test_the_critical_section_costs_two_creates_and_no_look_at_data():
+    observed = ObservedStorage(MemoryStorage())
+    table = new_table(observed)
+    table.register({})  # who is in no registry looks at more (GC-4)
+    upsert(table, ROWS)
+    finish = begun(table, WriteOperation.UPSERT, MORE)
+    entered: list[int] = []
+    left: list[int] = []
+
+    class Watched(Behind):
+        def acquire(self, purpose: str):
+            lease = self.inner.acquire(purpose)
+            entered.append(len(observed.calls))
+
+            class Lease(Behind):
+                def __enter__(self):
+                    return self
+
+                def __exit__(self, *error: object) -> None:
+                    left.append(len(observed.calls))
+                    self.inner.release()
+
+            return Lease(lease)
+
+    object.__setattr__(table.context.world, "lock", Watched(table.context.world.lock))
+    finish()
+    [first], [last] = entered, left
+    inside = observed.calls[first:last]
+    assert sum(call.operation == "create" for call in inside) == 2
+    assert {call.operation for call in inside} <= {"create", "names", "read", "list"}
+    assert len(inside) <= 8
+    assert not [call for call in inside if ".parquet" in call.path]
+
+
+@pytest.mark.spec("SLOT-1")
+def test_publications_are_numbered_without_gaps(storage: MemoryStorage | LocalStorage):
+    table = new_table(storage)
+    for number in range(3):
+        upsert(table, [{**ROWS[0], "ts": number}])
+    assert of_slots(table) == [(1, SlotKind.COMMIT), (2, SlotKind.COMMIT), (3, SlotKind.COMMIT)]
+
+
+@pytest.mark.spec("TL-SUCC-1")
+def test_times_ascend_over_all_publications():
+    table = new_table(clock=StillClock())
+    receipts = [upsert(table, [{**ROWS[0], "ts": number}]) for number in range(4)]
+    times = [time for one in receipts for time in (one.requested_time, one.completion_time)]
+    assert times == sorted(set(times))
+    assert {int(one.completion_time) % 4 for one in receipts} == {3}
+
+
+class Losing(Behind):
+    """Raises for the completed files of some instants."""
+
+    broken = False
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if self.broken and path.startswith(TIMELINE) and path.endswith(".commit"):
+            raise AmbiguousWriteError(path)
+        self.inner.create(path, data, durable=durable)
+
+
+def unfinished() -> tuple[Table, Table, str]:
+    """A table with a slot whose completed file is missing."""
+    base = MemoryStorage()
+    clock = StillClock()
+    table = new_table(base, clock=clock)
+    upsert(table, ROWS)
+    losing = Losing(base)
+    crashed = opened(table, storage=losing, clock=clock, limits=TableLimits(unknown_ms_max=1_000))
+    losing.broken = True
+    with pytest.raises(OutcomeUnknownError) as caught:
+        upsert(crashed, MORE)
+    assert caught.value.kind == "published_not_visible"
+    return table, crashed, caught.value.fields["requested_time"]
+
+
+def test_a_missing_completed_file_is_reported_as_published_and_nothing_is_deleted():
+    table, _, requested_time = unfinished()
+    assert rows_of(table, "id") == [("a",)]
+    assert [path for path in data_files(table) if requested_time in path] != []
+    assert [i.requested_time for i in table.context.active().pending] == [requested_time]
+
+
+@pytest.mark.spec("PUB-3")
+def test_the_next_publication_finishes_the_missing_completed_file():
+    table, _, requested_time = unfinished()
+    upsert(table, [{"id": "c", "p": "z", "ts": 1, "v": 1}])
+    assert rows_of(table, "id") == [("a",), ("b",), ("c",)]
+    assert len(heard(table, "publish.helped")) == 1
+    [helped] = [
+        i for i in table.context.active().completed_writes if i.requested_time == requested_time
+    ]
+    assert helped.completion_time == table.context.chain.read(2).completion_time
+
+
+def test_settling_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
+    table = new_table(storage)
+    upsert(table, ROWS)
+    before = {path: storage.read(path) for path in files_below(storage, TIMELINE)}
+    slot = table.context.chain.read(1)
+    settle(table.context, slot)
+    settle(table.context, slot)
+    assert {path: storage.read(path) for path in files_below(storage, TIMELINE)} == before
+    assert is_settled(slot, table.context.active())
+
+
+@pytest.mark.spec("HELP-2")
+def test_an_archived_publication_counts_as_settled():
+    table = new_table()
+    for number in range(2):
+        upsert(table, [{**ROWS[0], "ts": number}])
+    slot = table.context.chain.read(1)
+    kept = table.context.world.storage
+    name = slot.file_name
+    assert name is not None
+    for path in files_below(kept, TIMELINE):
+        if slot.requested_time in path.rpartition("/")[2][:17]:
+            kept.delete(path)
+    assert is_settled(slot, table.context.active())
+
+
+@pytest.mark.spec("PUB-7")
+def test_a_lost_slot_is_looked_at_again_and_taken_behind_the_winner():
+    base = MemoryStorage()
+    other = new_table(base)
+
+    class Overtaken(Behind):
+        def __init__(self, inner: MemoryStorage) -> None:
+            super().__init__(inner)
+            self.acts: list = []
+
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.startswith(SLOTS) and self.acts:
+                self.acts.pop()()
+            self.inner.create(path, data, durable=durable)
+
+    storage = Overtaken(base)
+    limits = TableLimits(retry=BRISK.retry, publish_lock=PublishLock.NONE)
+    table = opened(other, storage=storage, limits=limits)
+    storage.acts = [lambda: upsert(other, MORE)]
+    receipt = upsert(table, ROWS)
+    assert receipt.attempts == 1
+    assert len(heard(table, "publish.slot_lost")) == 1
+    assert of_slots(table) == [(1, SlotKind.COMMIT), (2, SlotKind.COMMIT)]
+    assert rows_of(table, "id") == [("a",), ("b",)]
+
+
+def test_slots_that_are_always_lost_end_in_a_spent_budget():
+    base = MemoryStorage()
+    table = new_table(base)
+    other = opened(table)
+
+    class Unlucky(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            if path.startswith(SLOTS):
+                upsert(other, [{**MORE[0], "ts": int(path[-3:])}])
+            self.inner.create(path, data, durable=durable)
+
+    limits = TableLimits(
+        retry=RetryBudget(pause_base_ms=0, pause_cap_ms=0, publish_attempts_max=3),
+        publish_lock=PublishLock.NONE,
+    )
+    unlucky = opened(table, storage=Unlucky(base), limits=limits)
+    with pytest.raises(BudgetSpentError) as caught:
+        upsert(unlucky, ROWS)
+    assert caught.value.fields["attempts"] == 3
+    assert leftovers(table) == []
+    assert rows_of(table, "id") == [("b",)]
+
+
+def test_a_turn_may_end_without_a_slot():
+    table = new_table()
+    assert take_turn(table.context, "look", lambda turn: None) == (None, 0)
+    assert of_slots(table) == []
+
+
+def test_what_we_publish_while_another_looks_is_not_another_engines():
+    table = new_table()
+    context = table.context
+    seen = Seen.by(table.snapshot)
+    head = context.chain.head()
+    receipt = upsert(opened(table), ROWS)
+    rivals, seen = rivals_since(context, seen, context.active(), head=head)
+    assert rivals == []
+    rivals, _ = rivals_since(context, seen, context.active(), head=context.chain.head())
+    assert [one.requested_time for one in rivals] == [receipt.requested_time]
+    assert "another engine" not in rivals[0].writer

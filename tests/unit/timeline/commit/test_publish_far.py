@@ -1,0 +1,436 @@
+"""A publication far away: which looks it spares, and what tells early that it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tests.unit.timeline.commit.test_publish_queue import InTurn
+from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened
+from tests.unit.timeline.publishing import (
+    A,
+    B,
+    candidate,
+    publish_one,
+    seen_by,
+    started,
+    touching,
+    two_writers,
+)
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.admission import holding_the_queue, look_in_line
+from timeline.commit.apply import unsettled
+from timeline.commit.commit import Candidate, Met, Published, judge_early, publish
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.context import TableContext, TableLimits
+from timeline.errors import OutcomeUnknownError
+from timeline.layout import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.table_config import TableConfig
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.ports.lock import Sharing
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.properties.setting_enums import PublishLock
+from timeline.rules.conflicts import Clean, Refused, Rival, RuleId
+from timeline.rules.instant_times import Residue
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+C = FileGroupId("x", "c")
+Config = Callable[[], TableConfig]
+
+
+class Alone(InTurn):
+    """Does nothing beside what is under way."""
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        return super().every(600_000, work)
+
+
+class Waited(Behind):
+    """A lock that another has while something happens; who does not want it any more leaves."""
+
+    def __init__(self, inner: Any, *, shares: bool = False) -> None:
+        super().__init__(inner)
+        self.in_order = False
+        self.shares = shares
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.wanted: list[bool] = []  # after that
+        self.had: list[str] = []
+
+    def acquire(self, purpose: str) -> Any:
+        self.had.append(purpose)
+        return self.inner.acquire(purpose)
+
+    def acquire_while(
+        self, wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+    ) -> Any:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        self.wanted.append(wanted())
+        return self.acquire(purpose) if self.wanted[-1] else None
+
+
+@dataclass
+class Judged:
+    """A check without objections: how often a candidate was judged, and what the asking cost."""
+
+    storage: ObservedStorage
+    requests: list[int] = field(default_factory=list)  # for the properties, time by time
+
+    def __call__(self, timeline: ActiveTimeline, rivals: list[Rival], config: Config) -> None:
+        before = len(self.storage.calls)
+        config()
+        self.requests.append(len(self.storage.calls) - before)
+
+    @property
+    def times(self) -> int:
+        return len(self.requests)
+
+
+@dataclass
+class Writers:
+    """One behind a lock that is watched, and another without a lock."""
+
+    mine: Table
+    other: Table
+    lock: Waited
+    storage: ObservedStorage
+    judged: Judged
+
+    def see_others(self, *claims: Claim) -> None:
+        """The other publishes so many times, and I read of it."""
+        for claim in claims:
+            begun = started(self.other)
+            wanted = Candidate(claim=claim, metadata=CommitMetadata())
+            assert isinstance(publish(self.other.context, begun, wanted, seen_by(begun)), Published)
+        self.mine.context.chain.head()
+
+    def candidate(self, claim: Claim) -> Candidate:
+        return Candidate(claim=claim, metadata=CommitMetadata(), check=self.judged)
+
+
+def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers:
+    base = MemoryStorage()
+    storage = ObservedStorage(Far(base) if far else base)
+    mine = new_table(storage, clock=StillClock(), limits=replace(BRISK, **limits))
+    other = opened(
+        mine,
+        storage=base,
+        clock=StillClock(),
+        limits=replace(BRISK, publish_lock=PublishLock.NONE),
+    )
+    world = mine.context.world
+    lock = Waited(world.lock, shares=shares)
+    object.__setattr__(world, "executor", Alone(1))
+    object.__setattr__(world, "lock", lock)
+    return Writers(mine, other, lock, storage, Judged(storage))
+
+
+def inserting(group: FileGroupId, *partitions: str) -> Claim:
+    return Claim.of([TouchedFileGroup(file_group=group, touch=Touch.NEW)], inserting=partitions)
+
+
+# ---------------------------------------------------------------- while the lock is waited for
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.parametrize(
+    ("mine", "came"),
+    [
+        pytest.param(touching(A), [], id="nothing"),
+        pytest.param(touching(A), [touching(B)], id="another file group"),
+        pytest.param(inserting(A, "x"), [touching(C)], id="no new key"),
+        pytest.param(inserting(A, "x"), [inserting(B, "y")], id="keys elsewhere"),
+        pytest.param(touching(A), [inserting(B, "y")], id="keys where I have none"),
+    ],
+)
+def test_the_lock_is_wanted_as_long_as_nothing_that_came_may_refuse_the_write(
+    mine: Claim, came: list[Claim]
+) -> None:
+    both = writers()
+    begun = started(both.mine)
+    both.lock.meanwhile = lambda: both.see_others(*came)
+    ended = publish(both.mine.context, begun, both.candidate(mine), seen_by(begun))
+    assert isinstance(ended, Published)
+    assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
+    assert both.lock.wanted == [True]
+    assert both.lock.had == [f"publish {begun.requested_time}"]
+    assert both.judged.times == 1, "in the turn, which the lock came before"
+
+
+@pytest.mark.spec("PUB-7")
+def test_upkeep_that_comes_while_the_lock_is_waited_for_refuses_no_write() -> None:
+    both = writers()
+    begun = started(both.mine)
+
+    def upkeep() -> None:
+        def decide(turn: Turn) -> Slot:
+            time = turn.draw(both.other.context, Residue.SLOT_REQUESTED)
+            return turn.slot(both.other.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n")
+
+        assert take_turn(both.other.context, "upkeep", decide)[0] is not None
+        both.see_others()
+
+    both.lock.meanwhile = upkeep
+    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Published)
+    assert (ended.slot.number, both.lock.wanted, both.judged.times) == (2, [True], 1)
+
+
+@pytest.mark.spec("PUB-7")
+def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
+    """A glance saw that something came; the waiting loop of a lock is no place for requests."""
+    both = writers()
+    begun = started(both.mine)
+    asked: list[int] = []
+
+    def glanced() -> None:
+        publish_one(both.other, A)
+        both.mine.context.chain.glance()
+        asked.append(len(both.storage.calls))
+
+    both.lock.meanwhile = glanced
+    real = both.lock.acquire
+
+    def acquire(purpose: str) -> Any:
+        asked.append(len(both.storage.calls))
+        return real(purpose)
+
+    object.__setattr__(both.lock, "acquire", acquire)
+    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Met)
+    assert both.lock.wanted == [True], "the turn's look tells it"
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.parametrize(
+    "came",
+    [[touching(A)], [touching(B), touching(A)], [touching(A), touching(B)]],
+    ids=["it", "it at last", "it at first"],
+)
+def test_what_refuses_the_write_is_told_without_the_lock_that_another_has(
+    came: list[Claim],
+) -> None:
+    both = writers()
+    begun = started(both.mine)
+    both.lock.meanwhile = lambda: both.see_others(*came)
+    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Met)
+    assert ended.seen.head == len(came)
+    assert (both.lock.wanted, both.lock.had) == ([False], [])
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.parametrize(
+    "came",
+    [
+        [inserting(C, "x")],
+        [inserting(C, "x", "y")],
+        [inserting(C, "x"), touching(B)],
+        [touching(B), inserting(C, "x")],
+    ],
+    ids=["the same partition", "more partitions", "it and another", "another and it"],
+)
+def test_who_inserted_where_others_did_looks_without_the_lock_whether_their_keys_are_the_same(
+    came: list[Claim],
+) -> None:
+    both = writers()
+    begun = started(both.mine)
+    both.lock.meanwhile = lambda: both.see_others(*came)
+    ended = publish(both.mine.context, begun, both.candidate(inserting(A, "x")), seen_by(begun))
+    assert isinstance(ended, Published), "they are not"
+    assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
+    assert both.lock.wanted == [False, True]
+    assert both.judged.times == 2, "without the lock, and with it"
+
+
+# ---------------------------------------------------------------- the look before the turn
+
+
+def as_it_is(context: TableContext) -> Any:
+    return nullcontext(context)
+
+
+def held(context: TableContext) -> Any:
+    return holding_the_queue(context, "redo")
+
+
+@pytest.mark.spec("PUB-1")
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "still"])
+@pytest.mark.parametrize(
+    ("setting", "inside", "looks_before"),
+    [
+        pytest.param({}, as_it_is, "busy", id="behind the queue"),
+        pytest.param({"shares": True}, as_it_is, "never", id="a lock had together"),
+        pytest.param({"publish_lock": PublishLock.NONE}, as_it_is, "never", id="no lock"),
+        pytest.param({}, held, "never", id="the queue is held"),
+        pytest.param({"far": False}, as_it_is, "always", id="near by"),
+    ],
+)
+def test_a_look_comes_before_the_turn_where_it_may_spare_a_wait(
+    busy: bool, setting: dict[str, Any], inside: Callable[[TableContext], Any], looks_before: str
+) -> None:
+    both = writers(**setting)
+    both.see_others(touching(B))
+    both.see_others(*[touching(B)] * 7)
+    with inside(both.mine.context) as context:
+        begun = started(both.mine)
+        seen = seen_by(begun)
+        if not busy:
+            for _ in range(4):
+                context.chain.head()
+        assert context.chain.is_busy is (busy and looks_before != "always")
+        publish_one(both.other, B)
+        ended = publish(context, begun, both.candidate(touching(A)), seen)
+    assert isinstance(ended, Published)
+    before = looks_before == "always" or (busy and looks_before == "busy")
+    assert both.judged.times == (2 if before else 1)
+
+
+@pytest.mark.spec("PUB-1")
+def test_where_others_publish_what_refuses_the_write_is_told_before_the_queue() -> None:
+    both = writers()
+    both.see_others(touching(B))
+    both.see_others(*[touching(B)] * 7)
+    begun = started(both.mine)
+    publish_one(both.other, A)
+    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Met)
+    assert (both.lock.wanted, both.lock.had) == ([], [])
+
+
+class Losing(Behind):
+    """Never answers the creation of completed files."""
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.startswith(TIMELINE) and path.endswith(".commit"):
+            raise AmbiguousWriteError(path)
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.spec("PUB-3")
+def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> None:
+    """What it refuses is left to the turn, which settles it first."""
+    base = MemoryStorage()
+    mine = new_table(base, clock=StillClock())
+    begun = started(mine)
+    limits = TableLimits(unknown_ms_max=1_000, retry=BRISK.retry)
+    other = opened(mine, storage=Losing(base), clock=StillClock(), limits=limits)
+    with pytest.raises(OutcomeUnknownError):
+        publish_one(other, A)
+    [slot] = unsettled(mine.context, 1, mine.context.active())
+    shown = (slot.requested_time, slot.completion_time)
+    seen = seen_by(begun)
+    assert judge_early(mine.context, begun, touching(A), seen) == (Clean(), seen)
+    assert judge_early(mine.context, begun, touching(B), seen) == (
+        Clean(),
+        replace(seen, head=1, completed=frozenset({shown})),
+    )
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(
+    ("setting", "looks"),
+    [({}, 1), ({"publish_lock": PublishLock.NONE}, 0)],
+    ids=["a lock had alone", "no lock"],
+)
+def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
+    setting: dict[str, Any], looks: int
+) -> None:
+    """Who had it before may have changed the table's properties since that look."""
+    both = writers(**setting)
+    begun = started(both.mine)
+    looked = look_in_line(both.mine.context)
+    both.storage.forget()
+    wanted = both.candidate(touching(A))
+    ended = publish(both.mine.context, begun, wanted, seen_by(begun), looked)
+    assert isinstance(ended, Published)
+    asked = both.storage.operations()
+    slot = next(at for at, one in enumerate(asked) if one.startswith(f"create {SLOTS}"))
+    assert sum(one == f"names {TIMELINE}" for one in asked[:slot]) == looks
+    assert sum(one == f"read {PROPERTIES}" for one in asked[:slot]) == looks
+
+
+# ---------------------------------------------------------------- what is asked, and of whom
+
+
+def test_the_properties_that_a_check_asks_for_are_read_along_with_the_look() -> None:
+    both = writers()
+    begun = started(both.mine)
+    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Published)
+    assert both.judged.requests == [0]
+
+
+@pytest.mark.spec("SLOT-10")
+@pytest.mark.parametrize("far", [True, False])
+def test_whether_the_table_is_still_the_same_is_left_to_who_tells_of_the_write(far: bool) -> None:
+    both = writers(far=far)
+    publish_one(both.mine, A)
+    begun = started(both.mine)
+    both.storage.forget()
+    assert isinstance(publish(both.mine.context, begun, candidate(A), seen_by(begun)), Published)
+    assert f"read {TABLE_FACTS}" not in both.storage.operations()
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_what_one_published_is_not_read_back_though_its_slot_was_forgotten(far: bool) -> None:
+    both = writers(far=far)
+    published = publish_one(both.mine, A)
+    assert isinstance(published, Published)
+    context = both.mine.context
+    [instant] = context.active().completed_writes
+    context.chain.forget(published.slot.number)
+    both.storage.forget()
+    context.commits.read(instant)
+    assert both.storage.operations() == []
+
+
+# ---------------------------------------------------------------- cleans
+
+
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        (touching(A, touch=Touch.REPLACE), RuleId.FILE_GROUP_REPLACED),
+        (touching(A), RuleId.SOURCE_NOT_NEWEST),
+        (touching(B), RuleId.SOURCE_NOT_NEWEST),
+    ],
+    ids=["refused", "to be redone", "let stand"],
+)
+def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
+    theirs: Claim, told: RuleId
+) -> None:
+    mine, other = two_writers()
+    before = started(other)
+    begun = started(mine)
+    wanted = Candidate(claim=theirs, metadata=CommitMetadata())
+    assert isinstance(publish(other.context, before, wanted, seen_by(before)), Published)
+
+    def clean(turn: Turn) -> Slot:
+        time = turn.draw(other.context, Residue.SLOT_REQUESTED)
+        return turn.slot(
+            other.context,
+            SlotKind.CLEAN,
+            Action.CLEAN,
+            time,
+            nonce="n",
+            deletes=("x/a-0_0-0-0_20260101000000000.parquet",),
+        )
+
+    assert take_turn(other.context, "clean", clean)[0] is not None
+    met = publish(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Met)
+    assert isinstance(met.verdict, Refused)
+    assert met.verdict.rule is told

@@ -1,0 +1,231 @@
+"""What a look at the chain and the timeline finds: unsettled slots, other engines' instants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from filegroups.table import Table
+from tests.unit.timeline.engine import BRISK, Behind, StillClock, heard, new_table, opened
+from tests.unit.timeline.publishing import (
+    A,
+    B,
+    candidate,
+    clock_of,
+    numbers,
+    publish_one,
+    seen_by,
+    started,
+    touching,
+    two_writers,
+)
+from timeline.codecs.instant_avro import encode_commit
+from timeline.commit.apply import is_settled
+from timeline.commit.commit import Met, Published, Seen, publish, rivals_since
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.context import TableLimits
+from timeline.errors import OutcomeUnknownError
+from timeline.layout import TIMELINE, timeline_path
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.slot import Slot, SlotKind
+from timeline.ports.storage import AmbiguousWriteError
+from timeline.storage.memory import MemoryStorage
+
+
+class Losing(Behind):
+    """Never answers the creation of completed files."""
+
+    broken = False
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if self.broken and path.startswith(TIMELINE) and path.endswith(".commit"):
+            raise AmbiguousWriteError(path)
+        self.inner.create(path, data, durable=durable)
+
+
+def with_an_unsettled_slot() -> tuple[Table, Slot]:
+    """Mine, after another published and died before its completed file."""
+    base = MemoryStorage()
+    mine = new_table(base, clock=StillClock())
+    losing = Losing(base)
+    limits = TableLimits(unknown_ms_max=1_000, retry=BRISK.retry)
+    other = opened(mine, storage=losing, clock=StillClock(), limits=limits)
+    losing.broken = True
+    with pytest.raises(OutcomeUnknownError):
+        publish_one(other, A)
+    slot = mine.context.chain.read(1)
+    assert slot is not None
+    return mine, slot
+
+
+def shown(slot: Slot) -> tuple[InstantTime, InstantTime]:
+    return slot.instant_time, slot.completion_time
+
+
+def times_of(mine: Table, seen: Seen, head: int) -> list[InstantTime]:
+    rivals, _ = rivals_since(mine.context, seen, mine.context.active(), head=head)
+    return [rival.requested_time for rival in rivals]
+
+
+@pytest.mark.spec("PUB-3")
+def test_what_an_unsettled_slot_refuses_is_told_after_the_slot_was_settled():
+    mine, slot = with_an_unsettled_slot()
+    begun = started(mine)
+    met = publish(mine.context, begun, candidate(A), Seen(head=0, completed=frozenset()))
+    assert isinstance(met, Met)
+    assert met.verdict.rivals[0].requested_time == slot.requested_time
+    assert slot.file_name in mine.context.active().file_names
+
+
+def test_what_a_settled_slot_refuses_is_told_without_the_queue():
+    mine, other = two_writers()
+    begun = started(mine)
+    publish_one(other, A)
+
+    class Closed(Behind):
+        def acquire(self, purpose: str) -> object:
+            raise AssertionError(f"nobody needs the lock: {purpose}")
+
+    object.__setattr__(mine.context.world, "lock", Closed(mine.context.world.lock))
+    met = publish(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Met)
+
+
+def test_the_last_seen_slot_counts_when_its_file_was_not_seen():
+    mine, other = two_writers()
+    published = publish_one(other, A)
+    assert isinstance(published, Published)
+    slot = published.slot
+    assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == [slot.requested_time]
+    assert times_of(mine, Seen(head=1, completed=frozenset({shown(slot)})), 1) == []
+    [rival], _ = rivals_since(
+        mine.context, Seen(head=1, completed=frozenset()), mine.context.active(), head=1
+    )
+    assert rival.claim == touching(A), "as the slot tells it, not as another engine's commit"
+
+
+def test_the_last_seen_slot_counts_while_its_file_is_still_missing():
+    mine, slot = with_an_unsettled_slot()
+    assert not is_settled(slot, mine.context.active())
+    assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == [slot.requested_time]
+
+
+def test_the_last_seen_slot_comes_before_those_above_it():
+    mine, other = two_writers()
+    first, second = publish_one(other, A), publish_one(other, B)
+    assert isinstance(first, Published)
+    assert isinstance(second, Published)
+    assert times_of(mine, Seen(head=1, completed=frozenset()), 2) == [
+        first.slot.requested_time,
+        second.slot.requested_time,
+    ]
+    rivals, _ = rivals_since(
+        mine.context, Seen(head=1, completed=frozenset()), mine.context.active(), head=2
+    )
+    assert [rival.claim for rival in rivals] == [touching(A), touching(B)]
+
+
+def test_a_last_seen_slot_that_another_engine_took_away_does_not_count():
+    mine, other = two_writers()
+    published = publish_one(other, A)
+    assert isinstance(published, Published)
+    storage = mine.context.world.storage
+    for name in storage.names(TIMELINE):
+        if name.startswith(published.slot.requested_time):
+            storage.delete(timeline_path(name))
+    assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == []
+
+
+# ---------------------------------------------------------------- other engines
+
+
+def foreign_commit(mine: Table, after: InstantTime) -> tuple[InstantTime, InstantTime]:
+    """A commit without a slot, begun and completed one and two milliseconds after a time."""
+    began, ended = (instant_time(WallMs(wall_ms(after) + more)) for more in (1, 2))
+    name = timeline_path(f"{began}_{ended}.commit")
+    mine.context.world.storage.create(name, encode_commit(CommitMetadata()))
+    return began, ended
+
+
+@pytest.mark.spec("FOR-2")
+def test_rivals_of_other_engines_stand_in_the_order_of_completion():
+    mine, other = two_writers()
+    begun = started(mine)
+    theirs = foreign_commit(mine, begun.requested_time)
+    clock_of(other).wall += 1_000
+    published = publish_one(other, A)
+    assert isinstance(published, Published)
+    rivals, seen = rivals_since(mine.context, seen_by(begun), mine.context.active(), head=1)
+    assert [one.requested_time for one in rivals] == [theirs[0], published.slot.requested_time]
+    assert [one.writer == "another engine" for one in rivals] == [True, False]
+    completed = frozenset({theirs, shown(published.slot)})
+    assert seen == replace(seen_by(begun), head=1, completed=completed)
+
+
+@pytest.mark.spec("FOR-2")
+def test_what_was_seen_of_another_engine_is_not_met_again():
+    mine, _ = two_writers()
+    begun = started(mine)
+    theirs = foreign_commit(mine, begun.requested_time)
+    seen = Seen(head=0, completed=frozenset({theirs}))
+    assert rivals_since(mine.context, seen, mine.context.active(), head=0) == ([], seen)
+    gone = Seen(head=0, completed=frozenset({theirs, ("20200101000000000", "20200101000000003")}))
+    assert rivals_since(mine.context, gone, mine.context.active(), head=0) == ([], gone)
+
+
+# ---------------------------------------------------------------- SGL-1
+
+
+def upkeep(table: Table, action: Action, kind: SlotKind) -> Slot | None:
+    """A slot that another process takes, and which is no write."""
+
+    def decide(turn: Turn) -> Slot:
+        nonce = table.context.world.ids.nonce()
+        return turn.slot(table.context, kind, action, "20200101000000000", nonce=nonce)
+
+    return take_turn(table.context, "upkeep", decide)[0]
+
+
+@pytest.mark.spec("SGL-1")
+def test_a_single_writer_does_not_take_upkeep_for_a_writer():
+    mine, other = two_writers()
+    publish_one(mine, A)
+    publish_one(other, B)
+    assert upkeep(other, Action.COMMIT, SlotKind.NOOP) is not None
+    publish_one(mine, A)
+    assert numbers(mine) == [1, 2, 3, 4]
+    assert [told["number"] for told in heard(mine, "writer.second_noticed")] == [2]
+
+
+@pytest.mark.spec("SGL-1")
+def test_a_single_writer_does_not_take_the_execution_of_a_plan_for_a_writer():
+    mine, other = two_writers()
+    publish_one(mine, A)
+    assert upkeep(other, Action.COMPACTION, SlotKind.COMMIT) is not None
+    publish_one(mine, A)
+    assert numbers(mine) == [1, 2, 3]
+    assert heard(mine, "writer.second_noticed") == []
+
+
+# ---------------------------------------------------------------- what is remembered
+
+
+def test_what_one_published_is_not_read_back():
+    mine, _ = two_writers()
+    reads: list[str] = []
+
+    class Noted(Behind):
+        def read(self, path: str) -> bytes:
+            reads.append(path)
+            return self.inner.read(path)
+
+    object.__setattr__(mine.context.world, "storage", Noted(mine.context.world.storage))
+    assert isinstance(publish_one(mine, A), Published)
+    [instant] = mine.context.active().completed_writes
+    reads.clear()
+    mine.context.commits.read(instant)
+    assert reads == []

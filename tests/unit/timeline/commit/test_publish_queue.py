@@ -1,0 +1,521 @@
+"""The place of a turn in the queue, and the order of those who take none (PAR-1, SLOT-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.admission import Line, has_queue, is_shared, queue
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.commit_log import SlotChain
+from timeline.context import TableContext, TableLimits
+from timeline.errors import StorageUnavailableError
+from timeline.layout import TIMELINE, slot_path
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind
+from timeline.ports.lock import Sharing
+from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.rules.instant_times import Residue
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
+
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+RT = "20260102030405{:03}"
+FREE = replace(BRISK, publish_lock=PublishLock.NONE)
+
+
+class InTurn(ThreadExecutor):
+    """Takes what is under way together one after the other."""
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [call() for call in calls]
+
+
+class Leases:
+    """A lock that counts who holds it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.held = inner, 0
+        self.in_order = False
+        self.shares = False
+        self.had: list[str] = []
+        self.asked: list[Sharing] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def acquire(self, purpose: str) -> Any:
+        self.held += 1
+        self.had.append(purpose)
+        return _Lease(self.inner.acquire(purpose), self)
+
+    def acquire_while(
+        self, _wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Any:
+        self.asked.append(sharing)
+        return self.acquire(purpose)
+
+
+class _Lease(Behind):
+    def __init__(self, inner: Any, lock: Leases) -> None:
+        super().__init__(inner)
+        self.lock = lock
+        self.is_shared = lock.shares
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self.lock.held -= 1
+        self.inner.release()
+
+
+def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
+    class Silent(Behind):
+        failing = False
+
+        def names(self, folder: str) -> list[str]:
+            if self.failing:
+                raise StorageUnavailableError("gone")
+            return list(self.inner.names(folder))
+
+    base = MemoryStorage()
+    storage = Silent(base)
+    table = opened(new_table(Far(base)), storage=Far(storage))
+    upsert(table, ROWS)
+    lock = Leases(table.context.world.lock)
+    world = replace(table.context.world, lock=lock, executor=InTurn(1))
+    context = replace(table.context, world=world)
+    storage.failing = True
+    with pytest.raises(StorageUnavailableError):
+        take_turn(context, "test", lambda _: None)
+    assert lock.held == 0
+
+
+def noop(context: TableContext) -> Callable[[Turn], Slot]:
+    def decide(turn: Turn) -> Slot:
+        time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+    return decide
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("LOCK-1")
+@pytest.mark.spec("UNK-2")
+@pytest.mark.parametrize("limits", [FREE, BRISK], ids=["no lock", "a lock had together"])
+@pytest.mark.parametrize("asks_config", [False, True])
+def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
+    asks_config: bool, limits: TableLimits
+) -> None:
+    kept = MemoryStorage()
+    table = new_table(Far(kept), limits=FREE)
+    upsert(table, ROWS)
+    storage = ObservedStorage(Far(kept))
+    mine = opened(table, storage=storage, limits=limits)
+    lock = Leases(mine.context.world.lock)
+    lock.shares = True
+    world = replace(mine.context.world, executor=InTurn(1), lock=lock)
+    context = replace(mine.context, world=world)
+    object.__setattr__(context.chain, "_world", world)
+    first = noop(context)
+    heads: list[int] = []
+
+    def overtaken(turn: Turn) -> Slot:
+        heads.append(turn.head)
+        if len(heads) == 1:
+            upsert(opened(table, limits=FREE), ROWS)
+            storage.forget()
+        return first(turn)
+
+    slot, lost = take_turn(context, "test", overtaken, asks_config=asks_config)
+    assert slot is not None
+    assert (lost, heads, slot.number) == (1, [1, 2], 3)
+    asked = storage.operations()
+    [taken] = [at for at, text in enumerate(asked) if text == f"create {slot_path(2)}"]
+    sent = asked.index(f"create {slot_path(3)}")
+    between = [text for text in asked[taken + 1 : sent] if not text.endswith(".properties")]
+    assert sorted(between) == [
+        f"names {TIMELINE}",
+        f"read {slot_path(2)}",
+        f"read {slot_path(3)}",
+    ], "one look, and what was lost is read along with it"
+
+
+class Chain:
+    """Grows by as many slots as it is told whenever it is read."""
+
+    def __init__(self, *grows: int, busy: bool = True) -> None:
+        self.known_head, self.is_busy, self.grows = 10, busy, list(grows)
+        self.looks = 0
+
+    def head(self) -> int:
+        self.looks += 1
+        self.known_head += self.grows.pop(0) if self.grows else 0
+        return self.known_head
+
+    def between(self, _after: int, _last: int) -> list[Slot]:
+        return []
+
+    def read(self, _number: int) -> None:
+        return None
+
+    deciding = read
+
+    def newest_known(self, _head: int) -> list[Slot]:
+        return []
+
+
+def line(chain: Chain, *, far: bool = True, begun: str | None = None) -> tuple[Line, StillClock]:
+    clock = StillClock()
+    kept = MemoryStorage()
+    table = new_table(kept, clock=clock)
+    storage = Far(kept) if far else kept
+    world = replace(table.context.world, storage=storage, clock=clock)
+    context: Any = replace(table.context, world=world, chain=chain)
+    return Line(context, asks_config=True, begun=begun), clock
+
+
+def behind(front: int) -> tuple[ActiveTimeline, Any]:
+    """A timeline on which so many began to write before one, and one after it."""
+    names = [f"{RT.format(one)}.inflight" for one in (*range(front), 999)]
+    asked = [f"{RT.format(one)}.commit.requested" for one in (*range(front), 500, 999)]
+
+    class Mine:
+        requested_time = RT.format(500)
+
+    return ActiveTimeline.of([*names, *asked, f"{RT.format(500)}.inflight"]), Mine()
+
+
+@pytest.mark.parametrize(("front", "waits"), [(0, False), (2, False), (3, True), (9, True)])
+def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
+    chain = Chain(*[1] * front)
+    mine, clock = line(chain)
+    timeline, slot = behind(front)
+    assert mine.waits(10, timeline, slot) is waits
+    if waits:
+        assert chain.known_head == 10 + front - 2, "two of those in front may still be at it"
+    else:
+        assert (chain.looks, clock.steady) == (0, 5 * front), "later than those in front"
+
+
+@pytest.mark.parametrize(("far", "busy"), [(False, True), (True, False)])
+def test_nobody_is_waited_for_near_by_or_where_nobody_publishes(far: bool, busy: bool) -> None:
+    chain = Chain(busy=busy)
+    mine, clock = line(chain, far=far)
+    assert mine.waits(10, *behind(9)) is False
+    assert (chain.looks, clock.steady) == (0, 0)
+
+
+def test_who_began_long_before_is_not_in_front() -> None:
+    chain = Chain(*[1] * 9)
+    mine, clock = line(chain)
+    timeline, slot = behind(9)
+    slot.requested_time = "20260102030415" + "500"  # ten seconds after the last of them
+    assert mine.waits(10, timeline, slot) is False
+    assert (chain.looks, clock.steady) == (0, 5), "the one that began after them"
+
+
+@pytest.mark.spec("UNK-5")
+def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
+    class Silent(Behind):
+        silent = 0
+
+        def names(self, folder: str) -> list[str]:
+            if self.silent:
+                self.silent -= 1
+                raise StorageUnavailableError("gone")
+            return list(self.inner.names(folder))
+
+    kept = MemoryStorage()
+    table = new_table(Far(kept), limits=FREE)
+    upsert(table, ROWS)
+    storage = Silent(kept)
+    mine = opened(table, storage=Far(storage), limits=FREE)
+    first = noop(mine.context)
+    heads: list[int] = []
+
+    def overtaken(turn: Turn) -> Slot:
+        heads.append(turn.head)
+        if len(heads) == 1:
+            upsert(opened(table, limits=FREE), ROWS)
+            storage.silent = 1
+        return first(turn)
+
+    slot, lost = take_turn(mine.context, "test", overtaken)
+    assert slot is not None
+    assert (lost, heads, slot.number, storage.silent) == (1, [1, 2], 3, 0)
+
+
+@pytest.mark.spec("HB-4")
+def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
+    chain = Chain()  # all of them died, or write for an hour
+    mine, clock = line(chain)
+    assert mine.waits(10, *behind(9)) is True
+    assert mine.waits(10, *behind(9)) is False, "the chain did not move"
+    assert clock.steady < 100
+
+
+def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
+    chain = Chain(*[1] * 1_000)
+    mine, _ = line(chain)
+    waited = [mine.waits(10 + one, *behind(9)) for one in range(20)]
+    assert waited == [True] * 16 + [False] * 4
+
+
+def in_line(chain: Chain, front: int, **more: Any) -> tuple[Line, StillClock]:
+    """One whose last look, at slot 10, showed so many in front."""
+    timeline, slot = behind(front)
+    mine, clock = line(chain, **{"begun": slot.requested_time, **more})
+    context: Any = mine.context
+    context.looked.head = 10
+
+    class Timelines:
+        last = timeline
+
+        def read(self) -> ActiveTimeline:
+            return timeline
+
+    mine.context = replace(context, timelines=Timelines())
+    return mine, clock
+
+
+@pytest.mark.parametrize("front", [2, 9])
+def test_a_lock_without_an_order_is_asked_for_after_all_who_are_in_front(front: int) -> None:
+    chain = Chain(*[1] * 20)
+    mine, _ = in_line(chain, front)
+    mine.stand()
+    assert chain.known_head == 10 + front - 1, "it is asked for while the last of them has it"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"front": 0},
+        {"front": 1},
+        {"front": 9, "begun": None},
+        {"front": 9, "begun": "20260102030417500"},
+    ],
+    ids=["nobody in front", "one in front", "upkeep", "began long after"],
+)
+def test_the_lock_is_asked_for_at_once_where_nobody_is_waited_for(one: dict[str, Any]) -> None:
+    chain = Chain(1)
+    mine, clock = in_line(chain, **one)
+    mine.stand()
+    assert (chain.looks, clock.steady) == (0, 0)
+
+
+@pytest.mark.spec("HB-4")
+def test_the_lock_is_asked_for_though_those_in_front_do_not_publish() -> None:
+    mine, clock = in_line(Chain(), 9)
+    mine.stand()
+    assert clock.steady < 100
+
+
+@pytest.mark.spec("PUB-7")
+@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_where_the_lock_has_a_queue_nobody_stands_in_line_before_it(
+    monkeypatch: pytest.MonkeyPatch, in_order: bool, busy: bool
+) -> None:
+    stood: list[Line] = []
+
+    def stand(one: Line) -> None:
+        stood.append(one)
+
+    monkeypatch.setattr(Line, "stand", stand)
+    monkeypatch.setattr(SlotChain, "is_busy", busy)
+    table = new_table(Far(MemoryStorage()))
+    lock = Leases(table.context.world.lock)
+    lock.in_order = in_order
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    slot, lost = take_turn(context, "test", noop(context), begun=RT.format(1))
+    assert slot is not None
+    assert lost == lock.held == 0
+    assert len(stood) == (0 if in_order else 1)
+
+
+@pytest.mark.spec("LOCK-1")
+@pytest.mark.parametrize("foreign", list(ForeignWriters))
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, busy: bool, foreign: ForeignWriters
+) -> None:
+    order: list[str] = []
+
+    def waits(_line: Line, *_: object) -> bool:
+        order.append("line")
+        return False
+
+    monkeypatch.setattr(Line, "stand", lambda _: order.append("stood"))
+    monkeypatch.setattr(Line, "waits", waits)
+    monkeypatch.setattr(SlotChain, "is_busy", busy)
+    table = new_table(Far(MemoryStorage()))
+    lock = Leases(table.context.world.lock)
+    lock.shares = True
+    context = replace(
+        table.context,
+        world=replace(table.context.world, lock=lock),
+        limits=replace(table.context.limits, foreign_writers=foreign),
+    )
+    slot, lost = take_turn(context, "test", noop(context), begun=RT.format(1))
+    assert slot is not None
+    assert (lost, lock.held) == (0, 0)
+    if foreign is ForeignWriters.EXPECTED:
+        assert lock.asked == [], "beside another engine each has it alone"
+    else:
+        assert lock.asked == [Sharing.START if busy else Sharing.JOIN]
+        assert order == ["line"]
+    assert is_shared(context) is (foreign is ForeignWriters.NONE)
+    assert has_queue(context) is (foreign is ForeignWriters.EXPECTED)
+
+
+@pytest.mark.spec("LOCK-1")
+def test_near_by_nobody_has_a_lock_together_with_others() -> None:
+    table = new_table(MemoryStorage())
+    lock = Leases(table.context.world.lock)
+    lock.shares = True
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    assert take_turn(context, "test", noop(context), begun=RT.format(1))[0] is not None
+    assert lock.asked == []
+    assert has_queue(context)
+
+
+@pytest.mark.spec("PUB-7")
+def test_a_write_stands_in_line_as_long_as_it_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str | None] = []
+
+    def stand(one: Line) -> None:
+        began.append(one._begun)
+
+    monkeypatch.setattr(Line, "stand", stand)
+    receipt = upsert(new_table(Far(MemoryStorage())), ROWS)
+    assert began == [receipt.requested_time]
+
+
+@pytest.mark.parametrize("shared", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
+def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_had(
+    monkeypatch: pytest.MonkeyPatch, shared: ForeignWriters
+) -> None:
+    class Beats(InTurn):
+        work: Callable[[], None]
+
+        def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+            self.work = work
+            return super().every(60_000, work)
+
+    class Waits(Leases):
+        def acquire(self, purpose: str) -> Any:
+            reads.clear()
+            beats.work()
+            waited.extend(reads)
+            return super().acquire(purpose)
+
+    reads: list[str] = []
+    waited: list[str] = []
+    beats = Beats(1)
+    table = new_table(Far(MemoryStorage()))
+    real = SlotChain.head
+
+    def head(chain: SlotChain) -> int:
+        reads.append("head")
+        return real(chain)
+
+    monkeypatch.setattr(SlotChain, "head", head)
+    world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
+    limits = replace(table.context.limits, foreign_writers=shared)
+    context = replace(table.context, world=world, limits=limits)
+    with queue(Line(context, asks_config=False), "test", 0):
+        reads.clear()
+        beats.work()
+        assert (waited, reads) == (["head"], [])
+
+
+class Taken(Leases):
+    """A lock that another has, until nobody wants it or ``free`` says so."""
+
+    free = False
+
+    def acquire_while(
+        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Any:
+        for _ in range(100):
+            if self.free:
+                return self.acquire(purpose)
+            if not wanted():
+                return None
+        raise AssertionError("it was wanted for ever")
+
+
+def turn_behind_a_taken_lock(
+    decide: Callable[[Turn], Slot | None], *, met: list[bool]
+) -> tuple[Slot | None, int, Taken]:
+    """A turn of a write that is met as often as it says, while another has the lock."""
+    table = new_table(Far(MemoryStorage()))
+    lock = Taken(table.context.world.lock)
+    context = replace(table.context, world=replace(table.context.world, lock=lock))
+
+    def is_met() -> bool:
+        return met.pop(0) if met else False
+
+    def decides(turn: Turn) -> Slot | None:
+        lock.free = True
+        return decide(turn)
+
+    slot, lost = take_turn(context, "test", decides, begun=RT.format(1), is_met=is_met)
+    return slot, lost, lock
+
+
+@pytest.mark.spec("PUB-7")
+def test_who_is_refused_by_what_came_does_not_wait_for_the_lock_to_be_told_so() -> None:
+    slot, _, lock = turn_behind_a_taken_lock(lambda _: None, met=[False, False, True])
+    assert slot is None
+    assert lock.free, "the look was made while another had the lock"
+    assert lock.held == 0
+
+
+@pytest.mark.spec("PUB-7")
+def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing() -> None:
+    """Claims met; the rows did not."""
+    asked: list[int] = []
+
+    def decide(turn: Turn) -> Slot:
+        asked.append(turn.head)
+        time = turn.draw(turns.context, Residue.SLOT_REQUESTED)
+        return turn.slot(turns.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+
+    turns = new_table(Far(MemoryStorage()))
+    lock = Taken(turns.context.world.lock)
+    limits = replace(BRISK, retry=replace(BRISK.retry, publish_attempts_max=1))
+    world = replace(turns.context.world, lock=lock)
+    context = replace(turns.context, world=world, limits=limits)
+
+    def decides(turn: Turn) -> Slot:
+        lock.free = True
+        return decide(turn)
+
+    slot, lost = take_turn(context, "test", decides, begun=RT.format(1), is_met=lambda: True)
+    assert slot is not None
+    assert (asked, lost, lock.held) == ([0, 0], 0, 0)
+    assert lock.had == ["test"], "the slot was taken under the lock"
+
+
+def test_who_stands_in_line_leaves_it_once_it_is_met() -> None:
+    chain = Chain(*[1] * 20)
+    mine, _ = in_line(chain, 9)
+    mine._is_met = lambda: chain.known_head >= 12
+    assert mine.stand() is False
+    assert chain.known_head == 12
+    assert mine.goes_on() is True
+    assert mine.stand() is True, "the look said that it is not refused"
+    assert chain.known_head == 10 + 9 - 1

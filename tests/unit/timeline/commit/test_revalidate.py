@@ -1,0 +1,213 @@
+"""Beside other engines nothing is published above a begun write that has not read yet (FOR-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from filegroups.table import Table
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    StillClock,
+    heard,
+    leftovers,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+    world_of,
+)
+from timeline.commit.revalidate import BeginWait, begins_unread
+from timeline.context import TableLimits
+from timeline.errors import LockTimeoutError
+from timeline.layout import heartbeat_path, timeline_path
+from timeline.model.instant_time import WallMs, instant_time
+from timeline.properties.setting_enums import ForeignWriters
+
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+OLD = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+NEW = [{"id": "a", "p": "x", "ts": 2, "v": 2}]
+
+
+class ActingClock(StillClock):
+    """Lets something happen at a given sleep, by its number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleeps = 0
+        self.acts: dict[int, Callable[[], object]] = {}
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        super().sleep_ms(duration_ms)
+        self.sleeps += 1
+        self.acts.pop(self.sleeps, lambda: None)()
+
+
+class JavaWriter:
+    """Begins a write as Java does: heartbeat, requested, and much later inflight."""
+
+    def __init__(self, table: Table, requested_time: str, *, beats: bool = True) -> None:
+        self.storage = table.context.world.storage
+        self.requested_time = requested_time
+        if beats:
+            self.storage.write(heartbeat_path(requested_time), b"")
+        self.storage.create(timeline_path(f"{requested_time}.commit.requested"), b"")
+
+    def goes_inflight(self) -> None:
+        self.storage.create(timeline_path(f"{self.requested_time}.inflight"), b"")
+
+
+def table_at(clock: StillClock, limits: TableLimits = SHARED) -> Table:
+    """A second writer of a table with one row, a second after that was written."""
+    table = opened(seeded(clock), limits=limits, clock=clock)
+    clock.wall += 1_000
+    return table
+
+
+def seeded(clock: StillClock) -> Table:
+    table = new_table(clock=clock)
+    upsert(table, OLD)
+    return table
+
+
+def below(clock: StillClock) -> str:
+    return instant_time(WallMs(clock.wall - 500))
+
+
+@pytest.mark.spec("FOR-5")
+def test_a_publication_waits_until_the_begun_write_is_inflight():
+    clock = ActingClock()
+    table = table_at(clock)
+    java = JavaWriter(table, below(clock))
+    clock.acts[3] = java.goes_inflight
+    upsert(table, NEW)
+    assert clock.sleeps == 3
+    assert [one["wait_ms"] for one in heard(table, "publish.begin_awaited")] == [20 + 40 + 80]
+    assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+def test_it_waits_without_the_lock_which_the_other_may_need():
+    clock = ActingClock()
+    table = table_at(clock)
+    java = JavaWriter(table, below(clock))
+    free: list[str | None] = []
+
+    def look() -> None:
+        free.append(table.context.world.lock.holder())
+        java.goes_inflight()
+
+    clock.acts[1] = look
+    upsert(table, NEW)
+    assert free == [None]
+
+
+def test_one_that_begins_meanwhile_is_waited_for_as_well():
+    clock = ActingClock()
+    table = table_at(clock)
+    first, second = below(clock), instant_time(WallMs(clock.wall - 400))
+    java = JavaWriter(table, first)
+
+    def next_one() -> None:
+        java.goes_inflight()
+        clock.acts[2] = JavaWriter(table, second).goes_inflight
+
+    clock.acts[1] = next_one
+    upsert(table, NEW)
+    assert clock.sleeps == 2
+
+
+def test_after_a_minute_the_write_is_given_up_and_leaves_nothing():
+    clock = ActingClock()
+    table = table_at(clock)
+    java = JavaWriter(table, below(clock))
+    with pytest.raises(LockTimeoutError, match=java.requested_time) as caught:
+        upsert(table, NEW)
+    assert caught.value.kind == "foreign_begin"
+    assert 60_000 <= clock.steady <= 61_000
+    assert rows_of(table, "id", "v") == [("a", 1)]
+    assert [path for path in leftovers(table) if java.requested_time not in path] == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "beats", "after_ms"),
+    [
+        pytest.param(SHARED, False, -500, id="its writer is dead"),
+        pytest.param(SHARED, True, 60_000, id="it was requested later and will meet ours"),
+        pytest.param(BRISK, True, -500, id="no other engine is expected"),
+    ],
+)
+def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
+    clock = ActingClock()
+    table = table_at(clock, limits)
+    when = instant_time(WallMs(clock.wall + after_ms))
+    upsert(table, NEW, lambda: JavaWriter(table, when, beats=beats))
+    assert clock.sleeps == 0
+    assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+@pytest.mark.parametrize("limits", [SHARED, BRISK], ids=["beside others", "alone"])
+def test_only_what_was_requested_before_is_waited_for(limits: TableLimits):
+    clock = ActingClock()
+    table = table_at(clock, limits)
+    java = JavaWriter(table, below(clock))
+    later = instant_time(WallMs(clock.wall - 499))
+    found = [
+        begins_unread(table.context, table.context.active(), time)
+        for time in (java.requested_time, later)
+    ]
+    assert found == [(), (java.requested_time,) if limits is SHARED else ()]
+
+
+def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
+    clock = ActingClock()
+    clock.steady = 1_000
+    table = table_at(clock)
+    java = JavaWriter(table, below(clock))
+    wait = BeginWait(table.context, instant_time(WallMs(clock.wall)))
+    second = instant_time(WallMs(clock.wall - 400))
+
+    def almost_a_minute() -> None:
+        clock.steady = 1_000 + 59_999
+        java.goes_inflight()
+
+    clock.acts[2] = almost_a_minute
+    wait.wait((java.requested_time,))
+    assert [one["wait_ms"] for one in heard(table, "publish.begin_awaited")] == [59_999]
+    JavaWriter(table, second)
+
+    def the_minute() -> None:
+        clock.steady = 1_000 + 60_000
+
+    clock.acts[3] = the_minute
+    with pytest.raises(LockTimeoutError, match=second):
+        wait.wait((second,))
+    assert clock.sleeps == 3
+
+
+class Watching(Behind):
+    """Notes whether the lock is held when a write is requested."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.is_held: Callable[[], bool] = lambda: False
+        self.noted: list[bool] = []
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        if path.endswith(".commit.requested"):
+            self.noted.append(self.is_held())
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.spec("FOR-1")
+@pytest.mark.parametrize(("limits", "held"), [(SHARED, True), (BRISK, False)])
+def test_beside_other_engines_a_write_begins_under_their_lock(limits, held):
+    clock = StillClock()
+    watching = Watching(table_at(clock, limits).context.world.storage)
+    table = Table.open(world_of(watching, clock=clock), limits)
+    watching.is_held = lambda: table.context.world.lock.holder() is not None
+    upsert(table, NEW)
+    assert watching.noted == [held]

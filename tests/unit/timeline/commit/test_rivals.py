@@ -1,0 +1,291 @@
+"""What became visible beside a write, as the conflict rules see it (FOR-2, FOR-6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.timeline.archives import with_metadata
+from tests.unit.timeline.commit_slots import commit_slot
+from tests.unit.timeline.engine import heard, new_table
+from timeline.codecs.instant_avro import encode_commit, encode_rollback_plan
+from timeline.commit.concurrent_commits import (
+    archived_rivals,
+    claim_of,
+    foreign_rivals,
+    pending_rollback_of,
+    rival_of_slot,
+    rollback_target,
+)
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError
+from timeline.layout import TIMELINE
+from timeline.model.commit_metadata import (
+    NO_PREVIOUS_COMMIT,
+    CommitMetadata,
+    WriteOperation,
+    WriteStat,
+)
+from timeline.model.instant import Action
+from timeline.model.plans import InstantInfo, RollbackPlan
+from timeline.model.slot import SlotKind
+from timeline.model.write_set import WHOLE_TABLE, FileGroupId, Touch
+from timeline.rules.conflicts import Rival
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+T1, T2, T3, T4, T5 = (f"2026010100000{n}000" for n in range(1, 6))
+F = FileGroupId("x", "f")
+
+
+def stat(**facts: object) -> WriteStat:
+    return WriteStat(**{"file_id": "f", "path": "x/f_0-1-0_1.parquet", "prev_commit": T1, **facts})
+
+
+def commit(operation: str = "UPSERT", **facts: object) -> CommitMetadata:
+    return CommitMetadata(
+        partition_to_write_stats={"x": (stat(**facts),)}, operation_type=operation
+    )
+
+
+# ---- the archive
+
+
+@pytest.fixture
+def story() -> tuple[TableContext, ObservedStorage]:
+    """A table of which all but its future is archived."""
+    storage = ObservedStorage(MemoryStorage())
+    context = new_table(storage).context
+    rows = [(T1, T1, "commit"), (T2, T3, "commit"), (T3, T4, "clean"), (T4, T5, "deltacommit")]
+    with_metadata(storage, lambda time: encode_commit(commit()), (f"{T1}_{T5}_0.parquet", rows))
+    return context, storage
+
+
+def times(rivals: list[Rival]) -> list[tuple[str, str]]:
+    return [(one.requested_time, one.completion_time) for one in rivals]
+
+
+@pytest.mark.spec("FOR-6")
+@pytest.mark.parametrize(
+    ("first", "known", "left"),
+    [
+        (T1, [], [(T1, T1), (T2, T3), (T4, T5)]),
+        (T2, [], [(T2, T3), (T4, T5)]),
+        (T3, [], [(T4, T5)]),
+        (T1, [(T1, T1), (T4, T5)], [(T2, T3)]),
+        (T1, [(T1, T1), (T2, T2), (T5, T5)], [(T2, T3), (T4, T5)]),
+        (T5, [], []),
+    ],
+)
+def test_writes_that_were_archived_and_never_seen_completed_are_rivals(
+    story: tuple[TableContext, ObservedStorage],
+    first: str,
+    known: list[tuple[str, str]],
+    left: list[tuple[str, str]],
+) -> None:
+    found = archived_rivals(story[0], first, frozenset(known))
+    assert times(found) == left
+    assert all([item.file_group for item in one.claim.file_groups] == [F] for one in found)
+    assert {one.writer for one in found} <= {"another engine"}
+
+
+@pytest.mark.spec("FOR-6")
+@pytest.mark.parametrize(
+    ("first", "known"), [(T5, frozenset()), (T2, frozenset({(T2, T3), (T3, T4), (T4, T5)}))]
+)
+def test_where_all_is_known_by_its_times_the_archive_is_read_no_further(
+    story: tuple[TableContext, ObservedStorage],
+    first: str,
+    known: frozenset[tuple[str, str]],
+) -> None:
+    context, storage = story
+    context.history.times()
+    storage.forget()
+    assert archived_rivals(context, first, known) == []
+    assert not [one for one in storage.operations() if one.endswith(".parquet")]
+
+
+# ---- another engine's instants
+
+
+def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[Rival]:
+    context = new_table().context
+    context.world.storage.create(f"{TIMELINE}/{name}", content)
+    found = foreign_rivals(context, context.active(), fresh)
+    assert len(heard(context, "publish.foreign")) == len(found)
+    return found
+
+
+@pytest.mark.spec("FOR-2")
+def test_a_commit_of_another_engine_is_what_its_metadata_tells() -> None:
+    told = commit(num_deletes=1, num_inserts=2)
+    [found] = foreign(f"{T1}_{T2}.commit", encode_commit(told), (T1, T2), (T1, T3), (T2, T2))
+    assert (found.requested_time, found.completion_time) == (T1, T2)
+    assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
+    assert (found.claim, set(found.dropped())) == (claim_of(told), {F})
+    assert found.schema == "", "it does not say with which schema"
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_compaction", "dropped"),
+    [("UPSERT", False, {F}), ("COMPACT", True, {F}), ("LOG_COMPACT", True, set())],
+)
+def test_a_compaction_moves_rows_only_and_one_of_logs_keeps_what_they_deleted(
+    operation: str, is_compaction: bool, dropped: set[FileGroupId]
+) -> None:
+    told = encode_commit(commit(operation, num_deletes=1))
+    [found] = foreign(f"{T1}_{T2}.commit", told, (T1, T2))
+    assert (found.is_compaction, set(found.dropped())) == (is_compaction, dropped)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [None, RollbackPlan(instant_to_rollback=InstantInfo(requested_time=T1, action="commit"))],
+)
+def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackPlan | None) -> None:
+    context = new_table().context
+    storage = context.world.storage
+    if plan is not None:
+        storage.create(f"{TIMELINE}/{T2}.rollback.requested", encode_rollback_plan(plan))
+    storage.create(f"{TIMELINE}/{T2}_{T3}.rollback", b"done")
+    [found] = foreign_rivals(context, context.active(), [(T2, T3)])
+    assert (found.aborts, found.restores) == (T1 if plan else None, False)
+
+
+@pytest.mark.parametrize(("action", "restores"), [("clean", False), ("restore", True)])
+def test_other_upkeep_of_another_engine_touches_no_file_group(action: str, restores: bool) -> None:
+    [found] = foreign(f"{T2}_{T3}.{action}", b"done", (T2, T3))
+    assert (found.aborts, found.restores, found.is_compaction) == (None, restores, False)
+    assert (found.claim.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
+
+
+# ---- rollbacks that are under way
+
+
+def rolling_back(context: TableContext, time: str, content: bytes) -> None:
+    context.world.storage.create(f"{TIMELINE}/{time}.rollback.requested", content)
+
+
+def plan_for(target: str) -> bytes:
+    return encode_rollback_plan(
+        RollbackPlan(instant_to_rollback=InstantInfo(requested_time=target, action="commit"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "content"),
+    [
+        pytest.param("commit.requested", b"", id="a write"),
+        pytest.param("rollback.requested", b"damaged", id="one whose plan is damaged"),
+        pytest.param("rollback.requested", plan_for(T5), id="one of another write"),
+    ],
+)
+def test_the_rollback_of_a_write_is_found_behind(before: str, content: bytes) -> None:
+    context = new_table().context
+    context.world.storage.create(f"{TIMELINE}/{T2}.{before}", content)
+    rolling_back(context, T3, plan_for(T1))
+    found = pending_rollback_of(context, context.active(), T1)
+    assert found is not None
+    assert found.requested_time == T3
+    assert pending_rollback_of(context, context.active(), T4) is None
+
+
+def test_whose_plan_is_damaged_says_so_to_who_asks_for_it_alone() -> None:
+    context = new_table().context
+    rolling_back(context, T2, b"damaged")
+    [pending] = context.active().pending
+    with pytest.raises(CorruptTableError):
+        rollback_target(context, pending)
+
+
+# ---- what a commit touched
+
+
+@pytest.mark.parametrize(
+    ("facts", "touch", "source", "files"),
+    [
+        ({"path": "x/f_1.parquet"}, Touch.BASE, T1, ("f_1.parquet",)),
+        ({"path": "f_1.parquet"}, Touch.BASE, T1, ("f_1.parquet",)),
+        ({"path": None}, Touch.BASE, T1, ()),
+        ({"path": "x/"}, Touch.BASE, T1, ()),
+        ({"prev_commit": None, "path": "x/g"}, Touch.NEW, None, ("g",)),
+        ({"prev_commit": NO_PREVIOUS_COMMIT, "path": "x/g"}, Touch.NEW, None, ("g",)),
+        ({"path": "x/.f_1.log.1_0-1-0"}, Touch.LOG, None, (".f_1.log.1_0-1-0",)),
+    ],
+)
+def test_how_a_file_tells_that_its_file_group_was_touched(
+    facts: dict[str, object], touch: Touch, source: str | None, files: tuple[str, ...]
+) -> None:
+    [item] = claim_of(commit(file_size_in_bytes=7, **facts)).file_groups
+    assert (item.file_group, item.touch, item.source_requested_time) == (F, touch, source)
+    assert (item.files, item.written_bytes) == (files, 7)
+
+
+@pytest.mark.parametrize(
+    ("operation", "inserts", "inserting"),
+    [
+        ("UPSERT", 1, ("x",)),
+        ("UPSERT", 0, ()),
+        ("COMPACT", 1, ()),
+        ("LOG_COMPACT", 1, ()),
+        ("CLUSTER", 1, ("x",)),
+    ],
+)
+def test_only_rows_that_are_new_make_a_partition_one_that_is_inserted_into(
+    operation: str, inserts: int, inserting: tuple[str, ...]
+) -> None:
+    assert claim_of(commit(operation, num_inserts=inserts)).inserting == inserting
+
+
+@pytest.mark.spec("BEG-7")
+@pytest.mark.parametrize(
+    ("operation", "claimed"),
+    [
+        (WriteOperation.INSERT_OVERWRITE, ("x", "y")),
+        (WriteOperation.DELETE_PARTITION, ("x", "y")),
+        (WriteOperation.INSERT_OVERWRITE_TABLE, (WHOLE_TABLE,)),
+        (WriteOperation.UPSERT, ()),
+    ],
+)
+def test_an_overwrite_claims_what_it_replaces_and_where_it_writes(
+    operation: WriteOperation, claimed: tuple[str, ...]
+) -> None:
+    metadata = CommitMetadata(
+        partition_to_write_stats={"x": (stat(),)},
+        partition_to_replace_file_ids={"y": ("g",)},
+        operation_type=operation.hudi_name,
+    )
+    claim = claim_of(metadata)
+    assert claim.partitions == claimed
+    touches = [(item.file_group, item.touch) for item in claim.file_groups]
+    assert touches == [(F, Touch.BASE), (FileGroupId("y", "g"), Touch.REPLACE)]
+
+
+# ---- slots
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "aborts", "restores", "is_compaction", "dropped"),
+    [
+        (SlotKind.COMMIT, Action.COMMIT, False, False, False, {F}),
+        (SlotKind.COMMIT, Action.COMPACTION, False, False, True, {F}),
+        (SlotKind.COMMIT, Action.LOGCOMPACTION, False, False, True, {F}),
+        (SlotKind.ABORT, Action.COMMIT, True, False, False, set()),
+        (SlotKind.RESTORE, Action.RESTORE, False, True, False, set()),
+    ],
+)
+def test_what_a_slot_means_to_others(
+    kind: SlotKind,
+    action: Action,
+    aborts: bool,
+    restores: bool,
+    is_compaction: bool,
+    dropped: set[FileGroupId],
+) -> None:
+    slot = commit_slot(1, kind=kind, body=encode_commit(commit(num_deletes=1)))
+    found = rival_of_slot(replace(slot, action=action))
+    assert found.aborts == (slot.requested_time if aborts else None)
+    assert (found.restores, found.is_compaction) == (restores, is_compaction)
+    assert set(found.dropped()) == dropped
+    assert found.writer == "(pid 1 on h)"

@@ -1,0 +1,169 @@
+"""What the second look sees, and what it costs beside other engines only (FOR-4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from filegroups.table import Table
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    heard,
+    new_table,
+    opened,
+    rows_of,
+    upsert,
+    world_of,
+)
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.slot import encode_slot
+from timeline.commit.revalidate import seen_by, still_stands, without_void
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+
+SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
+EARLY, RT, MID, CT, LATE = (f"20260102030405{ms:03}" for ms in (0, 4, 8, 11, 20))
+BEFORE = [f"{EARLY}.commit.requested", f"{EARLY}_{EARLY}.commit", f"{RT}.commit.requested"]
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+
+
+def seen(*more: str) -> ActiveTimeline:
+    return ActiveTimeline.of([*BEFORE, *more])
+
+
+def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
+    made = Slot(
+        number=number,
+        table_id="t",
+        kind=kind,
+        action=Action.COMMIT,
+        requested_time=RT,
+        completion_time=CT,
+        base=1,
+        nonce="n",
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+    )
+    return replace(made, foreign=seen_by(seen(), made))
+
+
+@pytest.mark.spec("FOR-4")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(f"{MID}_{LATE}.commit", id="a write above its time"),
+        pytest.param(f"{EARLY}_{MID}.deltacommit", id="a write of a slow clock"),
+        pytest.param(f"{MID}.compaction.requested", id="a plan"),
+        pytest.param(f"{MID}.rollback.requested", id="a rollback"),
+        pytest.param(f"{LATE}.commit.requested", id="a write begun above its time"),
+    ],
+)
+def test_a_slot_does_not_stand_when_there_came(name: str):
+    assert not still_stands(slot(), seen(name))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param((), id="nothing"),
+        pytest.param((f"{RT}_{CT}.commit",), id="its own file"),
+        pytest.param((f"{MID}.commit.requested",), id="a write begun before its time"),
+        pytest.param((f"{LATE}.clean.requested",), id="a clean"),
+        pytest.param((f"{EARLY}_{LATE}.savepoint",), id="a savepoint"),
+    ],
+)
+def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
+    assert still_stands(slot(), seen(*names))
+
+
+@pytest.mark.spec("FOR-9")
+@pytest.mark.parametrize(
+    ("kind", "name", "stands"),
+    [
+        pytest.param(
+            SlotKind.PLAN, f"{MID}.compaction.requested", False, id="plan, another's plan"
+        ),
+        pytest.param(SlotKind.PLAN, f"{EARLY}_{LATE}.savepoint", True, id="plan, a savepoint"),
+        pytest.param(SlotKind.PLAN, f"{MID}.clean.requested", True, id="plan, a clean"),
+        pytest.param(SlotKind.SAVEPOINT, f"{MID}.clean.requested", False, id="savepoint, a clean"),
+        pytest.param(SlotKind.SAVEPOINT, f"{MID}_{LATE}.commit", False, id="savepoint, a write"),
+        pytest.param(SlotKind.CLEAN, f"{EARLY}_{LATE}.savepoint", False, id="clean, a savepoint"),
+        pytest.param(SlotKind.CLEAN, f"{MID}.clean.requested", False, id="clean, a clean"),
+        pytest.param(SlotKind.CLEAN, f"{MID}.restore.requested", False, id="clean, a restore"),
+        pytest.param(SlotKind.CLEAN, f"{MID}.commit.requested", True, id="clean, a write begun"),
+    ],
+)
+def test_what_shows_a_file_does_not_stand_either_when_it_minds_what_came(
+    kind: SlotKind, name: str, stands: bool
+):
+    assert still_stands(slot(kind=kind), seen()) is True
+    assert still_stands(slot(kind=kind), seen(name)) is stands
+
+
+def test_a_void_takes_the_slot_before_it_out_of_the_chain():
+    chain = [slot(4), slot(3, SlotKind.VOID), slot(2), slot(1)]
+    assert [one.number for one in without_void(chain)] == [4, 3, 1]
+
+
+def test_only_slots_beside_other_engines_tell_what_was_seen():
+    table = new_table()
+    upsert(table, ROWS)
+    upsert(opened(table, limits=SHARED), ROWS)
+    first, second = table.context.chain.between(0, table.context.chain.head())
+    assert (first.foreign, len(second.foreign)) == ("", 32)
+    assert b'"foreign"' not in encode_slot(first)
+
+
+@pytest.mark.parametrize(("limits", "looks"), [(BRISK, 0), (SHARED, 1)])
+def test_the_second_look_is_one_list_and_there_is_none_without_other_engines(limits, looks):
+    observed = ObservedStorage(MemoryStorage())
+    table = new_table(observed, limits=limits)
+    table.register({})  # who is in no registry looks at more (GC-4)
+    upsert(table, ROWS)
+    calls = [f"{call.operation} {call.path}" for call in observed.calls]
+    taken = next(
+        at for at, call in enumerate(calls) if call.startswith("create .hoodie/.hoodoo/sl")
+    )
+    shown = next(at for at, call in enumerate(calls) if call.endswith(".commit"))
+    assert calls[taken + 1 : shown] == ["names .hoodie/timeline"] * looks
+
+
+class Tight(Behind):
+    """A lock whose leases have room for one more request or not, look by look."""
+
+    def __init__(self, inner: object, rooms: list[bool]) -> None:
+        super().__init__(inner)
+        self.rooms = rooms
+
+    def acquire(self, purpose: str) -> TightLease:
+        return TightLease(self.inner.acquire(purpose), self.rooms)
+
+
+class TightLease(Tight):
+    def has_room(self) -> bool:
+        return self.rooms.pop(0) if self.rooms else True
+
+    def __enter__(self) -> TightLease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.release()
+
+
+def test_a_lease_that_is_nearly_over_sends_no_completed_file() -> None:
+    """FOR-8: a stop would outlast it; the next turn, with a fresh lease, tells what holds."""
+    first = new_table(MemoryStorage())
+    upsert(first, ROWS)
+    world = world_of(first.context.world.storage)
+    tight = replace(world, lock=Tight(world.lock, [False]))
+    table = Table.open(tight, SHARED)
+    before = first.context.world.storage.names(".hoodie/timeline")
+    receipt = upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
+    assert [one["number"] for one in heard(table, "publish.undecided")] == [2]
+    after = set(first.context.world.storage.names(".hoodie/timeline")) - set(before)
+    assert f"{receipt.requested_time}_{receipt.completion_time}.commit" in after
+    assert rows_of(first, "id", "v") == [("a", 2)]

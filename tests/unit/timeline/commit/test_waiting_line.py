@@ -1,0 +1,172 @@
+"""A place in the line of those who write the same file groups of a table far away (PUB-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.timeline.engine import put, put_watched, rows_of, upsert
+from tests.unit.timeline.line import LOOKS_MAX, Joined, Line, row
+from timeline.layout import TIMELINE
+from timeline.model.commit_metadata import WriteOperation
+
+
+@pytest.mark.spec("PUB-12")
+def test_who_writes_what_the_one_in_front_writes_waits_and_builds_on_its_file() -> None:
+    line = Line()
+    line.written_by_others()
+    line.clock.meanwhile = line.one_in_front(3)
+    line.storage.forget()
+    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
+    assert (receipt.attempts, receipt.redone, receipt.lost_slots) == (1, "nothing", 0)
+    assert line.front_times[0] < receipt.requested_time
+    assert len(rewritten) == 1, "nothing was written in vain"
+    assert line.places == 1
+    before, after = line.around_the_data(receipt.requested_time)
+    assert f"names {TIMELINE}" in before
+    assert not [one for one in after if TIMELINE in one], "the look told that its place had come"
+    assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]
+
+
+@pytest.mark.spec("PUB-12")
+def test_what_the_one_in_front_writes_is_asked_for_before_it_is_published() -> None:
+    line = Line()
+    line.written_by_others()
+    ended = line.one_in_front(3)
+    asked: list[str] = []
+
+    def meanwhile() -> None:
+        asked.extend(line.storage.operations())
+        ended()
+
+    line.clock.meanwhile, line.clock.at = meanwhile, 3
+    upsert(line.mine, [row("a", 4)])
+    (front,) = line.front_times
+    assert [one for one in asked if one.startswith("open_input") and f"_{front}.parquet" in one]
+    assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]
+
+
+@pytest.mark.spec("PUB-12")
+def test_two_in_front_that_publish_one_after_the_other_are_both_built_on() -> None:
+    line = Line()
+    line.written_by_others()
+    ends = [line.one_in_front(value) for value in (3, 5)]
+    line.clock.meanwhile = lambda: [end() for end in ends]
+    lock = Joined(line.mine.context.world.lock)
+    object.__setattr__(line.mine.context.world, "lock", lock)
+    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
+    assert (receipt.attempts, receipt.lost_slots, len(rewritten)) == (1, 0, 1)
+    assert max(line.front_times) < receipt.requested_time
+    assert len(lock.asked) == 2, "when it began to wait, and beside the look that told its turn"
+    assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 5), ("q", 1)]
+
+
+@pytest.mark.spec("PUB-12")
+def test_who_stands_still_is_not_waited_for_and_begins_anew() -> None:
+    line = Line()
+    line.written_by_others()
+    mine: list[Any] = []
+    front = put(
+        line.other("front"),
+        WriteOperation.UPSERT,
+        [row("b", 3)],
+        lambda: mine.append(upsert(line.mine, [row("a", 4)])),
+    )
+    assert (mine[0].attempts, line.places) == (1, 1)
+    assert len(line.clock.slept) <= LOOKS_MAX
+    assert front.attempts == 2, "it was overtaken in its file group"
+    assert mine[0].requested_time < front.requested_time
+    assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]
+
+
+@pytest.mark.spec("PUB-12")
+def test_others_who_go_on_elsewhere_do_not_make_a_wait_longer() -> None:
+    line = Line()
+    line.written_by_others()
+    elsewhere = line.other("elsewhere")
+    values = iter(range(2, 100))
+
+    def goes_on() -> None:
+        upsert(elsewhere, [row("q", next(values), "y")])
+        line.clock.at += 1
+
+    line.clock.meanwhile = goes_on
+    mine: list[Any] = []
+    put(
+        line.other("front"),
+        WriteOperation.UPSERT,
+        [row("b", 3)],
+        lambda: mine.append(upsert(line.mine, [row("a", 4)])),
+    )
+    assert line.places == 1
+    assert len(line.clock.slept) <= LOOKS_MAX + 4, "a look for each, and its turn"
+    assert rows_of(line.mine, "id", "v")[:2] == [("a", 4), ("b", 3)]
+
+
+@pytest.mark.spec("PUB-12")
+def test_who_was_overtaken_is_not_waited_for() -> None:
+    line = Line()
+    ended: list[Any] = []
+
+    def overtaken() -> None:
+        line.written_by_others()
+        ended.append(upsert(line.mine, [row("a", 4)]))
+
+    front = put(line.other("front"), WriteOperation.UPSERT, [row("b", 3)], overtaken)
+    assert (ended[0].attempts, line.places, line.clock.slept) == (1, 0, [])
+    assert front.attempts == 2
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(lambda line: None, id="nobody"),
+        pytest.param(lambda line: upsert(line.mine, [row("a", 2)]), id="I alone"),
+        pytest.param(lambda line: upsert(line.other(), [row("q", 2, "y")]), id="others elsewhere"),
+    ],
+)
+def test_nobody_is_waited_for_where_no_other_published_lately(
+    before: Callable[[Line], object],
+) -> None:
+    line = Line()
+    before(line)
+    line.mine.context.chain.head()
+    done: list[Any] = []
+    put(
+        line.other("front"),
+        WriteOperation.UPSERT,
+        [row("q", 3, "y")],
+        lambda: done.append(upsert(line.mine, [row("a", 4)])),
+    )
+    assert (done[0].attempts, line.places, line.clock.slept) == (1, 0, [])
+
+
+@pytest.mark.spec("PUB-12")
+@pytest.mark.parametrize(("takes_ms", "looks"), [(0, 0), (10_000, 1)])
+def test_a_look_that_is_older_than_a_few_looks_take_is_made_again(
+    takes_ms: int, looks: int
+) -> None:
+    line = Line()
+    line.written_by_others()
+    line.clock.meanwhile = line.one_in_front(3)
+    line.storage.forget()
+    done = upsert(line.mine, [row("a", 4)], lambda: line.clock.sleep_ms(takes_ms))
+    assert (done.attempts, line.places) == (1, 1)
+    _, after = line.around_the_data(done.requested_time)
+    assert sum(TIMELINE in one for one in after) == looks
+
+
+@pytest.mark.spec("PUB-12")
+def test_a_redo_in_its_place_deletes_what_it_stands_for_before_it_takes_the_slot() -> None:
+    """Nobody was known to write there when it began: its files are made again, and no third time."""
+    line = Line()
+    theirs = line.one_in_front(3)
+    receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)], theirs)
+    assert (receipt.attempts, receipt.redone) == (2, "file groups")
+    assert len(rewritten) == 2
+    files = [one for one in line.base.names("x") if receipt.requested_time in one]
+    assert len(files) == 1, "the former attempt would be seen with the commit"
+    assert rows_of(line.mine, "id", "v") == [("a", 4), ("b", 3), ("q", 1)]

@@ -1,0 +1,311 @@
+"""Isolation levels: what a write made from reads may pass, told by tables that two writers share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow.compute as pc
+import pytest
+
+from filegroups.reading.read import READS_KEY, ReadSet
+from filegroups.table import TableSnapshot
+from filegroups.writing.commit_result import Receipt
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.write import write
+from tests.unit.timeline.engine import (
+    BRISK,
+    Rows,
+    Table,
+    as_table,
+    begun,
+    heard,
+    leftovers,
+    limited,
+    new_table,
+    opened,
+    planned,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.rules.isolation import Isolation
+
+UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
+BULK, OVERWRITE = WriteOperation.BULK_INSERT, WriteOperation.INSERT_OVERWRITE
+SNAPSHOT, SOME, STRICT = Isolation.SNAPSHOT, Isolation.WRITE_SERIALIZABLE, Isolation.SERIALIZABLE
+BOTH_SERIAL = (SOME, STRICT)
+
+
+def row(key: str, part: str, v: int, ts: int = 1) -> dict[str, object]:
+    return {"id": key, "p": part, "ts": ts, "v": v}
+
+
+START: Rows = [row("a", "x", 1), row("b", "y", 1)]
+
+
+def two_writers(level: Isolation, start: Rows = START, **how: object) -> tuple[Table, Table]:
+    limits = replace(BRISK, isolation=level)
+    table = new_table(limits=limits, **how)
+    upsert(table, start)
+    return table, opened(table, limits=limits)
+
+
+def from_reads(
+    table: Table, operation: WriteOperation, rows: Rows, reads: ReadSet, **options: object
+) -> Receipt:
+    plan = replace(planned(table, operation, **options), reads=reads)
+    return write(table.context, plan, LocalWorkload(table.context.world, as_table(rows)))
+
+
+def matching(state: TableSnapshot, condition: pc.Expression) -> Rows:
+    return state.to_arrow(columns=("id", "p"), filter=condition).to_pylist()
+
+
+# ---------------------------------------------------------------- delete against insert
+
+
+def delete_beside_an_insert(level: Isolation) -> tuple[Table, Receipt]:
+    """The delete reads first, the insert publishes first; is tried again when it is refused."""
+    table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
+    archived = pc.field("v") == 1
+    inserts = [lambda: put(other, BULK, [row("c", "x", 1)])]
+
+    def attempt(_: object) -> Receipt:
+        state = table.pin()
+        found = matching(state, archived)
+        while inserts:
+            inserts.pop()()
+        return from_reads(table, DELETE, found, state.reads(partitions=("x",), filter=archived))
+
+    return table, from_fresh_reads(table.context, attempt)
+
+
+def test_serializable_deletes_what_was_inserted_before_it_in_the_timeline():
+    table, receipt = delete_beside_an_insert(STRICT)
+    assert rows_of(table, "id") == [("k",)]
+    assert (receipt.attempts, receipt.refusals[0].kind) == (2, "appended_into_read")
+    assert receipt.redone == "everything"
+
+
+def test_write_serializable_orders_the_delete_before_the_insert():
+    table, receipt = delete_beside_an_insert(SOME)
+    assert rows_of(table, "id") == [("c",), ("k",)]
+    assert receipt.attempts == 1
+
+
+def test_an_insert_that_the_predicate_does_not_match_is_no_conflict():
+    table, other = two_writers(STRICT)
+    state = table.pin()
+    put(other, BULK, [row("c", "x", 7)])
+    reads = state.reads(partitions=("x",), filter=[("v", "==", 1)])
+    assert from_reads(table, DELETE, [{"id": "a", "p": "x"}], reads).attempts == 1
+    assert rows_of(table, "id") == [("b",), ("c",)]
+
+
+@pytest.mark.parametrize("level", BOTH_SERIAL)
+@pytest.mark.parametrize(
+    ("key", "v", "stands"),
+    [("c", 8, True), ("c", 1, False), ("a", 8, False), ("k", 8, False)],
+    ids=["of another file group", "that matches now", "that matched", "beside one that matched"],
+)
+def test_a_change_of_a_row(level: Isolation, key: str, v: int, stands: bool):
+    """Met by the file group: who asked for v = 1 reads the file group of a and k."""
+    table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
+    put(table, BULK, [row("c", "x", 7)])
+    state = table.pin()
+    upsert(other, [row(key, "x", v, 2)])
+    reads = state.reads(partitions=("x",), filter=[("v", "==", 1)])
+    if stands:
+        assert from_reads(table, BULK, [row("n", "y", 1)], reads).attempts == 1
+        return
+    with pytest.raises(WriteConflictError) as refused:
+        from_reads(table, BULK, [row("n", "y", 1)], reads)
+    assert refused.value.kind == "changed_under_read"
+
+
+@pytest.mark.parametrize("level", BOTH_SERIAL)
+def test_an_insert_into_another_partition_is_no_conflict(level: Isolation):
+    table, other = two_writers(level)
+    state = table.pin()
+    put(other, BULK, [row("c", "y", 1)])
+    reads = state.reads(partitions=("x",))
+    assert from_reads(table, UPSERT, [row("a", "x", 2)], reads).attempts == 1
+
+
+# ---------------------------------------------------------------- write skew and lost updates
+
+
+def write_skew(level: Isolation) -> Table:
+    """Both read a and b, which may not both be 0, and each clears another one."""
+    table, other = two_writers(level)
+    mine, theirs = table.pin().reads(), other.pin().reads()
+    from_reads(other, UPSERT, [row("a", "x", 0, 2)], theirs)
+    from_reads(table, UPSERT, [row("b", "y", 0, 2)], mine)
+    return table
+
+
+def test_write_skew_happens_under_snapshot():
+    assert rows_of(write_skew(SNAPSHOT), "id", "v") == [("a", 0), ("b", 0)]
+
+
+@pytest.mark.spec("PUB-10")
+@pytest.mark.parametrize("level", BOTH_SERIAL)
+def test_write_skew_is_refused_under_serializable_levels(level: Isolation):
+    with pytest.raises(WriteConflictError) as refused:
+        write_skew(level)
+    assert refused.value.kind == "changed_under_read"
+    assert refused.value.fields["report"]["redo"] == "nothing"
+
+
+@pytest.mark.parametrize("level", BOTH_SERIAL)
+def test_write_skew_by_inserts_is_refused_too(level: Isolation):
+    """Each counts a partition and inserts into the other one: neither insert is blind."""
+    table, other = two_writers(level)
+    mine, theirs = table.pin().reads(partitions=("x",)), other.pin().reads(partitions=("y",))
+    from_reads(other, BULK, [row("n", "x", 1)], theirs)
+    with pytest.raises(WriteConflictError) as refused:
+        from_reads(table, BULK, [row("m", "y", 1)], mine)
+    assert refused.value.kind == "appended_into_read"
+
+
+@pytest.mark.parametrize("level", list(Isolation))
+def test_a_read_row_that_another_changed_is_never_overwritten(level: Isolation):
+    table, other = two_writers(level)
+    reads = table.pin().reads()
+    upsert(other, [row("a", "x", 5, 2)])
+    with pytest.raises(WriteConflictError) as refused:
+        from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
+    assert refused.value.kind == "changed_under_read"
+    assert rows_of(table, "id", "v") == [("a", 5), ("b", 1)]
+    assert leftovers(table) == []
+
+
+@pytest.mark.parametrize("level", list(Isolation))
+def test_a_row_in_a_log_is_met_like_one_in_a_base_file(level: Isolation):
+    table, other = two_writers(level, table_type=TableType.MERGE_ON_READ)
+    reads = table.pin().reads()
+    upsert(other, [row("a", "x", 5, 2)])
+    assert table.pin().file_slices(["x"])[0].log_files
+    with pytest.raises(WriteConflictError) as refused:
+        from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
+    assert refused.value.kind == "changed_under_read"
+
+
+@pytest.mark.parametrize("level", list(Isolation))
+def test_a_read_row_that_another_deleted_does_not_come_back(level: Isolation):
+    table, other = two_writers(level)
+    reads = table.pin().reads()
+    put(other, DELETE, [row("a", "x", 1, 2)])
+    with pytest.raises(WriteConflictError):
+        from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
+    assert rows_of(table, "id") == [("b",)]
+
+
+@pytest.mark.parametrize("level", list(Isolation))
+def test_a_read_partition_that_another_overwrote_is_not_written(level: Isolation):
+    table, other = two_writers(level)
+    reads = table.pin().reads()
+    put(other, OVERWRITE, [row("z", "x", 5)])
+    with pytest.raises(WriteConflictError):
+        from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
+
+
+@pytest.mark.parametrize("level", list(Isolation))
+def test_a_rival_during_the_write_is_judged_as_one_before_it(level: Isolation):
+    table, other = two_writers(level)
+    plan = replace(planned(table, UPSERT), reads=table.pin().reads())
+    workload = LocalWorkload(table.context.world, as_table([row("a", "x", 2, 2)]))
+    rival = begun(other, UPSERT, [row("a", "x", 5, 2)])
+    inner = workload.rewrite
+    workload.rewrite = lambda tasks: (rival(), inner(tasks))[1]  # type: ignore[method-assign]
+    with pytest.raises(WriteConflictError) as refused:
+        write(table.context, plan, workload)
+    assert refused.value.kind == "changed_under_read"
+
+
+# ---------------------------------------------------------------- what write_serializable may pass
+
+
+def test_who_read_after_an_unseen_insert_cannot_be_passed():
+    """The third read the insert, and what I am to write: it stands neither before nor after me."""
+    table, other = two_writers(SOME)
+    reads = table.pin().reads(partitions=("x",))
+    put(other, BULK, [row("i", "x", 1)])
+    counted = other.pin().reads(partitions=("x",))
+    from_reads(other, BULK, [row("sum", "y", 2)], counted)
+    with pytest.raises(WriteConflictError) as refused:
+        from_reads(table, BULK, [row("m", "x", 1)], reads)
+    assert refused.value.kind == "appended_into_read"
+
+
+def test_rows_that_were_not_seen_are_not_built_on():
+    table, other = two_writers(SOME)
+    reads = table.pin().reads(partitions=("x",))
+    put(other, BULK, [row("i", "x", 1)])
+    with pytest.raises(WriteConflictError) as refused:
+        from_reads(table, UPSERT, [row("i", "x", 2, 2)], reads)
+    assert refused.value.kind == "appended_into_read"
+
+
+def test_filling_a_small_file_counts_as_an_insert():
+    table, other = two_writers(SOME)
+    reads = table.pin().reads(partitions=("x",))
+    put(other, INSERT, [row("i", "x", 1)])
+    assert len(table.pin().file_slices(["x"])) == 1
+    assert from_reads(table, BULK, [row("m", "y", 1)], reads).attempts == 1
+
+
+# ---------------------------------------------------------------- what is read, and when
+
+
+@pytest.mark.parametrize("level", list(Isolation))
+def test_without_reads_nothing_is_judged(level: Isolation):
+    table, other = two_writers(level)
+    rival = begun(other, UPSERT, [row("a", "x", 5, 2)])
+    assert upsert(table, [row("b", "y", 2, 2)], rival).attempts == 1
+
+
+def test_reads_of_the_past_are_refused():
+    table, _ = two_writers(STRICT)
+    first = table.timeline()[-1].requested_time
+    with pytest.raises(InvalidInputError) as refused:
+        table.as_of(first).reads()
+    assert refused.value.kind == "reads_of_the_past"
+
+
+def test_a_commit_tells_that_it_was_made_from_reads():
+    table, _ = two_writers(STRICT)
+    from_reads(table, UPSERT, [row("a", "x", 2, 2)], table.pin().reads(partitions=("x", "y")))
+    snapshot = table.snapshot
+    assert snapshot.newest_write is not None
+    assert snapshot.commits.read(snapshot.newest_write).extra_metadata[READS_KEY] == "x,y"
+
+
+def test_a_stale_write_is_refused_before_it_writes_files():
+    table, other = two_writers(STRICT)
+    reads = table.pin().reads()
+    upsert(other, [row("a", "x", 5, 2)])
+    plan = replace(planned(table, UPSERT), reads=reads)
+    workload = LocalWorkload(table.context.world, as_table([row("a", "x", 2, 2)]))
+    workload.rewrite = lambda tasks: pytest.fail("written")  # type: ignore[method-assign]
+    with pytest.raises(WriteConflictError):
+        write(table.context, plan, workload)
+    assert heard(table, "begin.done")
+
+
+def test_rereading_ends_with_the_budget():
+    table, other = two_writers(STRICT)
+    limits = replace(limited(conflict_retries_max=2), isolation=STRICT)
+    mine = opened(table, limits=limits)
+
+    def attempt(_: object) -> Receipt:
+        reads = mine.pin().reads()
+        upsert(other, [row("b", "y", 2, 2)])
+        return from_reads(mine, UPSERT, [row("a", "x", 2, 2)], reads)
+
+    with pytest.raises(BudgetSpentError) as spent:
+        from_fresh_reads(mine.context, attempt)
+    assert len(spent.value.fields["attempts"]) == 3

@@ -1,0 +1,185 @@
+"""Isolation where several rivals meet: who is named, what is asked, and what is passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from timeline.model.instant import Action
+from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.rules.isolation import Isolation, WhatIRead, judge_reads
+
+SNAPSHOT, SOME, STRICT = Isolation.SNAPSHOT, Isolation.WRITE_SERIALIZABLE, Isolation.SERIALIZABLE
+READ = WhatIRead(partitions=frozenset({"x"}), instants=frozenset())
+NEW, BASE, REPLACE = Touch.NEW, Touch.BASE, Touch.REPLACE
+
+
+class Asked:
+    """Has reads and misses as a test says; notes what it was asked."""
+
+    def __init__(self, reading: str = "", missing: str = "") -> None:
+        self.reading, self.missing = reading.split(), missing.split()
+        self.asked: list[str] = []
+
+    def only_inserted(self, rival: Rival, group: FileGroupId) -> bool:
+        return False
+
+    def has_reads(self, rival: Rival) -> bool:
+        self.asked.append(rival.requested_time)
+        return rival.requested_time in self.reading
+
+    def misses(self, rival: Rival, item: TouchedFileGroup) -> bool:
+        return item.file_group.file_id in self.missing
+
+    def held_none(self, group: FileGroupId) -> bool:
+        return False
+
+
+def claim(*items: tuple[str, str, Touch], claims: tuple[str, ...] = ()) -> Claim:
+    return Claim.of(
+        [
+            TouchedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
+            for partition, file_id, touch in items
+        ],
+        claims,
+    )
+
+
+def rival(name: str, content: Claim, action: Action = Action.COMMIT, **facts: object) -> Rival:
+    return Rival(action=action, requested_time=name, completion_time=name, claim=content, **facts)
+
+
+def judged(
+    level: Isolation, mine: Claim, rivals: list[Rival], looks: Asked | None = None
+) -> Refused:
+    found = judge_reads(level, mine, READ, rivals, looks or Asked())
+    assert found is not None
+    return found
+
+
+MINE = claim(("y", "m", BASE))
+MOVED = rival("r0", claim(("x", "g", REPLACE)), Action.CLUSTERING)
+
+
+def test_names_of_levels_are_stable() -> None:
+    assert [level.value for level in Isolation] == [
+        "snapshot",
+        "write_serializable",
+        "serializable",
+    ]
+
+
+@pytest.mark.parametrize("level", [SOME, STRICT])
+def test_what_comes_after_moved_rows_is_still_judged(level: Isolation) -> None:
+    changed = rival("r1", claim(("x", "g", BASE)))
+    found = judged(level, MINE, [MOVED, changed])
+    assert (found.rule, found.rivals) == (RuleId.READ_WAS_CHANGED, (changed,))
+
+
+def test_under_snapshot_what_comes_after_moved_rows_is_still_judged() -> None:
+    mine = claim(("x", "g", BASE))
+    changed = rival("r1", claim(("x", "g", BASE)))
+    found = judged(SNAPSHOT, mine, [MOVED, changed])
+    assert found.rivals == (changed,)
+
+
+def test_a_refusal_names_file_groups_and_each_partition_once() -> None:
+    changed = rival("r1", claim(("x", "g", BASE), ("x", "h", BASE), ("z", "i", BASE)))
+    found = judged(STRICT, MINE, [changed])
+    assert found.file_groups == (FileGroupId("x", "g"), FileGroupId("x", "h"))
+    assert found.partitions == ("x",)
+    assert not found.retry_can_succeed
+
+
+def test_a_whole_restore_names_no_file_group() -> None:
+    restored = rival("r1", Claim(), Action.RESTORE, restores=True)
+    found = judged(STRICT, MINE, [restored])
+    assert (found.rivals, found.file_groups, found.partitions) == ((restored,), (), ())
+
+
+def test_only_inserted_rows_that_were_asked_for_are_named() -> None:
+    inserted = rival("r1", claim(("x", "n", NEW), ("x", "o", NEW)))
+    found = judged(STRICT, MINE, [inserted], Asked(missing="n"))
+    assert found.file_groups == (FileGroupId("x", "o"),)
+    assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
+
+
+def test_nobody_is_asked_for_reads_before_an_insert_was_passed() -> None:
+    looks = Asked()
+    elsewhere = rival("r1", claim(("z", "n", NEW)))
+    assert judge_reads(SOME, MINE, READ, [elsewhere], looks) is None
+    assert looks.asked == []
+
+
+def test_everybody_is_asked_for_reads_after_an_insert_was_passed() -> None:
+    looks = Asked()
+    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
+    assert judge_reads(SOME, MINE, READ, rivals, looks) is None
+    assert looks.asked == ["r1", "r2"]
+
+
+def test_who_read_and_inserted_where_one_read_is_named_with_its_file_group() -> None:
+    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("x", "o", NEW)))]
+    found = judged(SOME, MINE, rivals, Asked(reading="r2"))
+    assert found.rivals == (rivals[1],)
+    assert found.file_groups == (FileGroupId("x", "o"),)
+
+
+def test_who_read_and_inserted_elsewhere_is_named_without_a_file_group() -> None:
+    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
+    found = judged(SOME, MINE, rivals, Asked(reading="r2"))
+    assert (found.rivals, found.file_groups) == ((rivals[1],), ())
+
+
+def test_rows_moved_after_an_unseen_insert_are_built_on_as_well() -> None:
+    rivals = [
+        rival("r1", claim(("x", "n", NEW))),
+        rival("r2", claim(("y", "m", REPLACE)), Action.CLUSTERING),
+    ]
+    assert judged(SOME, MINE, rivals).rivals == (rivals[1],)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "groups"),
+    [
+        (claim(("y", "m", BASE)), claim(("y", "m", BASE), ("z", "o", BASE)), ["m"]),
+        (claim(claims=("y",)), claim(("y", "k", BASE), ("z", "o", BASE)), ["k"]),
+        (claim(claims=(WHOLE_TABLE,)), claim(("y", "k", BASE), ("z", "o", BASE)), ["k", "o"]),
+        (claim(("z", "p", NEW)), claim(("y", "k", REPLACE), ("z", "o", REPLACE), claims=("z",)), ["o"]),
+    ],
+    ids=["the same group", "my partition", "my whole table", "their partition"],
+)  # fmt: skip
+def test_what_is_built_on_is_named(mine: Claim, theirs: Claim, groups: list[str]) -> None:
+    rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", theirs)]
+    found = judged(SOME, mine, rivals)
+    assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
+    # The whole table of mine also takes what was inserted first.
+    wanted = ["n"] if WHOLE_TABLE in mine.partitions else groups
+    assert [group.file_id for group in found.file_groups] == wanted
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "met"),
+    [
+        (claim(("x", "g", BASE)), claim(("x", "g", BASE)), True),
+        (claim(("x", "g", BASE)), claim(("x", "h", BASE)), False),
+        (claim(claims=("x",)), claim(("x", "h", NEW)), True),
+        (claim(claims=(WHOLE_TABLE,)), claim(("x", "h", NEW)), True),
+        (claim(claims=("x",)), claim(("y", "h", NEW)), False),
+        (claim(("x", "g", BASE)), claim(claims=("x",)), True),
+        (claim(("x", "g", BASE)), claim(claims=("y",)), False),
+        (claim(("x", "g", BASE)), claim(claims=(WHOLE_TABLE,)), True),
+        (claim(("y", "g", BASE)), claim(claims=(WHOLE_TABLE,)), False),  # y was not read
+        (claim(claims=("x",)), claim(claims=("x",)), True),
+        (Claim(inserting=("x",)), claim(("x", "g", BASE)), True),
+        (Claim(inserting=("x",)), claim(("x", "g", NEW)), False),
+        (Claim(inserting=("y",)), claim(("x", "g", BASE)), False),
+    ],
+)
+def test_first_publisher_wins_among_those_that_change_the_same(
+    mine: Claim, theirs: Claim, met: bool
+) -> None:
+    found = judge_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], Asked())
+    assert (found is not None) is met
+    if found is not None:
+        assert found.rule is RuleId.READ_WAS_CHANGED

@@ -1,0 +1,282 @@
+"""How many writes may begin when, and who waits for it (PACE-1)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hoodoo
+from filegroups.group_commit.committer import GroupCommitter
+from filegroups.settings.settings import WriteSettings
+from filegroups.table import Table
+from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.retry_state import from_fresh_reads
+from tableservices.ttl.execute import expire
+from tableservices.ttl.settings import TtlSettings
+from tests.unit.timeline.engine import (
+    BRISK,
+    StillClock,
+    begun,
+    heard,
+    new_table,
+    opened,
+    planned,
+    upsert,
+)
+from timeline.errors import SettingError
+from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.instant_time import wall_ms
+from timeline.rules.retry import Pace, free_at_ms, nudge_ms
+from timeline.storage.memory import MemoryStorage, MemoryWorld
+
+MINUTE = 60_000
+TEN = Pace(per_minute=10)  # a token each 6 s
+
+
+def row(key: str, ts: int = 2) -> dict[str, Any]:
+    return {"id": key, "p": "x", "ts": ts, "v": 1}
+
+
+def table_at(
+    clock: StillClock, pace: Pace | None = TEN, kind: TableType = TableType.COPY_ON_WRITE
+) -> Table:
+    storage = MemoryStorage("memory://t", world=MemoryWorld(clock))
+    limits = replace(BRISK, pace=pace)
+    return new_table(storage, clock=clock, limits=limits, table_type=kind)
+
+
+def begins(table: Table) -> list[int]:
+    return [wall_ms(one.requested_time) for one in table.context.active().instants]
+
+
+# ---- the rule
+
+
+@pytest.mark.parametrize(
+    ("burst", "begun_ms", "free_at"),
+    [
+        (1, [], None),
+        (1, [1_000], 7_000),
+        (1, [1_000, 7_000], 13_000),
+        (1, [1_000, 1_000], 13_000),  # one too many began: a debt of one token
+        (1, [1_000, 1_000, 1_000, 7_000], 25_000),
+        (1, [0, 60_000], 66_000),
+        (3, [1_000, 1_000], None),
+        (3, [1_000, 1_000, 1_000], 7_000),
+        (3, [1_000, 2_000, 3_000], 7_000),
+        (3, [1_000, 2_000, 3_000, 7_000], 13_000),
+        (3, [1_000, 40_000, 40_000], 7_000),  # long since: two of three tokens are taken
+    ],
+)
+def test_a_token_comes_in_each_interval_and_a_burst_is_kept(
+    burst: int, begun_ms: list[int], free_at: int | None
+) -> None:
+    assert free_at_ms(begun_ms, replace(TEN, burst=burst)) == free_at
+
+
+def test_slow_and_odd_paces_are_rounded_up_to_milliseconds() -> None:
+    assert free_at_ms([0], Pace(per_minute=0.2)) == 5 * MINUTE
+    assert free_at_ms([0], Pace(per_minute=7)) == 8_572
+
+
+def test_a_bucket_told_from_its_begins_is_the_bucket() -> None:
+    """Held against a bucket that is filled and emptied step by step."""
+    for burst in (1, 2, 5):
+        pace = replace(TEN, burst=burst)
+        level, at, taken = float(burst), 0, []
+        for number in range(60):
+            now = number * 1_700 + (number * number) % 977
+            level, at = min(burst, level + (now - at) / pace.interval_ms), now
+            free_at = free_at_ms(taken, pace)
+            assert (free_at is None or free_at <= now) is (level >= 1 - 1e-9), (burst, number)
+            if level >= 1 - 1e-9:
+                level -= 1
+                taken.append(now)
+
+
+@pytest.mark.parametrize(
+    ("jitter", "lost", "nudge"), [(0.0, 0, 0), (0.5, 0, 500), (0.5, 1, 250), (0.5, 4, 100)]
+)
+def test_who_lost_more_tokens_comes_earlier(jitter: float, lost: int, nudge: int) -> None:
+    assert nudge_ms(jitter, lost, TEN) == nudge
+    assert nudge_ms(0.5, 0, Pace(per_minute=600)) == 12
+
+
+# ---- waiting
+
+
+@pytest.mark.spec("PACE-1")
+def test_writers_begin_an_interval_apart_and_none_fails() -> None:
+    clock = StillClock()
+    table = table_at(clock)
+    other = opened(table, clock=clock, limits=table.context.limits)
+    for number, one in enumerate((table, other, table, other)):
+        assert upsert(one, [row(f"k{number}")]).attempts == 1
+    times = begins(table)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert len(gaps) == 3
+    assert all(6_000 <= gap <= 7_000 for gap in gaps)  # the interval, and at most one nudge
+    assert len(heard(table, "pace.waited")) == 1
+
+
+def test_without_a_pace_nobody_waits() -> None:
+    clock = StillClock()
+    table = table_at(clock, pace=None)
+    upsert(table, [row("a")])
+    upsert(table, [row("b")])
+    assert clock.steady == 0
+
+
+def test_after_a_rest_a_burst_begins_at_once() -> None:
+    clock = StillClock()
+    table = table_at(clock, replace(TEN, burst=3))
+    for key in "abc":
+        upsert(table, [row(key)])
+    assert clock.steady == 0
+    upsert(table, [row("d")])
+    assert 6_000 - 10 <= clock.steady <= 7_000
+
+
+@pytest.mark.parametrize("kind", list(TableType))
+def test_a_write_that_only_began_has_taken_its_token(kind: TableType) -> None:
+    clock = StillClock()
+    table = table_at(clock, kind=kind)
+    begun(opened(table, clock=clock), WriteOperation.INSERT, [row("n")])
+    upsert(table, [row("a")])
+    assert clock.steady >= 6_000
+
+
+def test_a_write_that_waited_too_long_begins_and_says_so() -> None:
+    clock = StillClock()
+    table = table_at(clock, Pace(per_minute=1, wait_ms_max=60_000))
+    for _ in range(3):  # others keep no pace
+        begun(opened(table, clock=clock, limits=BRISK), WriteOperation.INSERT, [row("n")])
+    assert upsert(table, [row("a")]).attempts == 1
+    assert clock.steady == 60_000
+    (told,) = heard(table, "pace.overdue")
+    assert told["waited_ms"] == 60_000
+    assert 110_000 < told["early_ms"] <= 120_000 + 10
+
+
+def test_who_has_a_slower_clock_does_not_wait_for_the_difference() -> None:
+    fast, slow = StillClock(1_790_000_300_000), StillClock(1_790_000_000_000)
+    table = table_at(fast)
+    upsert(table, [row("a")])
+    behind = opened(table, clock=slow, limits=table.context.limits)
+    upsert(behind, [row("b")])
+    assert 6_000 <= slow.steady <= 7_000
+
+
+def test_what_is_long_past_is_forgiven() -> None:
+    clock = StillClock()
+    table = table_at(clock, Pace(per_minute=1 / 60, wait_ms_max=600 * MINUTE))
+    for _ in range(3):  # three hours' tokens
+        begun(opened(table, clock=clock, limits=BRISK), WriteOperation.INSERT, [row("n")])
+    clock.sleep_ms(61 * MINUTE)
+    before = clock.steady
+    upsert(table, [row("a")])
+    assert clock.steady == before
+
+
+def test_a_pace_slower_than_one_an_hour_is_kept() -> None:
+    clock = StillClock()
+    table = table_at(clock, Pace(per_minute=1 / 100, wait_ms_max=600 * MINUTE))
+    upsert(table, [row("a")])
+    clock.sleep_ms(61 * MINUTE)
+    upsert(table, [row("b")])
+    assert 100 * MINUTE <= clock.steady <= 100 * MINUTE + 1_000
+
+
+def test_bad_rows_are_told_before_the_wait() -> None:
+    clock = StillClock()
+    table = table_at(clock)
+    upsert(table, [row("a")])
+    with pytest.raises(hoodoo.HoodooError):
+        upsert(table, [{"p": "x"}])
+    assert clock.steady == 0
+
+
+def test_a_delete_by_predicate_waits_before_it_reads() -> None:
+    clock = StillClock()
+    table = table_at(clock)
+    upsert(table, [row("a")])
+    read_at: list[int] = []
+
+    def attempt(_: object) -> Any:
+        read_at.append(clock.steady)
+        return upsert(table, [row("b")])
+
+    from_fresh_reads(table.context, attempt)
+    assert read_at[0] >= 6_000
+    assert clock.steady == read_at[0]  # the write finds the token that was waited for
+
+
+def test_a_service_does_not_wait() -> None:
+    clock = StillClock()
+    table = table_at(clock, Pace(per_minute=1))
+    upsert(table, [row("a")])
+    clock.sleep_ms(3 * 24 * 60 * MINUTE)
+    begun(opened(table, clock=clock), WriteOperation.INSERT, [{**row("n"), "p": "y"}])
+    before = clock.steady
+    done = expire(table.context, TtlSettings(days_retained=1))
+    assert done is not None
+    assert done.partitions == ("x",)
+    assert clock.steady == before
+
+
+def test_a_group_waits_once_for_all_its_members() -> None:
+    clock = StillClock()
+    table = table_at(clock)
+    upsert(table, [row("a")])
+    together = GroupCommitter(table.context, writes_max=8)
+    plan = planned(table, WriteOperation.UPSERT)
+    entered = threading.Barrier(4)
+
+    def write(key: str) -> None:
+        entered.wait()
+        rows = LocalWorkload(table.context.world, pa.Table.from_pylist([row(key)]))
+        together.write(plan, rows)
+
+    threads = [threading.Thread(target=write, args=(key,)) for key in "bcde"]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    waits = len(heard(table, "pace.waited"))
+    assert waits == len(begins(table)) - 1
+    assert clock.steady >= 6_000 * waits
+
+
+# ---- the options
+
+
+def test_the_options_reach_the_table(tmp_path: Path) -> None:
+    told = {"hoodoo.commit.pace.per.minute": "0.5", "hoodoo.commit.pace.burst": "2"}
+    schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
+    made = hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id", properties=told)
+    with made as table:
+        assert table.core.context.limits.pace == Pace(per_minute=0.5, burst=2)
+    with hoodoo.open_table(tmp_path / "t") as table:
+        assert table.core.context.limits.pace is None
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({"hoodoo.commit.pace.per.minute": "0.05"}, "setting_contradiction"),
+        ({"hoodoo.commit.pace.per.minute": "-1"}, "setting_value"),
+        ({"hoodoo.commit.pace.per.minute": "nan"}, "setting_value"),
+        ({"hoodoo.commit.pace.per.minute": "often"}, "setting_value"),
+        ({"hoodoo.commit.pace.burst": "0"}, "setting_value"),
+    ],
+)
+def test_a_pace_that_cannot_be_kept_is_refused(told: dict[str, str], kind: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        WriteSettings.from_properties(told)
+    assert caught.value.kind == kind

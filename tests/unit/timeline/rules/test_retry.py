@@ -1,0 +1,385 @@
+"""Retries: how long a write waits, what it may cost, and what is done when it loses on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filegroups.settings.settings import WriteSettings
+from filegroups.table import Table
+from hoodoo.factory import limits_of
+from tests.unit.timeline.engine import (
+    BRISK,
+    Behind,
+    Far,
+    Rows,
+    StillClock,
+    heard,
+    limited,
+    new_table,
+    opened,
+    put_watched,
+    rows_of,
+    upsert,
+)
+from timeline.commit.admission import holding_the_queue
+from timeline.errors import BudgetSpentError, LeaseLostError, SettingError, WriteConflictError
+from timeline.model.commit_metadata import WriteOperation
+from timeline.properties.options import as_property_set
+from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms
+from timeline.storage.memory import MemoryStorage
+
+BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)
+START: Rows = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}]
+
+
+def row(key: str, part: str, ts: int, v: int) -> dict[str, object]:
+    return {"id": key, "p": part, "ts": ts, "v": v}
+
+
+@pytest.mark.parametrize(
+    ("policy", "pauses"),
+    [
+        (RetryPolicy.LINEAR, [10, 20, 30, 40, 50]),
+        (RetryPolicy.EXPONENTIAL, [10, 20, 40, 80, 100]),
+        (RetryPolicy.EXPONENTIAL_JITTER, [12, 25, 50, 100, 125]),
+        (RetryPolicy.DECORRELATED_JITTER, [25, 58, 100, 100, 100]),
+        (RetryPolicy.NONE, [0, 0, 0, 0, 0]),
+    ],
+)
+def test_each_policy_lets_pauses_grow_its_own_way(policy: RetryPolicy, pauses: list[int]) -> None:
+    budget = replace(BUDGET, policy=policy)
+    found: list[int] = []
+    for attempt in range(5):
+        before = found[-1] if found else 0
+        found.append(pause_ms(attempt, 0.75, budget, previous_ms=before))
+    assert found == pauses
+
+
+@given(
+    policy=st.sampled_from(RetryPolicy),
+    attempt=st.integers(0, 10_000),
+    jitter=st.floats(0, 1, exclude_max=True),
+    previous=st.integers(0, 10**6),
+)
+def test_no_pause_is_longer_than_half_as_much_again_as_the_cap(
+    policy: RetryPolicy, attempt: int, jitter: float, previous: int
+) -> None:
+    pause = pause_ms(attempt, jitter, replace(BUDGET, policy=policy), previous_ms=previous)
+    assert 0 <= pause <= 150
+
+
+# ---------------------------------------------------------------- properties
+
+
+def test_a_preset_fills_in_what_was_left_open() -> None:
+    said = {"hoodoo.retry.preset": "streaming", "hoodie.write.commit.retry.base.ms": "7"}
+    settings = WriteSettings.from_properties(said)
+    assert (settings.conflict_retries, settings.commit_retry_cap_ms) == (8, 50)
+    assert settings.commit_retry_base_ms == 7
+    assert settings.origin("conflict_retries") == "hoodoo.retry.preset=streaming"
+
+
+def test_a_backfill_has_no_bound_in_time_and_hudis_own_option_counts() -> None:
+    said = {
+        "hoodoo.retry.preset": "backfill",
+        "hoodie.write.num.retries.on.conflict.failures": "3",
+    }
+    settings = WriteSettings.from_properties(said)
+    assert (settings.conflict_retries, settings.commit_retry_total_ms) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"hoodoo.publish.lock": "auto"}, {"hoodoo.foreign.writers": "expected"}],
+)
+@pytest.mark.parametrize("key", ["hoodoo.retry.queue.after", "hoodoo.retry.queue.short.ms"])
+def test_a_queue_that_others_do_not_stand_in_is_refused(said: dict[str, str], key: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        WriteSettings.from_properties({key: "2", **said})
+    assert refused.value.fields["key"] == key
+
+
+@pytest.mark.spec("PUB-11")
+@pytest.mark.parametrize(
+    ("said", "short_ms"),
+    [
+        ({}, 500),
+        ({"hoodoo.retry.queue.short.ms": "0"}, 0),
+        ({"hoodoo.publish.lock": "auto"}, 0),
+        ({"hoodoo.publish.lock": "none"}, 0),
+        ({"hoodoo.foreign.writers": "expected"}, 0),
+    ],
+)
+def test_a_redo_holds_the_queue_by_default_where_all_writers_stand_in_it(
+    said: dict[str, str], short_ms: int
+) -> None:
+    properties = as_property_set(said)
+    limits = limits_of(WriteSettings.from_properties(properties), properties)
+    assert (limits.retry.queue_after, limits.retry.queue_short_ms) == (0, short_ms)
+
+
+# ---------------------------------------------------------------- writes
+
+
+def two_writers(**budget: Any) -> tuple[Table, Table]:
+    table = new_table(limits=limited(**budget))
+    upsert(table, START)
+    return table, opened(table)
+
+
+def test_a_receipt_tells_how_much_was_done_again() -> None:
+    mine, other = two_writers()
+    assert upsert(mine, [row("a", "x", 2, 2)]).redone == "nothing"
+    anew = upsert(mine, [row("a", "x", 3, 3)], lambda: upsert(other, [row("a", "x", 2, 7)]))
+    assert (anew.redone, anew.lost_slots) == ("everything", 0)
+
+
+def test_bytes_written_in_vain_end_the_retries() -> None:
+    mine, other = two_writers(wasted_bytes_max=1)
+    acts = [lambda: upsert(other, [row("a", "x", 2, 7)])] * 2
+    with pytest.raises(
+        WriteConflictError, match=r"a greater hoodoo\.retry\.wasted\.bytes\.max lets"
+    ):
+        upsert(mine, [row("a", "x", 3, 3)], *acts)
+    assert rows_of(mine, "id", "v") == [("a", 7), ("b", 1)]
+
+
+def test_the_error_of_a_spent_budget_names_its_bound() -> None:
+    clock = StillClock()
+    mine = new_table(limits=limited(total_ms_max=1_000), clock=clock)
+    upsert(mine, START)
+    other = opened(mine, clock=clock)
+
+    def slow_rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+        clock.sleep_ms(700)
+
+    with pytest.raises(BudgetSpentError, match="every attempt met a conflict") as spent:
+        upsert(mine, [row("a", "x", 3, 3)], *[slow_rival] * 4)
+    assert spent.value.fields["bound"] == "hoodie.write.commit.retry.total.timeout.ms"
+
+
+def test_no_attempt_begins_behind_the_bound_in_time() -> None:
+    clock = StillClock()
+    long = limited(total_ms_max=200, pause_base_ms=900, pause_cap_ms=900)
+    mine = new_table(limits=long, clock=clock)
+    upsert(mine, START)
+    other, begins = opened(mine, clock=clock), []
+
+    def rival() -> None:
+        begins.append(clock.steady)
+        upsert(other, [row("a", "x", 2, 7)])
+
+    began = clock.steady
+    upsert(mine, [row("a", "x", 3, 3)], rival, lambda: begins.append(clock.steady))
+    assert len(begins) == 2
+    assert began < begins[1] <= began + 200
+
+
+def test_who_lost_too_often_holds_the_queue_while_it_writes_again() -> None:
+    mine, other = two_writers(queue_after=2)
+    rival_waits: list[str] = []
+
+    def rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+
+    def impatient() -> None:
+        """The third rival finds the lock taken: it would have won again."""
+        rival_waits.append("held" if heard(mine, "write.queued") else "free")
+
+    receipt, _ = put_watched(
+        mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], rival, rival, impatient
+    )
+    assert rival_waits == ["held"]
+    assert (receipt.attempts, receipt.redone) == (3, "everything")
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
+    upsert(other, [row("a", "x", 9, 9)])  # and gives it back
+
+
+@pytest.mark.spec("PUB-11")
+def test_a_short_write_that_was_refused_cannot_lose_once_more_and_does_not_pause() -> None:
+    clock = StillClock()
+    mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
+    upsert(mine, START)
+    other = opened(mine, clock=clock)
+    waits: list[str] = []
+
+    def rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+
+    def impatient() -> None:
+        waits.append("held" if heard(mine, "write.queued") else "free")
+
+    receipt, _ = put_watched(mine, WriteOperation.UPSERT, [row("a", "x", 3, 3)], rival, impatient)
+    assert waits == ["held"]
+    assert (receipt.attempts, clock.steady) == (2, 0)
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]
+    upsert(other, [row("a", "x", 9, 9)])  # and gives it back
+
+
+@pytest.mark.spec("PUB-11")
+def test_a_long_write_that_was_refused_is_done_again_without_the_queue() -> None:
+    clock = StillClock()
+    mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
+    upsert(mine, START)
+    other = opened(mine, clock=clock)
+
+    def slow_rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+        clock.sleep_ms(501)
+
+    receipt = upsert(mine, [row("a", "x", 3, 3)], slow_rival)
+    assert receipt.attempts == 2
+    assert heard(mine, "write.queued") == []
+
+
+class _Lease:
+    fencing_token = 7
+    owner = "me"
+    released = 0
+
+    def __init__(self, *, held: bool) -> None:
+        self.held = held
+
+    def remaining_ms(self) -> int | None:
+        return None
+
+    def has_room(self) -> bool:
+        return self.held
+
+    def assert_held(self) -> None:
+        if not self.held:
+            raise LeaseLostError("lost", owner=self.owner)
+
+    def release(self) -> None:
+        self.released += 1
+
+    def __enter__(self) -> _Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Lock:
+    provider, identity = "scripted", "t"
+
+    def __init__(self, *leases: _Lease) -> None:
+        self.leases = list(leases)
+
+    def acquire(self, purpose: str) -> _Lease:
+        return self.leases.pop(0)
+
+    def close(self) -> None: ...
+
+
+def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
+    first, second = _Lease(held=True), _Lease(held=True)
+    table = new_table()
+    context = replace(table.context, world=replace(table.context.world, lock=_Lock(first, second)))
+    with holding_the_queue(context, "redo") as held:
+        assert held.world.lock.in_order, "nobody is in front of its holder"
+        with held.world.lock.acquire("publish") as lease:
+            assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
+            assert lease.has_room()
+        assert first.released == 0
+        first.held = False
+        assert held.world.lock.acquire("publish") is second
+        held.world.lock.close()
+    assert first.released == 1
+    assert BRISK.retry.queue_after == 0
+
+
+class _Beats:
+    """An executor whose background work a test does."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.beat: Callable[[], None] = lambda: None
+        self.stopped = 0
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> _Beats:
+        self.asked.append(interval_ms)
+        self.beat = work
+        return self
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.spec("PUB-11")
+def test_a_redo_that_turns_out_long_gives_the_queue_back_but_not_in_its_turn() -> None:
+    first, second = _Lease(held=True), _Lease(held=True)
+    table, beats = new_table(), _Beats()
+    world: Any = replace(table.context.world, lock=_Lock(first, second), executor=beats)
+    with holding_the_queue(replace(table.context, world=world), "redo", ms_max=500) as held:
+        with held.world.lock.acquire("publish"):
+            beats.beat()
+            assert first.released == 0
+        beats.beat()
+        first.held = False  # as a lease is that was given back
+        beats.beat()
+        assert first.released == 1
+        assert held.world.lock.acquire("publish") is second
+    assert (beats.asked, beats.stopped) == ([500], 1)
+    assert len(heard(table, "write.queue_given_back")) == 1
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("PUB-11")
+def test_far_away_a_redo_gives_the_queue_back_with_its_completed_file() -> None:
+    """What is left of the write, its markers and the rest, keeps nobody waiting."""
+
+    class Watching(Behind):
+        def delete_folder(self, path: str) -> None:
+            still_held.extend(one.held for one in lease_of_mine[:1])
+            self.inner.delete_folder(path)
+
+    class Watched(Behind):
+        def acquire(self, purpose: str) -> Any:
+            asked.append(purpose)
+            lease_of_mine.append(Held(self.inner.acquire(purpose)))
+            return lease_of_mine[-1]
+
+    class Held(Behind):
+        held = True
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+        def release(self) -> None:
+            self.held = False
+            self.inner.release()
+
+    still_held: list[bool] = []
+    asked: list[str] = []
+    lease_of_mine: list[Any] = []
+    base, clock = MemoryStorage(), StillClock()
+    table = new_table(Far(base), clock=clock)
+    upsert(table, START)
+    mine = opened(
+        table, storage=Far(Watching(base)), limits=limited(queue_short_ms=500), clock=clock
+    )
+    other = opened(table, clock=clock)
+
+    def rival() -> None:
+        upsert(other, [row("a", "x", 2, 7)])
+        lock: Any = Watched(mine.context.world.lock)
+        object.__setattr__(mine.context, "world", replace(mine.context.world, lock=lock))
+
+    receipt = upsert(mine, [row("a", "x", 3, 3)], rival)
+    assert receipt.attempts == 2
+    assert [one for one in asked if one.startswith("write again")] == [
+        "write again after 1 conflicts"
+    ]
+    assert still_held[-1] is False
+    assert rows_of(mine, "id", "v") == [("a", 3), ("b", 1)]

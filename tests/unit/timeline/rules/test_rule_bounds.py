@@ -1,0 +1,216 @@
+"""Rules at their bounds: the last value that passes, the first that does not, and the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from timeline.heartbeat import (
+    LEASE_BEATS,
+    HeartbeatLimits,
+    lease_is_over,
+    lease_is_trusted,
+)
+from timeline.model.file_names import BaseFile, LogFile
+from timeline.model.instant import Action
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, RuleId, judge
+from timeline.rules.file_slices import Slicing, merged_slice, slice_file_group
+from timeline.rules.instant_times import SkewLimits
+
+MINE, OLDER, NEWER = "20260102030405004", "20260102030405000", "20260102030405008"
+A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
+
+
+# ---------------------------------------------------------------- liveness
+
+
+@pytest.mark.spec("RDL-1")
+@pytest.mark.parametrize(("now", "over"), [(999, False), (1_000, False), (1_001, True)])
+def test_a_lease_lasts_until_its_end_and_through_it(now: int, over: bool) -> None:
+    assert lease_is_over(1_000, now) is over
+
+
+@pytest.mark.parametrize(("gap", "trusted"), [(0, True), (2_000, True), (2_001, False)])
+def test_ones_own_lease_is_trusted_for_two_thirds_of_it(gap: int, trusted: bool) -> None:
+    assert lease_is_trusted(7_000, 7_000 + gap, 3_000) is trusted
+
+
+def test_a_lease_is_renewed_three_times() -> None:
+    assert LEASE_BEATS == 3
+
+
+@pytest.mark.spec("HB-2")
+def test_silence_of_two_minutes_is_tolerated_unless_said_otherwise() -> None:
+    assert HeartbeatLimits() == HeartbeatLimits(interval_ms=60_000, misses=2)
+    assert HeartbeatLimits().tolerated_ms == 120_000
+    assert HeartbeatLimits(interval_ms=500, misses=4).tolerated_ms == 2_000
+
+
+@pytest.mark.spec("TL-SUCC-2")
+def test_a_clock_may_be_ten_minutes_behind_and_is_warned_of_after_one_second() -> None:
+    assert (SkewLimits().warn_ms, SkewLimits().refuse_ms) == (1_000, 600_000)
+
+
+# ---------------------------------------------------------------- conflicts
+
+
+def touched(touch: Touch, group: FileGroupId = A, source: str | None = None) -> Claim:
+    return Claim.of([TouchedFileGroup(file_group=group, touch=touch, source_requested_time=source)])
+
+
+def rival(claim: Claim, requested_time: str = OLDER, **more: object) -> Rival:
+    return Rival(
+        action=Action.COMMIT,
+        requested_time=requested_time,
+        completion_time="20260102030405011",
+        claim=claim,
+        **more,
+    )
+
+
+def test_names_of_rules_are_stable() -> None:
+    assert {rule.name: rule.value for rule in RuleId} == {
+        "NO_CONFLICT": "C0",
+        "SAME_FILE_GROUP_WRITTEN": "C1",
+        "FILE_GROUP_REPLACED": "C2",
+        "WRITTEN_WHAT_I_REPLACE": "C3",
+        "PARTITION_CLAIMED_BY_OTHER": "C4",
+        "WRITTEN_INTO_MY_CLAIM": "C5",
+        "TARGET_OF_ROLLBACK": "C6",
+        "SOURCE_NOT_NEWEST": "C7",
+        "PENDING_PLAN_OWNS_FILE_GROUP": "C8",
+        "SAME_NEW_KEY": "C9",
+        "SCHEMA_CHANGED": "C10",
+        "SAME_BATCH": "C11",
+        "METADATA_TABLE_SWITCHED_ON": "C12",
+        "TABLE_UPGRADED": "C13",
+        "KEYS_DROPPED": "C14",
+        "REPLACED_TWICE": "C15",
+        "INSERTED_WHERE_I_MISSED": "C16",
+        "PROPERTIES_CHANGED": "C17",
+        "STRATEGY_REFUSED": "C18",
+        "READ_WAS_CHANGED": "C19",
+        "ANNOUNCED_BY_OTHER": "C20",
+        "NESTED_PARTITION": "C21",
+    }
+
+
+@pytest.mark.spec("PUB-4")
+@pytest.mark.parametrize(
+    ("theirs", "clean"),
+    [(Touch.NEW, True), (Touch.BASE, True), (Touch.LOG, False), (Touch.REPLACE, False)],
+)
+def test_rows_merged_onto_a_base_file_of_the_rival_stand_whoever_made_the_group(
+    theirs: Touch, clean: bool
+) -> None:
+    verdict = judge(touched(Touch.BASE, source=OLDER), MINE, [rival(touched(theirs))])
+    assert (verdict == Clean()) is clean
+
+
+@pytest.mark.spec("NBCC-1")
+@pytest.mark.parametrize(
+    ("mine", "theirs", "clean"),
+    [
+        (Touch.LOG, Touch.LOG, True),
+        (Touch.LOG, Touch.BASE, False),
+        (Touch.BASE, Touch.LOG, False),
+        (Touch.BASE, Touch.BASE, False),
+        (Touch.REPLACE, Touch.LOG, False),
+    ],
+)
+def test_between_non_blocking_writers_two_logs_stand_and_nothing_else(
+    mine: Touch, theirs: Touch, clean: bool
+) -> None:
+    verdict = judge(touched(mine), MINE, [rival(touched(theirs))], logs_may_meet=True)
+    assert (verdict == Clean()) is clean
+
+
+def test_a_restore_refuses_everything_and_names_itself() -> None:
+    restore = rival(Claim(), restores=True)
+    verdict = judge(touched(Touch.NEW), MINE, [rival(touched(Touch.NEW, B)), restore])
+    assert isinstance(verdict, Refused)
+    assert (verdict.rule, verdict.rivals) == (RuleId.TARGET_OF_ROLLBACK, (restore,))
+    assert (verdict.file_groups, verdict.partitions, verdict.plans) == ((), (), ())
+
+
+def test_a_rollback_of_mine_names_itself_and_may_be_tried_again() -> None:
+    rollback = rival(Claim(), NEWER, aborts=MINE)
+    verdict = judge(touched(Touch.NEW), MINE, [rollback])
+    assert isinstance(verdict, Refused)
+    assert verdict.rivals == (rollback,)
+    assert verdict.retry_can_succeed
+
+
+def test_a_claim_met_by_a_later_rival_is_refused_before_file_groups_are_looked_at() -> None:
+    mine = Claim.of([TouchedFileGroup(file_group=A, touch=Touch.BASE)], ["y"])
+    claiming = rival(touched(Touch.NEW, B))
+    verdict = judge(mine, MINE, [rival(touched(Touch.REPLACE)), claiming])
+    assert isinstance(verdict, Refused)
+    assert (verdict.rule, verdict.rivals) == (RuleId.WRITTEN_INTO_MY_CLAIM, (claiming,))
+
+
+def test_a_file_group_to_redo_names_each_rival_once_the_last_one_of_each_group() -> None:
+    both = Claim.of([TouchedFileGroup(file_group=group, touch=Touch.BASE) for group in (A, B)])
+    first = rival(touched(Touch.BASE), writer="first")
+    last = rival(both, writer="last")
+    verdict = judge(both, MINE, [first, last])
+    assert isinstance(verdict, Rebaseable)
+    assert (verdict.rule, verdict.rivals) == (RuleId.SAME_FILE_GROUP_WRITTEN, (last,))
+    assert verdict.file_groups == (A, B)
+
+
+def test_what_does_not_meet_does_not_hide_what_does() -> None:
+    """A rival that stands, in the same file group, is passed over and not the end of it."""
+    compaction = rival(touched(Touch.BASE), is_compaction=True)
+    writer = rival(touched(Touch.BASE))
+    verdict = judge(touched(Touch.LOG), MINE, [compaction, writer])
+    assert isinstance(verdict, Refused)
+    assert verdict.rivals == (writer,)
+    other = Claim.of(
+        [
+            TouchedFileGroup(file_group=B, touch=Touch.BASE),
+            TouchedFileGroup(file_group=FileGroupId("z", "c"), touch=Touch.BASE),
+        ]
+    )
+    mine = touched(Touch.BASE, FileGroupId("z", "c"))
+    assert isinstance(judge(mine, MINE, [rival(other)]), Rebaseable)
+
+
+@pytest.mark.parametrize("requested_time", [OLDER, NEWER])
+def test_a_compaction_moves_rows_of_a_partition_that_is_claimed_as_a_whole(
+    requested_time: str,
+) -> None:
+    mine = Claim.of([], ["x"])
+    compaction = rival(touched(Touch.BASE), requested_time, is_compaction=True)
+    assert judge(mine, MINE, [compaction]) == Clean()
+    assert isinstance(judge(mine, MINE, [replace(compaction, is_compaction=False)]), Refused)
+
+
+# ---------------------------------------------------------------- slicing by name
+
+
+def test_logs_above_a_base_file_that_nobody_is_to_merge_are_a_slice_of_their_own() -> None:
+    group = FileGroupId("p", "g")
+    bases = [
+        BaseFile(file_group=group, name="t10.parquet", requested_time="t10", size_bytes=10),
+    ]
+    logs = [
+        LogFile(
+            file_group=group,
+            name=f"{time}.1.0-0-0",
+            instant_time=time,
+            log_version=1,
+            write_token="0-0-0",
+            size_bytes=1,
+        )
+        for time in ("t05", "t30")
+    ]
+    slices = slice_file_group(
+        group, bases, logs, completion_of=lambda time: None, slicing=Slicing.BY_NAME
+    )
+    assert [one.base_instant_time for one in slices] == ["t05", "t10", "t30"]
+    newest = merged_slice(slices)
+    assert (newest.base_instant_time, newest.base_file) == ("t30", None)
+    assert [log.name for log in newest.log_files] == ["t30.1.0-0-0"]

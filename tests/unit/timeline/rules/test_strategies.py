@@ -1,0 +1,153 @@
+"""A strategy is named as Hudi's or ours, may refuse more than the matrix, and never less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from filegroups.settings.settings import WriteSettings
+from hoodoo.conflict_strategy import conflict_strategy
+from tests.unit.timeline.engine import (
+    BRISK,
+    begun,
+    leftovers,
+    new_table,
+    opened,
+    put,
+    rows_of,
+    upsert,
+)
+from timeline.errors import SettingError, WriteConflictError
+from timeline.model.commit_metadata import WriteOperation
+from timeline.model.instant import Action
+from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.properties.options import as_property_set
+from timeline.rules.conflicts import (
+    STRATEGIES,
+    ConflictStrategy,
+    Objection,
+    Rival,
+    RuleId,
+    find_strategy,
+    objection_to,
+)
+
+KEY = "hoodie.write.lock.conflict.resolution.strategy"
+JAVA = "org.apache.hudi.client.transaction."
+PARTITION = find_strategy("partition")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("simple", "simple"),
+        ("Prefer-Writer", "prefer_writer"),
+        (f"{JAVA}SimpleConcurrentFileWritesConflictResolutionStrategy", "simple"),
+        (f"{JAVA}BucketIndexConcurrentFileWritesConflictResolutionStrategy", "bucket"),
+        (f"{JAVA}PreferWriterConflictResolutionStrategy", "prefer_writer"),
+        ("PreferWriterConflictResolutionStrategy", "prefer_writer"),
+        ("partition", "partition"),
+    ],
+)
+def test_names_of_ours_and_of_java(said: str, name: str) -> None:
+    found = find_strategy(said)
+    assert found is not None
+    assert found.name == name
+
+
+def test_a_class_that_is_not_in_the_table_is_no_strategy() -> None:
+    assert find_strategy("com.acme.MineStrategy") is None
+
+
+def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
+    said = {KEY: "com.acme.MineStrategy"}
+    settings = WriteSettings.from_properties(said)
+    with pytest.raises(SettingError, match="simple, bucket, prefer_writer, partition") as caught:
+        conflict_strategy(settings, as_property_set(said))
+    assert caught.value.fields["key"] == KEY
+
+
+def test_a_name_of_ours_stays_ours() -> None:
+    other = ConflictStrategy(name="simple", prefers_writers=True)
+    found = find_strategy("simple", [other])
+    assert found is not None
+    assert not found.prefers_writers
+    assert find_strategy("mine", [replace(other, name="mine")]) is not None
+
+
+def claim(partition_path: str, touch: Touch = Touch.NEW, *claimed: str) -> Claim:
+    group = FileGroupId(partition_path, f"f-{partition_path}")
+    return Claim.of([TouchedFileGroup(file_group=group, touch=touch)], claimed)
+
+
+def rival(content: Claim, action: Action = Action.COMMIT, *, moves: bool = False) -> Rival:
+    return Rival(
+        action=action,
+        requested_time="20260102030405000",
+        completion_time="20260102030405011",
+        claim=content,
+        is_compaction=moves,
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "met"),
+    [
+        (rival(claim("x")), ("x",)),
+        (rival(claim("y")), None),
+        (rival(Claim.of([], ["x"])), ("x",)),
+        (rival(Claim.of([], [WHOLE_TABLE])), ("*", "x")),
+        (rival(claim("x"), Action.CLUSTERING), None),
+        (rival(claim("x"), Action.COMPACTION, moves=True), None),
+        (rival(Claim()), None),
+    ],
+)
+def test_one_writer_a_partition(theirs: Rival, met: tuple[str, ...] | None) -> None:
+    assert PARTITION is not None
+    refused = objection_to(claim("x"), [theirs], PARTITION)
+    assert (refused and refused.partitions) == met
+    if refused is not None:
+        assert refused.rule is RuleId.STRATEGY_REFUSED
+        assert refused.retry_can_succeed
+
+
+def test_two_inserts_into_one_partition_are_done_one_after_the_other() -> None:
+    limits = replace(BRISK, strategy=PARTITION)
+    table = new_table(limits=limits)
+    upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    other = opened(table, limits=limits)
+    into_x, into_y = {"id": "b", "p": "x", "ts": 1, "v": 2}, {"id": "c", "p": "y", "ts": 1, "v": 3}
+    insert = WriteOperation.BULK_INSERT
+    receipt = put(table, insert, [{**into_x, "id": "d"}], lambda: put(other, insert, [into_x]))
+    assert (receipt.attempts, receipt.refusals[0].rule) == (2, "C18")
+    assert (receipt.refusals[0].kind, receipt.refusals[0].partitions) == ("strategy", ("x",))
+    assert put(table, insert, [{**into_y, "id": "e"}], lambda: put(other, insert, [into_x]))
+    assert leftovers(table) == []
+    assert [row[0] for row in rows_of(table, "id")] == ["a", "b", "b", "d", "e"]
+
+
+NOTHING = ConflictStrategy(name="blind", objects=lambda mine, theirs: None)
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["older rival", "newer rival"])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, NOTHING], ids=lambda one: one.name)
+def test_no_strategy_lets_an_update_be_lost(strategy: ConflictStrategy, older: bool) -> None:
+    limits = replace(BRISK, strategy=strategy, retry=replace(BRISK.retry, conflict_retries_max=0))
+    table = new_table(limits=limits)
+    upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
+    other, theirs = opened(table), [{"id": "a", "p": "x", "ts": 2, "v": 2}]
+    rival = begun(other, WriteOperation.UPSERT, theirs) if older else lambda: upsert(other, theirs)
+    with pytest.raises(WriteConflictError):
+        upsert(table, [{"id": "a", "p": "x", "ts": 3, "v": 3}], rival)
+    assert rows_of(table, "id", "v") == [("a", 2)]
+
+
+def test_a_plug_in_may_object_for_reasons_of_its_own() -> None:
+    mine = ConflictStrategy(
+        name="night",
+        objects=lambda mine, theirs: Objection(why="loads wait for each other at night"),
+    )
+    refused = objection_to(claim("x"), [rival(claim("y"))], mine)
+    assert refused is not None
+    assert (refused.why, refused.file_groups) == ("loads wait for each other at night", ())

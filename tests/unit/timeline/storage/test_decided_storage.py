@@ -1,0 +1,300 @@
+"""A store without an atomic create, and what the slot store decides for it (SLOT-6, CAP-1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import IO
+
+import pytest
+
+from filegroups.schema.new_table import new_table_properties
+from timeline.codecs.properties import TableFacts, decode_facts, encode_facts
+from timeline.errors import (
+    InvalidInputError,
+    StorageUnavailableError,
+    TableReplacedError,
+    UnsafeSetupError,
+)
+from timeline.layout import PROPERTIES, SLOTS, TABLE_FACTS, slot_path
+from timeline.model.commit_metadata import MergeMode
+from timeline.ports.storage import (
+    ObjectExistsError,
+    ObjectMissingError,
+    StorageCapabilities,
+)
+from timeline.properties.properties_file import create_properties, load_config
+from timeline.storage.external_slots import DecidedStorage
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.non_atomic import prove_atomic_create
+from timeline.storage.recording import ObservedStorage
+from timeline.system import SystemIds
+from timeline.testing.storage_suite import StorageSuite
+
+REQUESTED = ".hoodie/timeline/20260101000000000.commit.requested"
+NOW = "Thu Nov 26 12:00:00 UTC 2026"
+NEW = new_table_properties(
+    "t",
+    record_key_fields=("id",),
+    partition_fields=(),
+    merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+)
+MANIFEST = ".hoodie/timeline/history/manifest_2"
+
+
+class Overwrites(MemoryStorage):
+    """A store that has no atomic create, and must not be asked for one."""
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        return replace(super().capabilities, atomic_create=False)
+
+    _opens = False
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        assert self._opens, f"asked to create {path}"
+        super().create(path, data, durable=durable)
+
+    def open_output(self, path: str) -> IO[bytes]:
+        self._opens = True
+        try:
+            return super().open_output(path)
+        finally:
+            self._opens = False
+
+
+class Slots(MemoryStorage):
+    """A slot store in memory."""
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class Place:
+    """One table's folder and one slot store, opened by several processes."""
+
+    def __init__(self) -> None:
+        self.folder = Overwrites()
+        self.slots = Slots()
+
+    def open(self, *, key: str = "t", where: str = "sql:db#slots") -> DecidedStorage:
+        return DecidedStorage(self.folder, self.slots, where=where, key=key, ids=SystemIds())
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+class TestDecidedStorage(StorageSuite):
+    """Where nothing has to be decided, it is a storage like the one below it."""
+
+    def make_storage(self) -> DecidedStorage:
+        return Place().open()
+
+    test_racing_creates_have_exactly_one_winner = None  # of names that a slot fixes
+
+
+@pytest.mark.spec("SLOT-6")
+def test_slots_never_touch_the_storage(place: Place) -> None:
+    one, other = place.open(), place.open()
+    one.create(slot_path(1), b"first")
+    with pytest.raises(ObjectExistsError):
+        other.create(slot_path(1), b"second")
+    assert other.read(slot_path(1)) == b"first"
+    assert other.names(SLOTS) == [f"{1:020d}"]
+    assert place.folder.names(SLOTS) == []
+    other.delete(slot_path(1))
+    assert one.names(SLOTS) == []
+    with pytest.raises(ObjectMissingError):
+        one.read(slot_path(1))
+
+
+def test_a_requested_time_has_one_owner(place: Place) -> None:
+    """TL-REQ-1, without a conditional write of the storage."""
+    one, other = place.open(), place.open()
+    one.create(REQUESTED, b"")
+    with pytest.raises(ObjectExistsError):
+        other.create(REQUESTED, b"")
+    one.delete(REQUESTED)
+    other.create(REQUESTED, b"")
+
+
+def test_a_name_that_another_engine_took_is_taken(place: Place) -> None:
+    """It asks no slot store; what stays behind blocks nobody."""
+    place.folder.write(REQUESTED, b"")
+    with pytest.raises(ObjectExistsError):
+        place.open().create(REQUESTED, b"")
+    place.folder.delete(REQUESTED)
+    place.open().create(REQUESTED, b"")
+
+
+def test_a_claim_whose_owner_died_is_carried_out_by_the_next(place: Place) -> None:
+    """Else the number would be taken for ever, and nothing there."""
+    owner = place.open()
+
+    def dies(path: str, data: bytes, *, durable: bool = False) -> None:
+        if path == MANIFEST:
+            raise StorageUnavailableError("gone")
+        MemoryStorage.write(place.folder, path, data, durable=durable)
+
+    place.folder.write = dies
+    with pytest.raises(StorageUnavailableError):
+        owner.create(MANIFEST, b"owner's")
+    del place.folder.write
+    with pytest.raises(ObjectExistsError):
+        place.open().create(MANIFEST, b"another's")
+    assert place.folder.read(MANIFEST) == b"owner's"
+
+
+def test_what_a_slot_fixes_is_written_without_a_decision(place: Place) -> None:
+    place.open().create(TABLE_FACTS, encode_facts(TableFacts(table_id="a", slots="s")))
+    calls = ObservedStorage(place.slots)
+    place.slots = calls  # type: ignore[assignment]
+    place.open().create(".hoodie/timeline/1_2.commit", b"body")
+    assert calls.calls == []
+
+
+def test_long_slots_leave_their_bytes_on_the_storage(place: Place) -> None:
+    """DynamoDB's rows end at 400 KiB; the loser takes its bytes away, the winner's stay."""
+    one, other = place.open(), place.open()
+    long, longer = b"a" * 300_000, b"b" * 300_001
+    one.create(slot_path(1), long)
+    with pytest.raises(ObjectExistsError):
+        other.create(slot_path(1), longer)
+    with pytest.raises(ObjectExistsError):
+        one.create(slot_path(1), long)  # a repetition of its own (UNK-1)
+    assert other.read(slot_path(1)) == long
+    assert len(place.folder.names(".hoodie/.hoodoo/bodies")) == 1
+    other.delete(slot_path(1))
+    assert place.folder.names(".hoodie/.hoodoo/bodies") == []
+
+
+def test_a_slot_ages_from_the_first_look(place: Place) -> None:
+    """By the storage's clock alone: no two clocks are compared."""
+    storage = place.open()
+    storage.create(slot_path(1), b"1234")
+    first = storage.stat(slot_path(1))
+    again = place.open().stat(slot_path(1))
+    assert first is not None
+    assert again is not None
+    assert first.size_bytes == again.size_bytes == 4
+    assert first.modified_ms == again.modified_ms
+    assert storage.stat(slot_path(2)) is None
+    storage.delete(slot_path(1))
+    assert place.folder.names(".hoodie/.hoodoo/slots_seen") == []
+
+
+# ------------------------------------------------------------------ identity
+
+
+def test_first_writers_give_a_table_one_identity(place: Place) -> None:
+    """Whoever comes second takes the first one's, also when its file is not there yet."""
+    one, other = place.open(), place.open()
+    one.create(slot_path(1), b"1")
+    identity = decode_facts(place.folder.read(TABLE_FACTS))
+    assert identity.slots == "sql:db#slots#t"
+    with pytest.raises(ObjectExistsError):
+        other.create(TABLE_FACTS, encode_facts(TableFacts(table_id="mine", slots="s")))
+    assert decode_facts(place.folder.read(TABLE_FACTS)) == identity
+
+
+def test_a_birth_whose_owner_died_is_the_tables(place: Place) -> None:
+    born = encode_facts(TableFacts(table_id="first", slots="sql:db#slots#t"))
+    place.slots.create("born/t/000001", born)
+    place.open().create(slot_path(1), b"1")
+    assert decode_facts(place.folder.read(TABLE_FACTS)).table_id == "first"
+
+
+def test_a_table_in_the_place_of_a_dropped_one_begins_anew(place: Place) -> None:
+    """F27: rows of the old one are never taken for its own, and old handles find out."""
+    old = place.open()
+    old.create(PROPERTIES, b"old")
+    old.create(slot_path(1), b"old")
+    place.folder.delete_folder(".hoodie")
+    new = place.open()
+    new.create(PROPERTIES, b"new")
+    assert place.folder.read(PROPERTIES) == b"new"
+    assert new.names(SLOTS) == []
+    new.create(slot_path(1), b"new")
+    with pytest.raises(TableReplacedError, match="dropped and made again"):
+        old.create(slot_path(2), b"old")
+
+
+def test_a_table_is_made_once(place: Place) -> None:
+    place.open().create(PROPERTIES, b"one")
+    with pytest.raises(ObjectExistsError):
+        place.open().create(PROPERTIES, b"other")
+    assert place.folder.read(PROPERTIES) == b"one"
+
+
+def dies_behind(place: Place, last: str) -> None:
+    """Who makes a table there dies once the storage has this file."""
+
+    def write(path: str, data: bytes, *, durable: bool = False) -> None:
+        MemoryStorage.write(place.folder, path, data, durable=durable)
+        if path == last:
+            place.slots.create = gone  # type: ignore[method-assign]
+
+    def gone(path: str, data: bytes, *, durable: bool = True) -> None:
+        raise StorageUnavailableError("gone")
+
+    place.folder.write = write  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailableError):
+        create_properties(place.open(), NEW, now=NOW)
+    del place.folder.write, place.slots.create
+
+
+def dies_before(place: Place, last: str) -> None:
+    """Who makes a table there dies with the claim of this file, and without it."""
+
+    def write(path: str, data: bytes, *, durable: bool = False) -> None:
+        if path == last:
+            raise StorageUnavailableError("gone")
+        MemoryStorage.write(place.folder, path, data, durable=durable)
+
+    place.folder.write = write  # type: ignore[method-assign]
+    with pytest.raises(StorageUnavailableError):
+        create_properties(place.open(), NEW, now=NOW)
+    del place.folder.write
+
+
+def test_a_table_whose_maker_died_behind_its_identity_is_made_by_the_next(place: Place) -> None:
+    """Nothing was written there yet that other properties would read in another way."""
+    dies_behind(place, TABLE_FACTS)
+    create_properties(place.open(), NEW, now=NOW)
+    assert load_config(place.open()).raw["hoodie.table.name"] == "t"
+
+
+def test_a_table_whose_maker_died_before_its_properties_is_there(place: Place) -> None:
+    """Its claim has them, and who comes next writes them."""
+    dies_before(place, PROPERTIES)
+    with pytest.raises(InvalidInputError) as refused:
+        create_properties(place.open(), NEW, now=NOW)
+    assert refused.value.kind == "table_exists"
+    assert load_config(place.open()).raw["hoodie.table.name"] == "t"
+
+
+def test_two_tables_of_one_key_never_share_an_identity(place: Place) -> None:
+    """Two hosts have a table at the same local path, and one database: the first one has begun."""
+    place.open().create(REQUESTED, b"")
+    other = Place()
+    other.slots = place.slots
+    other.open().create(REQUESTED, b"")
+    mine, theirs = (decode_facts(one.folder.read(TABLE_FACTS)) for one in (place, other))
+    assert mine.table_id != theirs.table_id
+
+
+def test_an_emptied_slot_store_is_refused(place: Place) -> None:
+    """Else every number could be taken a second time."""
+    place.open().create(slot_path(1), b"1")
+    place.slots = Slots()
+    with pytest.raises(UnsafeSetupError) as refused:
+        place.open().create(slot_path(1), b"again")
+    assert refused.value.kind == "slots_lost"
+
+
+@pytest.mark.spec("CAP-1")
+def test_the_probe_proves_the_slot_store(place: Place) -> None:
+    """CAP-1: a store that claims nothing is enough, a slot store that lies is not."""
+    prove_atomic_create(place.open(), SystemIds())
+    assert place.folder.names(".hoodie/.hoodoo/probe") == []

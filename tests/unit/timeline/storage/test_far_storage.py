@@ -1,0 +1,394 @@
+"""A storage far away: what is asked side by side, and what is not asked again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from filegroups.table import Table
+from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn, look
+from timeline.commit_log import SlotChain
+from timeline.context import GLANCE_MS, TableContext
+from timeline.layout import TIMELINE, slot_path
+from timeline.model.instant import Action, State
+from timeline.model.slot import Slot, SlotKind
+from timeline.ports.lock import Sharing
+from timeline.ports.storage import ObjectMissingError, open_kept
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rules.instant_times import Residue
+from timeline.storage.data_files import KeptFiles
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.object_address import parse_object_address
+from timeline.storage.object_store import ObjectStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import SystemIds, ThreadExecutor
+
+NOW = 1_790_000_000_000
+ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
+
+
+class Backwards(ThreadExecutor):
+    """Takes the calls that are under way together in the opposite order, and notes how many."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.together: list[int] = []
+        self.repeated: Callable[[], None] = lambda: None
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
+        self.repeated = work
+        return super().every(interval_ms, work)
+
+    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        self.together.append(len(calls))
+        return [call() for call in reversed(calls)][::-1]
+
+
+def far_table(clock: Any = None) -> Table:
+    return new_table(ObservedStorage(Far(MemoryStorage())), clock=clock)
+
+
+def backwards(table: Table) -> tuple[TableContext, Backwards]:
+    executor = Backwards()
+    world = replace(table.context.world, executor=executor)
+    context = replace(table.context, world=world, chain=SlotChain(world, table.context.table_id))
+    return context, executor
+
+
+def test_what_the_timeline_shows_lies_at_or_below_the_head_whatever_is_asked_first() -> None:
+    table = far_table()
+    context, _ = backwards(table)
+    assert context.look()[0] == 0
+    for expected in (1, 2):
+        upsert(opened(table), ROWS)
+        head, active = context.look()
+        assert head == expected
+        assert len(active.completed_writes) == expected
+
+
+def test_as_many_slots_are_looked_for_at_once_as_came_last_time() -> None:
+    table = far_table()
+    context, executor = backwards(table)
+    other = opened(table)
+    upsert(other, ROWS)
+    context.look()
+    assert not context.chain.is_busy
+    for _ in range(3):
+        upsert(other, ROWS)
+    context.look()
+    assert context.chain.is_busy
+    for at_once in (4, 2):  # half as many where nothing came
+        executor.together.clear()
+        assert context.chain.head() == 4
+        assert executor.together == [at_once]
+    assert not context.chain.is_busy
+
+
+class PublishingWhileListed(Behind):
+    """Lets somebody publish whenever the timeline was listed."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.act: Callable[[], object] | None = None
+        self.listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        found = self.inner.names(folder)
+        if folder == TIMELINE and self.act is not None:
+            self.listings += 1
+            if self.listings < 4:
+                self.act()
+        return list(found)
+
+
+@pytest.mark.spec("BEG-4")
+def test_a_look_does_not_wait_until_nobody_publishes_but_who_takes_a_slot_does() -> None:
+    base = Far(MemoryStorage())
+    storage = PublishingWhileListed(base)
+    table = new_table(base)
+    other = opened(table)
+    upsert(other, ROWS)
+    context, _ = backwards(opened(table, storage=Far(storage)))
+    context.look()
+    storage.act = lambda: upsert(other, ROWS)
+    storage.listings = 0
+    head, active = context.look()
+    assert (head, storage.listings) == (2, 2)
+    assert len(active.completed_writes) == 2
+    storage.listings = 0
+    head, active, _ = context.look_with(lambda: None)
+    assert storage.listings == 4, "three that were overtaken, and one in peace"
+    assert (head, len(active.completed_writes)) == (6, 6)
+
+
+def test_a_gap_ends_the_head_though_a_later_slot_is_seen() -> None:
+    table = far_table()
+    context, _ = backwards(table)
+    other = opened(table)
+    for expected in (1, 3):  # then three are looked for at once
+        while other.context.chain.head() < expected:
+            upsert(other, ROWS)
+        assert context.chain.head() == expected
+    for _ in range(3):
+        upsert(other, ROWS)
+    context.world.storage.delete(slot_path(4))
+    assert context.chain.head() == 3
+
+
+def test_near_storage_is_asked_in_order_on_the_calling_thread() -> None:
+    table = new_table()
+    threads: list[int] = []
+    table.context.world.together(*[lambda: threads.append(threading.get_ident())] * 3)
+    assert threads == [threading.get_ident()] * 3
+
+
+def test_calls_that_wait_are_under_way_together() -> None:
+    meeting = threading.Barrier(5, timeout=60)
+    with ThreadExecutor(1) as executor:
+        assert sorted(executor.at_once([meeting.wait] * 5)) == [0, 1, 2, 3, 4]
+
+
+def test_the_first_failure_is_raised_when_all_have_ended() -> None:
+    ended: list[str] = []
+
+    def fail() -> None:
+        raise ObjectMissingError("x")
+
+    with ThreadExecutor(1) as executor, pytest.raises(ObjectMissingError):
+        executor.at_once([lambda: ended.append("first"), fail])
+    assert ended in ([], ["first"])
+
+
+@pytest.mark.parametrize(("took_ms", "glance_ms"), [(0, 100), (60, 1_800), (900, 2_000)])
+def test_a_look_may_be_as_old_as_thirty_like_it_take(took_ms: int, glance_ms: int) -> None:
+    near, far = new_table(clock=StillClock(NOW)), far_table(StillClock(NOW))
+    for table in (near, far):
+        table.context.looked.took_ms = took_ms
+    assert (near.context.glance_ms, far.context.glance_ms) == (GLANCE_MS, glance_ms)
+
+
+@pytest.mark.parametrize(("read", "rounds"), [(1, [8]), (9, [8, 8]), (20, [8, 8, 4])])
+def test_the_chain_is_read_ahead_from_its_newest_slot(read: int, rounds: list[int]) -> None:
+    table = far_table()
+    for _ in range(20):
+        upsert(table, ROWS)
+    context, executor = backwards(table)
+    numbers = (slot.number for slot in context.chain.newest_first(20))
+    assert [next(numbers) for _ in range(read)] == list(range(20, 20 - read, -1))
+    assert executor.together == rounds
+
+
+# ---------------------------------------------------------------- the queue
+
+
+class Queue:
+    """A lock that nobody else has; what happens while it is waited for and when it is given back."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.waiting: list[Callable[[], object]] = []
+        self.released: list[Callable[[], object]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def acquire(self, purpose: str) -> Any:
+        while self.waiting:
+            self.waiting.pop(0)()
+        return _Watched(self.inner.acquire(purpose), self.released)
+
+    def acquire_while(
+        self, _wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+    ) -> Any:
+        return self.acquire(purpose)
+
+
+class _Watched:
+    def __init__(self, lease: Any, released: list[Callable[[], object]]) -> None:
+        self.lease, self.released = lease, released
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lease, name)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self.lease.release()
+        while self.released:
+            self.released.pop(0)()
+
+
+def queueing(table: Table, clock: Any = None) -> tuple[Table, Queue, Backwards]:
+    """The table opened once more, by a writer behind a watched lock."""
+    mine = opened(table, clock=clock)
+    context, executor = backwards(mine)
+    queue = Queue(context.world.lock)
+    object.__setattr__(mine.context, "world", replace(context.world, lock=queue))
+    object.__setattr__(mine.context, "chain", SlotChain(mine.context.world, context.table_id))
+    return mine, queue, executor
+
+
+@pytest.mark.spec("PAR-1")
+def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_comes() -> None:
+    clock = StillClock(NOW)  # by which nobody has waited
+    table = far_table(clock)
+    storage: Any = table.context.world.storage
+    upsert(table, ROWS)
+    mine, queue, executor = queueing(table, clock)
+
+    def others_publish() -> None:
+        for _ in range(3):
+            upsert(table, [{**ROWS[0], "p": "elsewhere"}])
+        executor.repeated()  # its time has come
+        read.append(len(storage.calls))
+
+    read: list[int] = []
+    queue.waiting.append(others_publish)
+    assert upsert(mine, ROWS).lost_slots == 0, "what was read beside the lock is too old"
+    [turn] = read
+    asked = {
+        call.path[-1]
+        for call in storage.calls[turn:]
+        if call.operation == "read" and "/slots/" in call.path
+    }
+    assert min(asked) == "5", "only whether there are more than four"
+    assert mine.context.chain.head() == 5
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("HELP-1")
+def test_the_queue_goes_on_while_the_completed_file_is_on_its_way_and_the_next_one_helps() -> None:
+    table = far_table()
+    upsert(table, ROWS)
+    mine, queue, _ = queueing(table)
+    shown: list[int] = []
+
+    def next_one() -> None:
+        shown.append(len(table.context.active().completed_writes))
+        upsert(table, [{**ROWS[0], "id": "b", "p": "elsewhere"}])
+        shown.append(len(table.context.active().completed_writes))
+
+    queue.released.append(next_one)  # the executor takes it before the completed file
+    upsert(mine, ROWS)
+    assert shown == [1, 3], "the slot alone, and after the next turn both"
+    head, active = opened(table).context.look()
+    assert (head, len(active.completed_writes)) == (3, 3)
+    times = [one.completion_time for one in active.completed_writes]
+    assert times == sorted(times, key=str)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.parametrize("shared", [False, True])
+def test_beside_another_engine_a_plan_is_shown_before_the_lock_is_free(shared: bool) -> None:
+    """It helps nobody, and what it began without seeing the plan would be lost in it."""
+    table = far_table()
+    upsert(table, ROWS)
+    mine, queue, _ = queueing(table)
+    expected = ForeignWriters.EXPECTED if shared else ForeignWriters.NONE
+    context = replace(mine.context, limits=replace(mine.context.limits, foreign_writers=expected))
+    shown: list[bool] = []
+
+    def plan(turn: Turn) -> Slot:
+        time = turn.draw(context, Residue.SLOT_REQUESTED)
+        return turn.slot(context, SlotKind.PLAN, Action.COMPACTION, time, nonce="n")
+
+    queue.released.append(lambda: shown.append(bool(table.context.active().pending)))
+    take_turn(context, "plan", plan)
+    assert shown == [shared]
+    assert len(table.context.active().pending) == 1
+
+
+# ---------------------------------------------------------------- kept files
+
+
+def object_storage() -> ObjectStorage:
+    store = MemoryStore()
+    place = parse_object_address("s3://lake/t")
+    return ObjectStorage(place, ids=SystemIds(), clients=(store, store, store))
+
+
+def behind(storage: ObjectStorage, path: str) -> None:
+    """Take an object away without this process's knowing."""
+    import obstore
+
+    obstore.delete(storage._plain, f"t/{path}")
+
+
+def test_what_this_process_wrote_or_read_again_is_told_from_memory() -> None:
+    storage = object_storage()
+    with storage.open_output("p/mine") as file:
+        file.write(b"mine")
+    storage.create("p/read", b"read")
+    for name in ("mine", "read"):
+        with open_kept(storage, f"p/{name}") as kept:
+            assert kept.read() == name.encode()
+        behind(storage, f"p/{name}")
+        with open_kept(storage, f"p/{name}") as kept:
+            assert kept.read() == name.encode()
+        with pytest.raises(ObjectMissingError):  # who looks whether it is there asks the store
+            storage.open_input(f"p/{name}")
+
+
+def test_a_file_that_was_deleted_here_is_forgotten() -> None:
+    storage = object_storage()
+    with storage.open_output("p/x") as file:
+        file.write(b"mine")
+    storage.delete("p/x")
+    with pytest.raises(ObjectMissingError):
+        open_kept(storage, "p/x")
+
+
+def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kept() -> None:
+    kept = KeptFiles(bytes_max=10)
+    kept.keep("a", b"12345")
+    kept.keep("b", b"12345")
+    assert kept.find("a") == b"12345"
+    kept.keep("c", b"1")
+    assert (kept.find("a"), kept.find("b"), kept.find("c")) == (b"12345", None, b"1")
+    kept.keep("a", b"1234")
+    kept.keep("d", b"12345")
+    assert (kept.find("a"), kept.find("c"), kept.find("d")) == (b"1234", b"1", b"12345")
+    roomy = KeptFiles()
+    roomy.keep("big", bytes((1 << 20) + 1))
+    roomy.keep("fits", bytes(1 << 20))
+    assert (roomy.find("big"), len(roomy.find("fits") or b"")) == (None, 1 << 20)
+
+
+@pytest.mark.spec("PAR-1")
+@pytest.mark.spec("HELP-1")
+@pytest.mark.parametrize(
+    ("far", "foreign", "listings"),
+    [
+        (True, ForeignWriters.NONE, 1),
+        (True, ForeignWriters.EXPECTED, 2),  # it may have come and gone
+        (False, ForeignWriters.NONE, 2),
+    ],
+)
+def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline_for_it(
+    far: bool, foreign: ForeignWriters, listings: int
+) -> None:
+    kept = MemoryStorage()
+    table = new_table(Far(kept) if far else kept)
+    upsert(table, ROWS)
+    [shown] = [name for name in kept.names(TIMELINE) if name.endswith(".commit")]
+    storage = ObservedStorage(Far(kept) if far else kept)
+    mine = opened(table, storage=storage, limits=replace(BRISK, foreign_writers=foreign))
+    mine.context.chain.head()
+    kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
+    storage.forget()
+    turn = look(mine.context, None)
+    assert shown in kept.names(TIMELINE)
+    assert shown in turn.timeline.file_names
+    assert [one.state for one in turn.timeline.instants] == [State.COMPLETED]
+    assert storage.operations().count(f"names {TIMELINE}") == listings

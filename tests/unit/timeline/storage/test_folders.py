@@ -1,0 +1,73 @@
+"""A folder's clock is that of its file system: a process whose own is off judges as others do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.timeline.engine import StillClock
+from timeline.heartbeat import HeartbeatLimits, instants_that_seem_dead
+from timeline.layout import heartbeat_path
+from timeline.ports.ports import Clock
+from timeline.storage.folder_walker import FolderClock, FolderWalker, Syscalls, folder_clock
+from timeline.storage.local import LocalStorage
+from timeline.system import SystemClock, SystemIds
+
+HOUR_MS = 3_600_000
+RT = "20260102030405004"
+
+
+def stamped(told: list[int | None]) -> tuple[StillClock, FolderClock]:
+    clock = StillClock(now_ms=5_000)
+    return clock, FolderClock(clock, lambda: told.pop(0))
+
+
+def clock_of(folder: Path, own: Clock) -> FolderClock:
+    return folder_clock(FolderWalker(str(folder), Syscalls(), strict=True), SystemIds(), own)
+
+
+@pytest.mark.spec("HB-2")
+def test_a_folder_tells_the_stamp_of_its_file_system() -> None:
+    _, clock = stamped([1_000])
+    assert clock.now_ms() == 1_000
+
+
+def test_a_stamp_is_kept_for_a_second_by_the_monotonic_clock() -> None:
+    machine, clock = stamped([1_000, 9_000])
+    assert clock.now_ms() == 1_000
+    machine.sleep_ms(1_000)
+    machine.wall += HOUR_MS
+    assert clock.now_ms() == 2_000
+    machine.sleep_ms(1)
+    assert clock.now_ms() == 9_000
+
+
+def test_where_nothing_can_be_stamped_the_own_clock_has_to_do() -> None:
+    machine, clock = stamped([None, 1_000])
+    assert clock.now_ms() == 5_000
+    machine.sleep_ms(10)
+    assert clock.now_ms() == 1_000
+
+
+@pytest.mark.spec("HB-2")
+def test_a_process_an_hour_ahead_takes_no_living_writer_for_dead(tmp_path: Path) -> None:
+    limits = HeartbeatLimits(interval_ms=60_000, misses=2)
+    LocalStorage(tmp_path).write(heartbeat_path(RT), b"")
+    ahead = StillClock(now_ms=SystemClock().now_ms() + HOUR_MS)
+    storage = LocalStorage(tmp_path, clock=clock_of(tmp_path, ahead))
+    assert instants_that_seem_dead(storage, (RT,), limits) == ()
+    an_hour_ago = time.time() - HOUR_MS / 1_000
+    os.utime(tmp_path / heartbeat_path(RT), (an_hour_ago, an_hour_ago))
+    assert instants_that_seem_dead(storage, (RT,), limits) == (RT,)
+
+
+def test_a_stamp_leaves_no_file_and_makes_no_folder(tmp_path: Path) -> None:
+    clock = clock_of(tmp_path, StillClock(now_ms=7))
+    assert clock.now_ms() == 7  # there is no table
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".hoodie").mkdir()
+    assert clock.now_ms() > HOUR_MS
+    assert list((tmp_path / ".hoodie").iterdir()) == []

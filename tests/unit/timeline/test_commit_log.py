@@ -1,0 +1,234 @@
+"""The chain of slots: its head is proven, and a lost answer never becomes a wrong one (UNK)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.timeline.engine import Behind, Far, StillClock, world_of
+from timeline.codecs.slot import encode_slot
+from timeline.commit_log import SlotChain
+from timeline.errors import (
+    CorruptTableError,
+    MissingFileError,
+    OutcomeUnknownError,
+)
+from timeline.errors import StorageUnavailableError as Unavailable
+from timeline.layout import SLOTS, slot_path
+from timeline.model.instant import Action
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.storage.memory import MemoryStorage
+from timeline.storage.recording import ObservedStorage
+from timeline.system import ThreadExecutor
+
+
+def slot(number: int, nonce: str = "mine", **changes: object) -> Slot:
+    made = Slot(
+        number=number,
+        table_id="t",
+        kind=SlotKind.COMMIT,
+        action=Action.COMMIT,
+        requested_time=f"2026010203040{number:04d}",
+        completion_time=f"2026010203050{number:04d}",
+        base=number - 1,
+        nonce=nonce,
+        owner=SlotOwner(host="h", pid=1, writer_id="w"),
+    )
+    return replace(made, **changes)
+
+
+def chain_over(storage: object, *, clock: StillClock | None = None, **more: int) -> SlotChain:
+    return SlotChain(world_of(storage, clock=clock or StillClock()), "t", **more)
+
+
+def filled(*numbers: int) -> MemoryStorage:
+    storage = MemoryStorage()
+    for number in numbers:
+        storage.create(slot_path(number), encode_slot(slot(number)))
+    return storage
+
+
+def test_an_empty_chain_has_head_zero():
+    assert chain_over(MemoryStorage()).head() == 0
+
+
+@pytest.mark.spec("SLOT-2")
+def test_a_chain_that_was_empty_is_looked_at_again():
+    storage = filled()
+    chain = chain_over(storage)
+    assert not chain.has_looked
+    assert [chain.head(), chain.head()] == [0, 0]
+    assert chain.has_looked
+    storage.create(slot_path(1), encode_slot(slot(1)))
+    assert chain.head() == 1
+    chain.restart()
+    assert not chain.has_looked
+
+
+@pytest.mark.spec("SLOT-2")
+def test_who_saw_an_empty_chain_finds_it_when_its_first_slots_were_collected():
+    """A reader has no pin: what it missed may be gone, and it needs a lease all the same."""
+    storage = filled()
+    chain = chain_over(storage)
+    assert chain.head() == 0
+    for number in (70, 71):
+        storage.create(slot_path(number), encode_slot(slot(number)))
+    assert chain.head() == 71
+
+
+def test_an_empty_chain_is_looked_at_in_one_round_far_away():
+    asked: list[int] = []
+
+    class Counting(ThreadExecutor):
+        def at_once(self, calls):
+            asked.append(len(calls))
+            return [call() for call in calls]
+
+    world = replace(world_of(Far(filled()), clock=StillClock()), executor=Counting())
+    chain = SlotChain(world, "t")
+    chain.head()
+    asked.clear()
+    assert chain.head() == 0
+    assert asked == [2]  # the listing and the first slot
+
+
+def test_the_head_is_the_last_of_the_chain():
+    assert chain_over(filled(1, 2, 3)).head() == 3
+
+
+@pytest.mark.spec("SLOT-2")
+def test_a_stale_listing_does_not_hide_the_head():
+    class Stale(Behind):
+        def names(self, folder: str) -> list[str]:
+            return self.inner.names(folder)[:1]
+
+    assert chain_over(Stale(filled(1, 2, 3))).head() == 3
+
+
+@pytest.mark.spec("SLOT-2")
+def test_a_stale_listing_does_not_hide_the_first_slot_of_a_chain_that_was_empty():
+    class Stale(Behind):
+        def names(self, folder: str) -> list[str]:
+            return []
+
+    storage = filled()
+    chain = chain_over(Stale(storage))
+    assert chain.head() == 0
+    storage.create(slot_path(1), encode_slot(slot(1)))
+    assert chain.head() == 1
+
+
+def test_files_that_are_no_slots_do_not_count():
+    storage = filled(1)
+    storage.create(f"{SLOTS}/notes.txt", b"")
+    assert chain_over(storage).head() == 1
+
+
+def test_known_slots_are_not_read_again():
+    observed = ObservedStorage(filled(1, 2, 3))
+    chain = chain_over(observed)
+    chain.head()
+    chain.between(0, 3)
+    observed.forget()
+    assert [each.number for each in chain.between(0, chain.head())] == [1, 2, 3]
+    assert observed.operations() == [f"read {slot_path(4)}"]
+
+
+@pytest.mark.spec("SLOT-2")
+def test_a_gap_in_the_chain_is_told():
+    with pytest.raises(MissingFileError) as caught:
+        chain_over(filled(1, 3)).between(0, 3)
+    assert caught.value.kind == "slot_missing"
+
+
+def test_a_damaged_slot_is_told():
+    storage = MemoryStorage()
+    storage.create(slot_path(1), b"torn")
+    with pytest.raises(CorruptTableError):
+        chain_over(storage).read(1)
+
+
+def test_a_free_number_is_taken():
+    storage = filled(1)
+    chain = chain_over(storage)
+    assert chain.head() == 1
+    assert chain.take(slot(2))
+    assert chain.head() == 2
+    assert storage.read(slot_path(2)) == encode_slot(slot(2))
+
+
+def test_a_taken_number_is_lost():
+    chain = chain_over(filled(1))
+    assert not chain.take(slot(1, nonce="late"))
+    assert chain.read(1).nonce == "mine"
+
+
+class Unanswered(Behind):
+    """Answers the first creates with silence, after doing them or not."""
+
+    def __init__(self, inner: MemoryStorage, *fates: str) -> None:
+        super().__init__(inner)
+        self.fates = list(fates)
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        fate = self.fates.pop(0) if self.fates else "answered"
+        if fate == "applied":
+            self.inner.create(path, data)
+        if fate == "taken":
+            self.inner.create(path, encode_slot(slot(1, nonce="theirs")))
+        if fate == "unavailable":
+            raise Unavailable("no answer", path=path)
+        if fate != "answered":
+            raise AmbiguousWriteError(path)
+        self.inner.create(path, data, durable=durable)
+
+
+@pytest.mark.spec("UNK-1")
+@pytest.mark.parametrize(
+    ("fates", "won"),
+    [
+        (["applied"], True),
+        (["lost"], True),
+        (["lost", "lost", "applied"], True),
+        (["unavailable", "unavailable"], True),
+        (["taken"], False),
+        (["lost", "taken"], False),
+    ],
+)
+def test_a_lost_answer_is_found_out(fates: list[str], won: bool):
+    chain = chain_over(Unanswered(MemoryStorage(), *fates))
+    assert chain.take(slot(1)) is won
+    assert chain.read(1).nonce == ("mine" if won else "theirs")
+
+
+@pytest.mark.parametrize("fate", ["lost", "unavailable"])
+def test_an_answer_that_never_comes_is_unknown(fate: str):
+    clock = StillClock()
+    chain = chain_over(
+        Unanswered(MemoryStorage(), *[fate] * 1_000), clock=clock, unknown_ms_max=5_000
+    )
+    with pytest.raises(OutcomeUnknownError) as caught:
+        chain.take(slot(1))
+    assert caught.value.fields == {
+        "requested_time": "20260102030400001",
+        "slot_number": 1,
+        "nonce": "mine",
+    }
+    assert 5_000 < clock.steady <= 7_000
+    assert str(caught.value.__cause__) in str(caught.value)  # what the storage said last
+
+
+def test_a_taken_slot_that_cannot_be_read_is_unknown_in_the_end():
+    class Mute(Behind):
+        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+            raise ObjectExistsError(path)
+
+        def read(self, path: str) -> bytes:
+            raise Unavailable("no answer", path=path)
+
+    clock = StillClock()
+    with pytest.raises(OutcomeUnknownError):
+        chain_over(Mute(MemoryStorage()), clock=clock, unknown_ms_max=5_000).take(slot(1))
+    assert clock.steady <= 7_000

@@ -1,0 +1,352 @@
+"""
+The active timeline: every instant whose files lie in the timeline folder, at one moment.
+
+A value made from one listing of names; nothing is read until content is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from timeline.errors import UnsupportedTableError
+from timeline.layout import timeline_folder
+from timeline.model.file_names import parse_instant_name
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
+from timeline.model.instant_time import UTC_ZONE, InstantTime, TimelineZone
+from timeline.ports.storage import Storage
+
+if TYPE_CHECKING:
+    from timeline.archived import ArchivedTimes
+
+__all__ = ["ActiveTimeline", "TimelineReader"]
+
+#: SEC14: a hostile or neglected table must not fill the memory.
+INSTANT_FILES_MAX = 3_000_000
+
+
+_Key = tuple[InstantTime, str]  # requested time, completed action
+_Parse = Callable[[str], Instant | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveTimeline:
+    """Instants in their furthest state, ascending by requested time, then action."""
+
+    instants: tuple[Instant, ...]
+    file_names: frozenset[str]
+
+    @staticmethod
+    def of(names: Iterable[str], parse: _Parse = parse_instant_name) -> ActiveTimeline:
+        """
+        Group file names to instants. Names that ``parse`` does not know are skipped (fmt 2.2).
+
+        A clean may have several completed files under one requested time: the greatest
+        completion time counts.
+        """
+        furthest: dict[_Key, Instant] = {}
+        kept = []
+        for name in names:
+            instant = parse(name)
+            if instant is None:
+                continue
+            kept.append(name)
+            key = _key(instant)
+            before = furthest.get(key)
+            if before is None or _further(instant, before):
+                furthest[key] = instant
+        ordered = sorted(furthest.values(), key=_order)
+        return ActiveTimeline(instants=tuple(ordered), file_names=frozenset(kept))
+
+    def with_names(
+        self, added: Iterable[str], parse: _Parse = parse_instant_name
+    ) -> ActiveTimeline:
+        """The timeline after these file names appeared; none of its own went away."""
+        instants = list(self.instants)
+        kept = []
+        new: list[Instant] = []
+        old: list[Instant] = []
+        for name in added:
+            instant = parse(name)
+            if instant is None:
+                continue
+            kept.append(name)
+            at = bisect_left(instants, instant.requested_time, key=_requested_time)
+            end = at
+            while end < len(instants) and instants[end].requested_time == instant.requested_time:
+                end += 1
+            same = next((i for i in range(at, end) if _key(instants[i]) == _key(instant)), None)
+            if same is None:
+                instants.insert(end, instant)
+            elif _further(instant, instants[same]):
+                old.append(instants[same])
+                instants[same] = instant
+            else:
+                continue
+            span = slice(at, end + (same is None))
+            instants[span] = sorted(instants[span], key=_order)
+            new.append(instant)
+        grown = ActiveTimeline(instants=tuple(instants), file_names=self.file_names.union(kept))
+        self._hand_on(grown, new, old)
+        return grown
+
+    def _hand_on(
+        self, grown: ActiveTimeline, new: Sequence[Instant], old: Sequence[Instant]
+    ) -> None:
+        """Times only grow, so what is known of these thousands holds with the new ones added."""
+        known, later = self.__dict__, grown.__dict__
+        if "newest_time" in known:
+            times = [self.newest_time or "", *(instant.newest_time for instant in new)]
+            later["newest_time"] = max(times) or None
+        if "newest_decided_time" in known:
+            decided = [instant.newest_time for instant in new if _is_decided(instant)]
+            later["newest_decided_time"] = max([self.newest_decided_time or "", *decided]) or None
+        if "completed_times" in known:
+            outdone = frozenset(_times_of_completed(old))  # a clean completed twice
+            later["completed_times"] = (
+                self.completed_times.union(_times_of_completed(new)) - outdone
+            )
+        latest = {_key(instant): instant for instant in new}  # each new state is a further one
+        if "pending" in known:
+            left = [instant for instant in self.pending if _key(instant) not in latest]
+            begun = [instant for instant in latest.values() if not instant.completed]
+            later["pending"] = tuple(sorted([*left, *begun], key=_order) if begun else left)
+        if any(instant.completed for instant in old):
+            return
+        written = sorted((i for i in latest.values() if _is_written(i)), key=_order)
+        if "completed_writes" in known:
+            before = self.completed_writes
+            if not before or not written or _order(before[-1]) < _order(written[0]):
+                later["completed_writes"] = (*before, *written)
+        if "newest_completed_write" in known:
+            newest = filter(None, (self.newest_completed_write, *written))
+            later["newest_completed_write"] = max(newest, key=_completion, default=None)
+
+    @cached_property
+    def newest_time(self) -> InstantTime | None:
+        """T of the timeline: the greatest requested or completion time of any instant."""
+        return max((instant.newest_time for instant in self.instants), default=None)
+
+    @cached_property
+    def newest_decided_time(self) -> InstantTime | None:
+        """The greatest time fixed by a publication or plan, begun writes left out (BEG-5)."""
+        return max(
+            (instant.newest_time for instant in self.instants if _is_decided(instant)),
+            default=None,
+        )
+
+    @cached_property
+    def completed_writes(self) -> tuple[Instant, ...]:
+        """Completed instants that wrote data, ascending by requested time."""
+        return tuple(i for i in self.instants if _is_written(i))
+
+    @cached_property
+    def newest_completed_write(self) -> Instant | None:
+        """The completed write with the greatest completion time."""
+        return max(self.completed_writes, key=_completion, default=None)
+
+    @cached_property
+    def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
+        """(Requested time, completion time) of every completed instant."""
+        return frozenset(_times_of_completed(self.instants))
+
+    @cached_property
+    def pending(self) -> tuple[Instant, ...]:
+        """Requested and inflight instants."""
+        return tuple(i for i in self.instants if not i.completed)
+
+    @property
+    def pending_ingestion(self) -> tuple[Instant, ...]:
+        """Pending commits, deltacommits and replacecommits: what a rollback may target."""
+        return tuple(i for i in self.pending if i.action in _BEGUN)
+
+    @cached_property
+    def first_write_time(self) -> InstantTime | None:
+        """
+        Requested time of the first write instant, pending or not, that no savepoint keeps.
+
+        A saved one may stay behind when those after it are archived: it does not mark where the
+        timeline begins. None where savepoints keep every write, and where there is no write.
+        """
+        saved = {one.requested_time for one in self.instants if one.action is Action.SAVEPOINT}
+        writes = (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS)
+        return next((time for time in writes if time not in saved), None)
+
+    @cached_property
+    def archived_below(self) -> InstantTime | None:
+        """
+        Requested time below which everything counts as archived, hence committed (fmt 6.3).
+
+        It is that of the first write that no savepoint keeps. Where savepoints keep them all it
+        is that of the first write: archiving goes by requested times, so all below it is archived,
+        and what lies above it ``is_archived`` tells. None without any write.
+        """
+        if self.first_write_time is not None:
+            return self.first_write_time
+        return next(
+            (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS), None
+        )
+
+    def is_archived(
+        self, requested_time: InstantTime, archived: Callable[[], ArchivedTimes]
+    ) -> bool:
+        """
+        Whether an instant that is not on this timeline counts as archived (fmt 6.3).
+
+        The timeline alone tells it while it has a write that no savepoint keeps. After a restore
+        it may have none; the history then tells of what is not below all the saved ones.
+
+        Args:
+            requested_time: The instant's.
+            archived: Gives the times of the history; called only where they are needed.
+        """
+        below = self.archived_below
+        if below is not None and requested_time < below:
+            return True
+        return self.first_write_time is None and requested_time in archived().completions
+
+    def find(self, requested_time: InstantTime, *actions: Action) -> Instant | None:
+        """The instant with this requested time; savepoints only when asked for by action."""
+        for instant in self.instants:
+            if instant.requested_time != requested_time:
+                continue
+            if actions and instant.action not in actions:
+                continue
+            if not actions and instant.action is Action.SAVEPOINT:
+                continue
+            return instant
+        return None
+
+
+_BEGUN = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+class TimelineReader:
+    """
+    Lists the timeline folder again and again, and works out only what changed.
+
+    One write looks at the timeline several times; between two looks at most a few names
+    appear, among thousands.
+
+    Legacy instants tell no completion time (fmt 2.2). In layout 2 the age of their file is
+    it, as Java says. In layout 1 the requested time is, because nothing there is ordered by
+    completion, and a copied table has files of another age (fmt 11.2).
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        layout_version: int = 2,
+        files_max: int = INSTANT_FILES_MAX,
+        zone: TimelineZone = UTC_ZONE,
+    ) -> None:
+        self._storage = storage
+        self._files_max = files_max
+        self._zone = zone
+        self._folder = timeline_folder(layout_version)
+        self._parse: _Parse = self._aged if layout_version == 2 else _undated
+        self._modified_ms: Mapping[str, int] = {}  # of legacy files
+        # One value, replaced as a whole: readers on several threads need no lock.
+        self._last: tuple[Sequence[str], ActiveTimeline] | None = None
+
+    @property
+    def last(self) -> ActiveTimeline | None:
+        """What the last look showed, with what this process published since."""
+        return None if self._last is None else self._last[1]
+
+    def add(self, name: str) -> None:
+        """Take in a file that this process just made."""
+        if self._last is not None and name not in self._last[1].file_names:
+            names, timeline = self._last
+            self._last = (sorted([*names, name]), timeline.with_names([name], self._parse))
+
+    def read(self) -> ActiveTimeline:
+        """
+        The timeline now. Outside: 1 list, another for legacy instants in layout 2.
+
+        Raises:
+            UnsupportedTableError: More files than ``files_max`` (SEC14).
+        """
+        names = self._storage.names(self._folder)
+        if len(names) > self._files_max:
+            raise UnsupportedTableError(
+                "the timeline has more files than hoodoo.limits.timeline.instants.max allows; "
+                f"archive it or raise the limit: {len(names)}",
+                kind="limit",
+                found=len(names),
+            )
+        if self._last is not None:
+            before, timeline = self._last
+            if before == names:
+                return timeline
+            known = set(before)
+            added = [name for name in names if name not in known]
+            if len(before) + len(added) == len(names):  # nothing went away
+                self._last = (names, timeline.with_names(added, self._parse))
+                return self._last[1]
+        self._last = (names, ActiveTimeline.of(names, self._parse))
+        return self._last[1]
+
+    def _aged(self, name: str) -> Instant | None:
+        instant = parse_instant_name(name)
+        if instant is None or not instant.legacy:
+            return instant
+        if name not in self._modified_ms:
+            self._modified_ms = {
+                entry.name: entry.modified_ms
+                for entry in self._storage.list(self._folder)
+                if not entry.is_folder
+            }
+        modified_ms = self._modified_ms.get(name, 0)
+        completed = max(instant.requested_time, self._zone.instant_time(modified_ms))
+        return replace(instant, completion_time=completed)
+
+
+def _undated(name: str) -> Instant | None:
+    """The instant of a file of layout 1, where no name tells a completion time."""
+    instant = parse_instant_name(name)
+    return None if instant is None or (instant.completed and not instant.legacy) else instant
+
+
+def _is_decided(instant: Instant) -> bool:
+    return instant.completed or instant.action not in _BEGUN
+
+
+def _times_of_completed(instants: Iterable[Instant]) -> Iterator[tuple[InstantTime, InstantTime]]:
+    return (
+        (one.requested_time, one.completion_time or one.requested_time)
+        for one in instants
+        if one.completed
+    )
+
+
+def _key(instant: Instant) -> _Key:
+    return instant.requested_time, instant.action.completes_as.value
+
+
+def _order(instant: Instant) -> _Key:
+    return instant.requested_time, instant.action.value
+
+
+def _is_written(instant: Instant) -> bool:
+    return instant.completed and instant.action in WRITE_ACTIONS
+
+
+def _completion(instant: Instant) -> InstantTime:
+    return instant.completion_time or ""
+
+
+def _requested_time(instant: Instant) -> InstantTime:
+    return instant.requested_time
+
+
+def _further(one: Instant, other: Instant) -> bool:
+    if one.state is other.state is State.COMPLETED:
+        if one.legacy is not other.legacy:  # an upgrade that was cut off wrote it once more
+            return other.legacy
+        return (one.completion_time or "") > (other.completion_time or "")
+    return one.state.rank > other.state.rank

@@ -1,0 +1,349 @@
+"""
+The history: instants archived below the timeline (fmt 8), or as version 6 did (fmt 11.2).
+
+Reading only. Neither the range in a file's name nor the order of rows or files is trusted:
+archives that Java migrated from version 6 have neither right.
+
+A snapshot needs it where files are older than the active timeline: to know that they are
+committed (GC-7) and when their logs completed. Incremental reads of old ranges and the display
+of the whole timeline read it, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeVar
+
+from timeline.codecs.archived_instants import (
+    HistoryFile,
+    HistoryInstant,
+    parse_history_completions,
+    parse_history_rows,
+    parse_manifest,
+    parse_version,
+)
+from timeline.codecs.commit_body import decode_archived_commit
+from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
+from timeline.codecs.log_blocks import LogBlock
+from timeline.errors import CorruptTableError, MissingFileError
+from timeline.layout import HISTORY
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime, is_between
+from timeline.ports.ports import EventSink
+from timeline.ports.storage import ObjectMissingError, Storage
+
+__all__ = [
+    "ARCHIVED_WRITES",
+    "NOTHING_ARCHIVED",
+    "ArchivedTimes",
+    "History",
+    "HistoryFiles",
+    "missing_history_file",
+    "newest_manifest",
+    "read_history_files",
+    "said_manifest",
+]
+
+_MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
+_VERSION = f"{HISTORY}/_version_"
+
+HistoryFiles = tuple[HistoryFile, ...]
+
+#: The actions that write rows, as the archive names them.
+ARCHIVED_WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ArchivedTimes:
+    """
+    When every archived instant completed, by requested time.
+
+    Instants without completion time completed when they were requested, as Java takes it. A
+    savepoint is left out: it shares the requested time of its commit (trap 19).
+    """
+
+    completions: Mapping[InstantTime, InstantTime]
+
+    @cached_property
+    def _oldest(self) -> InstantTime | None:
+        return min(self.completions, default=None)
+
+    @cached_property
+    def newest_completion(self) -> InstantTime:
+        """When the last of them completed; empty without any."""
+        return max(self.completions.values(), default="")
+
+    def rules_out(self, requested_time: InstantTime) -> bool:
+        """
+        Whether an instant below the active timeline was never archived, so never completed.
+
+        What lies before the oldest archived instant may have been in an archive that its owner
+        deleted, which many did before version 8: of that nothing can be said.
+        """
+        if requested_time in self.completions:
+            return False
+        return self._oldest is not None and requested_time > self._oldest
+
+
+NOTHING_ARCHIVED: Final = ArchivedTimes({})
+
+
+def newest_manifest(
+    storage: Storage, known: tuple[int, HistoryFiles] = (0, ())
+) -> tuple[int, HistoryFiles]:
+    """
+    The newest manifest that counts, and the files it names; number 0 and no files before any.
+
+    What ``_version_`` says, or a whole one beyond it: that was decided by an archiver who has
+    not come to say so yet, or one that slept put ``_version_`` back. What it archived is gone
+    from the timeline, so who believed ``_version_`` would take commits for never completed.
+    One beyond that cannot be read, or names files that are not there, is a stray.
+
+    Args:
+        storage: The table's.
+        known: What this told before; its manifest is not read again while it is the newest.
+
+    Outside: 1 list, 1 get, 1 get for a manifest that is not known.
+
+    Raises:
+        CorruptTableError: There are manifests, and none that counts can be read.
+        MissingFileError: ``_version_`` names one that is gone, and there is no newer one.
+    """
+    missing = 0
+    while True:
+        names = frozenset(storage.names(HISTORY))
+        said = said_manifest(storage)
+        listed = [int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))]
+        # A listing may lack what is newest; who named it did so after it was there.
+        numbers = sorted({*listed, *([said] if said and max(listed, default=0) < said else [])})
+        if not numbers:
+            return 0, ()
+        if numbers[-1] == known[0]:
+            return known
+        for number in reversed(numbers):
+            path = f"{HISTORY}/manifest_{number}"
+            try:
+                files = parse_manifest(storage.read(path), path=path)
+            except ObjectMissingError as error:
+                if number == missing:
+                    raise MissingFileError(
+                        f"the history's manifest is missing; restore it from a backup: {path}",
+                        path=path,
+                    ) from error
+                missing = number
+                break  # tidied away since it was listed: look again
+            except CorruptTableError:
+                if number <= said:
+                    raise
+                continue
+            whole = names.issuperset(one.file_name for one in files)
+            if whole or not number > said > 0:
+                return number, files
+        else:
+            raise CorruptTableError(
+                f"no manifest of the history can be read; restore it from a backup: {HISTORY}",
+                path=HISTORY,
+            )
+
+
+def said_manifest(storage: Storage) -> int:
+    """The number that ``_version_`` says, 0 when it says none that can be read. Outside: 1 get."""
+    try:
+        return parse_version(storage.read(_VERSION), path=_VERSION)
+    except (ObjectMissingError, CorruptTableError):
+        return 0
+
+
+def read_history_files(
+    storage: Storage,
+    files: HistoryFiles,
+    wanted: Callable[[HistoryFile], bool],
+    parse: Callable[[bytes, str], T],
+) -> tuple[HistoryFiles, list[T]]:
+    """
+    The newest files (those, or newer ones), and what is in the wanted ones.
+
+    An archiver may merge them and tidy up meanwhile.
+
+    Raises:
+        MissingFileError: A file is gone that the newest manifest still names.
+    """
+    while True:
+        found: list[T] = []
+        try:
+            for one in filter(wanted, files):
+                path = f"{HISTORY}/{one.file_name}"
+                found.append(parse(storage.read(path), path))
+        except ObjectMissingError as error:
+            before, files = files, newest_manifest(storage)[1]
+            if files == before:
+                raise missing_history_file(path) from error
+        else:
+            return files, found
+
+
+def missing_history_file(path: str) -> MissingFileError:
+    """What is raised where the newest manifest names a file that is gone."""
+    return MissingFileError(
+        f"a file of the history is missing; restore it from a backup: {path}", path=path
+    )
+
+
+class History:
+    """
+    The archived instants of one table.
+
+    ``legacy_folder`` is where a table of version 6 has its archive; None for later versions.
+    Damage within such an archive is told as ``history.corrupt``.
+    """
+
+    def __init__(
+        self, storage: Storage, events: EventSink, *, legacy_folder: str | None = None
+    ) -> None:
+        self._storage = storage
+        self._events = events
+        self._legacy_folder = legacy_folder
+        self._last: _LastTimes | None = None
+
+    def instants(self, *, times_only: bool = True) -> list[HistoryInstant]:
+        """
+        Every archived instant, ascending by requested time.
+
+        Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file; of version 6
+        1 list, 1 get per file.
+        """
+        legacy = self._legacy_folder is not None
+        rows = self._legacy(times_only) if legacy else self._rows(times_only)
+        found = {(row.requested_time, row.action): row for row in rows}
+        return [found[key] for key in sorted(found)]
+
+    def find(self, requested_time: InstantTime, action: str) -> HistoryInstant | None:
+        """
+        One archived instant with its content, None when it is not in the history of layout 2.
+
+        Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file of that time.
+        """
+        if self._legacy_folder is not None:
+            return None
+        for row in self._rows(times_only=False, of=requested_time):
+            if (row.requested_time, row.action) == (requested_time, action):
+                return row
+        return None
+
+    def times(self) -> ArchivedTimes:
+        """
+        The times of every archived instant, as of now.
+
+        What is archived stays so: only files that were not there at the last call are read.
+
+        Outside: 1 list, 1 get (version), and 1 get (manifest), 1 get per new file when it
+        changed; of version 6 as ``instants``.
+        """
+        if self._legacy_folder is not None:
+            return ArchivedTimes(
+                {
+                    row.requested_time: row.completion_time or row.requested_time
+                    for row in self.instants()
+                    if row.action != Action.SAVEPOINT.value
+                }
+            )
+        last = self._last
+        known = (0, ()) if last is None else (last.number, last.files)
+        number, files = newest_manifest(self._storage, known)
+        if last is not None and last.number == number:
+            return last.times
+        read = frozenset(one.file_name for one in known[1])
+        files, found = read_history_files(
+            self._storage,
+            files,
+            lambda one: one.file_name not in read,
+            lambda data, path: parse_history_completions(data, path=path),
+        )
+        told = dict(last.times.completions) if last is not None else {}
+        for completions in found:
+            told.update(completions)
+        # One value, replaced as a whole: readers on several threads need no lock.
+        self._last = _LastTimes(number=number, files=files, times=ArchivedTimes(told))
+        return self._last.times
+
+    def writes_between(
+        self,
+        since: InstantTime,
+        until: InstantTime | None,
+        *,
+        by_request: bool = False,
+        times_only: bool = True,
+    ) -> list[HistoryInstant]:
+        """Archived writes that completed in (since, until], or were requested then."""
+        return [
+            row
+            for row in self.instants(times_only=times_only)
+            if row.action in ARCHIVED_WRITES
+            and is_between(
+                (not by_request and row.completion_time) or row.requested_time, since, until
+            )
+        ]
+
+    def commits_between(
+        self, since: InstantTime, until: InstantTime | None
+    ) -> Iterator[tuple[HistoryInstant, CommitMetadata]]:
+        """Archived writes with a completion time in (since, until] and their metadata."""
+        for row in self.writes_between(since, until, times_only=False):
+            if row.metadata:
+                path = f"{HISTORY} ({row.requested_time})"
+                yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
+
+    def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[HistoryInstant]:  # noqa: FBT001
+        """The rows of the newest files; only of those that may hold the time ``of``."""
+
+        def wanted(one: HistoryFile) -> bool:
+            return of is None or one.first_time <= of <= one.last_time
+
+        def parse(data: bytes, path: str) -> tuple[HistoryInstant, ...]:
+            return parse_history_rows(data, path=path, times_only=times_only)
+
+        _, found = read_history_files(self._storage, self._files(), wanted, parse)
+        return [row for rows in found for row in rows]
+
+    def _legacy(self, times_only: bool) -> Iterator[HistoryInstant]:  # noqa: FBT001
+        folder = self._legacy_folder or ""
+        for name in self._legacy_names(folder):
+            path = f"{folder}/{name}"
+            data = self._storage.read(path)
+            yield from self._parse_legacy(data, path=path, times_only=times_only)
+
+    def _legacy_names(self, folder: str) -> list[str]:
+        numbered = (
+            (number, name)
+            for name in self._storage.names(folder)
+            if (number := archive_file_number(name)) is not None
+        )
+        return [name for _, name in sorted(numbered)]
+
+    def _parse_legacy(
+        self, data: bytes, *, path: str, times_only: bool
+    ) -> tuple[HistoryInstant, ...]:
+        return parse_archive_file(data, path=path, times_only=times_only, missed=self._missed)
+
+    def _missed(self, block: LogBlock) -> None:
+        self._events.emit(
+            "history.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
+        )
+
+    def _files(self) -> HistoryFiles:
+        return newest_manifest(self._storage)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LastTimes:
+    """What ``times`` told last, and what that was read from."""
+
+    number: int  # 0 before anything was archived
+    files: HistoryFiles
+    times: ArchivedTimes

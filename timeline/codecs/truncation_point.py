@@ -1,0 +1,159 @@
+"""
+The boundary: how far the chain of commit slots was collected, and what was archived with it (GC-2).
+
+A number at or below it never commits again, whoever creates it. What the collected slots
+knew and somebody may still ask for, the batch ids, moves into it (BATCH-2). A boundary repeats
+the newest of them only; the others stay in the files of earlier boundaries, which it names.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from timeline.errors import CorruptTableError
+from timeline.model.file_names import parse_instant_name
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import Batch
+
+__all__ = [
+    "NO_BOUNDARY",
+    "Boundary",
+    "EarlierBatches",
+    "PublishedBatch",
+    "decode_boundary",
+    "encode_boundary",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedBatch:
+    """A batch whose slot was collected: its receipt."""
+
+    batch: Batch
+    action: str
+    requested_time: InstantTime
+    completion_time: InstantTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierBatches:
+    """
+    The batches in the file of an earlier boundary, which are not repeated in later ones.
+
+    ``count`` is how many, ``newest`` the greatest completion time among them, ``digest`` that
+    of the file.
+    """
+
+    number: int
+    count: int
+    newest: InstantTime
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """
+    One cut: slots up to ``number`` go, and these completed instants move to the history.
+
+    ``time`` is the greatest requested or completion time among them and all before them.
+    ``completed`` are the names of the completed files, oldest first. ``digest`` is that of the
+    slot ``number``, so that the chain above it still shows what it was built upon (SLOT-7).
+    ``earlier`` are the boundaries whose files are kept for their batches, oldest first.
+    """
+
+    number: int
+    time: InstantTime
+    completed: tuple[str, ...] = ()
+    batches: tuple[PublishedBatch, ...] = ()
+    digest: str = ""
+    earlier: tuple[EarlierBatches, ...] = ()
+
+
+NO_BOUNDARY = Boundary(number=0, time="")
+
+
+# ----------------------------------------------------------------
+# Boundary <-> bytes: one JSON document, the body of a cut's slot and the file it becomes (GC-2).
+#
+# Names in it become paths, so each must be that of a completed instant (SEC1).
+
+
+def encode_boundary(boundary: Boundary) -> bytes:
+    """The document; equal boundaries give equal bytes."""
+    document = {
+        "number": boundary.number,
+        "time": boundary.time,
+        "completed": list(boundary.completed),
+        "batches": [
+            {
+                "id": one.batch.batch_id,
+                **({"op": one.batch.operation} if one.batch.operation else {}),
+                "action": one.action,
+                "rt": one.requested_time,
+                "ct": one.completion_time,
+                "inserted": one.batch.rows_inserted,
+                "updated": one.batch.rows_updated,
+                "deleted": one.batch.rows_deleted,
+            }
+            for one in boundary.batches
+        ],
+        **({"digest": boundary.digest} if boundary.digest else {}),
+        **({"earlier": [asdict(one) for one in boundary.earlier]} if boundary.earlier else {}),
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_boundary(data: bytes, *, path: str) -> Boundary:
+    """
+    Read a boundary.
+
+    Raises:
+        CorruptTableError: It is no such document, or names what is no completed instant.
+    """
+    try:
+        document = json.loads(data)
+        return Boundary(
+            number=int(document["number"]),
+            time=str(document["time"]),
+            completed=tuple(_completed_name(name) for name in document["completed"]),
+            batches=tuple(_batch(one) for one in document["batches"]),
+            digest=str(document.get("digest", "")),
+            earlier=tuple(_earlier(one) for one in document.get("earlier", ())),
+        )
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CorruptTableError(
+            f"the boundary of the commit slots cannot be read ({error!r}): {path}", path=path
+        ) from error
+
+
+def _completed_name(name: object) -> str:
+    instant = parse_instant_name(str(name))
+    if instant is None or not instant.completed:
+        raise ValueError(f"no completed instant: {name!r}")
+    return str(name)
+
+
+def _batch(document: dict[str, Any]) -> PublishedBatch:
+    return PublishedBatch(
+        batch=Batch(
+            batch_id=str(document["id"]),
+            operation=str(document.get("op", "")),
+            rows_inserted=int(document["inserted"]),
+            rows_updated=int(document["updated"]),
+            rows_deleted=int(document["deleted"]),
+        ),
+        action=str(document["action"]),
+        requested_time=str(document["rt"]),
+        completion_time=str(document["ct"]),
+    )
+
+
+def _earlier(document: dict[str, Any]) -> EarlierBatches:
+    return EarlierBatches(
+        number=int(document["number"]),
+        count=int(document["count"]),
+        newest=str(document["newest"]),
+        digest=str(document["digest"]),
+    )

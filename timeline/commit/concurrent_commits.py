@@ -1,0 +1,338 @@
+"""
+Rivals: what became visible beside a write, as the conflict rules see it.
+
+Ours come from commit slots, which tell everything; instants of another engine have no
+slot and are read from their commit metadata (FOR-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache, partial
+
+from timeline.active_timeline import ActiveTimeline
+from timeline.archived import ARCHIVED_WRITES
+from timeline.clean_metadata import read_clean
+from timeline.codecs.instant_avro import decode_commit, decode_rollback_plan
+from timeline.context import TableContext
+from timeline.errors import CorruptTableError
+from timeline.layout import slot_path, timeline_path
+from timeline.model.commit_metadata import (
+    LOG_COMPACT,
+    NO_PREVIOUS_COMMIT,
+    CommitMetadata,
+    WriteOperation,
+)
+from timeline.model.file_names import parse_base_file_name, parse_log_file_name, pending_file_names
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
+from timeline.model.plans import CleanMetadata
+from timeline.model.slot import Slot, SlotKind
+from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.ports.storage import ObjectMissingError
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.rules.conflicts import Refused, Rival, RuleId
+
+__all__ = [
+    "RIVAL_KINDS",
+    "archived_rivals",
+    "claim_of",
+    "cleaned_by_others",
+    "cleaned_by_slots",
+    "foreign_rivals",
+    "pending_rollback_of",
+    "rival_of_slot",
+    "rollback_target",
+]
+
+#: A plan is none: writers go on beside it, and what must not meet it looks at the timeline.
+RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
+
+
+def rival_of_slot(slot: Slot) -> Rival:
+    """What a slot of ours means to others."""
+    return Rival(
+        action=slot.action,
+        requested_time=slot.instant_time,
+        completion_time=slot.completion_time,
+        claim=slot.claim,
+        aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
+        restores=slot.kind is SlotKind.RESTORE,
+        writer=slot.owner.text,
+        is_compaction=slot.action in (Action.COMPACTION, Action.LOGCOMPACTION),
+        dropped=cache(partial(_dropped_by_slot, slot)),
+        schema=slot.schema_after,
+        batches=tuple(batch.batch_id for batch in slot.batches),
+    )
+
+
+def foreign_rivals(
+    context: TableContext,
+    timeline: ActiveTimeline,
+    fresh: Iterable[tuple[InstantTime, InstantTime]],
+) -> list[Rival]:
+    """Completed instants without a slot: somebody else's engine published them (FOR-2)."""
+    found = []
+    for requested_time, completion_time in sorted(fresh):
+        for instant in timeline.instants:
+            if (instant.requested_time, instant.completion_time) != (
+                requested_time,
+                completion_time,
+            ):
+                continue
+            context.world.events.emit("publish.foreign", rt=requested_time)
+            found.append(_foreign_rival(context, instant))
+    return found
+
+
+def archived_rivals(
+    context: TableContext,
+    first: InstantTime,
+    known: frozenset[tuple[InstantTime, InstantTime]],
+) -> list[Rival]:
+    """
+    Writes from ``first`` on that are archived and were never seen completed (FOR-6).
+
+    Outside: what of the history's times was not read before; the history where there are any.
+    """
+    times = context.history.times().completions.items()
+    if not any(requested >= first and (requested, done) not in known for requested, done in times):
+        return []
+    return [
+        _foreign_rival(
+            context,
+            Instant(
+                action=Action(row.action),
+                requested_time=row.requested_time,
+                state=State.COMPLETED,
+                completion_time=row.completion_time,
+            ),
+        )
+        for row in context.history.instants()
+        if row.action in ARCHIVED_WRITES
+        and row.requested_time >= first
+        and row.completion_time
+        and (row.requested_time, row.completion_time) not in known
+    ]
+
+
+def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
+    claim = Claim()
+    aborts = None
+    schema = ""
+    is_compaction = False
+    dropped: Collection[FileGroupId] = frozenset()
+    if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
+        metadata = context.commits.read(instant)
+        claim = claim_of(metadata)
+        schema = metadata.schema_json or ""
+        is_compaction = metadata.operation_type in _COMPACTING
+        dropped = _dropped_by(metadata)
+    elif instant.action is Action.ROLLBACK:
+        aborts = rollback_target(context, instant)
+    return Rival(
+        action=instant.action,
+        requested_time=instant.requested_time,
+        completion_time=instant.completion_time or instant.requested_time,
+        claim=claim,
+        aborts=aborts,
+        restores=instant.action is Action.RESTORE,
+        writer="another engine",
+        schema=schema,
+        is_compaction=is_compaction,
+        dropped=lambda: dropped,
+    )
+
+
+def _dropped_by_slot(slot: Slot) -> frozenset[FileGroupId]:
+    if slot.kind is not SlotKind.COMMIT:
+        return frozenset()
+    return _dropped_by(decode_commit(slot.body, path=slot_path(slot.number)))
+
+
+def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
+    """
+    The file groups out of which a commit took keys.
+
+    A compaction takes those that logs had deleted; one of logs alone keeps them as deleted.
+    """
+    if metadata.operation_type == LOG_COMPACT:
+        return frozenset()
+    return frozenset(
+        FileGroupId(partition_path, stat.file_id)
+        for partition_path, stats in metadata.partition_to_write_stats.items()
+        for stat in stats
+        if stat.num_deletes
+    )
+
+
+def rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
+    """
+    What a rollback's plan names; None without a plan. Outside: 1 get.
+
+    Raises:
+        CorruptTableError: The plan is damaged.
+    """
+    requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
+    path = timeline_path(requested)
+    try:
+        plan = decode_rollback_plan(context.world.storage.read(path), path=path)
+    except ObjectMissingError:
+        return None
+    return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
+
+
+def pending_rollback_of(
+    context: TableContext, timeline: ActiveTimeline, target: InstantTime
+) -> Instant | None:
+    """
+    The pending rollback whose plan names this write; within a turn it is no rollback of ours.
+
+    A damaged plan is its owner's matter. Outside: 1 get per pending rollback.
+    """
+    for instant in timeline.pending:
+        if instant.action is not Action.ROLLBACK:
+            continue
+        try:
+            if rollback_target(context, instant) == target:
+                return instant
+        except CorruptTableError:
+            continue
+    return None
+
+
+_COMPACTING = frozenset({"COMPACT", LOG_COMPACT})  # rows move, none is new
+_CLAIMING = frozenset(
+    {
+        WriteOperation.INSERT_OVERWRITE.hudi_name,
+        WriteOperation.DELETE_PARTITION.hudi_name,
+    }
+)
+
+
+def claim_of(metadata: CommitMetadata) -> Claim:
+    """What a commit touched, read from its metadata."""
+    touched = []
+    inserting = set()
+    for partition_path, stats in metadata.partition_to_write_stats.items():
+        for stat in stats:
+            name = (stat.path or "").rpartition("/")[2]
+            source = None if stat.prev_commit == NO_PREVIOUS_COMMIT else stat.prev_commit
+            touch = Touch.NEW if source is None else Touch.BASE
+            if name.startswith("."):
+                touch, source = Touch.LOG, None  # its previous commit is itself (fmt 3)
+            if stat.num_inserts and metadata.operation_type not in _COMPACTING:
+                inserting.add(partition_path)
+            touched.append(
+                TouchedFileGroup(
+                    file_group=FileGroupId(partition_path, stat.file_id),
+                    touch=touch,
+                    source_requested_time=source,
+                    files=(name,) if name else (),
+                    written_bytes=stat.file_size_in_bytes,
+                )
+            )
+    replaced = metadata.partition_to_replace_file_ids or {}
+    for partition_path, file_ids in replaced.items():
+        touched.extend(
+            TouchedFileGroup(file_group=FileGroupId(partition_path, file_id), touch=Touch.REPLACE)
+            for file_id in file_ids
+        )
+    claimed: set[str] = set()
+    if metadata.operation_type == WriteOperation.INSERT_OVERWRITE_TABLE.hudi_name:
+        claimed = {WHOLE_TABLE}
+    elif metadata.operation_type in _CLAIMING:
+        claimed = {*replaced, *metadata.partition_to_write_stats}
+    return Claim.of(touched, claimed, inserting)
+
+
+# --------------------------- Whether a clean took files that a write's base snapshot shows (CLN-3)
+#
+# A file group without its file is not found by who lists a partition: its keys pass for new ones.
+# Cleans keep what pending instants need, as far as requested times tell; what a begin really saw
+# they do not tell, where slots lack files, clocks differ, or an engine keeps versions whoever writes.
+
+
+def cleaned_by_slots(slots: list[Slot], rivals: list[Rival]) -> Refused | None:
+    """
+    Judge by the cleans of ours above the base snapshot.
+
+    A clean deletes what no snapshot shows from its floor on; mine lacks the rivals, of which some
+    may have completed before that: commits whose file was not there yet when I looked.
+
+    Args:
+        slots: Everything above the base snapshot.
+        rivals: What the base snapshot lacks; one at least.
+    """
+    first = min(rival.completion_time for rival in rivals)
+    for slot in slots:
+        if slot.kind is not SlotKind.CLEAN or not slot.deletes:
+            continue
+        if (slot.floor or slot.completion_time) >= first:
+            lacking = [rival for rival in rivals if rival.completion_time == first]
+            return _refused(slot.instant_time, lacking)
+    return None
+
+
+def cleaned_by_others(
+    context: TableContext,
+    seen: ActiveTimeline,
+    now: ActiveTimeline,
+    slots: list[Slot],
+    rivals: list[Rival],
+) -> Refused | None:
+    """
+    Judge by another engine's cleans since the base snapshot, which have no slot.
+
+    A file that is gone was shown there only if all that is newer in its file group is a rival's.
+    Outside: 1 get for each such clean.
+    """
+    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
+        return None
+    known = {one.requested_time for one in seen.instants if one.action is Action.CLEAN}
+    known.update(slot.instant_time for slot in slots if slot.kind is SlotKind.CLEAN)
+    for clean in now.instants:
+        if clean.action is not Action.CLEAN or clean.requested_time in known:
+            continue
+        gone = set(_groups_of(context, clean))
+        meant = [
+            rival
+            for rival in rivals
+            if not gone.isdisjoint(item.file_group for item in rival.claim.file_groups)
+        ]
+        if meant:
+            return _refused(clean.requested_time, meant)
+    return None
+
+
+def _refused(clean: str, rivals: list[Rival]) -> Refused:
+    return Refused(
+        RuleId.SOURCE_NOT_NEWEST,
+        "a clean took files that my base snapshot shows; rows must find their place again: "
+        f"clean {clean}",
+        tuple(rivals),
+    )
+
+
+def _groups_of(context: TableContext, clean: Instant) -> Iterator[FileGroupId]:
+    """File groups of which a clean took, or is about to take, a file."""
+    for partition_path, name in _files_of(context, clean):
+        file = parse_base_file_name(name) or parse_log_file_name(name)
+        if file is not None:
+            yield FileGroupId(partition_path, file.file_id)
+
+
+def _files_of(context: TableContext, clean: Instant) -> Iterator[tuple[str, str]]:
+    """Partition path and name of each."""
+    told = read_clean(context, clean)
+    if isinstance(told, CleanMetadata):
+        for partition_path, done in told.partition_metadata.items():
+            for deleted in done.success_delete_files:
+                yield partition_path, deleted.rpartition("/")[2]
+    elif told is not None:
+        for partition_path, names in told.files_to_be_deleted_per_partition.items():
+            for planned in names:
+                yield partition_path, planned.rpartition("/")[2]
+        for partition_path, files in told.file_paths_to_be_deleted_per_partition.items():
+            for file in files:
+                yield partition_path, (file.file_path or "").rpartition("/")[2]

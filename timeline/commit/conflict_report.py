@@ -1,0 +1,151 @@
+"""
+A refusal as a document: who won, what meets, which rule fired, whether a retry can succeed.
+
+"Cannot resolve conflicts" without a reason is what users of table formats complain of
+most; here every refused attempt says all of it, in data and in one line of text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from timeline.errors import (
+    ClaimConflictError,
+    ConflictError,
+    DuplicateKeyError,
+    MetadataTableOnError,
+    RolledBackError,
+    SchemaConflictError,
+    ServiceConflictError,
+    TableConfigConflictError,
+    WriteConflictError,
+)
+from timeline.model.instant_time import InstantTime
+from timeline.rules.conflicts import Rebaseable, Refused, RuleId
+
+__all__ = ["KINDS", "RefusalReport", "Waited", "as_error", "report_of"]
+
+_SHOWN_MAX = 20
+_BOUND = "hoodie.write.num.retries.on.conflict.failures"
+
+#: Rule -> its error and the error's kind. A class says what a caller does, a kind what it met.
+_ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
+    RuleId.SAME_FILE_GROUP_WRITTEN: (WriteConflictError, "write_conflict"),
+    RuleId.FILE_GROUP_REPLACED: (WriteConflictError, "deleted_under_reader"),
+    RuleId.WRITTEN_WHAT_I_REPLACE: (WriteConflictError, "written_what_is_replaced"),
+    RuleId.PARTITION_CLAIMED_BY_OTHER: (ClaimConflictError, "partition_claimed"),
+    RuleId.WRITTEN_INTO_MY_CLAIM: (ClaimConflictError, "written_into_claim"),
+    RuleId.TARGET_OF_ROLLBACK: (RolledBackError, "rolled_back"),
+    RuleId.SOURCE_NOT_NEWEST: (WriteConflictError, "source_cleaned"),
+    RuleId.PENDING_PLAN_OWNS_FILE_GROUP: (ServiceConflictError, "service_conflict"),
+    RuleId.SAME_NEW_KEY: (DuplicateKeyError, "duplicate_key"),
+    RuleId.SCHEMA_CHANGED: (SchemaConflictError, "schema_conflict"),
+    RuleId.SAME_BATCH: (WriteConflictError, "same_batch"),
+    RuleId.METADATA_TABLE_SWITCHED_ON: (MetadataTableOnError, "metadata_table_on"),
+    RuleId.TABLE_UPGRADED: (TableConfigConflictError, "table_version_changed"),
+    RuleId.KEYS_DROPPED: (WriteConflictError, "keys_dropped"),
+    RuleId.REPLACED_TWICE: (WriteConflictError, "deleted_twice"),
+    RuleId.INSERTED_WHERE_I_MISSED: (WriteConflictError, "appended_into_read"),
+    RuleId.PROPERTIES_CHANGED: (TableConfigConflictError, "properties_changed"),
+    RuleId.STRATEGY_REFUSED: (WriteConflictError, "strategy"),
+    RuleId.READ_WAS_CHANGED: (WriteConflictError, "changed_under_read"),
+    RuleId.ANNOUNCED_BY_OTHER: (WriteConflictError, "announced_conflict"),
+    RuleId.NESTED_PARTITION: (WriteConflictError, "nested_conflict"),
+}
+
+
+#: Rule -> the stable code of its errors and reports.
+KINDS: dict[RuleId, str] = {rule: kind for rule, (_, kind) in _ERRORS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalReport:
+    """Why one attempt was not published."""
+
+    instant: InstantTime
+    rule: str
+    kind: str  # as of the error that a last attempt raises
+    why: str
+    winners: tuple[str, ...]  # "<requested time> <action> by <who>"
+    file_groups: tuple[str, ...]
+    partitions: tuple[str, ...]
+    retry_can_succeed: bool
+    redo: str  # "file groups", "everything" or "nothing"
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        met = self.file_groups or self.partitions
+        more = len(met) - 3
+        tail = f" and {more} more" if more > 0 else ""
+        winner = f"; winner {'; '.join(self.winners)}" if self.winners else ""
+        where = f"; meets on {', '.join(met[:3])}{tail}" if met else ""
+        return f"{self.rule}: {self.why}{winner}{where}"
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """Before anything was computed a write gave way to others that had announced the same (BEG-8)."""
+
+    report: RefusalReport  # as if it had been refused instead
+    wait_ms: int
+
+    def as_document(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {**self.report.as_document(), "wait_ms": self.wait_ms}
+
+
+def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalReport:
+    """The report of a verdict about one attempt."""
+    rebaseable = isinstance(verdict, Rebaseable)
+    retry = rebaseable or (isinstance(verdict, Refused) and verdict.retry_can_succeed)
+    return RefusalReport(
+        instant=instant,
+        rule=verdict.rule.value,
+        kind=KINDS[verdict.rule],
+        why=verdict.why,
+        winners=tuple(
+            f"{rival.requested_time} {rival.action.value}"
+            + (f" by {rival.writer}" if rival.writer else " by an unknown writer")
+            for rival in verdict.rivals[:_SHOWN_MAX]
+        ),
+        file_groups=tuple(str(group) for group in verdict.file_groups[:_SHOWN_MAX]),
+        partitions=() if isinstance(verdict, Rebaseable) else verdict.partitions[:_SHOWN_MAX],
+        retry_can_succeed=retry,
+        redo="file groups" if rebaseable else ("everything" if retry else "nothing"),
+    )
+
+
+def as_error(
+    report: RefusalReport, rule: RuleId, bound: str = _BOUND, *, wasted_bytes: int = 0
+) -> ConflictError | RolledBackError:
+    """
+    The error of a rule, with its kind and the report.
+
+    Args:
+        report: What was met.
+        rule: By which rule.
+        bound: What forbids a retry.
+        wasted_bytes: That the refused attempts had written.
+    """
+    error, kind = _ERRORS[rule]
+    document = report.as_document()
+    if issubclass(error, RolledBackError):
+        return error(
+            f"{report.text}; write again",
+            kind=kind,
+            requested_time=report.instant,
+            report=document,
+        )
+    again = (
+        f"; write again, which a greater {bound} lets happen by itself"
+        if report.retry_can_succeed
+        else ""
+    )
+    message = f"instant {report.instant} was refused by a conflict: {report.text}{again}"
+    return error(message, kind=kind, report=document, wasted_bytes=wasted_bytes)

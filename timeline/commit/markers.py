@@ -1,0 +1,185 @@
+"""
+Markers: the note, made before a data file, that it is about to be written.
+
+Whoever rolls back an instant, Java Hudi or this engine, finds its files by the markers
+alone, so none may be missing (fmt 1.4). Java writes them in two forms, a file each or
+lists kept by its timeline server; both are read here, ours are a file each. Names come
+from the table and decide what a rollback deletes: whatever does not follow the grammar is
+never passed on (SEC2), only reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timeline.errors import MalformedNameError, StorageUnavailableError
+from timeline.layout import MARKERS
+from timeline.model.file_names import (
+    IOType,
+    check_partition_path,
+    join,
+    marker_name,
+    parse_marker_name,
+)
+from timeline.model.instant_time import InstantTime
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    Storage,
+    found_to_delete,
+)
+
+__all__ = [
+    "MarkedFile",
+    "MarkerListing",
+    "create_marker",
+    "delete_markers",
+    "found_markers",
+    "list_markers",
+    "marker_files",
+]
+
+_TYPE_FILE = "MARKERS.type"
+_LIST_FILE = re.compile(r"MARKERS\d+")
+_TIME = re.compile(r"\d{14}|\d{17}")
+_DEPTH_MAX = 32  # partition levels; more is a loop or an attack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedFile:
+    """A data file that an instant announced; it may or may not exist."""
+
+    partition_path: str
+    file_name: str
+    io_type: IOType
+
+    @property
+    def path(self) -> str:
+        """The data file, relative to the table."""
+        return join(self.partition_path, self.file_name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerListing:
+    """All markers of one instant, and the entries that are none."""
+
+    files: tuple[MarkedFile, ...]
+    strange: tuple[str, ...]  # for reports only, never for building paths
+
+
+def create_marker(
+    storage: Storage,
+    requested_time: InstantTime,
+    partition_path: str,
+    file_name: str,
+    io_type: IOType,
+) -> None:
+    """
+    Announce a data file; must return before the file is created.
+
+    A marker that is already there is fine: a repeated attempt announces the same. It is
+    not forced to the disk (LOC-2 names data, slot and completed file): after a power cut
+    its writer is gone, and a rollback unites the markers with a listing.
+
+    Raises:
+        MalformedNameError: A path that would leave the table.
+        StorageUnavailableError: No answer; the marker may be there or still come.
+
+    Outside: 1 create.
+    """
+    folder = join(_root(requested_time), check_partition_path(partition_path))
+    path = join(folder, marker_name(file_name, io_type))
+    try:
+        storage.create(path, b"", durable=False)
+    except ObjectExistsError:
+        return
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; write again: {path}", path=path
+        ) from error
+
+
+def list_markers(storage: Storage, requested_time: InstantTime) -> MarkerListing:
+    """
+    Find every marker of an instant, in both of Java's forms.
+
+    Outside: 1 list a folder, 1 read a list file of the timeline server's form.
+    """
+    root = _root(requested_time)
+    found: set[MarkedFile] = set()
+    strange: list[str] = []
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        for entry in storage.list(join(root, folder)):
+            relative = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_folder:
+                too_deep = relative.count("/") >= _DEPTH_MAX
+                (strange if too_deep else folders).append(relative)
+            elif folder == "" and entry.name == _TYPE_FILE:
+                continue
+            elif folder == "" and _LIST_FILE.fullmatch(entry.name):
+                for line in _lines(storage, f"{root}/{entry.name}"):
+                    _sort_in(line, found, strange)
+            else:
+                _sort_in(relative, found, strange)
+    return MarkerListing(files=tuple(sorted(found, key=_order)), strange=tuple(sorted(strange)))
+
+
+def marker_files(
+    storage: Storage, requested_time: InstantTime
+) -> tuple[tuple[str, str, IOType], ...]:
+    """The (partition path, file name, kind) of every marker of an instant; strange ones left out."""
+    listing = list_markers(storage, requested_time)
+    return tuple((each.partition_path, each.file_name, each.io_type) for each in listing.files)
+
+
+def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
+    """Remove all markers of an instant, once it is completed or rolled back. Outside: 1 delete."""
+    storage.delete_folder(_root(requested_time))
+
+
+def found_markers(storage: Storage, requested_time: InstantTime) -> Callable[[], None]:
+    """As ``delete_markers`` when the answer is called; far away they are looked for now."""
+    return found_to_delete(storage, _root(requested_time))
+
+
+def _root(requested_time: InstantTime) -> str:
+    # An empty or foreign text here would name the markers of every running writer.
+    if not _TIME.fullmatch(requested_time):
+        raise MalformedNameError(
+            f"not a requested time: {requested_time!r}", path=f"{MARKERS}/{requested_time}"
+        )
+    return join(MARKERS, requested_time)
+
+
+def _order(marked: MarkedFile) -> tuple[str, str, str]:
+    return marked.partition_path, marked.file_name, marked.io_type.value
+
+
+def _lines(storage: Storage, path: str) -> list[str]:
+    try:
+        content = storage.read(path)
+    except ObjectMissingError:  # the writer finished and removed its markers meanwhile
+        return []
+    return [line for line in content.decode("utf-8", "replace").split("\n") if line]
+
+
+def _sort_in(relative: str, found: set[MarkedFile], strange: list[str]) -> None:
+    partition_path, _, name = relative.rpartition("/")
+    parsed = parse_marker_name(name)
+    if parsed is None:
+        strange.append(relative)
+        return
+    try:
+        check_partition_path(partition_path)
+    except MalformedNameError:
+        strange.append(relative)
+        return
+    if relative.startswith("/"):
+        strange.append(relative)
+        return
+    found.add(MarkedFile(partition_path=partition_path, file_name=parsed[0], io_type=parsed[1]))

@@ -1,0 +1,90 @@
+"""
+Partitions inside of others: of two that are opened side by side one stands, and stays in sight.
+
+Java Hudi and this engine look for no partition below one, so the metadata file of an outer
+partition hides all inside of it. The rules refuse the later commit of the two (C21). Its metadata
+file would stay, so it is taken away again: nothing can be published there any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from timeline.context import TableContext
+from timeline.errors import HoodooError
+from timeline.model.file_names import BaseFile, LogFile, data_file_time, join
+from timeline.partitions import is_partition_file, list_partition_paths
+from timeline.ports.storage import Storage
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.snapshot import Snapshot
+
+__all__ = ["inner_partitions", "uncover", "with_rows"]
+
+
+def with_rows(context: TableContext, snapshot: Snapshot, folders: Iterable[str]) -> list[str]:
+    """Those of some folders that hold committed files, replaced ones too. Outside: 1 list each."""
+    storage = context.world.storage
+    return [one for one in folders if any(map(snapshot.shows, _data_files(storage, one)))]
+
+
+def _data_files(storage: Storage, folder: str) -> Iterator[BaseFile | LogFile]:
+    for entry in storage.list(folder):
+        if not entry.is_folder:
+            base = BaseFile.found(folder, entry.name, entry.size_bytes)
+            file = base or LogFile.found(folder, entry.name, entry.size_bytes)
+            if file is not None:
+                yield file
+
+
+def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> list[str]:
+    """
+    The partitions inside of a folder that hold committed files, at any depth.
+
+    Outside: the lists of a walk below the folder, and 1 list per partition. Where a partition holds
+    no committed file the walk continues below it.
+    """
+    inside = list_partition_paths(context.world.storage, below=folder)
+    found = with_rows(context, snapshot, inside)
+    for empty in sorted({*inside}.difference(found)):
+        found += inner_partitions(context, snapshot, empty)
+    return found
+
+
+def uncover(context: TableContext, folders: Iterable[str]) -> None:
+    """
+    Delete the metadata files of folders without committed rows that hide committed ones inside.
+
+    Whoever publishes rows in such a folder is refused: it began before the inner commit, which
+    is its rival then, or it finds the inner folder. Java judges nothing, so beside other engines
+    a folder stays as it is while a pending write has files there. What fails here is an event,
+    never a failed write.
+
+    Outside: 1 list per folder; where it has a metadata file and folders also a look at the
+    timeline, 2 lists, 1 stat and 1 list per inner partition, and the deletes.
+    """
+    if context.config.url_encode_partitioning:
+        return
+    for folder in sorted(filter(None, set(folders)), reverse=True):  # the inner before the outer
+        try:
+            _uncover(context, folder)
+        except HoodooError as error:
+            context.world.events.emit("partition.still_covered", folder=folder, why=error.message)
+
+
+def _uncover(context: TableContext, folder: str) -> None:
+    storage = context.world.storage
+    entries = storage.list(folder)
+    files = [one.name for one in entries if not one.is_folder and is_partition_file(one.name)]
+    if not files or not any(one.is_folder for one in entries):
+        return
+    snapshot = context.snapshot()
+    if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        pending = {one.requested_time for one in snapshot.active.pending}
+        if not pending.isdisjoint(data_file_time(one.name) for one in entries):
+            return
+    inner = inner_partitions(context, snapshot, folder)
+    if not inner or with_rows(context, snapshot, [folder]):
+        return
+    for name in files:
+        storage.delete(join(folder, name))
+    context.world.events.emit("partition.uncovered", folder=folder, inside=inner[0])

@@ -1,0 +1,107 @@
+"""
+What living writers have announced and not published: rivals to be (BEG-6).
+
+A write shows what it is about to change before its first data file: by its inflight file, which
+holds the workload profile, and by a marker a file. Java Hudi writes both as well; where a profile
+names no file group the markers do, in either of Java's forms. An announcement binds nobody and
+is no promise to be complete: the publication decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.instant_avro import decode_commit
+from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.markers import MarkedFile, list_markers
+from timeline.context import TableContext
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import (
+    IOType,
+    parse_base_file_name,
+    parse_log_file_name,
+    pending_file_names,
+)
+from timeline.model.instant import Action
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import SlotOwner
+from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.ports.storage import ObjectMissingError
+from timeline.rules.conflicts import Rival
+
+__all__ = ["announced_rivals"]
+
+
+def announced_rivals(
+    context: TableContext, timeline: ActiveTimeline, *, below: InstantTime | None = None
+) -> list[Rival]:
+    """
+    Pending writes that seem alive, as if they were published; what they did not say is free.
+
+    Outside: 1 list of heartbeats and 1 get per pending write; its markers' lists where the profile
+    names no file group.
+
+    Args:
+        context: The table.
+        timeline: Where they are pending.
+        below: Only those requested before this time.
+    """
+    pending = [
+        one for one in timeline.pending_ingestion if below is None or one.requested_time < below
+    ]
+    times = tuple(one.requested_time for one in pending)
+    dead = instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat)
+    found = []
+    for one in pending:
+        if one.requested_time in dead:
+            continue
+        path = context.instant_path(pending_file_names(one.action, one.requested_time)[0])
+        try:
+            profile = decode_commit(context.world.storage.read(path), path=path)
+        except ObjectMissingError:
+            continue  # it has not said yet what it touches, or has ended
+        writer = SlotOwner.told_in(profile.extra_metadata)
+        found.append(
+            Rival(
+                action=one.action,
+                requested_time=one.requested_time,
+                completion_time=one.requested_time,
+                claim=_announced_claim(context, profile, one.requested_time, one.action),
+                writer=writer.text if writer is not None else "",
+            )
+        )
+    return found
+
+
+def _announced_claim(
+    context: TableContext, profile: CommitMetadata, requested_time: InstantTime, action: Action
+) -> Claim:
+    """A profile does not tell how a file group is changed: of a delta commit by a log, mostly."""
+    claim = claim_of(profile)
+    if not any(item.file_group.file_id for item in claim.file_groups):
+        listing = list_markers(context.world.storage, requested_time)
+        marked = [each for one in listing.files if (each := _touched(one)) is not None]
+        return Claim.of([*claim.file_groups, *marked], claim.partitions, claim.inserting)
+    if action is not Action.DELTACOMMIT:
+        return claim
+    touched = (
+        replace(item, touch=Touch.LOG) if item.touch is Touch.BASE else item
+        for item in claim.file_groups
+    )
+    return Claim.of(touched, claim.partitions, claim.inserting)
+
+
+def _touched(marked: MarkedFile) -> TouchedFileGroup | None:
+    """The file group of an announced file; of change logs, which share one, none."""
+    log = parse_log_file_name(marked.file_name)
+    base = parse_base_file_name(marked.file_name)
+    if log is not None and not log.is_cdc:
+        file_id, touch = log.file_id, Touch.LOG
+    elif base is not None:
+        file_id = base.file_id
+        touch = Touch.NEW if marked.io_type is IOType.CREATE else Touch.BASE
+    else:
+        return None
+    return TouchedFileGroup(file_group=FileGroupId(marked.partition_path, file_id), touch=touch)

@@ -1,1 +1,0 @@
-"""Many writes in one instant: of a process's threads, or of a host's processes."""

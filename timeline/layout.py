@@ -1,0 +1,171 @@
+"""Where everything lies below a table's base folder (fmt 1); ours alone is ``.hoodie/.hoodoo``."""
+
+from __future__ import annotations
+
+from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.model.file_names import check_relative_path
+from timeline.model.instant_time import InstantTime
+
+__all__ = [
+    "BOUNDARIES",
+    "HEARTBEATS",
+    "HISTORY",
+    "HOODIE",
+    "INDEX_DEFINITIONS",
+    "LOCKS",
+    "MARKERS",
+    "METADATA_TABLE",
+    "OURS",
+    "OWED",
+    "PROPERTIES",
+    "PROPERTIES_BACKUP",
+    "READERS",
+    "REFUSED",
+    "SCHEMAS",
+    "SLOTS",
+    "TABLE_FACTS",
+    "TIMELINE",
+    "WRITERS",
+    "boundary_path",
+    "check_size",
+    "check_slot_size",
+    "heartbeat_path",
+    "legacy_archive",
+    "owed_path",
+    "reader_path",
+    "slot_path",
+    "timeline_folder",
+    "timeline_path",
+]
+
+HOODIE = ".hoodie"
+PROPERTIES = ".hoodie/hoodie.properties"
+PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"
+TIMELINE = ".hoodie/timeline"
+HISTORY = ".hoodie/timeline/history"
+MARKERS = ".hoodie/.temp"
+HEARTBEATS = ".hoodie/.heartbeat"
+LOCKS = ".hoodie/.locks"
+INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"  # of Java's metadata table
+SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
+METADATA_TABLE = ".hoodie/metadata"
+OURS = ".hoodie/.hoodoo"
+SLOTS = ".hoodie/.hoodoo/slots"
+BOUNDARIES = ".hoodie/.hoodoo/boundary"
+WRITERS = ".hoodie/.hoodoo/writers"
+READERS = ".hoodie/.hoodoo/readers"
+OWED = ".hoodie/.hoodoo/owed"  # what cleans left to readers
+REFUSED = ".hoodie/.hoodoo/refused"  # what writes met that gave up
+TABLE_FACTS = ".hoodie/.hoodoo/table.json"
+
+
+_MIB = 1 << 20
+#: By how a path begins, the most bytes of a file that is read whole (SEC14); the first one counts.
+_BYTES_MAX = (
+    (PROPERTIES, 16 * _MIB),  # and its backup
+    (SLOTS, 512 * _MIB),  # a commit's metadata and plan, written in base64
+    (f"{OURS}/bodies", 512 * _MIB),  # of slots that a slot store has
+    (BOUNDARIES, 512 * _MIB),  # the body of a slot, as are two more below
+    (WRITERS, _MIB),
+    (READERS, _MIB),
+    (OWED, 512 * _MIB),
+    (OURS, 16 * _MIB),
+    (f"{HISTORY}/manifest_", 64 * _MIB),
+    (f"{HISTORY}/_version_", _MIB),
+    (HISTORY, 2_048 * _MIB),
+    (f"{HOODIE}/archived", 2_048 * _MIB),
+    (TIMELINE, 512 * _MIB),
+    (MARKERS, 64 * _MIB),
+    (HEARTBEATS, _MIB),
+    (LOCKS, _MIB),
+    (SCHEMAS, 64 * _MIB),
+    (METADATA_TABLE, 2_048 * _MIB),
+    (f"{HOODIE}/", 512 * _MIB),  # instants of layout 1, definitions of indexes, bucket metadata
+)
+
+
+def check_size(path: str, size_bytes: int) -> None:
+    """
+    Refuse a file below ``.hoodie`` that is too large to be what its name says, before it is read.
+
+    Raises:
+        CorruptTableError: It is (``file_too_large``; fields ``path``, ``bytes``, ``bytes_max``).
+    """
+    if not path.startswith(f"{HOODIE}/"):
+        return
+    most = _bytes_max(path)
+    if size_bytes > most:
+        raise CorruptTableError(
+            f"a file of the table is too large: {path} has {size_bytes:,} bytes, and a file of its "
+            f"kind at most {most:,}. It was not read; restore it from a backup, or remove it if no "
+            "writer made it",
+            kind="file_too_large",
+            path=path,
+            bytes=size_bytes,
+            bytes_max=most,
+        )
+
+
+def check_slot_size(size_bytes: int) -> None:
+    """
+    Refuse a commit slot that is larger than readers accept, before it is created.
+
+    The files that show it are no larger: they hold its body, which it has in base64.
+
+    Raises:
+        InvalidInputError: It is too large (``commit_too_large``; fields ``bytes``, ``bytes_max``).
+    """
+    most = _bytes_max(f"{SLOTS}/")
+    if size_bytes > most:
+        raise InvalidInputError(
+            "the commit names too many files for one commit; write it in several parts, each of "
+            "fewer rows or partitions: its commit slot would have "
+            f"{size_bytes:,} bytes, and may have {most:,}",
+            kind="commit_too_large",
+            bytes=size_bytes,
+            bytes_max=most,
+        )
+
+
+def _bytes_max(path: str) -> int:
+    return next(most for start, most in _BYTES_MAX if path.startswith(start))
+
+
+def timeline_folder(layout_version: int) -> str:
+    """Where the files of instants lie in a timeline layout (fmt 11.2)."""
+    return HOODIE if layout_version == 1 else TIMELINE
+
+
+def legacy_archive(folder: str | None) -> str:
+    """Where version 6 has its archive; ``folder`` is what the table's properties say, if any."""
+    return check_relative_path(f"{HOODIE}/{folder or 'archived'}")
+
+
+def timeline_path(file_name: str) -> str:
+    """An instant's file in layout 2, which is the only one that is written."""
+    return f"{TIMELINE}/{file_name}"
+
+
+def slot_path(number: int) -> str:
+    """A commit slot's object."""
+    return f"{SLOTS}/{number:020d}"
+
+
+def boundary_path(number: int) -> str:
+    """The object that says that slots up to this number are collected."""
+    return f"{BOUNDARIES}/{number:020d}"
+
+
+def heartbeat_path(requested_time: InstantTime) -> str:
+    """A pending instant's heartbeat."""
+    return f"{HEARTBEATS}/{requested_time}"
+
+
+def reader_path(reader_id: str) -> str:
+    """A reader's lease."""
+    return f"{READERS}/{reader_id}.json"
+
+
+def owed_path(slot_number: int) -> str:
+    """The files that a clean spared because readers had leases."""
+    return f"{OWED}/{slot_number:020d}"

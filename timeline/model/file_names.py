@@ -1,0 +1,411 @@
+"""
+The one place where paths below a table are built and checked (SEC1, SEC2).
+
+Names come from data (partition values), from the table's own files (plans, markers,
+metadata) and from users; all of them are untrusted until they passed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+from timeline.errors import InvalidInputError, MalformedNameError
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
+from timeline.model.write_set import FileGroupId
+
+__all__ = [
+    "BaseFile",
+    "BaseFileName",
+    "FileSlice",
+    "IOType",
+    "LogFile",
+    "LogFileName",
+    "check_partition_path",
+    "check_relative_path",
+    "data_file_time",
+    "instant_file_name",
+    "is_data_file",
+    "join",
+    "listed",
+    "marker_name",
+    "parent_folder",
+    "parse_base_file_name",
+    "parse_instant_name",
+    "parse_log_file_name",
+    "parse_marker_name",
+    "pending_file_names",
+]
+
+_SEGMENT_BYTES_MAX = 255
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+def _refuse(path: str, why: str) -> MalformedNameError:
+    return MalformedNameError(
+        f"{why}; nothing was touched, correct the name or the file that holds it: {path!r}",
+        path=path,
+    )
+
+
+def check_relative_path(path: str) -> str:
+    """
+    Return ``path`` when it names something strictly below the table.
+
+    Raises:
+        MalformedNameError: Empty, absolute, with empty, ``.`` or ``..`` segments, with control
+            characters, backslashes or a segment above 255 bytes.
+    """
+    if not path:
+        raise _refuse(path, "an empty path")
+    if _FORBIDDEN.search(path):
+        raise _refuse(path, "a path with control characters or backslashes")
+    for segment in path.split("/"):
+        if segment in ("", ".", ".."):
+            raise _refuse(path, "a path that is absolute or leaves its folder")
+        if len(segment) > 63 and len(segment.encode()) > _SEGMENT_BYTES_MAX:
+            raise _refuse(path, "a path with a segment above 255 bytes")
+    return path
+
+
+def check_partition_path(partition_path: str) -> str:
+    """
+    Return a partition path that may be used as a folder; ``""`` is the unpartitioned table.
+
+    Raises:
+        MalformedNameError: As ``check_relative_path``, or a path into ``.hoodie``.
+    """
+    if partition_path == "":
+        return partition_path
+    check_relative_path(partition_path)
+    if partition_path == ".hoodie" or partition_path.startswith(".hoodie/"):
+        raise _refuse(partition_path, "a partition path inside the table's own folder")
+    return partition_path
+
+
+def listed(names: object, what: str) -> tuple[str, ...]:
+    """
+    Names that a caller gave. A text would be a list of its letters, and each may be a name.
+
+    Raises:
+        InvalidInputError: One text, or what is no list or no text in it: a number equals no name,
+            and would mean nothing wherever names are compared.
+    """
+    if isinstance(names, str):
+        raise InvalidInputError(
+            f"{what} are a list of texts; put the one into brackets: [{names!r}]", kind="one_text"
+        )
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(issubclass(kind, str) for kind in set(map(type, found))):  # few, of many keys
+        strange = next(one for one in found if not isinstance(one, str))
+        raise InvalidInputError(
+            f"{what} are a list of texts, as the table spells them: {strange!r}", kind="no_text"
+        )
+    return found
+
+
+def join(*segments: str) -> str:
+    """Join relative pieces, dropping empty ones (the unpartitioned table's), and check the result."""
+    return check_relative_path("/".join(piece for piece in segments if piece))
+
+
+def parent_folder(path: str) -> str:
+    """The folder of a path; ``""`` for the table's base folder."""
+    return path.rpartition("/")[0]
+
+
+# -------------- Base files, log files and file slices: what a file group consists of at one moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFile:
+    """A columnar file; its requested time is that of the instant that wrote it."""
+
+    file_group: FileGroupId
+    name: str
+    requested_time: InstantTime
+    size_bytes: int
+
+    @classmethod
+    def found(cls, partition_path: str, name: str, size_bytes: int) -> BaseFile | None:
+        """The base file of a name in a partition; None when the name is no base file's."""
+        parsed = parse_base_file_name(name)
+        if parsed is None:
+            return None
+        return cls(
+            file_group=FileGroupId(partition_path, parsed.file_id),
+            name=name,
+            requested_time=parsed.requested_time,
+            size_bytes=size_bytes,
+        )
+
+    @property
+    def path(self) -> str:
+        """Path relative to the table."""
+        return join(self.file_group.partition_path, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFile:
+    """Appended changes; in table versions 8 and 9 it belongs to exactly one instant."""
+
+    file_group: FileGroupId
+    name: str
+    instant_time: InstantTime
+    log_version: int
+    write_token: str
+    size_bytes: int
+
+    @classmethod
+    def found(cls, partition_path: str, name: str, size_bytes: int) -> LogFile | None:
+        """The log file of a name in a partition; None for change logs and all other names."""
+        parsed = parse_log_file_name(name)
+        if parsed is None or parsed.is_cdc:
+            return None
+        return cls(
+            file_group=FileGroupId(partition_path, parsed.file_id),
+            name=name,
+            instant_time=parsed.instant_time,
+            log_version=parsed.log_version,
+            write_token=parsed.write_token,
+            size_bytes=size_bytes,
+        )
+
+    @property
+    def path(self) -> str:
+        """Path relative to the table."""
+        return join(self.file_group.partition_path, self.name)
+
+    @property
+    def order(self) -> tuple[InstantTime, int, str]:
+        """Logs of a slice are read in this order (fmt 5.7): by requested time, not completion."""
+        return (self.instant_time, self.log_version, self.write_token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSlice:
+    """
+    A base file and the log files on top of it; a slice of logs alone has no base file.
+
+    What an incremental read takes of a file group is a slice of the files of its range.
+    """
+
+    file_group: FileGroupId
+    base_instant_time: InstantTime
+    base_file: BaseFile | None
+    log_files: tuple[LogFile, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files."""
+        logs = sum(log.size_bytes for log in self.log_files)
+        return logs + (self.base_file.size_bytes if self.base_file else 0)
+
+
+# -------- The grammar of every file name a Hudi table uses, in both directions (fmt 2.2, 4.1, 5.1)
+#
+# Names are untrusted on the way in: what does not match the grammar is not ours to read,
+# let alone to delete (SEC2). The instant table below is the only place that knows which
+# action is spelled how in which state; the round trip over its full product is a test.
+
+#: (action, pending state) -> what follows the requested time. Completed names are
+#: ``<requested>_<completion>.<completes_as>``, legacy ones lack the completion time. A
+#: savepoint has no requested state.
+PENDING_SUFFIXES: dict[tuple[Action, State], str] = {
+    (Action.COMMIT, State.REQUESTED): ".commit.requested",
+    (Action.COMMIT, State.INFLIGHT): ".inflight",
+    (Action.DELTACOMMIT, State.REQUESTED): ".deltacommit.requested",
+    (Action.DELTACOMMIT, State.INFLIGHT): ".deltacommit.inflight",
+    (Action.REPLACECOMMIT, State.REQUESTED): ".replacecommit.requested",
+    (Action.REPLACECOMMIT, State.INFLIGHT): ".replacecommit.inflight",
+    (Action.COMPACTION, State.REQUESTED): ".compaction.requested",
+    (Action.COMPACTION, State.INFLIGHT): ".compaction.inflight",
+    (Action.LOGCOMPACTION, State.REQUESTED): ".logcompaction.requested",
+    (Action.LOGCOMPACTION, State.INFLIGHT): ".logcompaction.inflight",
+    (Action.CLUSTERING, State.REQUESTED): ".clustering.requested",
+    (Action.CLUSTERING, State.INFLIGHT): ".clustering.inflight",
+    (Action.CLEAN, State.REQUESTED): ".clean.requested",
+    (Action.CLEAN, State.INFLIGHT): ".clean.inflight",
+    (Action.ROLLBACK, State.REQUESTED): ".rollback.requested",
+    (Action.ROLLBACK, State.INFLIGHT): ".rollback.inflight",
+    (Action.RESTORE, State.REQUESTED): ".restore.requested",
+    (Action.RESTORE, State.INFLIGHT): ".restore.inflight",
+    (Action.SAVEPOINT, State.INFLIGHT): ".savepoint.inflight",
+    (Action.INDEXING, State.REQUESTED): ".indexing.requested",
+    (Action.INDEXING, State.INFLIGHT): ".indexing.inflight",
+    (Action.SCHEMACOMMIT, State.REQUESTED): ".schemacommit.requested",
+    (Action.SCHEMACOMMIT, State.INFLIGHT): ".schemacommit.inflight",
+}
+_PENDING_BY_SUFFIX = {suffix: key for key, suffix in PENDING_SUFFIXES.items()}
+_COMPLETED_BY_SUFFIX = {
+    "." + action.value: action for action in Action if action.completes_as is action
+}
+
+_INSTANT = re.compile(r"(\d{14}|\d{17})(?:_(\d{14}|\d{17}))?((?:\.[a-z]+){1,2})", re.ASCII)
+_FILE_ID = r"[^._/\\\x00-\x1f]+"
+_TOKEN = r"\d+-\d+-\d+"  # noqa: S105 - a file name part
+_BASE = re.compile(rf"({_FILE_ID})_({_TOKEN})_(\d{{14}}|\d{{17}})\.parquet", re.ASCII)
+_LOG = re.compile(
+    rf"\.({_FILE_ID})_(\d{{14}}|\d{{17}})\.(log|archive)\.(\d+)(?:_({_TOKEN})(\.cdc)?)?",
+    re.ASCII,
+)
+_MARKER = re.compile(r"(.+)\.marker\.(CREATE|MERGE|APPEND)")
+
+
+class IOType(Enum):
+    """What a marker announces (fmt 1.4); APPEND is read from old tables only."""
+
+    CREATE = "CREATE"
+    MERGE = "MERGE"
+    APPEND = "APPEND"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFileName:
+    """``<file id>_<write token>_<requested time>.parquet``."""
+
+    file_id: str
+    write_token: str
+    requested_time: InstantTime
+
+    @property
+    def text(self) -> str:
+        """The file's name."""
+        return f"{self.file_id}_{self.write_token}_{self.requested_time}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileName:
+    """``.<file id>_<instant>.log.<version>_<write token>[.cdc]``."""
+
+    file_id: str
+    instant_time: InstantTime
+    log_version: int
+    write_token: str
+    is_cdc: bool = False
+
+    @property
+    def text(self) -> str:
+        """The file's name."""
+        suffix = ".cdc" if self.is_cdc else ""
+        token = f"_{self.write_token}" if self.write_token else ""
+        return f".{self.file_id}_{self.instant_time}.log.{self.log_version}{token}{suffix}"
+
+
+def instant_file_name(instant: Instant) -> str:
+    """
+    The file name of one state of an instant, of layout 1 when it is legacy.
+
+    Raises:
+        MalformedNameError: The action has no such state (a requested savepoint), or a
+            completed instant lacks its completion time.
+    """
+    if instant.state is State.COMPLETED:
+        if instant.completion_time is None:
+            raise MalformedNameError(
+                f"a completed instant has no completion time: {instant}", path=str(instant)
+            )
+        name = instant.action.completes_as.value
+        if instant.legacy:
+            return f"{instant.requested_time}.{name}"
+        return f"{instant.requested_time}_{instant.completion_time}.{name}"
+    suffix = PENDING_SUFFIXES.get((instant.action, instant.state))
+    if suffix is None:
+        raise MalformedNameError(f"no file stands for this state: {instant}", path=str(instant))
+    return instant.requested_time + suffix
+
+
+def pending_file_names(action: Action, requested_time: InstantTime) -> tuple[str, ...]:
+    """The inflight and requested file names of an instant, in the order a rollback deletes them."""
+    return tuple(
+        requested_time + PENDING_SUFFIXES[action, state]
+        for state in (State.INFLIGHT, State.REQUESTED)
+        if (action, state) in PENDING_SUFFIXES
+    )
+
+
+@lru_cache(maxsize=8_192)
+def parse_instant_name(name: str) -> Instant | None:
+    """
+    The instant a file of the timeline folder stands for, or None for any other file.
+
+    A completed name without a completion time gives a legacy instant that completed when it
+    was requested; the caller that knows the file's age may correct it (fmt 2.2).
+    """
+    match = _INSTANT.fullmatch(name)
+    if match is None:
+        return None
+    requested, completion, suffix = match.groups()
+    pending = _PENDING_BY_SUFFIX.get(suffix)
+    if pending is not None:
+        if completion is not None:
+            return None
+        return Instant(action=pending[0], requested_time=requested, state=pending[1])
+    action = _COMPLETED_BY_SUFFIX.get(suffix)
+    if action is None:
+        return None
+    return Instant(
+        action=action,
+        requested_time=requested,
+        state=State.COMPLETED,
+        completion_time=completion or requested,
+        legacy=completion is None,
+    )
+
+
+def parse_base_file_name(name: str) -> BaseFileName | None:
+    """The parts of a base file's name, or None when it is something else."""
+    match = _BASE.fullmatch(name)
+    return BaseFileName(*match.groups()) if match else None
+
+
+def parse_log_file_name(name: str) -> LogFileName | None:
+    """The parts of a log file's name, or None when it is something else."""
+    match = _LOG.fullmatch(name)
+    if match is None:
+        return None
+    file_id, instant, _, version, token, cdc = match.groups()
+    return LogFileName(file_id, instant, int(version), token or "", is_cdc=cdc is not None)
+
+
+def data_file_time(name: str) -> InstantTime | None:
+    """The instant in the name of a base or log file; None for any other file."""
+    base = parse_base_file_name(name)
+    if base is not None:
+        return base.requested_time
+    log = parse_log_file_name(name)
+    return None if log is None else log.instant_time
+
+
+def is_data_file(path: str) -> bool:
+    """Whether a path names a base or log file in a partition of the table (SEC1, SEC2)."""
+    try:
+        check_relative_path(path)
+        check_partition_path(path.rpartition("/")[0])
+    except MalformedNameError:
+        return False
+    return data_file_time(path.rpartition("/")[2]) is not None
+
+
+def marker_name(data_file_name: str, io_type: IOType) -> str:
+    """The marker's file name for a data file (fmt 1.4)."""
+    return f"{data_file_name}.marker.{io_type.value}"
+
+
+def parse_marker_name(name: str) -> tuple[str, IOType] | None:
+    """
+    The data file name and kind a marker stands for.
+
+    None when the name is no marker, or names anything but a base or log file (SEC2).
+    """
+    match = _MARKER.fullmatch(name)
+    if match is None:
+        return None
+    data_file, io_type = match.groups()
+    if parse_base_file_name(data_file) is None and parse_log_file_name(data_file) is None:
+        return None
+    return data_file, IOType(io_type)

@@ -1,0 +1,199 @@
+"""
+A moment as a caller gives it, turned into an instant time of a table (fmt 6.5).
+
+This is the one place that does so. Everything that asks for a moment accepts the same forms.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, timezone
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from timeline.errors import InvalidInputError
+from timeline.model.instant_time import EARLIEST, InstantTime, TimelineZone, wall_ms
+
+__all__ = ["Moment", "instant_named", "moment_text", "parse_time_travel", "range_of"]
+
+#: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
+Moment: TypeAlias = str | int | date | datetime | np.datetime64
+
+_YEAR_MIN = 1000  # below, the year has no four digits
+_ZONE_HOURS_MAX = 18
+_INSTANT = re.compile(r"\d{17}|\d{14}", re.ASCII)
+_DIGITS = re.compile(r"\d+", re.ASCII)
+_DATE_TIME = re.compile(
+    r"(\d{4})-(\d{2})-(\d{2})"
+    r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)?"
+    r" ?(Z|UTC|[+-]\d{2}(?::?\d{2})?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_FORMS = (
+    "a moment is a datetime, a date, an int of 17 or 14 digits (never seconds since 1970), or a "
+    "text of 17 or 14 digits, 'yyyy-MM-dd' or 'yyyy-MM-dd HH:mm:ss[.SSS][+02:00]'"
+)
+_ABOVE_INSTANTS = 10**17  # what lies far above has more digits than Python may write
+_BEGINNING = re.compile(r"earliest|0+", re.ASCII | re.IGNORECASE)  # Java has 3 and 14 zeros
+
+
+def parse_time_travel(value: Moment, zone: TimelineZone, *, exclusive: bool = False) -> InstantTime:
+    """
+    Turn a caller's moment into an instant time that includes everything up to it (fmt 6.5).
+
+    Args:
+        value: A text of 17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm[:ss[.SSS]]`` with a
+            blank or ``T`` between and an optional zone (``Z``, ``+02:00``); an int of as many
+            digits; a datetime, ``pandas.Timestamp`` or ``numpy.datetime64``; a date, which means
+            its first millisecond. 14 digits mean their whole second, as in Java Hudi.
+        zone: The table's; what names no zone is read in it.
+        exclusive: Whether what lies above is meant. That differs for a moment with a zone where
+            the table's clock was set back: times go on above the digits that it had reached.
+
+    Raises:
+        InvalidInputError: Any other form, or a day or hour that does not exist.
+    """
+    named = instant_named(value, zone, reached=not exclusive)
+    if not _INSTANT.fullmatch(named):
+        raise _refused(value)
+    wall_ms(named)
+    return named if len(named) == 17 else named + "999"
+
+
+def instant_named(value: Moment, zone: TimelineZone, *, reached: bool = False) -> InstantTime:
+    """
+    Turn a caller's moment into the name of the instant that was requested or completed then.
+
+    Arguments, errors: as ``parse_time_travel``. Digits stay as they are, because instants of old
+    tables have 14, and those of a metadata table any number. With ``reached`` a datetime becomes
+    the greatest digits until then.
+    """
+    if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
+        return value.strip()
+    if (digits := _digits_of(value)) is not None:
+        if _INSTANT.fullmatch(digits):
+            return digits
+        raise _refused(value)
+    try:
+        moment = _read(value)
+        time = zone.reached_by(moment) if reached else zone.of(moment)
+        if int(time[:4]) < _YEAR_MIN:
+            raise ValueError(f"before the year {_YEAR_MIN}")
+    except InvalidInputError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"no such moment ({error}): {_told(value)}", kind="instant_time", value=_told(value)
+        ) from None
+    return time
+
+
+def range_of(
+    since: Moment, until: Moment | None, zone: TimelineZone
+) -> tuple[InstantTime, InstantTime | None]:
+    """
+    The range that a caller's moments mean: (since, until], by completion times.
+
+    Args:
+        since: A moment; the text ``earliest`` and one of zeros mean no lower bound (fmt 6.6).
+        until: A moment; None for now.
+        zone: The table's.
+
+    Raises:
+        InvalidInputError: No such form.
+    """
+    start = EARLIEST
+    if not (isinstance(since, str) and _BEGINNING.fullmatch(since.strip())):
+        try:
+            start = parse_time_travel(since, zone, exclusive=True)
+        except InvalidInputError as error:
+            if error.kind != "instant_time":
+                raise
+            raise InvalidInputError(
+                f"{error}; 'earliest' is the beginning", kind="instant_time", value=_told(since)
+            ) from None
+    return start, parse_time_travel(until, zone) if until is not None else None
+
+
+def moment_text(value: object) -> str | None:
+    """A date, datetime or numpy int as a property says it; None for what is none of these."""
+    if (digits := _digits_of(value)) is not None:
+        return digits or None
+    if isinstance(value, str):
+        return None
+    try:
+        moment = _read(value)
+    except (InvalidInputError, ValueError):
+        return None
+    if moment.utcoffset() is not None:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(sep=" ")
+
+
+def _digits_of(value: Any) -> str | None:
+    """Those of an int, numpy's too; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return None
+    number = int(value)
+    return str(number) if 0 <= number < _ABOVE_INSTANTS else ""
+
+
+def _read(value: Any) -> datetime:
+    """As a plain datetime, which has no zone where the value names none."""
+    if isinstance(value, str):
+        return _read_text(value)
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    elif isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, datetime):  # a pandas.Timestamp too, which has nanoseconds, and its NaT
+        return datetime.combine(value.date(), value.timetz()).replace(fold=value.fold)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)  # noqa: DTZ001 - on the table's clock
+    raise _refused(value)
+
+
+def _read_text(text: str) -> datetime:
+    match = _DATE_TIME.fullmatch(text.strip())
+    if match is None:
+        raise _refused(text)
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    return datetime(
+        int(year),
+        int(month),
+        int(day),
+        int(hour or 0),
+        int(minute or 0),
+        int(second or 0),
+        int((fraction or "0").ljust(6, "0")[:6]),
+        tzinfo=_offset(zone),
+    )
+
+
+def _offset(zone: str | None) -> timezone | None:
+    if not zone:
+        return None
+    if zone.upper() in ("Z", "UTC"):
+        return UTC
+    hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or 0)
+    if hours > _ZONE_HOURS_MAX or minutes >= 60:
+        raise ValueError("no such zone")
+    offset = timedelta(hours=hours, minutes=minutes)
+    return timezone(offset if zone[0] == "+" else -offset)
+
+
+def _refused(value: object) -> InvalidInputError:
+    what = _told(value) if isinstance(value, int) else repr(value)
+    if not isinstance(value, str | int):
+        what = f"{type(value).__name__} {what}"
+    return InvalidInputError(f"{_FORMS}, not {what}", kind="instant_time", value=_told(value))
+
+
+def _told(value: object) -> str:
+    """As plain data of an error."""
+    if isinstance(value, int) and abs(value) >= _ABOVE_INSTANTS:
+        return f"an int of {value.bit_length()} bits"
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,192 @@
+"""
+File groups owned by pending service plans, and which of them writers keep off (CL-2).
+
+Our clustering looks again at its completion and leaves out what changed meanwhile (CL-1),
+so a writer need not care. Java Hudi's does not: a write into a file group of a clustering
+that it planned, or may carry out, would silently vanish and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
+from timeline.context import TableContext
+from timeline.model.file_names import instant_file_name
+from timeline.model.instant import Action, Instant, State
+from timeline.model.instant_time import InstantTime
+from timeline.model.plans import ClusteringPlan
+from timeline.model.write_set import FileGroupId
+from timeline.ports.storage import ObjectMissingError
+from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
+from timeline.rules.conflicts import Refused, RuleId
+
+__all__ = [
+    "RECHECKED",
+    "PendingCompactions",
+    "file_groups_in_clustering",
+    "joined_logs",
+    "moves_rows_only",
+    "owned_by_plans",
+    "pending_compactions",
+    "reserved_file_groups",
+]
+
+#: In the extra metadata of a clustering plan: whoever planned it looks again (CL-1).
+RECHECKED = "hoodoo.clustering.rechecked"
+
+#: File group -> the requested times of its compactions that are not done.
+PendingCompactions: TypeAlias = Mapping[FileGroupId, Sequence[InstantTime]]
+
+
+def file_groups_in_clustering(
+    context: TableContext, timeline: ActiveTimeline
+) -> dict[FileGroupId, Instant]:
+    """File group -> the pending clustering that will replace it. Outside: 1 get per plan."""
+    return {
+        FileGroupId(partition_path, file_id): instant
+        for instant, plan in _pending_clusterings(context, timeline)
+        for partition_path, file_id in plan.file_groups()
+    }
+
+
+def reserved_file_groups(
+    context: TableContext, timeline: ActiveTimeline
+) -> dict[FileGroupId, Instant]:
+    """
+    File group -> the pending clustering that a write into it must not meet.
+
+    All of them where writers are to be refused or another engine may complete the plan;
+    else those of plans that another engine made. Outside: 1 get per plan.
+    """
+    updates = context.limits.clustering_updates
+    foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
+    all_of_them = foreign or updates is ClusteringUpdates.REJECT
+    return {
+        FileGroupId(partition_path, file_id): instant
+        for instant, plan in _pending_clusterings(context, timeline)
+        if all_of_them or RECHECKED not in plan.extra_metadata
+        for partition_path, file_id in plan.file_groups()
+    }
+
+
+def owned_by_plans(
+    owned: Mapping[FileGroupId, Instant], groups: Iterable[FileGroupId]
+) -> Refused | None:
+    """
+    What a write into these file groups meets, which pending plans own; None for nothing.
+
+    Args:
+        owned: As ``reserved_file_groups``.
+        groups: What is written or replaced.
+    """
+    met = tuple(sorted(owned.keys() & set(groups)))
+    if not met:
+        return None
+    plans = tuple(dict.fromkeys(owned[group] for group in met))
+    return Refused(
+        RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
+        f"a pending clustering owns it, and would lose the write: {plans[0]}; let it complete, or "
+        f"'hoodoo services cancel TABLE {plans[0].requested_time}'",
+        (),
+        met,
+        retry_can_succeed=False,
+        plans=plans,
+    )
+
+
+def _pending_clusterings(
+    context: TableContext, timeline: ActiveTimeline
+) -> Iterator[tuple[Instant, ClusteringPlan]]:
+    for instant in timeline.pending:
+        if instant.action not in (Action.CLUSTERING, Action.REPLACECOMMIT):
+            continue
+        data = _requested_bytes(context, instant)
+        if not data:
+            continue
+        path = context.instant_path(_requested_name(instant))
+        plan = decode_requested_replace(data, path=path).clustering_plan
+        if plan is not None:
+            yield instant, plan
+
+
+def file_groups_in_plans(context: TableContext, timeline: ActiveTimeline) -> frozenset[FileGroupId]:
+    """File groups of all pending plans: no other plan may have them (PLAN-3)."""
+    return frozenset(
+        {
+            *file_groups_in_clustering(context, timeline),
+            *pending_compactions(context, timeline),
+            *pending_compactions(context, timeline, action=Action.LOGCOMPACTION),
+        }
+    )
+
+
+def pending_compactions(
+    context: TableContext, timeline: ActiveTimeline, *, action: Action = Action.COMPACTION
+) -> dict[FileGroupId, list[InstantTime]]:
+    """
+    File group -> requested times of its pending compactions. Outside: 1 get per plan.
+
+    With ``LOGCOMPACTION`` those of log compactions, which open no slices.
+    """
+    owned: dict[FileGroupId, list[InstantTime]] = {}
+    for instant in timeline.pending:
+        if instant.action is not action:
+            continue
+        data = _requested_bytes(context, instant)
+        if not data:
+            continue
+        plan = decode_compaction_plan(data, path=context.instant_path(_requested_name(instant)))
+        for partition_path, file_id in plan.file_groups():
+            group = FileGroupId(partition_path, file_id)
+            owned.setdefault(group, []).append(instant.requested_time)
+    return owned
+
+
+def joined_logs(context: TableContext, instant: Instant) -> dict[FileGroupId, frozenset[str]]:
+    """
+    File group -> names of the log files that a log compaction put together.
+
+    Empty where its plan is gone. Outside: 1 get.
+    """
+    planned = replace(instant, action=Action.LOGCOMPACTION)
+    data = _requested_bytes(context, planned)
+    if not data:
+        return {}
+    plan = decode_compaction_plan(data, path=context.instant_path(_requested_name(planned)))
+    return {
+        FileGroupId(one.partition_path or "", one.file_id or ""): frozenset(
+            path.rpartition("/")[2] for path in one.delta_file_paths
+        )
+        for one in plan.operations
+    }
+
+
+def moves_rows_only(context: TableContext, instant: Instant) -> bool:
+    """
+    Whether a pending instant is a clustering under the name of a replacecommit.
+
+    Only its plan tells it apart in version 6, which has no action of that name (fmt 11.2).
+    Outside: 1 get for a replacecommit of such a table, else nothing.
+    """
+    if instant.action is not Action.REPLACECOMMIT or context.config.timeline_layout_version != 1:
+        return False
+    path = context.instant_path(_requested_name(instant))
+    data = _requested_bytes(context, instant)
+    return decode_requested_replace(data, path=path).clustering_plan is not None
+
+
+def _requested_name(instant: Instant) -> str:
+    return instant_file_name(
+        Instant(action=instant.action, requested_time=instant.requested_time, state=State.REQUESTED)
+    )
+
+
+def _requested_bytes(context: TableContext, instant: Instant) -> bytes:
+    try:
+        return context.world.storage.read(context.instant_path(_requested_name(instant)))
+    except ObjectMissingError:
+        return b""

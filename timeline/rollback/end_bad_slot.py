@@ -1,0 +1,172 @@
+"""
+Ending a commit slot that no writer can carry out: forged, damaged or too large (SLOT-11).
+
+Every writer refuses such a slot before it touches anything, so it stops the table. A user who has
+no backup of it ends it here: a slot that decides nothing takes its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from timeline.codecs.slot import decode_slot, encode_slot
+from timeline.context import TableContext
+from timeline.errors import (
+    CorruptTableError,
+    InstantNotFoundError,
+    InvalidInputError,
+    MalformedNameError,
+)
+from timeline.layout import OURS, SLOTS, slot_path
+from timeline.model.instant import Action
+from timeline.model.instant_time import EARLIEST, InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.ports.storage import ObjectMissingError
+from timeline.rules.instant_times import ahead_ms
+
+__all__ = ["BadSlot", "end_slot", "find_bad_slot"]
+
+_KEPT: Final = f"{OURS}/ended"
+_KEPT_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadSlot:
+    """A slot that no writer can carry out, and why."""
+
+    number: int
+    path: str
+    why: str
+
+
+def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
+    """
+    Find a slot that no writer can carry out.
+
+    Args:
+        context: The table.
+        number: Of the slot; None for the first such slot. A slot whose time is ahead of this
+            clock by more than ``hoodoo.clock.max.ahead.ms`` is found by its number alone, and
+            where the timeline does not show it: the wrong clock may be this one.
+
+    Raises:
+        InstantNotFoundError: There is no such slot.
+        InvalidInputError: The slot is good: it is never ended (``good_slot``).
+        UnsupportedTableError: A newer release wrote it.
+
+    Outside: 1 list, 1 get a slot, 1 stat for each file that it deletes; with a number the timeline.
+    """
+    storage = context.world.storage
+    names = [name for name in storage.names(SLOTS) if name.isdecimal()]
+    numbers = [int(name) for name in names if name == slot_path(int(name)).rpartition("/")[2]]
+    if number is not None:
+        numbers = [one for one in numbers if one == number]
+    for one in numbers:
+        why = _why_bad(context, one, named=number is not None)
+        if why is not None:
+            return BadSlot(number=one, path=slot_path(one), why=why)
+    if number is not None and not numbers:
+        raise InstantNotFoundError(
+            f"there is no commit slot of this number: {number}", kind="no_such_slot"
+        )
+    raise InvalidInputError(
+        "every writer can carry this slot out, so it is not ended; use 'hoodoo rollback' or a "
+        f"restore to take a write back: {slot_path(number)}"
+        if number is not None
+        else "every commit slot can be carried out; one whose time is ahead of a right clock is "
+        "ended by its number",
+        kind="good_slot",
+    )
+
+
+def end_slot(context: TableContext, number: int) -> BadSlot:
+    """
+    Put a slot that decides nothing in the place of one that no writer can carry out.
+
+    What the slot decided is lost: a commit whose completed file is not on the timeline counts as
+    failed and is rolled back. The bytes stay in ``.hoodie/.hoodoo/ended`` where they are few.
+
+    Raises: As ``find_bad_slot``, LockTimeoutError.
+
+    Outside: the lock, twice the reads of ``find_bad_slot``, 1 get, at most 2 puts.
+    """
+    world, path = context.world, slot_path(number)
+    storage = world.storage
+    with world.lock.acquire(f"end slot {number}"):
+        found = find_bad_slot(context, number)
+        identity = world.ids.identity()
+        time = _time_after_those_before(context, number)
+        nothing = Slot(
+            number=number,
+            table_id=context.identity.ensure(world),
+            kind=SlotKind.NOOP,
+            action=Action.ROLLBACK,
+            requested_time=time,
+            completion_time=time,
+            base=number - 1,
+            nonce=world.ids.nonce(),
+            owner=SlotOwner(host=identity.host, pid=identity.pid, writer_id=identity.writer_id),
+        )
+        _keep(context, path, number)
+        if storage.capabilities.slots == "storage":
+            storage.write(path, encode_slot(nothing), durable=True)
+        else:  # a slot store replaces nothing
+            storage.delete(path)
+            storage.create(path, encode_slot(nothing))
+    world.events.emit("slot.ended", number=number, why=found.why)
+    return found
+
+
+def _why_bad(context: TableContext, number: int, *, named: bool) -> str | None:
+    path, storage = slot_path(number), context.world.storage
+    try:
+        slot = decode_slot(storage.read(path), path=path, number=number)
+        for one in slot.deletes:  # a link or a folder on the way would stop its clean for ever
+            there = storage.stat(one)
+            if there is not None and there.is_folder:
+                return f"it deletes a folder: {one}"
+        if named:
+            return _why_ahead(context, slot)
+    except ObjectMissingError:
+        return None  # collected since
+    except MalformedNameError as error:
+        return f"it names what is no file of the table: {error.message}"
+    except CorruptTableError as error:
+        return error.message
+    return None
+
+
+def _why_ahead(context: TableContext, slot: Slot) -> str | None:
+    ahead = ahead_ms(WallMs(context.world.clock.now_ms()), slot.newest_time, context.zone)
+    shown = slot.file_name in context.active().file_names
+    if shown or ahead <= context.limits.skew.refuse_ms:
+        return None
+    return (
+        f"its time {slot.newest_time} is {ahead / 1000:.0f} s ahead of this clock, so no writer "
+        "can publish behind it; make sure that this clock is right"
+    )
+
+
+def _time_after_those_before(context: TableContext, number: int) -> InstantTime:
+    """A time above those of the slots before, so that times still ascend with the numbers."""
+    for earlier in range(number - 1, 0, -1):
+        path = slot_path(earlier)
+        try:
+            before = decode_slot(context.world.storage.read(path), path=path, number=earlier)
+        except ObjectMissingError:
+            break  # collected, with all before it
+        except CorruptTableError:
+            continue
+        return instant_time(WallMs(wall_ms(before.newest_time) + 1))
+    return EARLIEST
+
+
+def _keep(context: TableContext, path: str, number: int) -> None:
+    storage = context.world.storage
+    try:
+        data = storage.read(path)
+    except (ObjectMissingError, CorruptTableError):
+        return  # too large, or no file
+    if len(data) <= _KEPT_BYTES_MAX:
+        storage.write(f"{_KEPT}/{number:020d}", data, durable=True)

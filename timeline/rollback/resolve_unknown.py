@@ -1,0 +1,249 @@
+"""
+What became of a write whose publication was never answered, decided for good (UNK-3, UNK-4).
+
+Anybody may ask, at any time: the writer that was told ``OutcomeUnknownError``, another process,
+an operator the next day. A slot of the instant says published. Without one nothing is known
+before the chain has grown past the number that was asked for; the abort slot of a rollback
+makes it grow and ends the instant in the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.apply import unsettled
+from timeline.commit.section import take_turn
+from timeline.context import TableContext
+from timeline.errors import InstantNotFoundError
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
+from timeline.model.slot import Slot, SlotKind
+from timeline.restored_away import withdrawn_by
+from timeline.rollback.rollback import rollback, undoings
+
+__all__ = ["Outcome", "Resolution", "resolve"]
+
+#: The newest slot of these kinds may be ended before anything of it shows (FOR-9).
+_ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
+#: The slots of these kinds name a target besides, or no instant at all; their own time is in errors.
+_WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.CUT})
+
+
+class Outcome(Enum):
+    """How it ended."""
+
+    PUBLISHED = "published"  # its rows are in the table
+    NOT_PUBLISHED = "not published"  # and never will be: write them again
+    RUNNING = "running"  # its writer is at it: ask again later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """The answer for one write."""
+
+    requested_time: InstantTime
+    outcome: Outcome
+    completion_time: InstantTime | None
+    why: str
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.requested_time}: {self.outcome.value}, {self.why}"
+
+
+def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
+    """
+    Decide whether a write counts. The answers published and not published never change.
+
+    They outlive the slots: what was published is archived, and so is the rollback of what was not.
+    A publication that died half-way is finished, a write without sign of life is rolled back.
+    A savepoint has the time of its write: whether there is one is told as well. Outside: 1 list, slots not seen before; what ``rollback`` asks for where it is pending; the
+    history where no other trace is left.
+
+    Args:
+        context: The table.
+        requested_time: The write's; ``OutcomeUnknownError.requested_time``.
+
+    Raises:
+        InstantNotFoundError: No trace of it is left, so nobody can say. So it is with a cancelled
+            plan, and where a restore took its rollback away, once the slots are archived.
+        CorruptTableError: A rollback or restore that may tell is damaged.
+        TableConfigConflictError: It would have to be rolled back, and the metadata table is on.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``rollback``; nothing was decided, ask again.
+
+    Spec: UNK-3, UNK-4, RB-3, FOR-9.
+    """
+    saved = _of_a_savepoint(context, requested_time)
+    told = _resolved(context, requested_time)
+    return replace(told, why=f"{told.why}; {saved}") if saved else told
+
+
+def _of_a_savepoint(context: TableContext, requested_time: InstantTime) -> str:
+    """Whether the write has its savepoint, if a slot made one; it is the last to tell."""
+    for slot in context.chain.newest_first():
+        if context.chain.is_of_another(slot):
+            continue
+        if slot.newest_time < requested_time:
+            break
+        if slot.kind is SlotKind.SAVEPOINT and slot.requested_time == requested_time:
+            _settle_last(context, slot)
+            kept = context.active().find(requested_time, Action.SAVEPOINT)
+            return "it has a savepoint" if kept is not None else "it has no savepoint"
+    return ""
+
+
+def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
+    by_slot = _told_by_the_chain(context, requested_time)
+    if by_slot is not None:
+        return by_slot
+    looked = context.chain.known_head
+    active = context.active()
+    instant = next((one for one in active.instants if one.requested_time == requested_time), None)
+    if instant is not None and instant.completed:
+        return _published(instant.requested_time, instant.completion_time, "it is completed")
+    if instant is not None:
+        return _decided(context, instant)
+    for row in context.history.instants():
+        if row.requested_time == requested_time:
+            return _published(requested_time, row.completion_time, "it is archived")
+    undone = _undone(context, active, requested_time)
+    if undone is not None:
+        return undone
+    if context.chain.head() > looked:  # its end may have come since, and shows nothing yet
+        return _resolved(context, requested_time)
+    raise InstantNotFoundError(
+        "no trace of this write is left: it is neither on the timeline nor archived and nobody "
+        f"rolled it back; was it another table's? {requested_time}",
+        kind="instant_unknown",
+        requested_time=requested_time,
+    )
+
+
+def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Resolution | None:
+    """What the newest slot about it says; times ascend, so older ones cannot be about it."""
+    for slot in context.chain.newest_first():
+        if context.chain.is_of_another(slot):
+            continue  # SLOT-8: of another table's times
+        if slot.newest_time < requested_time:
+            return None
+        if requested_time in withdrawn_by(slot):
+            return _not_published(requested_time, f"{slot.owner.text} took it away")
+        if slot.kind in _WITHOUT_WRITE and slot.instant_time == requested_time:
+            return _after_upkeep(context, slot)
+        if slot.requested_time != requested_time:
+            continue
+        if slot.kind in _ENDED_UNSHOWN and _settle_last(context, slot):
+            return _told_by_the_chain(context, requested_time)  # it may be ended now
+        if slot.kind is SlotKind.VOID:
+            return _after_void(context, slot)
+        if slot.kind is SlotKind.COMMIT:
+            return _after_commit(context, slot)
+        if slot.kind is SlotKind.ABORT:
+            _settle_last(context, slot)
+            return _not_published(requested_time, f"{slot.owner.text} rolled it back")
+        if slot.kind is SlotKind.CANCEL:
+            return _not_published(requested_time, f"{slot.owner.text} cancelled it")
+    return None
+
+
+def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
+    """A rollback or restore is told by the timeline from now on; no file ever shows a cut."""
+    if slot.kind is SlotKind.CUT:
+        why = f"as number {slot.number} of this table: the next archive does what is left of it"
+        return _published(slot.instant_time, slot.completion_time, why)
+    _settle_last(context, slot)
+    return None
+
+
+def _after_commit(context: TableContext, commit: Slot) -> Resolution | None:
+    time = commit.requested_time
+    if _settle_last(context, commit):
+        return _told_by_the_chain(context, time)  # it may be void now
+    why = f"as number {commit.number} of this table"
+    published = _published(time, commit.completion_time, why)
+    return _taken_away_without_slot(context, time) or published
+
+
+def _taken_away_without_slot(context: TableContext, time: InstantTime) -> Resolution | None:
+    """Whether another engine restored or rolled a published write away; it takes no slot (RST-3)."""
+    active = context.active()
+    if active.find(time) is not None or time in context.history.times().completions:
+        return None
+    return _undone(context, active, time)
+
+
+def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Resolution | None:
+    """What the rollbacks and restores of a timeline and its history say of what is on neither."""
+    for one in undoings(context, active, context.history.instants(times_only=False)):
+        if time in one.targets:
+            why = f"the {one.action.value} {one.requested_time} took it away"
+            return _not_published(time, why)
+    return None
+
+
+def _after_void(context: TableContext, void: Slot) -> Resolution | None:
+    """Its writer may publish again what became void, as long as it is there (FOR-4)."""
+    if context.active().find(void.requested_time) is not None:
+        return None
+    why = "another engine went on without it while its writer had lost the lock"
+    return _not_published(void.requested_time, why)
+
+
+def _settle_last(context: TableContext, slot: Slot) -> bool:
+    """
+    Only the last slots can be unsettled (PUB-3); whoever has a turn settles them.
+
+    Returns whether another slot came of that.
+    """
+    head = context.chain.known_head
+    if slot != context.chain.deciding(head) and slot not in unsettled(
+        context, head, context.active()
+    ):
+        return False
+    take_turn(context, f"resolve {slot.instant_time}", lambda _: None)
+    return context.chain.known_head != head
+
+
+def _decided(context: TableContext, pending: Instant) -> Resolution:
+    time = pending.requested_time
+    if pending not in context.active().pending_ingestion:
+        return Resolution(
+            requested_time=time,
+            outcome=Outcome.RUNNING,
+            completion_time=None,
+            why="it is planned work that waits to be carried out",
+        )
+    if not instants_that_seem_dead(context.world.storage, (time,), context.limits.heartbeat):
+        return Resolution(
+            requested_time=time,
+            outcome=Outcome.RUNNING,
+            completion_time=None,
+            why="its writer gives signs of life",
+        )
+    ended = rollback(context, pending)
+    told = _told_by_the_chain(context, time)
+    if told is not None:
+        return told
+    return Resolution(
+        requested_time=time, outcome=Outcome.RUNNING, completion_time=None, why=ended.why
+    )
+
+
+def _published(time: InstantTime, completion_time: InstantTime | None, why: str) -> Resolution:
+    return Resolution(
+        requested_time=time,
+        outcome=Outcome.PUBLISHED,
+        completion_time=completion_time,
+        why=why,
+    )
+
+
+def _not_published(time: InstantTime, why: str) -> Resolution:
+    return Resolution(
+        requested_time=time, outcome=Outcome.NOT_PUBLISHED, completion_time=None, why=why
+    )

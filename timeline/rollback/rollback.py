@@ -1,0 +1,432 @@
+"""
+What completed rollbacks and restores tell about the instants that they took away.
+
+Slots tell it as well, until the archive collects them (GC-2); these instants stay, on the
+timeline or in the history, and other engines leave nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.commit_body import decode_archived_rollback
+from timeline.codecs.instant_avro import (
+    decode_restore,
+    decode_rollback_plan,
+    encode_rollback,
+    encode_rollback_plan,
+)
+from timeline.commit.apply import data_files_of, settle
+from timeline.commit.begin import Begun
+from timeline.commit.concurrent_commits import pending_rollback_of
+from timeline.commit.markers import delete_markers
+from timeline.commit.nested_partitions import uncover
+from timeline.commit.section import take_turn
+from timeline.commit.state import Turn
+from timeline.context import TableContext
+from timeline.errors import (
+    OutcomeUnknownError,
+    StorageUnavailableError,
+    TableReplacedError,
+    UnsupportedTableError,
+)
+from timeline.heartbeat import instants_that_seem_dead
+from timeline.layout import HISTORY, timeline_path
+from timeline.model.file_names import instant_file_name, parent_folder, pending_file_names
+from timeline.model.instant import Action, Instant
+from timeline.model.instant_time import InstantTime
+from timeline.model.plans import (
+    InstantInfo,
+    RollbackMetadata,
+    RollbackPartitionMetadata,
+    RollbackPlan,
+    RollbackRequest,
+)
+from timeline.model.slot import Slot, SlotKind
+from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.properties.properties_file import refuse_behind_metadata_table
+from timeline.properties.setting_enums import ForeignWriters
+from timeline.restored_away import withdrawn_by
+from timeline.rollback.abandoned_foreign import (
+    plan_bytes,
+    seems_left,
+    vanished_target,
+    was_overtaken,
+)
+from timeline.rules.instant_times import Residue
+
+__all__ = [
+    "RolledBack",
+    "Undoing",
+    "abandon",
+    "finish_left",
+    "plan_document",
+    "result_document",
+    "rollback",
+    "rollback_dead_writers",
+    "undoings",
+]
+
+_UNDOING = {one.value: one for one in (Action.ROLLBACK, Action.RESTORE)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undoing:
+    """A completed rollback or restore, and the requested times of what it took away."""
+
+    action: Action
+    requested_time: InstantTime
+    completion_time: InstantTime
+    targets: frozenset[InstantTime]
+
+
+def undoings(
+    context: TableContext, active: ActiveTimeline, archived: Iterable[HistoryInstant]
+) -> Iterator[Undoing]:
+    """
+    Every completed rollback and restore that tells anything.
+
+    A target may be committed all the same: a plan that was rolled back is carried out again.
+    Outside: 1 get per rollback and restore on the timeline.
+
+    Args:
+        context: The table.
+        active: Its timeline.
+        archived: Its history, read after that and with its content.
+
+    Raises:
+        CorruptTableError: One of them is damaged.
+    """
+    for one in active.instants:
+        if one.completed and one.action.value in _UNDOING:
+            path = context.instant_path(instant_file_name(one))
+            yield from _told(one, _content(context, one, path), path)
+    for row in archived:
+        if row.action in _UNDOING:
+            yield from _told(row, row.metadata, f"{HISTORY} ({row.requested_time})")
+
+
+def _content(context: TableContext, instant: Instant, path: str) -> bytes | None:
+    try:
+        return context.world.storage.read(path)
+    except ObjectMissingError:  # archived since it was listed
+        row = context.history.find(instant.requested_time, instant.action.value)
+        return None if row is None else row.metadata
+
+
+def _told(one: Instant | HistoryInstant, content: bytes | None, path: str) -> Iterator[Undoing]:
+    if not content:
+        return
+    action = one.action if isinstance(one.action, Action) else _UNDOING[one.action]
+    if action is Action.ROLLBACK:
+        targets = decode_archived_rollback(content, path=path).commits_rollback
+    else:
+        targets = decode_restore(content, path=path).instants_to_rollback
+    yield Undoing(
+        action=action,
+        requested_time=one.requested_time,
+        completion_time=one.completion_time or one.requested_time,
+        targets=frozenset(targets),
+    )
+
+
+# ----------- What a rollback or restore writes down, in Java Hudi's words: plan and result (fmt 3)
+
+
+def plan_document(storage: Storage, target: InstantInfo, files: Iterable[str]) -> RollbackPlan:
+    """
+    The plan that deletes these files of ``target``, one request each.
+
+    Args:
+        storage: Says where they are for other engines.
+        target: The instant that is undone.
+        files: Relative to the table.
+    """
+    return RollbackPlan(
+        instant_to_rollback=target,
+        rollback_requests=tuple(
+            RollbackRequest(
+                partition_path=parent_folder(path),
+                file_id=path.rpartition("/")[2].partition("_")[0].lstrip("."),
+                latest_base_instant=target.requested_time,
+                files_to_be_deleted=(_plain(storage.locate(path)),),
+            )
+            for path in files
+        ),
+    )
+
+
+def result_document(
+    storage: Storage, target: InstantInfo, files: Iterable[str], *, own_time: InstantTime
+) -> RollbackMetadata:
+    """The result after these files of ``target`` were deleted by the instant ``own_time``."""
+    by_partition: dict[str, list[str]] = {}
+    for path in files:
+        by_partition.setdefault(parent_folder(path), []).append(_plain(storage.locate(path)))
+    return RollbackMetadata(
+        start_rollback_time=own_time,
+        total_files_deleted=sum(map(len, by_partition.values())),
+        commits_rollback=(target.requested_time,),
+        partition_metadata={
+            partition: RollbackPartitionMetadata(
+                partition_path=partition, success_delete_files=tuple(addresses)
+            )
+            for partition, addresses in sorted(by_partition.items())
+        },
+        instants_rollback=(target,),
+    )
+
+
+def _plain(address: str) -> str:
+    """Rollback plans name absolute paths without a local scheme (fmt 3)."""
+    return (
+        "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:") else address
+    )
+
+
+# ---------------- Undoing a failed write: an abort slot first, the deletes after it (RB-1 to RB-9)
+#
+# The abort slot ends the target in the total order: from then on it can never commit, so
+# deleting its files is safe even while a paused owner still lives. A commit slot of the
+# target means the opposite: it is published, and it is helped instead of undone (RB-3).
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """What became of a target: undone by ``slot``, or left alone because it had ended."""
+
+    target: InstantTime
+    slot: Slot | None
+    why: str
+
+
+def rollback(context: TableContext, target: Instant) -> RolledBack:
+    """
+    Roll back one pending write for good.
+
+    Outside: the target's listing, 1 turn (lock, list, create), the deletes, 3 creates.
+
+    Args:
+        context: The table.
+        target: A pending commit, deltacommit or replacecommit.
+
+    Raises:
+        UnsupportedTableError: The target is a plan or a completed instant.
+        TableConfigConflictError: The metadata table is on, and may list the target's files: once
+            a rollback is on the timeline without a word in it, readers of it look for them.
+        LockTimeoutError, OutcomeUnknownError: As ``publish``.
+    """
+    if target.completed or target.action not in _UNDOABLE:
+        raise UnsupportedTableError(
+            f"only a pending write can be rolled back by this release: {target}",
+            kind="rollback_target",
+            requested_time=target.requested_time,
+        )
+    nonce = context.world.ids.nonce()
+    ended: list[RolledBack] = []
+
+    def decide(turn: Turn) -> Slot | None:
+        ending = _ending_of(context, turn, target)
+        if ending is not None:
+            ended.append(ending)
+            return None
+        left = pending_rollback_of(context, turn.timeline, target.requested_time)
+        if left is not None and not seems_left(context, left):
+            if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+                # Java is at it without the lock, and fails when files it deletes are gone.
+                why = "another engine is rolling it back"
+                ended.append(RolledBack(target=target.requested_time, slot=None, why=why))
+                return None
+            left = None
+        refuse_behind_metadata_table(
+            turn.config(), without_metadata_table=context.limits.without_metadata_table
+        )
+        info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
+        return _abort_slot(context, turn, info, nonce, left=left)
+
+    slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
+    if slot is None:
+        return ended[-1]
+    plan = decode_rollback_plan(slot.plan, path=f"slot {slot.number}")
+    uncover(context, {one.partition_path for one in plan.rollback_requests})
+    context.world.events.emit("rollback.done", target=target.requested_time)
+    return RolledBack(target=target.requested_time, slot=slot, why="rolled back")
+
+
+_UNDOABLE = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack | None:
+    """Whether the target ended meanwhile: helped when published, cleaned again when aborted."""
+    time = target.requested_time
+    for number in range(turn.head, 0, -1):
+        slot = context.chain.read(number)
+        if slot is not None and context.chain.is_of_another(slot):
+            continue  # SLOT-8: of another table's times
+        if slot is None or slot.completion_time < time:
+            break  # every slot of the target was taken after its begin: times ascend
+        if time in withdrawn_by(slot):
+            break  # its commit slot, if it has one, is below and counts no more (RST-1)
+        if slot.requested_time != time:
+            continue
+        if slot.kind is SlotKind.VOID:
+            break  # its commit slot right below never happened (FOR-4)
+        if slot.kind is SlotKind.COMMIT:  # the turn's look settled it, if nobody took it away since
+            return RolledBack(target=time, slot=None, why="it was published")
+        if slot.kind is SlotKind.ABORT:
+            settle(context, slot)  # RB-5: repeat the deletes
+            return RolledBack(target=time, slot=slot, why="another process rolled it back")
+    now = turn.timeline.find(time, target.action, target.action.completes_as)
+    if now is None or now.completed:
+        return RolledBack(target=time, slot=None, why="it is no longer pending")
+    if time in context.history.times().completions:
+        # RB-7: a request for a pending file landed after the archive; the data is a commit's.
+        for name in pending_file_names(target.action, time):
+            context.world.storage.delete(context.instant_path(name))
+        return RolledBack(target=time, slot=None, why="it was published and is archived")
+    return None
+
+
+def _abort_slot(
+    context: TableContext,
+    turn: Turn,
+    target: InstantInfo,
+    nonce: str,
+    *,
+    left: Instant | None,
+) -> Slot:
+    """The slot that ends a target, under the name of the rollback that another engine left."""
+    storage = context.world.storage
+    files = data_files_of(storage, target.requested_time)
+    if left is None:
+        above = target.requested_time
+        own_time = turn.draw(context, Residue.SLOT_REQUESTED, above=above)
+        plan = encode_rollback_plan(plan_document(storage, target, files))
+    else:
+        own_time, plan = left.requested_time, plan_bytes(context, left)
+    return turn.slot(
+        context,
+        SlotKind.ABORT,
+        Action(target.action),
+        target.requested_time,
+        nonce=nonce,
+        own_requested_time=own_time,
+        body=encode_rollback(result_document(storage, target, files, own_time=own_time)),
+        plan=plan,
+    )
+
+
+def rollback_dead_writers(
+    context: TableContext, timeline: ActiveTimeline | None = None
+) -> list[RolledBack]:
+    """
+    Roll back every pending write whose heartbeat is missing or too old, newest first.
+
+    The timeline is read before the heartbeats: a writer that published in between has no
+    heartbeat any more, and the abort's own look then finds it completed (hole 8, M11).
+    What another engine had undone but for the last steps is brought to its end.
+    """
+    timeline = timeline or context.active()
+    pending = timeline.pending_ingestion
+    times = tuple(instant.requested_time for instant in pending)
+    dead = set(instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat))
+    done = [
+        rollback(context, instant)
+        for instant in reversed(pending)
+        if instant.requested_time in dead
+    ]
+    left = [one for one in timeline.pending if one.action is Action.ROLLBACK]
+    done.extend(filter(None, (finish_left(context, timeline, one) for one in left)))
+    return done
+
+
+def finish_left(
+    context: TableContext, timeline: ActiveTimeline, left: Instant
+) -> RolledBack | None:
+    """
+    End a rollback of another engine that has no pending target any more, else nothing.
+
+    Where its target is off the timeline its last steps are done; where the target completed
+    meanwhile it is taken away. Outside: 1 stat, 1 list; where it was left 2 gets, and 1 turn, the
+    listing of the target, the deletes, 2 creates.
+    """
+    if not seems_left(context, left):
+        return None
+    if not was_overtaken(context, timeline, left) and not vanished_target(context, timeline, left):
+        return None
+    nonce = context.world.ids.nonce()
+    ended: RolledBack | None = None
+
+    def decide(turn: Turn) -> Slot | None:
+        nonlocal ended
+        now = turn.timeline.find(left.requested_time, Action.ROLLBACK)
+        if now is None or now.completed:
+            return None
+        if was_overtaken(context, turn.timeline, now):
+            names = pending_file_names(Action.ROLLBACK, now.requested_time)
+            slot = turn.slot(
+                context,
+                SlotKind.NOOP,
+                Action.ROLLBACK,
+                now.requested_time,
+                nonce=nonce,
+                deletes=tuple(timeline_path(name) for name in names),
+            )
+            why = "what another engine was to roll back has completed since"
+            ended = RolledBack(target=now.requested_time, slot=slot, why=why)
+            return slot
+        target = vanished_target(context, turn.timeline, now)
+        if target is None:
+            return None
+        info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
+        slot = _abort_slot(context, turn, info, nonce, left=now)
+        ended = RolledBack(target=target, slot=slot, why="another engine had begun to roll it back")
+        return slot
+
+    slot, _ = take_turn(context, f"finish rollback {left.requested_time}", decide)
+    if slot is None or ended is None:
+        return None
+    context.world.events.emit("rollback.finished", rt=left.requested_time, why=ended.why)
+    return ended
+
+
+def abandon(context: TableContext, begun: Begun) -> None:
+    """
+    Remove an own write that failed before any slot create was left unknown (RB-9).
+
+    Data files first, the requested file last: a crash in between leaves a pending instant,
+    and whoever draws the same time once it is gone meets no further delete of ours.
+    Outside: the target's listing and deletes.
+
+    Raises:
+        OutcomeUnknownError: A commit slot of the instant was sent and not seen lost, so it
+            may stand: nothing was touched (UNK-3).
+    """
+    storage = context.world.storage
+    if context.chain.may_hold(begun.requested_time):
+        begun.heartbeat.stop()
+        raise OutcomeUnknownError(
+            "an error struck behind the publication; run 'hoodoo explain' on instant "
+            f"{begun.requested_time} before you repeat the write",
+            requested_time=begun.requested_time,
+        )
+    try:
+        if context.chain.has_shown:
+            with suppress(TableReplacedError):  # told by the error that ends the write
+                context.chain.assert_same_table()  # or takes away what it helped on (SLOT-10)
+        files = data_files_of(storage, begun.requested_time)
+        for path in files:
+            storage.delete(path)
+        delete_markers(storage, begun.requested_time)
+    except StorageUnavailableError:
+        begun.heartbeat.stop(remove=False)  # others must see that nobody works on it any more
+        raise
+    begun.heartbeat.stop()
+    for name in pending_file_names(begun.action, begun.requested_time):
+        storage.delete(timeline_path(name))
+    uncover(context, {path.rpartition("/")[0] for path in files})
+    context.world.events.emit("write.abandoned", rt=begun.requested_time)

@@ -1,0 +1,260 @@
+"""
+The file object ``LocalStorage.open_output`` hands out for a new data file.
+
+Its own file because it has a small life of its own: written through a big buffer, made
+durable by closing, removed when its ``with`` block ends by an exception.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from timeline.errors import MalformedNameError
+from timeline.storage.folder_walker import OpenFolder, Syscalls, unavailable
+from timeline.system import Started, start_beside
+
+__all__ = ["ComputePermit", "DataFile", "KeptFiles", "StagedFiles"]
+
+_BUFFER_BYTES = 1 << 20
+
+
+class DataFile(io.BufferedWriter):
+    """
+    A new binary file that only grows.
+
+    Args:
+        descriptor: Open for writing; owned by this object from now on.
+        path: Relative path, for errors.
+        calls: The system calls to use.
+        durable: Whether closing waits until the bytes are on the disk (LOC-2).
+        remove: Takes the unfinished file away.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        path: str,
+        calls: Syscalls,
+        *,
+        durable: bool,
+        remove: Callable[[], None],
+    ) -> None:
+        super().__init__(_RawDataFile(descriptor, path, calls), _BUFFER_BYTES)
+        self._path = path
+        self._calls = calls
+        self._durable = durable
+        self._remove = remove
+
+    def close(self) -> None:
+        """
+        Write what is buffered, make it durable and close; a second call does nothing.
+
+        Raises:
+            StorageUnavailableError: The disk refused; the unfinished file is removed.
+        """
+        if self.closed:
+            return
+        try:
+            self.flush()
+            if self._durable:
+                self._sync()
+        except BaseException:
+            self.abort()
+            raise
+        super().close()
+
+    def abort(self) -> None:
+        """Close without keeping anything; a second call does nothing."""
+        if self.closed:
+            return
+        # The raw file is closed first: closing the buffer would write it out.
+        self.raw.close()
+        self._remove()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _sync(self) -> None:
+        try:
+            self._calls.fsync(self.fileno())
+        except OSError as error:
+            raise unavailable(error, self._path, "making a data file durable") from error
+
+
+class _RawDataFile(io.RawIOBase):
+    """The unbuffered side: system calls with typed errors."""
+
+    def __init__(self, descriptor: int, path: str, calls: Syscalls) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._path = path
+        self._calls = calls
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Any, /) -> int:
+        try:
+            written = self._calls.write(self._descriptor, data)
+        except OSError as error:
+            raise unavailable(error, self._path, "writing a data file") from error
+        self._position += written
+        return written
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self._descriptor)
+
+
+# ---------- The permit that a storage gives threads which compute for its table (``GivesPermits``)
+
+
+class ComputePermit:
+    """One lock for each process: a fork copies locks that nobody there gives back."""
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.Lock] = {}
+
+    @property
+    def here(self) -> threading.Lock:
+        """This process's."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
+
+
+# ---------------- Temporary files that are written and made durable before their object is created
+#
+# Waiting for the disk is most of a small commit. The bytes of the completed file are known
+# before the slot is taken that decides about it, so both wait for the disk at once.
+
+Written = tuple[OpenFolder, str]  # the folder of a temporary file, and its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staged:
+    data: bytes
+    written: Started[Written]
+
+    def drop(self) -> None:
+        self.written.afterwards(_remove)
+
+
+class StagedFiles:
+    """Temporary files that are being written for objects to come, by the object's path."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Staged] = {}
+
+    def begin(self, path: str, data: bytes, write: Callable[[], Written]) -> None:
+        """Have ``write`` make a durable temporary file of these bytes, beside the caller."""
+        self.drop(path)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends: no new threads
+            self._files[path] = _Staged(data=data, written=start_beside(write))
+
+    def take(self, path: str, data: bytes, folder: int) -> str | None:
+        """
+        The finished temporary file for an object, which then is the caller's to remove.
+
+        Args:
+            path: The object.
+            data: What it must consist of.
+            folder: Descriptor of the folder it must lie in.
+
+        Returns:
+            None when there is none, or it failed: the caller's own attempt will say why.
+        """
+        staged = self._files.pop(path, None)
+        if staged is None:
+            return None
+        if staged.data == data:
+            try:
+                opened, name = staged.written.wait()
+            except (OSError, MalformedNameError):
+                return None
+            if os.path.samestat(os.fstat(opened.descriptor), os.fstat(folder)):
+                return name
+        staged.drop()
+        return None
+
+    def drop(self, path: str) -> None:
+        """Take away what nobody took; none is no error."""
+        staged = self._files.pop(path, None)
+        if staged is not None:
+            staged.drop()
+
+
+def _remove(written: Written) -> None:
+    # A temporary name is hidden from listings: what stays behind is seen by nobody.
+    opened, name = written
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=opened.descriptor)
+
+
+# ----------------------------------- Small data files that this process wrote or read a moment ago
+#
+# A write that changes a few rows reads the same small base file for its keys, its rows and its
+# footer, and the next one reads what this one wrote. A data file never changes and its name is
+# never used again, so its bytes say the same from memory; whether the file is still there is for
+# the publication to judge, as always.
+
+_FILE_BYTES_MAX = 1 << 20
+_BYTES_MAX = 16 << 20
+
+
+class KeptFiles:
+    """Whole files by path, the longest unused ones forgotten first."""
+
+    def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._guard = threading.Lock()
+        self._files: OrderedDict[str, bytes] = OrderedDict()
+        self._size_bytes = 0
+
+    def keep(self, path: str, data: bytes) -> None:
+        """Remember a file, unless it is too big."""
+        if len(data) > _FILE_BYTES_MAX:
+            return
+        with self._guard:
+            self._drop(path)
+            self._files[path] = data
+            self._size_bytes += len(data)
+            while self._size_bytes > self._bytes_max:
+                self._drop(next(iter(self._files)))
+
+    def find(self, path: str) -> bytes | None:
+        """A file's bytes, None when they are not known."""
+        with self._guard:
+            if path in self._files:
+                self._files.move_to_end(path)
+            return self._files.get(path)
+
+    def forget(self, path: str) -> None:
+        """A file was deleted or given up here."""
+        with self._guard:
+            self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        self._size_bytes -= len(self._files.pop(path, b""))

@@ -1,0 +1,293 @@
+"""
+A table's storage whose creations are decided elsewhere, for stores that cannot (SLOT-6, CAP-1).
+
+Network file systems without hard links, gateways and S3 look-alikes write an object over
+another one's. Three kinds of objects are created below a table, and only two of them need a
+decision that such a store cannot make:
+
+- Commit slots lie wholly in the slot store; the storage never sees them.
+- Names that two actors may take with different meanings (``_CLAIMED``) are claimed in the slot
+  store, with their content, and then written. Who finds a claim without its file writes it, so
+  that a claimant which died in between blocks nobody.
+- Everything else is fixed by a slot, a plan's requested file too, or its name by a nonce: who
+  writes it again writes the same. It is looked for, then written whole, and never claimed: a
+  claimant may die before its file, and whoever helps (HELP-1) must not take that for done.
+
+The storage is asked for no conditional write at all, only for whole ones. Rows of the slot
+store belong to a table's identity and not to its address, so those of a dropped table are
+never taken for those of its successor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote
+
+from timeline.codecs.properties import TableFacts, decode_facts, encode_facts
+from timeline.errors import TableReplacedError
+from timeline.layout import HOODIE, SLOTS, TABLE_FACTS, TIMELINE
+from timeline.ports.ports import Ids
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    FileStat,
+    Names,
+    ObjectExistsError,
+    ObjectMissingError,
+    SlotStore,
+    Storage,
+    StorageCapabilities,
+    slots_lost,
+)
+from timeline.storage.non_atomic import PROBE_FOLDER, WrittenStorage
+
+__all__ = ["DecidedStorage"]
+
+BODIES = ".hoodie/.hoodoo/bodies"
+SEEN = ".hoodie/.hoodoo/slots_seen"
+BORN = "born"  # folder of the slot store: the identities that an address has had
+_INLINE_BYTES_MAX = 256 * 1024  # rows of DynamoDB end at 400 KiB
+_POINTER: Final = b"@sha256:"
+
+#: Two actors may want these names with different contents, and must not both get them.
+_CLAIMED: Final = re.compile(
+    r"\.hoodie/(?:"
+    # TL-REQ-1: a begin's, whose times are even (TL-RES-1)
+    r"timeline/[0-9]{16}[02468]\.(?:delta|replace)?commit\.requested|"
+    r"timeline/history/manifest_[0-9]+|"  # two archivers, each with files of its own
+    r"\.bucket_index/.+|"  # the first buckets of a partition, of random file ids
+    r"hoodie\.properties"  # a table is made once
+    rf")|{re.escape(PROBE_FOLDER)}/[^/]+"
+)
+
+
+class DecidedStorage(WrittenStorage):
+    """
+    A table's storage together with the slot store that decides for it.
+
+    Args:
+        inner: Where the table lies; it need not create atomically.
+        store: Where slots and claims are decided.
+        where: The slot store by name, equal for all processes that mean the same one.
+        key: The table by name within it, equal for all its writers.
+        ids: Makes the identity of a table that has none yet.
+    """
+
+    def __init__(self, inner: Storage, store: SlotStore, *, where: str, key: str, ids: Ids) -> None:
+        super().__init__(inner)
+        self._store = store
+        self._slots_at = f"{where}#{key}"
+        self._births = f"{BORN}/{quote(key, safe='')}"
+        self._ids = ids
+        self._table_id: str | None = None
+        self._is_present = False  # the slot store was seen to know the table
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """As the inner storage, and what the slot store adds."""
+        return replace(self._inner.capabilities, atomic_create=True, slots=self._slots_at)
+
+    def read(self, path: str) -> bytes:
+        """As the inner storage; a slot comes from the slot store."""
+        if not _is_slot(path):
+            return self._inner.read(path)
+        table_id = self._known_id()
+        if table_id is None:
+            raise ObjectMissingError(path)
+        return self._unpacked(self._store.read(f"{table_id}/{path}"), path)
+
+    def stat(self, path: str) -> FileStat | None:
+        """
+        As the inner storage; a slot's age counts from the first look at it.
+
+        Clocks of databases and storages are never compared (HB-2): the look leaves a stamp on
+        the storage, and a slot is at least as old as that.
+        """
+        if not _is_slot(path):
+            return self._inner.stat(path)
+        try:
+            size_bytes = len(self.read(path))
+        except ObjectMissingError:
+            return None
+        stamp = _stamp_of(path)
+        found = self._inner.stat(stamp)
+        if found is None:
+            self._inner.write(stamp, b"")
+            found = self._inner.stat(stamp)
+        return None if found is None else replace(found, size_bytes=size_bytes)
+
+    def names(self, folder: str) -> Names:
+        """As the inner storage; slots come from the slot store."""
+        if folder != SLOTS:
+            return self._inner.names(folder)
+        table_id = self._known_id()
+        return [] if table_id is None else self._store.names(f"{table_id}/{folder}")
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """
+        Create-if-absent, decided by the slot store where it matters.
+
+        Outside: a slot 1 get and 1 create in the slot store, a claimed name 1 stat and 1
+        write besides, others 1 stat and 1 write.
+        """
+        if path == TABLE_FACTS:
+            if self._born(data) != data:
+                raise ObjectExistsError(path)
+        elif _is_slot(path):
+            self._decide(f"{self._present_id()}/{path}", data, path)
+        elif _CLAIMED.fullmatch(path):
+            self._claim(path, data, durable=durable)
+        else:
+            super().create(path, data, durable=durable)
+
+    def delete(self, path: str) -> None:
+        """As the inner storage; a slot or claim goes from the slot store, too."""
+        if _is_slot(path):
+            self._forget(path)
+            self._inner.delete(_stamp_of(path))
+            return
+        if _CLAIMED.fullmatch(path):
+            self._forget(path)
+        self._inner.delete(path)
+
+    def close(self) -> None:
+        """Give up the slot store's connections."""
+        self._store.close()
+
+    def _claim(self, path: str, data: bytes, *, durable: bool) -> None:
+        name = f"{self._present_id()}/{path}"
+        try:
+            self._decide(name, data, path)
+        except ObjectExistsError:
+            self._help(name, path)
+            raise
+        if self._inner.stat(path) is not None:  # somebody made it who asks no slot store
+            self._forget(path)
+            raise ObjectExistsError(path)
+        self._inner.write(path, data, durable=durable)
+
+    def _help(self, name: str, path: str) -> None:
+        """Write what was claimed and is not there: its claimant may be dead."""
+        if path.endswith(".requested"):
+            return  # nobody waits for another's begin, and one that comes late is a stray (RB-7)
+        try:
+            data = self._unpacked(self._store.read(name), path)
+        except ObjectMissingError:
+            return
+        if self._inner.stat(path) is None:
+            self._inner.write(path, data, durable=True)
+
+    def _decide(self, name: str, data: bytes, path: str) -> None:
+        """Create a row; long contents lie on the storage, under a name that tells them."""
+        if len(data) <= _INLINE_BYTES_MAX and not data.startswith(_POINTER):
+            packed, body = data, None
+        else:
+            digest = hashlib.sha256(data).hexdigest()
+            packed, body = _POINTER + digest.encode(), f"{BODIES}/{digest}"
+            self._inner.write(body, data, durable=True)
+        try:
+            self._store.create(name, packed)
+        except ObjectExistsError:
+            if body is not None and self._row(name) != packed:  # else an own earlier request's
+                self._inner.delete(body)
+            raise ObjectExistsError(path) from None
+
+    def _unpacked(self, row: bytes, path: str) -> bytes:
+        if not row.startswith(_POINTER):
+            return row
+        try:
+            return self._inner.read(f"{BODIES}/{row[len(_POINTER) :].decode()}")
+        except ObjectMissingError:
+            raise ObjectMissingError(path) from None  # collected since the row was read
+
+    def _forget(self, path: str) -> None:
+        """Remove a row first, then its body: what is left over blocks no name."""
+        table_id = self._known_id()
+        if table_id is None:
+            return
+        row = self._row(f"{table_id}/{path}")
+        if row is None:
+            return
+        self._store.delete(f"{table_id}/{path}")
+        if row.startswith(_POINTER):
+            self._inner.delete(f"{BODIES}/{row[len(_POINTER) :].decode()}")
+
+    def _row(self, name: str) -> bytes | None:
+        try:
+            return self._store.read(name)
+        except ObjectMissingError:
+            return None
+
+    def _known_id(self) -> str | None:
+        """The identity if the table has one; asked for once. Outside: 1 get."""
+        if self._table_id is None:
+            try:
+                self._table_id = decode_facts(self._inner.read(TABLE_FACTS)).table_id
+            except ObjectMissingError:
+                return None
+        return self._table_id
+
+    def _present_id(self) -> str:
+        """
+        The identity now, made when there is none: what is decided must be this table's.
+
+        Raises:
+            TableReplacedError: The table was dropped and made again under this handle (F27).
+            UnsafeSetupError: The slot store was emptied: it would let taken numbers be taken
+                again.
+        """
+        facts = decode_facts(self._born())
+        table_id = facts.table_id
+        if not self._is_present and facts.slots == self._slots_at:
+            if not self._store.names(self._births):
+                raise slots_lost(self._slots_at)
+            self._is_present = True
+        if self._table_id not in (None, table_id):
+            raise TableReplacedError(
+                "the table was dropped and made again while this handle was open; open it "
+                f"again: {TABLE_FACTS}",
+                path=TABLE_FACTS,
+            )
+        self._table_id = table_id
+        return table_id
+
+    def _born(self, fresh: bytes | None = None) -> bytes:
+        """
+        What the file of the table's identity holds; the slot store decides who makes it.
+
+        Births at one address are numbered. The newest one is this table's, unless its table
+        has lived: then its file was there before the first row, and is gone with the table.
+        """
+        while True:
+            try:
+                return self._inner.read(TABLE_FACTS)
+            except ObjectMissingError:
+                pass
+            number = max(map(int, self._store.names(self._births)), default=0)
+            if number:
+                newest = self._store.read(f"{self._births}/{number:06d}")
+                if not self._has_lived(decode_facts(newest).table_id):
+                    self._inner.write(TABLE_FACTS, newest, durable=True)
+                    return newest
+                if self._inner.stat(TABLE_FACTS) is not None:
+                    continue
+            if fresh is None:
+                fresh = encode_facts(TableFacts(table_id=self._ids.uuid(), slots=self._slots_at))
+            try:
+                self._store.create(f"{self._births}/{number + 1:06d}", fresh)
+            except (ObjectExistsError, AmbiguousWriteError):
+                continue  # the next look tells who was born (UNK-2)
+
+    def _has_lived(self, table_id: str) -> bool:
+        folders = (HOODIE, TIMELINE, SLOTS)  # what is claimed first, or decided
+        return any(self._store.names(f"{table_id}/{folder}") for folder in folders)
+
+
+def _is_slot(path: str) -> bool:
+    return path.startswith(f"{SLOTS}/")
+
+
+def _stamp_of(path: str) -> str:
+    return f"{SEEN}/{path.rpartition('/')[2]}"

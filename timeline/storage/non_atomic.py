@@ -1,0 +1,180 @@
+"""
+The proof that a storage really creates an object only when it is absent (CAP-1).
+
+Some stores accept the condition and ignore it (several S3 look-alikes do); a table with
+more than one writer on such a store loses commits, so the promise is tried, not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import IO
+
+from timeline.errors import StorageCapabilityError, StorageUnavailableError
+from timeline.model.file_names import check_relative_path
+from timeline.ports.ports import Ids
+from timeline.ports.storage import (
+    AmbiguousWriteError,
+    FileStat,
+    LeavesTemporaries,
+    Names,
+    ObjectExistsError,
+    Stats,
+    Storage,
+    StorageCapabilities,
+    found_to_delete,
+    open_kept,
+    sync_soon,
+)
+
+__all__ = ["PROBE_FOLDER", "WrittenStorage", "prove_atomic_create"]
+
+PROBE_FOLDER = ".hoodie/.hoodoo/probe"
+
+
+def prove_atomic_create(storage: Storage, ids: Ids) -> None:
+    """
+    Create one object twice; the second must be told that it exists and change nothing.
+
+    Outside: 2 creates, 1 read, 1 delete.
+
+    Raises:
+        StorageCapabilityError: It does not claim to, or does not.
+        StorageUnavailableError: No answer, so nothing is known.
+    """
+    if not storage.capabilities.atomic_create:
+        raise _incapable(storage, "it does not claim to")
+    path = f"{PROBE_FOLDER}/{ids.nonce()}"
+    try:
+        storage.create(path, b"first", durable=False)
+        try:
+            storage.create(path, b"second", durable=False)
+        except ObjectExistsError:
+            pass
+        else:
+            raise _incapable(storage, "a second creation was let through")
+        if storage.read(path) != b"first":
+            raise _incapable(storage, "a refused creation changed the object")
+    except AmbiguousWriteError as error:
+        # Nothing rests on the object yet, so the next write proves it by another name.
+        raise StorageUnavailableError(
+            f"the storage did not answer while it was tried; write again: {path}", path=path
+        ) from error
+    finally:
+        storage.delete(path)
+
+
+def _incapable(storage: Storage, why: str) -> StorageCapabilityError:
+    return StorageCapabilityError(
+        "this storage does not create an object only when it is absent, so several writers would "
+        f"lose each other's commits ({why}); let a database decide (hoodoo.slots.backend), or keep "
+        f"the table elsewhere: {storage.base_uri}",
+        missing="atomic_create",
+        base_uri=storage.base_uri,
+    )
+
+
+# ------- A storage that is asked for whole writes only, never to create something unless it exists
+#
+# For stores whose create is not atomic, or that refuse the condition altogether. Looking first
+# and writing then is enough for what one actor alone writes, or what everybody would write the
+# same; for the rest there is ``DecidedStorage``, which is this and a slot store (SLOT-6).
+
+
+class WrittenStorage:
+    """
+    Passes calls on, but for creates.
+
+    Args:
+        inner: Where the table lies.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        self._inner = inner
+
+    @property
+    def base_uri(self) -> str:
+        """As the inner storage."""
+        return self._inner.base_uri
+
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """As the inner storage, without its atomic create."""
+        return replace(self._inner.capabilities, atomic_create=False)
+
+    def now_ms(self) -> int:
+        """As the inner storage."""
+        return self._inner.now_ms()
+
+    def locate(self, path: str) -> str:
+        """As the inner storage."""
+        return self._inner.locate(path)
+
+    def read(self, path: str) -> bytes:
+        """As the inner storage."""
+        return self._inner.read(path)
+
+    def stat(self, path: str) -> FileStat | None:
+        """As the inner storage."""
+        return self._inner.stat(path)
+
+    def list(self, folder: str) -> Stats:
+        """As the inner storage."""
+        return self._inner.list(folder)
+
+    def names(self, folder: str) -> Names:
+        """As the inner storage."""
+        return self._inner.names(folder)
+
+    def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """
+        Look, then write; two that look at once both write. Outside: 1 stat, 1 write.
+
+        Raises:
+            ObjectExistsError: The name was taken when it was looked for.
+        """
+        if self._inner.stat(check_relative_path(path)) is not None:
+            raise ObjectExistsError(path)
+        self._inner.write(path, data, durable=durable)
+
+    def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        """As the inner storage."""
+        self._inner.write(path, data, durable=durable)
+
+    def delete(self, path: str) -> None:
+        """As the inner storage."""
+        self._inner.delete(path)
+
+    def delete_folder(self, folder: str) -> None:
+        """As the inner storage."""
+        self._inner.delete_folder(folder)
+
+    def found_to_delete(self, folder: str) -> Callable[[], None]:
+        """As the inner storage."""
+        return found_to_delete(self._inner, folder)
+
+    def open_input(self, path: str) -> IO[bytes]:
+        """As the inner storage."""
+        return self._inner.open_input(path)
+
+    def open_kept(self, path: str) -> IO[bytes]:
+        """As the inner storage."""
+        return open_kept(self._inner, path)
+
+    def open_output(self, path: str) -> IO[bytes]:
+        """As the inner storage: names of data files carry a nonce."""
+        return self._inner.open_output(path)
+
+    def sync_folders(self, folders: Iterable[str]) -> None:
+        """As the inner storage."""
+        self._inner.sync_folders(folders)
+
+    def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
+        """As the inner storage."""
+        return sync_soon(self._inner, folders)
+
+    def temporaries(self) -> Stats:
+        """As the inner storage; none where it leaves none."""
+        inner = self._inner
+        return inner.temporaries() if isinstance(inner, LeavesTemporaries) else []

@@ -1,0 +1,549 @@
+"""
+The real machine behind the small ports: clock, identity, threads and logs.
+
+Its own file because it is, with the storage and lock adapters, the only place where the
+engine may ask for time, randomness or a thread; everything else receives these objects.
+A forked child never passes for its parent: identity and thread pool know their process.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import os
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+from zoneinfo import ZoneInfo
+
+from timeline.errors import UnsafeSetupError
+from timeline.model.instant_time import TimelineZone
+from timeline.ports.ports import EventSink, ProcessIdentity, Value
+from timeline.redaction import redact
+
+__all__ = [
+    "FanOut",
+    "LoggingEvents",
+    "NullEvents",
+    "Started",
+    "SystemClock",
+    "SystemIds",
+    "ThreadExecutor",
+    "await_exit",
+    "process_zone",
+    "start_beside",
+]
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_LOCALTIME = Path("/etc/localtime")
+_WORKERS_MAX, _WAITERS_MAX = 8, 48
+_POOL_S, _BESIDE_THREADS = 60.0, 2
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time it was suspended, too
+_LOGGER = logging.getLogger("hoodoo")
+_LOGGER.addHandler(logging.NullHandler())
+
+_WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "unknown", "noticed")
+
+
+class SystemClock:
+    """This machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Wall clock, ms since 1970-01-01 UTC; may jump."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Never goes back; only differences mean anything, in which leases elsewhere end (HB-3)."""
+        told_ns = time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)
+        return told_ns // 1_000_000
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Wait; zero and less return at once."""
+        if duration_ms > 0:
+            time.sleep(duration_ms / 1000)
+
+    def precise_seconds(self) -> float:
+        """A monotonic reading in seconds, fine enough to time a single call."""
+        return time.perf_counter()
+
+
+def process_zone() -> TimelineZone:
+    """
+    The time zone of this process: ``TZ``, else the machine's; a POSIX rule as ``TZ`` is read, too.
+
+    Raises:
+        UnsafeSetupError: There are no rules of that name here; the C library would say UTC.
+    """
+    told = os.environ.get("TZ")
+    if told is None:
+        return _machine_zone()
+    name = told.removeprefix(":")
+    if name in ("", "UTC", "Etc/UTC", "GMT"):
+        return TimelineZone("UTC")
+    with suppress(KeyError, ValueError, OSError):  # no such name, or no file of rules
+        if not name.startswith("/"):
+            return TimelineZone(name, ZoneInfo(name))
+        with Path(name).open("rb") as rules:
+            return TimelineZone(_zone_named(name), ZoneInfo.from_file(rules))
+    with suppress(ValueError):
+        return TimelineZone(name, ZoneInfo.from_file(io.BytesIO(_rules_file(name))))
+    raise UnsafeSetupError(
+        "this table's times are in the time zone of its writers, and the rules of this process's are "
+        f"not found here; correct TZ or install the package tzdata: TZ={told!r}",
+        kind="time_zone",
+        zone=told,
+    )
+
+
+def _machine_zone() -> TimelineZone:
+    try:
+        with _LOCALTIME.open("rb") as rules:
+            found = ZoneInfo.from_file(rules)
+    except (OSError, ValueError):
+        return TimelineZone("UTC")
+    return TimelineZone(_zone_named(str(_LOCALTIME.resolve())), found)
+
+
+def _zone_named(path: str) -> str:
+    return path.rpartition("/zoneinfo/")[2] if "/zoneinfo/" in path else path
+
+
+def _rules_file(rule: str) -> bytes:
+    """A file of rules (RFC 9636) that holds one POSIX rule and nothing else."""
+    block = b"TZif2" + bytes(15) + struct.pack(">6L", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
+    return block + block + b"\n" + rule.encode("ascii", "replace") + b"\n"
+
+
+class SystemIds:
+    """
+    Randomness of the operating system and the identity of this process.
+
+    Args:
+        application: Text the user gave for ``hoodie.write.application.id``, may be empty.
+    """
+
+    def __init__(self, application: str = "") -> None:
+        self._application = application
+        self._identity = self._new_identity()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process that receives a copy must not carry this process's writer id.
+        return (SystemIds, (self._application,))
+
+    def uuid(self) -> str:
+        """A random UUID, lower-case hex with dashes."""
+        return str(uuid.uuid4())
+
+    def nonce(self) -> str:
+        """128 random bits as 32 hex digits."""
+        return os.urandom(16).hex()
+
+    def jitter(self) -> float:
+        """A random number in [0, 1); from the system, so that forked children differ."""
+        return int.from_bytes(os.urandom(4), "big") / 2**32
+
+    def identity(self) -> ProcessIdentity:
+        """This process; a forked child answers with an identity of its own (F26)."""
+        if self._identity.pid != os.getpid():
+            self._identity = self._new_identity()
+        return self._identity
+
+    def _new_identity(self) -> ProcessIdentity:
+        return ProcessIdentity(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            writer_id=str(uuid.uuid4()),
+            application=self._application,
+        )
+
+
+class NullEvents:
+    """Takes every event and forgets it."""
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Forget one event."""
+
+
+class LoggingEvents:
+    """Writes events to the standard logger ``hoodoo``; silent until the user configures logging."""
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """
+        Log one event; refusals and failures as warnings, calls as debug, the rest as info.
+
+        Options without effect are debug, too. Values are escaped (SEC19) and secrets masked (SEC5).
+        """
+        level = logging.INFO
+        if name.endswith(_WARNING_ENDS):
+            level = logging.WARNING
+        elif name.endswith((".call", ".without_effect")):
+            level = logging.DEBUG
+        if _LOGGER.isEnabledFor(level):
+            shown = " ".join(f"{key}={_shown(key, value)}" for key, value in fields.items())
+            _LOGGER.log(level, "%s %s", name, shown)
+
+
+class FanOut:
+    """Hands every event to several sinks; one that fails does not keep it from the others."""
+
+    def __init__(self, sinks: Sequence[EventSink]) -> None:
+        self._sinks = tuple(sinks)
+
+    def emit(self, name: str, /, **fields: Value) -> None:
+        """Hand one event to all."""
+        for sink in self._sinks:
+            try:
+                sink.emit(name, **fields)
+            except Exception:  # a sink of the user's must never stop a publication
+                _LOGGER.debug("an event sink failed on %s", name, exc_info=True)
+
+
+class ThreadExecutor:
+    """
+    Runs tasks on a bounded pool of threads that is kept between calls.
+
+    The calling thread works too, so tasks may call ``map`` again without a deadlock.
+
+    Args:
+        workers_max: Threads at work at most, the caller included; default
+            ``min(8, number of processors)``.
+        events: Where failures of background work are told.
+    """
+
+    def __init__(self, workers_max: int | None = None, *, events: EventSink | None = None) -> None:
+        chosen = workers_max if workers_max is not None else min(_WORKERS_MAX, os.cpu_count() or 1)
+        self._events: EventSink = events or NullEvents()
+        self._workers = _Threads(max(1, chosen), "hoodoo")
+        self._waiters = _Threads(_WAITERS_MAX, "hoodoo-wait")
+
+    @property
+    def workers_max(self) -> int:
+        """Threads at work at most, the calling one included."""
+        return self._workers.most
+
+    def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
+        """
+        Run ``work`` on every task, in any order, and return the results in task order.
+
+        After the first failure no new task starts; that failure is raised once all started
+        tasks ended (PUB-2: no straggler).
+        """
+        return self._carry_out(_Run(work, tasks), len(tasks), self._workers)
+
+    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+        """
+        Make calls that wait for a far storage, at most 48 at a time; results in their order.
+
+        On threads of their own: these only wait, of which a machine can do more than it has
+        processors. Failures as of ``map``.
+        """
+        return self._carry_out(_Run(_call, calls), len(calls), self._waiters)
+
+    def _carry_out(self, run: _Run, tasks: int, threads: _Threads) -> list[Any]:
+        helpers = min(threads.most, tasks) - 1
+        started: list[Future[None]] = []
+        if helpers > 0:
+            started = threads.submit(run.work_off, helpers)
+        try:
+            run.work_off()
+            # A helper that still waits for a thread has nothing left to do; waiting for it
+            # would deadlock when all threads wait like this one.
+            wait([helper for helper in started if not helper.cancel()])
+        except BaseException:
+            run.give_up()
+            wait([helper for helper in started if not helper.cancel()])
+            raise
+        return run.outcome()
+
+    def start(self, work: Callable[[], Result]) -> Started[Result]:
+        """Start some work that waits for a far storage, and go on."""
+        return Started(self._waiters.submit(work)[0])
+
+    def every(self, interval_ms: int, work: Callable[[], None]) -> ThreadTicker:
+        """
+        Call ``work`` every ``interval_ms`` on a daemon thread until stopped.
+
+        Its exceptions end in an event ``background.failed``; the repetition goes on.
+        """
+        return ThreadTicker(interval_ms, work, self._events)
+
+    def close(self) -> None:
+        """Give up the threads; a later ``map`` makes new ones."""
+        self._workers.close()
+        self._waiters.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Threads:
+    """
+    A pool of threads beside the calling one, made by the first use in each process.
+
+    It is made anew from time to time, so that a process that once waited for a silent storage
+    with all its threads does not keep them for good: they end with what they are at.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self.most = most  # the calling thread included
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+        self._before: ThreadPoolExecutor | None = None
+        self._made_s = 0.0
+        self._pid = 0
+        self._guard = threading.Lock()
+
+    def submit(self, work: Callable[[], Result], times: int = 1) -> list[Future[Result]]:
+        """Start some work, that many times; more than there are threads wait for one."""
+        with self._guard:  # or the pool is given up between the look and the work
+            pool = self._current()
+            return [pool.submit(work) for _ in range(times)]
+
+    def _current(self) -> ThreadPoolExecutor:
+        # Threads do not survive a fork: a child makes its own.
+        known = self._pool if self._pid == os.getpid() else None
+        if known is not None:
+            if time.monotonic() - self._made_s < _POOL_S:
+                return known
+            known.shutdown(wait=False)
+        self._before = known
+        self._pool = ThreadPoolExecutor(max(1, self.most - 1), self._name)
+        self._made_s, self._pid = time.monotonic(), os.getpid()
+        return self._pool
+
+    def close(self) -> None:
+        with self._guard:
+            pools, self._pool, self._before = (self._before, self._pool), None, None
+        for pool in pools:
+            if pool is not None and self._pid == os.getpid():
+                pool.shutdown(wait=True)
+
+
+class ThreadTicker:
+    """
+    Some work repeated on a daemon thread of its own; made by ``ThreadExecutor.every``.
+
+    The thread is started when the first call is due: most leases and heartbeats of small
+    commits end long before, and a thread costs them more than any other step in memory.
+    """
+
+    def __init__(self, interval_ms: int, work: Callable[[], None], events: EventSink) -> None:
+        self._interval_s = max(interval_ms, 1) / 1000
+        self._work = work
+        self._events = events
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+        self._first_due = time.monotonic() + self._interval_s
+        _ALARM.add(self, self._first_due)
+
+    def stop(self) -> None:
+        """End it; returns when no further call can start. Calling twice is no error."""
+        with self._guard:
+            self._ended.set()
+        _ALARM.remove(self)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def begin(self) -> None:
+        """Start the thread; the first call is due."""
+        with self._guard:
+            if not self._ended.is_set():
+                self._thread = threading.Thread(
+                    target=self._repeat, name="hoodoo-every", daemon=True
+                )
+                self._thread.start()
+
+    def _repeat(self) -> None:
+        due = self._first_due
+        while not self._ended.wait(max(0.0, due - time.monotonic())):
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001  one missed heartbeat must not end all later
+                self._events.emit("background.failed", error=f"{type(error).__name__}: {error}")
+            # Beats that were missed while the work ran are not made up for.
+            due = max(due + self._interval_s, time.monotonic())
+
+
+class _Alarm:
+    """One daemon thread per process that begins tickers when their first call is due."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[ThreadTicker, float] = {}
+        self._wakes_s = math.inf  # monotonic
+        self._running = False
+
+    def add(self, ticker: ThreadTicker, due_s: float) -> None:
+        with self._changed:
+            self._waiting[ticker] = due_s
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._watch, name="hoodoo-alarm", daemon=True).start()
+            elif due_s < self._wakes_s:
+                self._changed.notify()
+
+    def remove(self, ticker: ThreadTicker) -> None:
+        with self._changed:
+            self._waiting.pop(ticker, None)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._wakes_s = min(self._waiting.values(), default=math.inf)
+                left_s = self._wakes_s - time.monotonic()
+                if left_s > 0:
+                    self._changed.wait(None if left_s == math.inf else left_s)
+                now = time.monotonic()
+                due = [ticker for ticker, due_s in self._waiting.items() if due_s <= now]
+                for ticker in due:
+                    del self._waiting[ticker]
+            for ticker in due:
+                ticker.begin()
+
+
+_ALARM = _Alarm()
+
+
+# A child has neither the thread nor whoever may have held the lock.
+os.register_at_fork(after_in_child=_ALARM.reset)
+
+
+class Started(Generic[Result]):
+    """Work that runs on another thread; made by ``start_beside``."""
+
+    def __init__(self, future: Future[Result]) -> None:
+        self._future = future
+
+    def wait(self) -> Result:
+        """Its answer, once it has one. Raises: what the work raised."""
+        return self._future.result()
+
+    def afterwards(self, react: Callable[[Result], object]) -> None:
+        """Hand the answer on when it comes, on whatever thread; a failure to nobody."""
+
+        def ended(future: Future[Result]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                react(future.result())
+
+        self._future.add_done_callback(ended)
+
+
+class _Beside:
+    """Threads for waits on the disk, one small pool a process, made by the first use."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._guard = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        with self._guard:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(
+                    _BESIDE_THREADS, thread_name_prefix="hoodoo-beside"
+                )
+            return self._threads.submit(work)
+
+
+_BESIDE = _Beside()
+os.register_at_fork(after_in_child=_BESIDE.reset)  # threads do not survive a fork
+
+
+def start_beside(work: Callable[[], Result]) -> Started[Result]:
+    """
+    Begin some work on another thread of this process.
+
+    Raises:
+        RuntimeError: The interpreter is shutting down.
+    """
+    return Started(_BESIDE.submit(work))
+
+
+def await_exit(work: Callable[[], object]) -> Callable[[int], None]:
+    """
+    Work for the program's end: what comes back does it, and waits so many milliseconds at most.
+
+    Its daemon thread waits from now on, because newer Pythons start none any more at the end.
+    """
+    ends = threading.Event()
+    thread = threading.Thread(target=lambda: (ends.wait(), work()), name="hoodoo-exit", daemon=True)
+    thread.start()
+
+    def end(ms_max: int) -> None:
+        ends.set()
+        thread.join(ms_max / 1000)
+
+    return end
+
+
+class _Run:
+    """One ``map``: which task is next, what came out, whether something failed."""
+
+    def __init__(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
+        self._work = work
+        self._tasks = tasks
+        self._results: list[Any] = [None] * len(tasks)
+        self._next_index = 0
+        self._failure: BaseException | None = None
+        self._given_up = False
+        self._guard = threading.Lock()
+
+    def work_off(self) -> None:
+        while True:
+            with self._guard:
+                index = self._next_index
+                if self._failure is not None or self._given_up or index == len(self._tasks):
+                    return
+                self._next_index = index + 1
+            try:
+                self._results[index] = self._work(self._tasks[index])
+            except BaseException as error:  # noqa: BLE001  ``outcome`` raises it in the caller
+                with self._guard:
+                    if self._failure is None:
+                        self._failure = error
+                return
+
+    def give_up(self) -> None:
+        with self._guard:
+            self._given_up = True
+
+    def outcome(self) -> list[Any]:
+        if self._failure is not None:
+            raise self._failure
+        return self._results
+
+
+def _call(call: Callable[[], Result]) -> Result:
+    return call()
+
+
+def _shown(key: str, value: Value) -> str:
+    if isinstance(value, str):
+        return json.dumps(redact(key, value))
+    return redact(key, json.dumps(value, default=str))

@@ -1,0 +1,479 @@
+"""
+The writer registry: who writes to this table, and do they agree (REG-1, holes 13 and 14).
+
+Every writing process leaves one small document. A newcomer compares what must be equal on
+all writers with every writer that still seems alive, writes its own document and compares
+once more, so that one of two simultaneous newcomers sees the other. The registry never
+decides a publication; it turns a silent misconfiguration into a refusal with a diff.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from timeline.context import TableContext
+from timeline.errors import InvalidInputError, UnsafeSetupError, WriterDisagreementError
+from timeline.layout import TABLE_FACTS, WRITERS, timeline_folder
+from timeline.model.file_names import instant_file_name
+from timeline.model.instant_time import LOCAL, told_ms
+from timeline.ports.ports import Ticker
+from timeline.ports.storage import FileStat, Storage
+from timeline.rules.bucket_ranges import EVERY_BUCKET, OWN_BUCKETS_KEY, OwnBuckets, met_buckets
+from timeline.truncation import (
+    GRACE_OF_SILENCES,
+    keep_pin_above,
+    raise_pin,
+    show_pin,
+)
+
+__all__ = [
+    "AGREED_BY",
+    "RegisteredWriter",
+    "Registration",
+    "adopt_copy",
+    "copied_writers",
+    "enter",
+    "forget",
+    "refuse_beside_writers",
+    "refuse_disagreement",
+    "registered_writers",
+    "tell_other_zone",
+]
+
+AGREED_BY: Final[Mapping[str, str]] = {
+    "mode": "hoodie.write.concurrency.mode",
+    "lock_provider": "hoodie.write.lock.provider",
+    "lock_identity": "the server and key that hoodie.write.lock.* names",
+    "publish_lock": "hoodoo.publish.lock",
+    "foreign_writers": "hoodoo.foreign.writers",
+    "failed_writes_policy": "hoodie.clean.failed.writes.policy",
+    "heartbeat_expiry_ms": (
+        "hoodie.client.heartbeat.interval_in_ms * hoodie.client.heartbeat.tolerable.misses"
+    ),
+    "index": "hoodie.index.type and hoodie.bucket.index.*",
+    "timeline_zone": "the time zone of the process (TZ), as the table's is LOCAL; '' for UTC",
+}
+"""By term of an agreement, what a user has to set."""
+
+#: Services look up no key, and the table does not keep the index that its writers use.
+_AGREED_BY_WRITERS_OF_ROWS: Final = frozenset({"index"})
+
+_ENTRIES_MAX = 10_000
+_ZONE_INSTANTS = 4
+_QUARTER_MS = 15 * 60_000  # all zones of today lie such spans apart
+_ZONES_APART_MS = 26 * 3_600_000
+_WRITTEN_MS = 10_000  # between a completion time and the age of its file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredWriter:
+    """One document of the registry."""
+
+    writer_id: str
+    host: str
+    pid: int
+    application: str
+    since_ms: int
+    agreement: Mapping[str, str]
+    buckets: str  # those it writes to, ``all``, or nothing for who only runs services (OWN-1)
+    last_beat_ms: int
+    alive: bool  # beaten within the tolerated silence; only a guess
+    pin: int  # it needs the commit slots above this number (GC-3)
+    silent: bool  # for longer than its pin must be respected (GC-4)
+    address: str = ""  # of the table as it opened it; empty in entries that do not say it
+    file_number: str = ""  # of the table's identity on its disk, equal under each path to it
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        name = f"{self.application} " if self.application else ""
+        return f"{name}(pid {self.pid} on {self.host})"
+
+
+@dataclass(slots=True)
+class Registration:
+    """The own entry while this process writes."""
+
+    context: TableContext
+    ticker: Ticker
+    agreement: Mapping[str, str]
+    buckets: str
+
+    def writes_to(self, buckets: str) -> None:
+        """
+        Tell the buckets that are written to, once it is more than services.
+
+        Outside: 2 lists, 1 get per entry and list, 1 put; nothing when it is told already.
+
+        Raises:
+            WriterDisagreementError: They meet those of a writer that seems alive, or it differs
+                in what only writers of rows must have alike.
+        """
+        if buckets in ("", self.buckets):
+            return
+        context, pin = self.context, self.context.pin
+        refuse_disagreement(context, self.agreement, buckets)
+        before, pin.entry = pin.entry, {**(pin.entry or {}), "buckets": buckets}
+        raise_pin(context)
+        try:
+            refuse_disagreement(context, self.agreement, buckets)
+        except WriterDisagreementError:
+            pin.entry = before
+            raise_pin(context)
+            raise
+        self.buckets = buckets
+
+    def beat(self) -> None:
+        """Show that the writer still lives, and which slots it needs."""
+        raise_pin(self.context)
+
+    def leave(self) -> None:
+        """Remove the own entry; the process writes no more."""
+        self.ticker.stop()
+        pin = self.context.pin
+        self.context.world.storage.delete(pin.path)
+        pin.entry = None
+
+
+def registered_writers(context: TableContext, *, but: str = "") -> list[RegisteredWriter]:
+    """
+    Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry.
+
+    Those of another table are left out: who had a dropped one open still beats where it was.
+
+    Args:
+        context: The table.
+        but: The id of a writer that is left out, and whose entry is not read.
+    """
+    world, silence = context.world, context.limits.heartbeat.tolerated_ms
+    now, listed = world.together(world.storage.now_ms, partial(world.storage.list, WRITERS))
+    others = [one for one in listed[:_ENTRIES_MAX] if one.name != f"{but}.json"]
+    known = context.identity.known
+    table_id = None if known is None else known.table_id
+    looks = (partial(_entry, world.storage, one, now, silence, table_id) for one in others)
+    found = [writer for writer in world.together(*looks) if writer is not None]
+    return sorted(found, key=lambda writer: writer.last_beat_ms)
+
+
+def _entry(
+    storage: Storage, entry: FileStat, now: int, silence: int, table_id: str | None
+) -> RegisteredWriter | None:
+    try:
+        document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
+        writer = _writer(document, entry.modified_ms, now - entry.modified_ms, silence)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None  # it left meanwhile (a LookupError), or is no entry of ours
+    return writer if table_id in (None, document.get("table", table_id)) else None
+
+
+def forget(
+    context: TableContext, writer_id: str, *, force: bool = False, dry_run: bool = False
+) -> RegisteredWriter:
+    """
+    Remove the entry of a process that ended without a word, so that its pin holds nothing back.
+
+    What it was writing is rolled back by the next clean, as ever. Outside: 1 list, 1 get per
+    entry, 1 delete.
+
+    Args:
+        context: The table.
+        writer_id: As in ``registered_writers``.
+        force: Also while it seems alive. Should it live and sleep on a request for a file, that
+            file may come back after the archive took its instant away (A3, GC-4).
+        dry_run: Only look.
+
+    Returns:
+        The entry as it was.
+
+    Raises:
+        InvalidInputError: There is no such entry, or it seems alive.
+    """
+    found = {one.writer_id: one for one in registered_writers(context)}
+    entry = found.get(writer_id)
+    if entry is None:
+        raise InvalidInputError(
+            f"no writer has this id, 'hoodoo writers TABLE' lists them: {writer_id!r}",
+            kind="no_such_writer",
+            writer_id=writer_id,
+        )
+    if entry.alive and not force:
+        raise InvalidInputError(
+            "this writer still gives signs of life: end it, then wait until it was silent for "
+            f"{context.limits.heartbeat.tolerated_ms} ms, or force it, if you know that its "
+            f"process is gone: {entry.text}, {writer_id}",
+            kind="writer_alive",
+            writer_id=writer_id,
+        )
+    if not dry_run:
+        context.world.storage.delete(f"{WRITERS}/{writer_id}.json")
+    return entry
+
+
+def _writer(
+    document: dict[str, Any], beat_ms: int, silent_ms: int, silence: int
+) -> RegisteredWriter:
+    writer_id = str(document["writer_id"])
+    grace_ms = int(document.get("grace_ms", GRACE_OF_SILENCES * silence))
+    silence = max(silence, grace_ms // GRACE_OF_SILENCES)  # it may beat more slowly than we do
+    return RegisteredWriter(
+        writer_id=writer_id,
+        host=str(document["host"]),
+        pid=int(document["pid"]),
+        application=str(document["application"]),
+        since_ms=told_ms(document["since_ms"]),
+        agreement={str(key): str(value) for key, value in document["agreement"].items()},
+        buckets=_readable(str(document.get("buckets", ""))),
+        last_beat_ms=beat_ms,
+        alive=silent_ms <= silence,
+        pin=int(document.get("pin", 0)),
+        silent=silent_ms > grace_ms,
+        address=str(document.get("address", "")),
+        file_number=str(document.get("file_number", "")),
+    )
+
+
+def _readable(buckets: str) -> str:
+    """The same text; a ``ValueError`` where it tells no buckets."""
+    return buckets if buckets in ("", EVERY_BUCKET) else str(OwnBuckets.parse(buckets))
+
+
+def enter(
+    context: TableContext,
+    agreement: Mapping[str, str],
+    buckets: str = "",
+    *,
+    prove: Callable[[], object] | None = None,
+) -> Registration:
+    """
+    Register this process as a writer.
+
+    Outside: 3 lists, 1 get per entry and list, 1 put, chain probes; the identity where it is new.
+
+    Args:
+        context: The table.
+        agreement: What must be equal on all writers, as texts.
+        buckets: What it writes to: a range of its own, ``EVERY_BUCKET``, or nothing.
+        prove: What must hold before; it raises when it does not.
+
+    Raises:
+        WriterDisagreementError: A writer that seems alive is configured differently, or has
+            some of the same buckets for itself, or works on the table that this one was copied
+            from (``copied_table``); nothing was changed.
+    """
+    world, table_id = context.world, context.table_id
+    who = world.ids.identity()
+    compare = partial(_compare, context, agreement, buckets, who.writer_id)
+    *_, head = world.together(prove or _nothing, compare, context.chain.look_anew)
+    pin = context.pin
+    pin.path = f"{WRITERS}/{who.writer_id}.json"
+    pin.entry = {
+        "writer_id": who.writer_id,
+        "host": who.host,
+        "pid": who.pid,
+        "application": who.application,
+        "since_ms": world.storage.now_ms(),
+        "agreement": dict(agreement),
+        "buckets": buckets,
+        "table": table_id,
+        "address": world.storage.base_uri,
+        "file_number": _file_number(world.storage),
+    }
+    shown_at_ms = show_pin(context, head)
+    try:
+        world.together(partial(keep_pin_above, context, shown_at_ms), compare)
+    except WriterDisagreementError:
+        world.storage.delete(pin.path)
+        pin.entry = None
+        raise
+    registration = Registration(context, _NoTicker(), agreement, buckets)
+    registration.ticker = world.executor.every(
+        context.limits.heartbeat.interval_ms, registration.beat
+    )
+    return registration
+
+
+def tell_other_zone(context: TableContext) -> None:
+    """
+    Tell when the newest instants were written by clocks of another zone than this process has.
+
+    Java Hudi enters no registry, so only the ages of its files can tell. They lie the same whole
+    quarters of an hour from the times of the instants then. Copied files may lie so by chance,
+    hence this is a warning. Outside: 2 lists; nothing on a table of zone UTC.
+    """
+    if context.config.timeline_timezone != LOCAL:
+        return
+    done = [one for one in context.active().instants if one.completed and not one.legacy]
+    newest = sorted(done, key=lambda one: one.completion_time or "")[-_ZONE_INSTANTS:]
+    folder = timeline_folder(context.config.timeline_layout_version)
+    written_ms = {one.name: one.modified_ms for one in context.world.storage.list(folder)}
+    apart = [
+        written_ms[name] - context.zone.wall_ms(one.completion_time or "")
+        for one in newest
+        if (name := instant_file_name(one)) in written_ms
+    ]
+    quarters = {round(one / _QUARTER_MS) for one in apart}
+    if len(apart) < 2 or len(quarters) != 1 or 0 in quarters:
+        return
+    by_ms = quarters.pop() * _QUARTER_MS
+    if abs(by_ms) <= _ZONES_APART_MS and all(abs(one - by_ms) < _WRITTEN_MS for one in apart):
+        context.world.events.emit(
+            "timeline.other_zone_noticed",
+            zone=context.zone.name,
+            apart_minutes=by_ms // 60_000,
+            why="the newest times of this table are those of another time zone; run all its "
+            "writers with one TZ, or their writes are not in order",
+        )
+
+
+def refuse_disagreement(
+    context: TableContext, agreement: Mapping[str, str], buckets: str = ""
+) -> None:
+    """Raise what ``enter`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
+    _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
+
+
+def refuse_beside_writers(context: TableContext) -> None:
+    """
+    Refuse what must not happen while another writer is at work. Outside: 1 list, 1 get per entry.
+
+    Raises:
+        InvalidInputError: One is (``writers_at_work``).
+    """
+    own = context.world.ids.identity().writer_id
+    alive = [one.text for one in registered_writers(context, but=own) if one.alive]
+    if alive:
+        raise InvalidInputError(
+            f"a writer is at work on this table, end it first: {'; '.join(alive)}",
+            kind="writers_at_work",
+            writers=alive,
+        )
+
+
+def copied_writers(context: TableContext) -> list[RegisteredWriter]:
+    """
+    The entries that came along when the table's folder was copied: their writers beat elsewhere.
+
+    Outside: 1 stat on a local disk, 1 list, 1 get per entry.
+    """
+    own = context.world.ids.identity().writer_id
+    return _copied(context, registered_writers(context, but=own))
+
+
+def adopt_copy(context: TableContext, *, dry_run: bool = False) -> list[RegisteredWriter]:
+    """
+    Take a copied table for a table of its own: forget the writers of the original.
+
+    Args:
+        context: The copy.
+        dry_run: Only look.
+
+    Returns:
+        The writers of the original.
+
+    Raises:
+        UnsafeSetupError: A slot store decides the commit slots: it would mix those of the two.
+
+    Outside: as ``copied_writers``, 1 delete for each entry.
+    """
+    storage = context.world.storage
+    if storage.capabilities.slots != "storage":
+        raise UnsafeSetupError(
+            "a slot store decides the commits of this table, and it takes the copy for the "
+            "original; delete .hoodie/.hoodoo in the copy before its first write: "
+            f"{storage.capabilities.slots!r}",
+            kind="copy_decided_elsewhere",
+        )
+    found = copied_writers(context)
+    for one in found if not dry_run else ():
+        storage.delete(f"{WRITERS}/{one.writer_id}.json")
+    return found
+
+
+def _file_number(storage: Storage) -> str:
+    """What a disk calls the table's identity, under each path to it; empty on other storages."""
+    if storage.capabilities.local_root is None:
+        return ""
+    found = storage.stat(TABLE_FACTS)
+    return "" if found is None else found.version.partition("-")[0]
+
+
+def _copied(context: TableContext, writers: Sequence[RegisteredWriter]) -> list[RegisteredWriter]:
+    storage = context.world.storage
+    others = [one for one in writers if one.address not in ("", storage.base_uri)]
+    number = _file_number(storage) if others else ""
+    return [one for one in others if not number or one.file_number != number]
+
+
+def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> None:
+    copied = _copied(context, living)
+    if copied:
+        raise WriterDisagreementError(
+            "this table is a copy: its registry came along, and has a writer that works on the "
+            f"original. Run 'hoodoo table adopt {context.world.storage.base_uri}' to use the copy "
+            "as a table of its own, then 'hoodoo table verify', as a copy beside writers may be "
+            f"incomplete: {copied[0].text} works on {copied[0].address}",
+            kind="copied_table",
+            other=copied[0].text,
+            address=copied[0].address,
+        )
+
+
+def _nothing() -> None:
+    """Nothing has to be proved."""
+
+
+class _NoTicker:
+    def stop(self) -> None:
+        """Nothing runs yet."""
+
+
+def _compare(
+    context: TableContext, agreement: Mapping[str, str], buckets: str, own_id: str
+) -> None:
+    living = [other for other in registered_writers(context, but=own_id) if other.alive]
+    _refuse_copy(context, living)
+    for other in living:
+        compared = {*agreement, *other.agreement}
+        if not (buckets and other.buckets):
+            compared -= _AGREED_BY_WRITERS_OF_ROWS
+        differences = {
+            key: {"mine": agreement.get(key, ""), "theirs": other.agreement.get(key, "")}
+            for key in sorted(compared)
+            if agreement.get(key, "") != other.agreement.get(key, "")
+        }
+        if differences:
+            listed = "; ".join(
+                f"{AGREED_BY.get(key, key)}: mine {pair['mine']!r}, theirs {pair['theirs']!r}"
+                for key, pair in differences.items()
+            )
+            silence = context.limits.heartbeat.tolerated_ms
+            raise WriterDisagreementError(
+                f"another writer of this table, {other.text}, is configured differently; give "
+                "both the same properties, or, when that one has ended without a word, wait until "
+                f"it was silent for {silence} ms ('hoodoo writers TABLE' lists them): {listed}",
+                other=other.text,
+                differences=differences,
+            )
+    _refuse_met(context, buckets, living)
+
+
+def _refuse_met(context: TableContext, buckets: str, living: Sequence[RegisteredWriter]) -> None:
+    """OWN-1: who has buckets for itself must be the only one that writes to them."""
+    for other in living:
+        met = met_buckets(buckets, other.buckets)
+        if met:
+            silence = context.limits.heartbeat.tolerated_ms
+            raise WriterDisagreementError(
+                f"another writer of this table, {other.text}, writes to the same buckets, and one "
+                f"of both has them for itself; give each writer its own {OWN_BUCKETS_KEY}, "
+                "or, when that one has ended without a word, wait until it was silent for "
+                f"{silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
+                kind="buckets_met",
+                other=other.text,
+                differences={OWN_BUCKETS_KEY: {"mine": buckets, "theirs": other.buckets}},
+                buckets=met,
+            )

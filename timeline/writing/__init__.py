@@ -1,1 +1,0 @@
-"""The write path: rows placed, written, offered for publication, done again when refused."""
