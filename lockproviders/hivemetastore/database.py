@@ -98,7 +98,7 @@ class LockRow:
 
     @property
     def holder_text(self) -> str:
-        """Who it belongs to, in the form of ``owner.py``; foreign rows by user and host."""
+        """Who it belongs to, in the form of ``OwnerNote``; foreign rows by user and host."""
         words = self.agent.split(" ", 3)
         purpose = words[3] if len(words) > 3 else ""
         if nonce_of(self.agent) is None or len(words) < 3:
@@ -139,7 +139,7 @@ def agent_text(nonce: str, owner_text: str) -> str:
 
     Args:
         nonce: Differs with every request; hexadecimal.
-        owner_text: The JSON note of ``owner.py``, or any other text.
+        owner_text: The JSON text of an ``OwnerNote``, or any other text.
     """
     try:
         note = json.loads(owner_text)

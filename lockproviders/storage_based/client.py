@@ -9,7 +9,7 @@ Invariants:
   (F16: the own write that was delivered twice looks like a stranger's).
 - An acquire whose answer was lost is remembered: if it turns out to have worked, this client
   takes it over instead of waiting for its own lease to end.
-- Writers of hoodoo may have it together (``sharing.py``); who wants it alone then waits for them.
+- Writers of hoodoo may have it together (``shared_lock.py``); who wants it alone then waits for them.
 - A holder that did not release is followed only when its time is over by this machine's
   clock (Java's rule) and by the store's: a clock that runs ahead steals nothing (F12).
 - The file is never deleted: only a replacement can be made on a condition.
