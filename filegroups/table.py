@@ -14,25 +14,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from filegroups.reading.cdc import plan_changes, refuse_filtered_images, stream_changes
+from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.incremental import changed_since
-from filegroups.reading.point_lookup import plan_look_up
+from filegroups.reading.incremental import plan_incremental_read
+from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
 from filegroups.reading.scan import (
     PlannedRead,
     Replan,
-    anything_taken,
-    assert_all_listed,
-    collect,
-    is_overtaken,
-    leased,
+    assert_not_cleaned,
+    collect_table,
+    may_be_cleaned,
+    may_be_missing_files,
+    with_lease,
 )
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.reading.time_travel import snapshot_as_of
 from filegroups.supported import refuse_old_version, refuse_unreadable, refuse_unwritable
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Receipt, WritePlan, write
+from filegroups.writing.write import CommitResult, WriteRequest, write
 from timeline.context import TableContext, TableLimits
 from timeline.errors import MissingFileError, StorageUnavailableError
 from timeline.model.commit_metadata import ConcurrencyMode
@@ -40,14 +40,14 @@ from timeline.model.file_names import FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime, WallMs, instant_time
 from timeline.model.table_config import TableConfig
-from timeline.model.time_arguments import Moment, parse_time_travel, range_of
-from timeline.ports.ports import World
+from timeline.model.time_arguments import TimeArgument, parse_range, parse_time_travel
+from timeline.ports.ports import Ports
 from timeline.ports.storage import close_storage
 from timeline.properties.properties_file import create_properties, load_config
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
 from timeline.storage.non_atomic import prove_atomic_create
-from timeline.writer_registry import Registration, enter, tell_other_zone
+from timeline.writer_registry import Registration, register_process, warn_other_zone
 
 __all__ = [
     "Table",
@@ -83,7 +83,7 @@ class Table(TableSnapshot):
         self._registration: Registration | None = None
 
     @staticmethod
-    def open(world: World, limits: TableLimits | None = None) -> Table:
+    def open(world: Ports, limits: TableLimits | None = None) -> Table:
         """
         Open an existing table.
 
@@ -98,7 +98,7 @@ class Table(TableSnapshot):
 
     @staticmethod
     def create(
-        world: World, properties: Mapping[str, str], limits: TableLimits | None = None
+        world: Ports, properties: Mapping[str, str], limits: TableLimits | None = None
     ) -> Table:
         """
         Create a table from the properties of ``new_table_properties``.
@@ -171,13 +171,13 @@ class Table(TableSnapshot):
         state = self.pin()
         found = state.file_slices(partitions, query_type=query_type, filter=filter)
         lease = ReaderLease(self._context, state.snapshot)
-        if not is_overtaken(self._context, state.snapshot, lease):
+        if not may_be_cleaned(self._context, state.snapshot, lease):
             return found
         with self.held_if_allowed() as state:
             found = state.file_slices(partitions, query_type=query_type, filter=filter)
             if not state.is_held:
                 lease = ReaderLease(self._context, state.snapshot)
-                assert_all_listed(self._context, state.snapshot, lease)
+                assert_not_cleaned(self._context, state.snapshot, lease)
             return found
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
@@ -204,11 +204,11 @@ class Table(TableSnapshot):
         try:
             return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
         except MissingFileError:  # a restore took an instant away before it was read
-            if not anything_taken(pinned.snapshot.active, self._context.active()):
+            if not may_be_missing_files(pinned.snapshot.active, self._context.active()):
                 raise
         return again(), again
 
-    def as_of(self, time: Moment) -> TableSnapshot:
+    def as_of(self, time: TimeArgument) -> TableSnapshot:
         """
         The table as of a time, by requested times, inclusive (fmt 6.5).
 
@@ -249,18 +249,18 @@ class Table(TableSnapshot):
         columns: Sequence[str] | None = None,
         partitions: Iterable[str] | None = None,
     ) -> pa.Table:
-        """The rows of some record keys now. Arguments, errors: as ``plan_look_up``."""
+        """The rows of some record keys now. Arguments, errors: as ``plan_get_rows``."""
 
         def plan(state: TableSnapshot) -> ScanPlan:
             slices = state.file_slices(partitions)
-            return plan_look_up(self._context, state.snapshot, slices, keys, columns=columns)
+            return plan_get_rows(self._context, state.snapshot, slices, keys, columns=columns)
 
-        return collect(self._context, *self._planned(plan))
+        return collect_table(self._context, *self._planned(plan))
 
     def changes(
         self,
-        since: Moment,
-        until: Moment | None = None,
+        since: TimeArgument,
+        until: TimeArgument | None = None,
         *,
         columns: Sequence[str] | None = None,
         filter: Filter = None,  # noqa: A002
@@ -295,16 +295,18 @@ class Table(TableSnapshot):
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
             SnapshotExpiredError: A restore or a clean came meanwhile.
         """
-        start, end = range_of(since, until, self._context.zone)
+        start, end = parse_range(since, until, self._context.zone)
         if images:
-            refuse_filtered_images(filter)
-            found = plan_changes(self._context, start, end, columns=columns, partitions=partitions)
-            changes = stream_changes(self._context, found)
+            refuse_filtered_cdc(filter)
+            found = plan_cdc(self._context, start, end, columns=columns, partitions=partitions)
+            changes = stream_cdc(self._context, found)
             return pa.RecordBatchReader.from_batches(
                 found.output_schema,
-                leased(self._context, found.snapshot, changes, since=start, until=end),
+                with_lease(self._context, found.snapshot, changes, since=start, until=end),
             )
-        changed = changed_since(self._context, start, end, filter=filter, partitions=partitions)
+        changed = plan_incremental_read(
+            self._context, start, end, filter=filter, partitions=partitions
+        )
         plan = plan_scan(
             self._context,
             changed.snapshot,
@@ -318,7 +320,7 @@ class Table(TableSnapshot):
             wholes=changed.wholes,
         )
         rows = scan(self._context, plan)
-        batches = leased(self._context, changed.snapshot, rows, until=changed.until)
+        batches = with_lease(self._context, changed.snapshot, rows, until=changed.until)
         return pa.RecordBatchReader.from_batches(plan.output_schema, batches)
 
     def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:
@@ -351,7 +353,7 @@ class Table(TableSnapshot):
             StorageCapabilityError: The storage cannot do that.
             UnsafeSetupError: The table's slots are decided elsewhere (SLOT-6).
             WriterDisagreementError: A live writer is configured differently, or has some of
-                the ``buckets`` for itself (``enter``).
+                the ``buckets`` for itself (``register_process``).
             UnsupportedTableError: The table is of version 6; nothing may change it.
         """
         refuse_old_version(self.config)
@@ -360,8 +362,8 @@ class Table(TableSnapshot):
             world, prove = self._context.world, None
             if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
                 prove = partial(prove_atomic_create, world.storage, world.ids)
-            self._registration = enter(self._context, agreement, buckets, prove=prove)
-            tell_other_zone(self._context)
+            self._registration = register_process(self._context, agreement, buckets, prove=prove)
+            warn_other_zone(self._context)
         self._registration.writes_to(buckets)
 
     def registered(self, buckets: str = "") -> bool:
@@ -370,8 +372,8 @@ class Table(TableSnapshot):
         return registration is not None and buckets in ("", registration.buckets)
 
     def write(
-        self, plan: WritePlan, workload: Workload | None, looked: Snapshot | None = None
-    ) -> Receipt:
+        self, plan: WriteRequest, workload: Workload | None, looked: Snapshot | None = None
+    ) -> CommitResult:
         """
         Run one write. See ``filegroups.writing.write.write``.
 

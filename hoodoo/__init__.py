@@ -9,9 +9,9 @@ hoodoo: an engine for Apache Hudi tables in Python.
 
 from __future__ import annotations
 
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.catalog import create_table, open_table
 from hoodoo.table import Table
 from timeline.errors import HoodooError, Reaction
 
-__all__ = ["HoodooError", "Reaction", "Receipt", "Table", "create_table", "open_table"]
+__all__ = ["CommitResult", "HoodooError", "Reaction", "Table", "create_table", "open_table"]

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 import pyarrow as pa
 
-from filegroups.index.bucket_properties import kept_properties
+from filegroups.index.bucket_properties import bucket_properties
 from filegroups.keys.keys import key_columns, partition_paths, record_keys
 from filegroups.schema.new_table import new_table_properties
 from filegroups.schema.schema import TableSchema, missing_fields
@@ -20,22 +20,22 @@ from filegroups.settings.key_settings import (
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table as CoreTable
 from filegroups.table import refuse_unwritable
-from filegroups.writing.bucket_ownership import own_buckets_of
+from filegroups.writing.bucket_ownership import owned_buckets
 from hoodoo.configuration import PropertySource
-from hoodoo.factory import Layers, assemble, bucket_rules, limits_of
-from hoodoo.services import services_of, tell_ignored
+from hoodoo.factory import Layers, bucket_rules, compose_ports, limits_of
+from hoodoo.services import services_of, warn_ignored_keys
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.file_names import listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
 
-__all__ = ["create_table", "layers_of", "new_table_config", "open_table", "planned_table"]
+__all__ = ["create_table", "new_table_config", "open_table", "preview_create", "to_layers"]
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
 
-def layers_of(properties: Properties) -> Layers:
+def to_layers(properties: Properties) -> Layers:
     """One source, several (later ones win) or none, as layers."""
     if properties is None:
         return Layers()
@@ -68,7 +68,7 @@ def open_table(
         UnsupportedTableError: Its version or a feature is not supported.
         SettingError: A property is wrong or contradicts the table.
     """
-    return Table.open(path, layers_of(properties), events=events)
+    return Table.open(path, to_layers(properties), events=events)
 
 
 def create_table(
@@ -102,7 +102,7 @@ def create_table(
             not supported.
         SettingError: A property is wrong.
     """
-    layers, settings, planned = planned_table(
+    layers, settings, planned = preview_create(
         path,
         schema=schema,
         record_key=record_key,
@@ -112,15 +112,15 @@ def create_table(
         name=name,
         properties=properties,
     )
-    world = assemble(path, layers.load(), events=events)
+    world = compose_ports(path, layers.load(), events=events)
     core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
     properties = layers.load(core.config.raw)
     if layers.tells:
-        tell_ignored(properties, world.events)
+        warn_ignored_keys(properties, world.events)
     return Table(core, properties, settings)
 
 
-def planned_table(
+def preview_create(
     path: str | os.PathLike[str],
     *,
     schema: pa.Schema | None = None,
@@ -132,7 +132,7 @@ def planned_table(
     properties: Properties = None,
 ) -> tuple[Layers, WriteSettings, TableConfig]:
     """What ``create_table`` would make, and from what; nothing is touched. Errors: as there."""
-    layers = layers_of(properties)
+    layers = to_layers(properties)
     told = {
         "hoodie.datasource.write.recordkey.field": _listed(record_key),
         "hoodie.datasource.write.partitionpath.field": _listed(partition_by),
@@ -149,7 +149,7 @@ def planned_table(
     planned = new_table_config(path, settings, schema)
     # What opening it refuses is not made first.
     services_of(layers.load(), settings=settings)
-    own_buckets_of(settings)
+    owned_buckets(settings)
     return layers, settings, planned
 
 
@@ -206,7 +206,7 @@ def new_table_config(
         partition_paths(named, keys)
     buckets = bucket_rules(settings, planned)
     if buckets is not None:
-        return TableConfig.from_properties({**planned.raw, **kept_properties(buckets)})
+        return TableConfig.from_properties({**planned.raw, **bucket_properties(buckets)})
     return planned
 
 

@@ -17,21 +17,21 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 from filegroups.settings.key_options import TIME_OPTIONS
-from filegroups.settings.key_support import effect_said, key_warnings, silent
+from filegroups.settings.key_support import effect_of_value, key_warnings, keys_without_effect
 from filegroups.settings.known_keys import hudi_keys
 from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
 from filegroups.settings.retry_options import RETRY_OPTIONS, fill_from_preset
 from filegroups.settings.settings import ReadSettings, WriteSettings
 from filegroups.settings.unsupported import unsupported_keys
 from hoodoo.conflict_strategy import conflict_strategy
-from hoodoo.slot_signing import sealing_of
+from hoodoo.slot_signing import slot_signing_of
 from lockproviders.hookspecs import LockContext
 from lockproviders.registry import (
     SLOT_OPTIONS,
     provider_options,
     registry_for,
-    said_by_caller,
     with_slot_store,
+    without_table_properties,
 )
 from lockproviders.settings import LOCK_OPTIONS, LockSettings
 from timeline.codecs.properties import parse_properties
@@ -61,11 +61,11 @@ __all__ = [
     "check",
     "declared_keys",
     "describe",
+    "given_keys_without_effect",
     "ignored_keys",
     "load_configuration",
     "problem_of",
     "reader_lease_ms",
-    "silent_keys",
 ]
 
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
@@ -197,7 +197,7 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
         if found is not None:
             value, layer = found[1], found[2]
         spelled.update(text.casefold() for text in option.spellings)
-        becomes = effect_said(option.key, value or "", declared)
+        becomes = effect_of_value(option.key, value or "", declared)
         rows[option.key] = EffectiveValue(
             key=option.key,
             value=None if value is None else redact(option.key, value),
@@ -210,7 +210,7 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
         if key.casefold() not in spelled:
             known = hudi_keys().get(key.casefold())
             layer = properties.layer_of(key)
-            becomes = effect_said(key, value, declared)
+            becomes = effect_of_value(key, value, declared)
             rows[key] = EffectiveValue(
                 key=key,
                 value=redact(key, value),
@@ -278,7 +278,7 @@ def check(
         WriteSettings.from_properties,
         ReadSettings.from_properties,
         LockSettings.from_properties,
-        sealing_of,
+        slot_signing_of,
         *TRIALS,
         *makes,
     )
@@ -327,9 +327,11 @@ def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tup
     return key_warnings(properties, also_known=_declared(_options(properties, more)))
 
 
-def silent_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> Mapping[str, str]:
+def given_keys_without_effect(
+    properties: PropertySet, *, more: Iterable[Option] = ()
+) -> Mapping[str, str]:
     """The keys that were said and are without effect by design, and why."""
-    return silent(properties, also_known=_declared(_options(properties, more)))
+    return keys_without_effect(properties, also_known=_declared(_options(properties, more)))
 
 
 def declared_keys(more: Iterable[Option] = ()) -> frozenset[str]:
@@ -472,7 +474,7 @@ def _strategy(properties: PropertySet) -> None:
 
 
 def _lock(properties: PropertySet) -> None:
-    own = said_by_caller(properties)
+    own = without_table_properties(properties)
     provider = LockSettings.from_properties(own).provider
     if not provider:
         return  # the storage of the table chooses

@@ -26,29 +26,29 @@ from filegroups.keys.keys import KeySpec
 from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema
-from filegroups.settings.index_options import KEPT_KEYS
+from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS
 from filegroups.settings.key_options import KEY_OPTIONS
 from filegroups.settings.key_settings import key_spec_of, refuse_other_classes, refuse_other_times
-from filegroups.settings.rate_limit_options import pace_of
+from filegroups.settings.rate_limit_options import rate_limit_of
 from filegroups.settings.settings import IndexType, InsertDuplicates, WriteSettings
 from filegroups.settings.unsupported import UNSUPPORTED
 from filegroups.table import refuse_unreadable
 from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.bucket_ownership import own_buckets_of
+from filegroups.writing.bucket_ownership import owned_buckets
 from filegroups.writing.workload import RowRules
-from filegroups.writing.write import WritePlan
+from filegroups.writing.write import WriteRequest
 from hoodoo.configuration import PropertySource, load_configuration, reader_lease_ms
 from hoodoo.conflict_strategy import conflict_strategy
-from hoodoo.inputs import Operation, as_operation
-from hoodoo.slot_signing import sealing_of
+from hoodoo.inputs import Operation, to_write_operation
+from hoodoo.slot_signing import slot_signing_of
 from lockproviders.registry import build_lock, registry_for, with_slot_store
 from tableservices.worker import ServiceExecutor, WorkerSettings
 from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError, MissingExtraError, SettingError
 from timeline.heartbeat import HeartbeatLimits
-from timeline.model.commit_metadata import ChangeLogMode, MergeMode, WriteOperation
+from timeline.model.commit_metadata import CdcMode, MergeMode, WriteOperation
 from timeline.model.table_config import TableConfig
-from timeline.ports.ports import EventSink, Executor, SpreadingExecutor, Value, World
+from timeline.ports.ports import ClusterExecutor, EventSink, Executor, Ports, Value
 from timeline.properties.options import (
     DEFAULT_LAYER,
     TABLE_LAYER,
@@ -58,7 +58,7 @@ from timeline.properties.options import (
     read_option,
 )
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.instant_times import SkewLimits
 from timeline.rules.retry import RetryBudget
 from timeline.storage.open_storage import storage_for
@@ -66,21 +66,21 @@ from timeline.system import LoggingEvents, SystemClock, SystemIds, ThreadExecuto
 
 __all__ = [
     "Layers",
-    "assemble",
     "bucket_rules",
     "check_against_table",
+    "compose_ports",
     "file_rules_of",
-    "leaves_rows_elsewhere",
     "limits_of",
+    "may_misplace_rows",
     "operation_of",
-    "plan_of",
     "properties_of_table",
     "refuse_other_name",
-    "working_context",
+    "service_context",
+    "write_request_of",
 ]
 
 
-def working_context(context: TableContext, properties: Mapping[str, str]) -> TableContext:
+def service_context(context: TableContext, properties: Mapping[str, str]) -> TableContext:
     """
     The table as services see it: over the executor that the properties choose.
 
@@ -96,7 +96,7 @@ def working_context(context: TableContext, properties: Mapping[str, str]) -> Tab
     # What a process starts is its caller's word, never the table's (SEC4).
     said = as_property_set(properties).without_layer(TABLE_LAYER)
     settings = WorkerSettings.from_properties(said)
-    if isinstance(world.executor, SpreadingExecutor):
+    if isinstance(world.executor, ClusterExecutor):
         return context
     executor: Executor
     if settings.executor is ServiceExecutor.SPARK:
@@ -196,9 +196,9 @@ def properties_of_table(
     return layers.load(raw), WriteSettings.from_properties(layers.load(readable))
 
 
-def assemble(
+def compose_ports(
     address: str | os.PathLike[str], properties: PropertySet, *, events: EventSink | None = None
-) -> World:
+) -> Ports:
     """
     Compose the ports of one table from its properties.
 
@@ -213,7 +213,7 @@ def assemble(
         UnsafeSetupError: An allowed plug-in cannot be used.
     """
     application = properties.get("hoodie.write.application.id", "")
-    sink = _Telling(events or LoggingEvents())
+    sink = _WarningEvents(events or LoggingEvents())
     clock = SystemClock()
     ids = SystemIds(application)
     executor = ThreadExecutor(events=sink)
@@ -229,7 +229,7 @@ def assemble(
         table_address=os.fspath(address),
     )
     classes = read_option(properties.without_layer(TABLE_LAYER), KEY_OPTIONS["merger_classes"])
-    return World(
+    return Ports(
         storage=with_slot_store(place, properties, clock=clock, ids=ids),
         clock=clock,
         ids=ids,
@@ -243,7 +243,7 @@ def assemble(
 
 
 @dataclass(frozen=True, slots=True)
-class _Telling:
+class _WarningEvents:
     """Also warns of what a user must hear, whatever becomes of the events."""
 
     sink: EventSink
@@ -284,7 +284,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
             policy=settings.retry_policy,
             wasted_bytes_max=settings.retry_wasted_bytes_max,
             queue_after=settings.retry_queue_after,
-            queue_short_ms=_queue_short_ms(settings),
+            queue_short_ms=_keep_lock_ms(settings),
         ),
         reader_lease_ms=reader_lease_ms(properties),
         instant_files_max=settings.timeline_instants_max * 3,
@@ -296,15 +296,15 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
         gives_way=settings.early_detection.gives_way,
-        pace=pace_of(settings),
-        sealing=sealing_of(properties),
+        pace=rate_limit_of(settings),
+        sealing=slot_signing_of(properties),
         without_metadata_table=settings.metadata_enable is False,
     )
 
 
-def _queue_short_ms(settings: WriteSettings) -> int:
+def _keep_lock_ms(settings: WriteSettings) -> int:
     """Nobody holds the lock for a redo where others do not wait for it, or would give up (PUB-11)."""
-    all_wait = settings.publish_lock is PublishLock.LOCK
+    all_wait = settings.publish_lock is CommitLockMode.LOCK
     ours = settings.foreign_writers is ForeignWriters.NONE
     return settings.retry_queue_short_ms if all_wait and ours else 0
 
@@ -320,7 +320,7 @@ _TABLE_FACTS: Mapping[str, Callable[[TableConfig], object]] = {
     "partition_metafile_base_format": lambda config: bool(config.partition_metafile_ending),
     "drop_partition_columns": lambda config: config.drop_partition_columns,
     "change_logs": lambda config: config.cdc_enabled,
-    "change_log_mode": lambda config: config.change_log_mode or ChangeLogMode.DATA_BEFORE_AFTER,
+    "change_log_mode": lambda config: config.change_log_mode or CdcMode.DATA_BEFORE_AFTER,
     "table_type": lambda config: config.table_type,
     "merge_mode": lambda config: config.merge_mode,
     "timeline_zone": lambda config: config.timeline_timezone,
@@ -349,7 +349,7 @@ def refuse_other_name(settings: WriteSettings, config: TableConfig) -> None:
         for field, told in _TABLE_NAMES.items()
         if str(getattr(settings, field)).lower() != told(config).lower()
     }
-    _refuse_other_facts(settings, config, others)
+    _refuse_other_table_properties(settings, config, others)
 
 
 def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
@@ -360,11 +360,11 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
         SettingError: An option set by the caller differs from what the table was made with;
             writing on would put equal records under different keys or folders.
     """
-    _refuse_other_facts(settings, config, _TABLE_FACTS)
+    _refuse_other_table_properties(settings, config, _TABLE_FACTS)
     refuse_other_classes(settings, config)
     refuse_other_times(settings, config)
-    own_buckets_of(settings)
-    for field, key in KEPT_KEYS.items():
+    owned_buckets(settings)
+    for field, key in BUCKET_PROPERTY_KEYS.items():
         kept = config.raw.get(key)
         layer = settings.origin(field)
         if kept is None or layer in (DEFAULT_LAYER, TABLE_LAYER):
@@ -374,17 +374,17 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
         if (mine.value if isinstance(mine, Enum) else mine) != meant:
             raise SettingError(
                 "the table's buckets were made otherwise, and its rows would be missed: "
-                f"{WriteSettings.options[field].key}={_as_said(mine)} (from {layer}), the table keeps "
+                f"{WriteSettings.options[field].key}={_as_property_text(mine)} (from {layer}), the table keeps "
                 f"{kept!r}; leave the option out",
                 kind="setting_against_table",
                 key=WriteSettings.options[field].key,
-                value=_as_said(mine),
+                value=_as_property_text(mine),
                 layer=layer,
                 suggestion=kept,
             )
 
 
-def _refuse_other_facts(
+def _refuse_other_table_properties(
     settings: WriteSettings,
     config: TableConfig,
     facts: Mapping[str, Callable[[TableConfig], object]],
@@ -396,17 +396,17 @@ def _refuse_other_facts(
             continue
         option = WriteSettings.options[field]
         raise SettingError(
-            f"the table was made with another value: {option.key}={_as_said(mine)} (from {layer}), "
-            f"the table has {_as_said(theirs)!r}; leave the option out or write to another table",
+            f"the table was made with another value: {option.key}={_as_property_text(mine)} (from {layer}), "
+            f"the table has {_as_property_text(theirs)!r}; leave the option out or write to another table",
             kind="setting_against_table",
             key=option.key,
-            value=_as_said(mine),
+            value=_as_property_text(mine),
             layer=layer,
-            suggestion=_as_said(theirs),
+            suggestion=_as_property_text(theirs),
         )
 
 
-def _as_said(value: object) -> str:
+def _as_property_text(value: object) -> str:
     """A value as a property spells it."""
     if isinstance(value, Enum):
         return str(value.value)
@@ -415,7 +415,7 @@ def _as_said(value: object) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def plan_of(
+def write_request_of(
     settings: WriteSettings,
     config: TableConfig,
     operation: WriteOperation,
@@ -424,7 +424,7 @@ def plan_of(
     delete_partitions: tuple[str, ...] = (),
     partial: bool = False,
     reads: ReadSet | None = None,
-) -> WritePlan:
+) -> WriteRequest:
     """
     What one write does: table facts from the table, the rest from the settings.
 
@@ -454,10 +454,10 @@ def plan_of(
         merge_definition=config.merge,
         lookup=_lookup_rules(settings, config),
         buckets=bucket_rules(settings, config),
-        own_buckets=own_buckets_of(settings),
+        own_buckets=owned_buckets(settings),
         partial_columns=_partial_columns(settings, operation, partial=partial),
     )
-    return WritePlan(
+    return WriteRequest(
         rules=rules,
         files=file_rules_of(settings),
         delete_partitions=delete_partitions or _overwritten(settings, operation),
@@ -508,7 +508,7 @@ def operation_of(
         InvalidInputError: There is no such operation.
     """
     if said is not None:
-        return as_operation(said)
+        return to_write_operation(said)
     if not record_key_fields and settings.origin("operation") == DEFAULT_LAYER:
         return WriteOperation.INSERT  # as Java does
     return settings.operation
@@ -581,7 +581,7 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     )
 
 
-def leaves_rows_elsewhere(settings: WriteSettings, config: TableConfig) -> bool:
+def may_misplace_rows(settings: WriteSettings, config: TableConfig) -> bool:
     """Whether a write updates rows where they lie, though their partition columns changed."""
     lookup = _lookup_rules(settings, config)
     return bool(config.partition_fields) and lookup.whole_table and not lookup.moves

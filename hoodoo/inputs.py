@@ -36,11 +36,11 @@ from timeline.model.file_names import listed
 
 __all__ = [
     "Operation",
-    "as_arrow",
-    "as_operation",
     "cast_values",
     "named_partitions",
     "refuse_other_types",
+    "to_arrow_table",
+    "to_write_operation",
     "typed_column",
     "typed_floats",
     "typed_rows",
@@ -456,7 +456,7 @@ def _lossy(name: str, kind: pa.DataType, source: pa.DataType, why: object) -> Ho
 Operation: TypeAlias = WriteOperation | str | None
 
 
-def as_arrow(data: object, table_schema: Callable[[], pa.Schema] | None = None) -> pa.Table:
+def to_arrow_table(data: object, table_schema: Callable[[], pa.Schema] | None = None) -> pa.Table:
     """
     Take over incoming rows.
 
@@ -533,7 +533,7 @@ def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
     return pa.Table.from_arrays([columns[n] for n in range(len(names))], names=names)
 
 
-def as_operation(operation: WriteOperation | str) -> WriteOperation:
+def to_write_operation(operation: WriteOperation | str) -> WriteOperation:
     """
     An operation by itself or by Hudi's word for it.
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.slice_reader import read_slice
-from filegroups.index.record_index import keeps_record_index
+from filegroups.index.record_index import has_record_index
 from filegroups.keys.java_hashes import xx_hashes
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.ordering import Mask, ordering_column
-from filegroups.reading.point_lookup import plan_look_up
+from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read import ReadSet, plan_scan, scan
 from filegroups.schema.columns import one_array
 from filegroups.schema.schema import (
@@ -34,16 +34,16 @@ from filegroups.schema.schema import (
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table, TableSnapshot
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Receipt, WritePlan
+from filegroups.writing.write import CommitResult, WriteRequest
 from hoodoo.verify.records import Addresses, addresses_of, keys_of_table
-from timeline.commit.conflict_report import RefusalReport
+from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
 from timeline.rules.isolation import Isolation
-from timeline.writer_registry import refuse_beside_writers
+from timeline.writer_registry import refuse_with_writers
 
 __all__ = [
     "ASIDE",
@@ -51,7 +51,7 @@ __all__ = [
     "RIGHT_PATH",
     "KeyRepair",
     "KnownRows",
-    "Step",
+    "RepairStep",
     "next_step",
     "no_texts",
     "record_names",
@@ -84,7 +84,7 @@ class KnownRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RepairStep:
     """What one write does: it writes rows under other addresses, or deletes addresses."""
 
     upserts: pa.Table | None = None
@@ -98,7 +98,7 @@ class Step:
 
 def next_step(
     known: KnownRows, ordering_fields: Sequence[str], done: pa.Array, *, by_key: bool
-) -> Step:
+) -> RepairStep:
     """
     Decide what the next write does.
 
@@ -144,7 +144,7 @@ def next_step(
     moves &= ~_in(names, done)
     if moves.any():
         chosen, keys = pa.array(moves), pc.if_else(pa.array(taken), beside, rows.column(RIGHT_KEY))
-        return Step(
+        return RepairStep(
             upserts=_addressed(rows, keys).filter(chosen),
             placed=int((moves & ~taken).sum()),
             returns=bool((moves & ~taken & (lies == waits)).any()),
@@ -160,7 +160,7 @@ def next_step(
     names = _joined(stored, pa.array(everything))
     goes = held(loses & ~held(stays)[lies] & ~_in(names, done))[lies]
     chosen = pa.array(goes)
-    return Step(
+    return RepairStep(
         deletes=_distinct(rows.filter(chosen)) if goes.any() else None,
         aside=int((goes & (lies == waits)).sum()),
         done=pc.unique(names.filter(chosen)),
@@ -266,8 +266,8 @@ class _CompactionDueError(Exception):
 def repair_keys(
     table: Table,
     settings: WriteSettings,
-    plan_for: Callable[[WriteOperation], WritePlan],
-    publish: Callable[[WritePlan, Workload], Receipt],
+    plan_for: Callable[[WriteOperation], WriteRequest],
+    publish: Callable[[WriteRequest, Workload], CommitResult],
     compact: Callable[[], object],
     *,
     dry_run: bool = False,
@@ -316,7 +316,7 @@ def repair_keys(
     )
     while True:
         try:
-            receipt = from_fresh_reads(context, repair.attempt)
+            receipt = rerun_until_unchanged(context, repair.attempt)
         except _CompactionDueError:
             compact()
             repair.compacted = True
@@ -349,12 +349,12 @@ class _Repair:
     context: TableContext
     table: Table
     settings: WriteSettings
-    plan_for: Callable[[WriteOperation], WritePlan]
-    publish: Callable[[WritePlan, Workload], Receipt]
+    plan_for: Callable[[WriteOperation], WriteRequest]
+    publish: Callable[[WriteRequest, Workload], CommitResult]
     start: int = 0  # the window, its end not in it
     end: int = _HASHES
     done: pa.Array = field(default_factory=no_texts)
-    step: Step = field(default_factory=Step)
+    step: RepairStep = field(default_factory=RepairStep)
     compacted: bool | None = None  # since the last delete; None: nothing was deleted
     left: int = 0  # wrong rows that the last look at the window found
     left_in_round: int = 0
@@ -369,7 +369,7 @@ class _Repair:
         """Whether a key is unique in the whole table for the caller."""
         return self.settings.index_type.is_global
 
-    def attempt(self, refusals: tuple[RefusalReport, ...]) -> Receipt:
+    def attempt(self, refusals: tuple[ConflictReport, ...]) -> CommitResult:
         """Read the window's rows, and carry out the next step for them."""
         with self.table.hold() as state:
             keys = keys_of_table(self.context, state.snapshot, self.settings)
@@ -378,7 +378,7 @@ class _Repair:
             if window is None or not window.num_rows:
                 raise _NothingToDoError
             if _changes_form(window, keys):
-                refuse_beside_writers(self.context)
+                refuse_with_writers(self.context)
             known = self._known(state, keys, window)
             config = self.context.config
             by_value = config.merge_mode is MergeMode.EVENT_TIME_ORDERING
@@ -399,7 +399,7 @@ class _Repair:
             finally:
                 workload.release()
 
-    def count(self, receipt: Receipt) -> None:
+    def count(self, receipt: CommitResult) -> None:
         """Take note of what the last attempt wrote."""
         step = self.step
         self.done = pa.concat_arrays([self.done, step.done])
@@ -484,7 +484,7 @@ class _Repair:
 
     def _plan(
         self, operation: WriteOperation, state: TableSnapshot, keys: KeySpec, read: pa.Table
-    ) -> WritePlan:
+    ) -> WriteRequest:
         """A write of whole rows to the very places that they name."""
         plan = self.plan_for(operation)
         rules = replace(
@@ -579,11 +579,11 @@ def _rows_of(
     A record index is not asked: it knows one place of a key, and rows may lie in several.
     """
     slices = state.file_slices()
-    if keeps_record_index(context.config):
+    if has_record_index(context.config):
         among = pc.field(KEY_COLUMN).isin(wanted)
         plan = plan_scan(context, state.snapshot, slices, filter=among, with_hoodie_columns=True)
     else:
-        plan = plan_look_up(
+        plan = plan_get_rows(
             context, state.snapshot, slices, wanted.to_pylist(), with_hoodie_columns=True
         )
     rows = pa.Table.from_batches(list(scan(context, plan)), schema=plan.output_schema)

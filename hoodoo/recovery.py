@@ -15,32 +15,32 @@ from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import Table
 from filegroups.table import Table as CoreTable
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Receipt, WritePlan
-from hoodoo.inspect.rejected_writes import remembered
+from filegroups.writing.write import CommitResult, WriteRequest
+from hoodoo.inspect.rejected_writes import record_rejected_write
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
-from tableservices.restoring.restore import RestoreReceipt, finish_restore, restore
-from tableservices.restoring.rollback import RollbackReceipt, rollback
+from tableservices.restoring.restore import RestoreResult, finish_restore, restore
+from tableservices.restoring.rollback import RollbackResult, rollback_write
 from tableservices.restoring.savepoints import (
     Savepoint,
     delete_savepoint,
-    is_left_behind,
+    is_kept_on_active_timeline,
     savepoint,
     savepoints,
 )
-from timeline.commit.conflict_report import RefusalReport
+from timeline.commit.conflict_report import ConflictReport
 from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
-from timeline.model.time_arguments import Moment
+from timeline.model.time_arguments import TimeArgument
 from timeline.properties.options import PropertySet
 from timeline.rollback.resolve_unknown import Resolution, resolve
 
-__all__ = ["GoingBack", "delete_found", "key_columns"]
+__all__ = ["Recovery", "delete_found", "delete_key_columns"]
 
 
-class GoingBack(ABC):
+class Recovery(ABC):
     """A table, as far as it can be taken back."""
 
     _core: CoreTable
@@ -54,7 +54,7 @@ class GoingBack(ABC):
     def join_writers(self) -> None:
         """Enter the registry of those who change the table."""
 
-    def savepoint(self, instant: Moment | None = None, *, comments: str = "") -> Savepoint:
+    def savepoint(self, instant: TimeArgument | None = None, *, comments: str = "") -> Savepoint:
         """
         Keep the state as of a write, whatever cleaning would delete.
 
@@ -76,7 +76,7 @@ class GoingBack(ABC):
         """The states that are kept."""
         return savepoints(self._core.context)
 
-    def delete_savepoint(self, instant: Moment) -> None:
+    def delete_savepoint(self, instant: TimeArgument) -> None:
         """
         Give a kept state up.
 
@@ -90,12 +90,12 @@ class GoingBack(ABC):
         self.join_writers()
         context = self._core.context
         saved = self._named(instant)
-        if is_left_behind(context, context.active(), saved):
+        if is_kept_on_active_timeline(context, context.active(), saved):
             rules = ArchiveRules.from_properties(self.properties)
             archive(context, replace(rules, released=frozenset({saved})))
         delete_savepoint(context, saved)
 
-    def rollback(self, instant: Moment, *, force: bool = False) -> RollbackReceipt:
+    def rollback(self, instant: TimeArgument, *, force: bool = False) -> RollbackResult:
         """
         Undo one write for good: a pending one, or the newest completed one.
 
@@ -108,9 +108,9 @@ class GoingBack(ABC):
             InvalidInputError: Its writer is alive, a savepoint holds it, or it is needed.
         """
         self.join_writers()
-        return rollback(self._core.context, self._named(instant), force=force)
+        return rollback_write(self._core.context, self._named(instant), force=force)
 
-    def restore(self, instant: Moment, *, force: bool = False) -> RestoreReceipt | None:
+    def restore(self, instant: TimeArgument, *, force: bool = False) -> RestoreResult | None:
         """
         Take everything after a write away: the table reads as when that write completed.
 
@@ -129,7 +129,7 @@ class GoingBack(ABC):
         self.join_writers()
         return restore(self._core.context, self._named(instant), force=force)
 
-    def finish_restore(self) -> RestoreReceipt | None:
+    def finish_restore(self) -> RestoreResult | None:
         """
         Carry out the restore that another engine, which has ended, planned and left.
 
@@ -139,19 +139,19 @@ class GoingBack(ABC):
         self.join_writers()
         return finish_restore(self._core.context)
 
-    def resolve(self, instant: Moment) -> Resolution:
+    def resolve(self, instant: TimeArgument) -> Resolution:
         """Decide whether a write counts that ended unknown: ``timeline.rollback.resolve_unknown.resolve``."""
         self.join_writers()
         return resolve(self._core.context, self._named(instant))
 
-    def _named(self, instant: Moment) -> InstantTime:
+    def _named(self, instant: TimeArgument) -> InstantTime:
         return self._core.context.instant_named(instant)
 
 
 # -------- Deletes by predicate: read which rows, delete those, read again when others changed them
 
 
-def key_columns(config: TableConfig) -> tuple[str, ...]:
+def delete_key_columns(config: TableConfig) -> tuple[str, ...]:
     """
     Columns that tell the key and partition of a row; a field inside a struct comes with it.
 
@@ -165,11 +165,11 @@ def key_columns(config: TableConfig) -> tuple[str, ...]:
 
 def delete_found(
     table: Table,
-    plan: WritePlan,
-    publish: Callable[[WritePlan, Workload], Receipt],
+    plan: WriteRequest,
+    publish: Callable[[WriteRequest, Workload], CommitResult],
     found_by: Filter,
     partitions: Sequence[str] | None,
-) -> Receipt:
+) -> CommitResult:
     """
     Delete the rows that a filter finds, and are still those when the delete is published.
 
@@ -180,15 +180,15 @@ def delete_found(
         found_by: The filter, as of ``scan``.
         partitions: Where rows are looked for; None for everywhere.
 
-    Errors: as ``from_fresh_reads`` and ``publish``.
+    Errors: as ``rerun_until_unchanged`` and ``publish``.
     """
-    columns = key_columns(table.config)
+    columns = delete_key_columns(table.config)
     if table.config.populate_meta_fields:
         # What was found is where its meta columns say, whatever its columns would make of it.
         columns = (KEY_COLUMN, PARTITION_COLUMN)
         plan = plan.with_keys(replace(plan.rules.keys, carried=True))
 
-    def attempt(refusals: tuple[RefusalReport, ...]) -> Receipt:
+    def attempt(refusals: tuple[ConflictReport, ...]) -> CommitResult:
         with table.hold() as state:
             keys = state.to_arrow(columns=columns, filter=found_by, partitions=partitions)
             reads = state.reads(filter=found_by, partitions=partitions)
@@ -198,5 +198,5 @@ def delete_found(
             finally:
                 workload.release()
 
-    with remembered(table.context, plan):  # not each attempt: it gives up with the last
-        return from_fresh_reads(table.context, attempt)
+    with record_rejected_write(table.context, plan):  # not each attempt: it gives up with the last
+        return rerun_until_unchanged(table.context, attempt)

@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 from filegroups.reading.read import view_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
-from hoodoo.configuration import ignored_keys, silent_keys
-from hoodoo.factory import file_rules_of, working_context
+from hoodoo.configuration import given_keys_without_effect, ignored_keys
+from hoodoo.factory import file_rules_of, service_context
 from lockproviders.registry import registry_for
 from lockproviders.settings import LOCK_OPTIONS
 from tableservices import hookspecs
-from tableservices.archiving.execute import ArchiveReceipt, archive
-from tableservices.archiving.execute import preview as archive_preview
+from tableservices.archiving.execute import ArchiveResult, archive
+from tableservices.archiving.execute import preview_archive as archive_preview
 from tableservices.archiving.service import ArchivingService
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
-from tableservices.background import Beside, InlineOutcome, run_inline
-from tableservices.cleaning.execute import CleanReceipt, clean
-from tableservices.cleaning.plan import gather, plan_clean, refuse_uncleanable
+from tableservices.background import BackgroundServices, InlineOutcome, run_inline
+from tableservices.cleaning.execute import CleanResult, clean
+from tableservices.cleaning.plan import collect_clean_input, plan_clean, refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import CLUSTERING_OPTIONS, ClusteringSettings
@@ -28,23 +28,23 @@ from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.planned_service import Part, PlannedService, run_plan, run_round
+from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
 from tableservices.schedule_plan import pending_plans
-from tableservices.service import CleaningService, ServiceReceipt, TableService
-from tableservices.ttl.execute import TtlReceipt, TtlService, expire, expired_partitions
+from tableservices.service import CleaningService, ServiceResult, TableService
+from tableservices.ttl.execute import TtlResult, TtlService, expire, expired_partitions
 from tableservices.ttl.settings import TtlSettings
-from tableservices.worker import Served, WorkerSettings
+from tableservices.worker import WorkerSettings, WorkerTable
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.file_names import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Instant
-from timeline.model.time_arguments import Moment
+from timeline.model.time_arguments import TimeArgument
 from timeline.ports.ports import EventSink
 from timeline.properties.options import CODE_LAYER, Option, PropertySet, as_property_set
 from timeline.properties.properties_file import load_config
-from timeline.rollback.rollback import RolledBack, rollback_dead_writers
+from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 
 __all__ = [
     "Services",
@@ -54,7 +54,7 @@ __all__ = [
     "preview",
     "service_options",
     "services_of",
-    "tell_ignored",
+    "warn_ignored_keys",
 ]
 
 
@@ -97,7 +97,9 @@ def preview(
 
 def _clean(context: TableContext, settings: CleaningSettings) -> dict[str, object]:
     refuse_uncleanable(context)
-    paths = plan_clean(gather(context, context.snapshot(), settings).facts, settings).paths
+    paths = plan_clean(
+        collect_clean_input(context, context.snapshot(), settings).facts, settings
+    ).paths
     found = context.world.executor.map(context.world.storage.stat, list(paths))
     return {
         "would_delete": list(paths),
@@ -149,20 +151,20 @@ def service_options() -> tuple[Option, ...]:
     return tuple({option.key: option for option in options}.values())
 
 
-def tell_ignored(properties: PropertySet, events: EventSink) -> None:
+def warn_ignored_keys(properties: PropertySet, events: EventSink) -> None:
     """Warn, once for all, of keys that do nothing here; what does nothing by design is an event."""
     options = service_options()
     told = ignored_keys(properties, more=options)
     if told:
         warnings.warn("; ".join(told), stacklevel=3)
-    silent = silent_keys(properties, more=options)
+    silent = given_keys_without_effect(properties, more=options)
     if silent:
         events.emit("options.without_effect", keys=", ".join(silent))
 
 
 def services_of(
     properties: Mapping[str, str],
-    part: Part = Part.BOTH,
+    part: Phase = Phase.BOTH,
     settings: WriteSettings | None = None,
 ) -> tuple[TableService, ...]:
     """
@@ -191,7 +193,7 @@ def _archiving(properties: Mapping[str, str]) -> ArchivingService:
 
 def planned_services_of(
     properties: Mapping[str, str],
-    part: Part = Part.BOTH,
+    part: Phase = Phase.BOTH,
     settings: WriteSettings | None = None,
 ) -> tuple[PlannedService, ...]:
     """Those whose plans are instants of the timeline; arguments and errors as ``services_of``."""
@@ -243,7 +245,7 @@ def chosen_services(offered: Sequence[_Service], names: Iterable[str]) -> list[_
     return [one for one in offered if not wanted or one.name in wanted]
 
 
-def find_plan(context: TableContext, requested_time: Moment) -> Instant:
+def find_plan(context: TableContext, requested_time: TimeArgument) -> Instant:
     """
     The pending plan of a requested time, in any form of a moment. Outside: 1 list.
 
@@ -291,7 +293,7 @@ class Services:
         self._settings = settings
         self._running = WorkerSettings.from_properties(properties)
         self._working: TableContext | None = None
-        self._started: list[Beside] = []
+        self._started: list[BackgroundServices] = []
         self._begun = False
         # Nothing is written in a table of an older layout.
         writable = context.config.timeline_layout_version == 2
@@ -304,7 +306,7 @@ class Services:
             *_plugged(properties, "table_services"),
         )
 
-    def clean(self) -> CleanReceipt | None:
+    def clean(self) -> CleanResult | None:
         """
         Roll back dead writers, then delete what retention no longer keeps.
 
@@ -320,7 +322,7 @@ class Services:
         self._join_writers()
         return clean(self._context, CleaningSettings.from_properties(self._properties))
 
-    def compact(self) -> ServiceReceipt | None:
+    def compact(self) -> ServiceResult | None:
         """
         Carry out pending compactions, then merge what logs there are, due or not.
 
@@ -332,11 +334,11 @@ class Services:
             SettingError, WriterDisagreementError, LockTimeoutError, StorageUnavailableError,
                 OutcomeUnknownError: As ``clean``.
         """
-        return self._run("compact", Part.BOTH)
+        return self._run("compact", Phase.BOTH)
 
     def cluster(
         self, sort_by: Sequence[str] | None = None, *, curve: str | None = None
-    ) -> ServiceReceipt | None:
+    ) -> ServiceResult | None:
         """
         Carry out pending clusterings, then rewrite small files into big ones, due or not.
 
@@ -362,13 +364,13 @@ class Services:
         }
         chosen = {key: value for key, value in said.items() if value is not None}
         properties = as_property_set(self._properties).with_layer(CODE_LAYER, chosen)
-        return self._run("cluster", Part.BOTH, properties)
+        return self._run("cluster", Phase.BOTH, properties)
 
-    def log_compact(self) -> ServiceReceipt | None:
+    def log_compact(self) -> ServiceResult | None:
         """Put log files together, due or not. Returns and errors: as ``compact``."""
-        return self._run("logcompact", Part.BOTH)
+        return self._run("logcompact", Phase.BOTH)
 
-    def schedule(self, service: str) -> ServiceReceipt | None:
+    def schedule(self, service: str) -> ServiceResult | None:
         """
         Put a plan of a service on the timeline, due or not, and let others carry it out.
 
@@ -379,9 +381,11 @@ class Services:
             InstantNotFoundError: No service of that name plans.
             Others: As ``compact``.
         """
-        return self._run(service, Part.SCHEDULE)
+        return self._run(service, Phase.SCHEDULE)
 
-    def start(self, *names: str, part: Part = Part.BOTH, interval_ms: int | None = None) -> Beside:
+    def start(
+        self, *names: str, part: Phase = Phase.BOTH, interval_ms: int | None = None
+    ) -> BackgroundServices:
         """
         Run services on a thread of this process, round after round, until stopped.
 
@@ -422,15 +426,17 @@ class Services:
         if chosen:
             self._start(chosen, None)
 
-    def _start(self, services: Sequence[TableService], interval_ms: int | None) -> Beside:
+    def _start(
+        self, services: Sequence[TableService], interval_ms: int | None
+    ) -> BackgroundServices:
         world, config = self._at_work().world, self._context.config
-        served = Served(
+        served = WorkerTable(
             # Of its own, because a table's view of its chain belongs to one thread.
             context=TableContext.of(world, config, self._context.limits),
             services=services,
         )
         self._join_writers()
-        started = Beside(served, interval_ms=interval_ms or self._running.interval_ms)
+        started = BackgroundServices(served, interval_ms=interval_ms or self._running.interval_ms)
         self._started.append(started)
         return started
 
@@ -448,12 +454,12 @@ class Services:
 
     def _at_work(self) -> TableContext:
         if self._working is None:
-            self._working = working_context(self._context, self._properties)
+            self._working = service_context(self._context, self._properties)
         return self._working
 
     def execute(
-        self, requested_time: Moment, *, wait_ms: int | None = None
-    ) -> ServiceReceipt | None:
+        self, requested_time: TimeArgument, *, wait_ms: int | None = None
+    ) -> ServiceResult | None:
         """
         Carry out one pending plan, this engine's or Java Hudi's.
 
@@ -479,7 +485,7 @@ class Services:
                 return run_plan(self._at_work(), service, planned, wait_ms=wait)
         raise _no_service(planned.action.value)
 
-    def cancel(self, requested_time: Moment) -> bool:
+    def cancel(self, requested_time: TimeArgument) -> bool:
         """
         End a pending plan for good; what was written for it is deleted.
 
@@ -495,11 +501,11 @@ class Services:
         """
         planned = find_plan(self._context, requested_time)
         self._join_writers()
-        return cancel(self._context, planned) is not None
+        return cancel_pending_plan(self._context, planned) is not None
 
     def _run(
-        self, name: str, part: Part, properties: Mapping[str, str] | None = None
-    ) -> ServiceReceipt | None:
+        self, name: str, part: Phase, properties: Mapping[str, str] | None = None
+    ) -> ServiceResult | None:
         said = properties or self._properties
         for service in planned_services_of(said, settings=self._settings):
             if service.name == name:
@@ -509,7 +515,7 @@ class Services:
                 )
         raise _no_service(name)
 
-    def archive(self) -> ArchiveReceipt | None:
+    def archive(self) -> ArchiveResult | None:
         """
         Move what is no longer kept on the active timeline into the history.
 
@@ -525,7 +531,7 @@ class Services:
         self._join_writers()
         return archive(self._context, ArchiveRules.from_properties(self._properties))
 
-    def expire_partitions(self) -> TtlReceipt | None:
+    def expire_partitions(self) -> TtlResult | None:
         """
         Delete the partitions whose days are over (``hoodie.partition.ttl.*``).
 
@@ -540,7 +546,9 @@ class Services:
         self._join_writers()
         return expire(self._context, TtlSettings.from_properties(self._properties))
 
-    def rollback_dead_writers(self, timeline: ActiveTimeline | None = None) -> list[RolledBack]:
+    def rollback_dead_writers(
+        self, timeline: ActiveTimeline | None = None
+    ) -> list[RollbackDecision]:
         """
         Roll back every pending write whose heartbeat ran out. Errors: as ``clean``.
 

@@ -16,10 +16,10 @@ from typing import Final
 
 from lockproviders.registry import SLOT_OPTIONS
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.model.slot import Sealing, TamperEvidence
+from timeline.model.slot import SlotSigning, TamperEvidence
 from timeline.properties.options import TABLE_LAYER, PropertySet, read_option
 
-__all__ = ["KEY_VARIABLE", "sealing_of"]
+__all__ = ["KEY_VARIABLE", "slot_signing_of"]
 
 KEY_VARIABLE: Final = "HOODOO_TAMPER_KEY"
 _KEY_CHARACTERS_MIN: Final = 32
@@ -27,7 +27,9 @@ _FILE_BYTES_MAX: Final = 64 * 1024
 _KEY_FILE: Final = SLOT_OPTIONS["tamper_key_file"]
 
 
-def sealing_of(properties: PropertySet, *, environment: Mapping[str, str] | None = None) -> Sealing:
+def slot_signing_of(
+    properties: PropertySet, *, environment: Mapping[str, str] | None = None
+) -> SlotSigning:
     """
     What a process adds to its slots, and which keys it knows.
 
@@ -61,7 +63,7 @@ def sealing_of(properties: PropertySet, *, environment: Mapping[str, str] | None
             layer=own.layer_of(option.key),
             suggestion=_KEY_FILE.key,
         )
-    return Sealing(evidence=evidence, keys=keys)
+    return SlotSigning(evidence=evidence, keys=keys)
 
 
 def _keys_in(text: str, where: str) -> tuple[bytes, ...]:

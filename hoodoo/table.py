@@ -18,9 +18,9 @@ from typing import Self
 import pyarrow as pa
 
 from filegroups.index.bucket_properties import (
-    adopt_buckets,
-    adopt_rows_elsewhere,
-    keeps_buckets,
+    has_bucket_rules,
+    record_bucket_rules,
+    record_misplaced_rows,
     refuse_other_buckets,
 )
 from filegroups.keys.bucketing import BucketRules
@@ -33,35 +33,35 @@ from filegroups.settings.unsupported import (
 )
 from filegroups.table import Table as CoreTable
 from filegroups.table import TableSnapshot, TimelineEntry, refuse_unwritable
-from filegroups.writing.bucket_ownership import writes_where
+from filegroups.writing.bucket_ownership import bucket_range_text
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Receipt, WritePlan, rehearse
-from hoodoo.committer.client import Grouping, grouping_of
+from filegroups.writing.write import CommitResult, WriteRequest, dry_run_write
+from hoodoo.committer.client import GroupCommit, group_commit_of
 from hoodoo.factory import (
     Layers,
-    assemble,
     bucket_rules,
     check_against_table,
-    leaves_rows_elsewhere,
+    compose_ports,
     limits_of,
+    may_misplace_rows,
     operation_of,
-    plan_of,
     properties_of_table,
     refuse_other_name,
+    write_request_of,
 )
-from hoodoo.inputs import Operation, as_arrow, named_partitions, refuse_other_types
-from hoodoo.inspect.rejected_writes import remembered
+from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_arrow_table
+from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
-from hoodoo.recovery import GoingBack, delete_found
-from hoodoo.services import Services, tell_ignored
-from hoodoo.writer_registration import join_writers, leave_writers
-from timeline.commit.conflict_report import RefusalReport
+from hoodoo.recovery import Recovery, delete_found
+from hoodoo.services import Services, warn_ignored_keys
+from hoodoo.writer_registration import register_writer, unregister_writer
+from timeline.commit.conflict_report import ConflictReport
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import FileSlice
 from timeline.model.table_config import TableConfig
-from timeline.model.time_arguments import Moment
+from timeline.model.time_arguments import TimeArgument
 from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
@@ -70,7 +70,7 @@ from timeline.snapshot import Snapshot
 __all__ = ["Table"]
 
 
-class Table(GoingBack):
+class Table(Recovery):
     """
     An opened Hudi table. Make it by ``hoodoo.create_table`` or ``hoodoo.open_table``.
 
@@ -106,11 +106,11 @@ class Table(GoingBack):
         """
         chosen = layers or Layers()
         properties, settings = properties_of_table(address, chosen)
-        world = assemble(address, properties, events=events)
+        world = compose_ports(address, properties, events=events)
         core = CoreTable.open(world, limits_of(settings, properties))
         check_against_table(settings, core.config)
         if chosen.tells:
-            tell_ignored(properties, world.events)
+            warn_ignored_keys(properties, world.events)
         return cls(core, properties, settings)
 
     # ---- what it is
@@ -150,7 +150,7 @@ class Table(GoingBack):
         """Every instant, active and archived, ascending by requested time."""
         return self._core.timeline()
 
-    def file_slices(self, as_of: Moment | None = None) -> list[FileSlice]:
+    def file_slices(self, as_of: TimeArgument | None = None) -> list[FileSlice]:
         """The newest slice of each file group, now or as of a moment (``as_of``)."""
         return (self._core if as_of is None else self._core.as_of(as_of)).file_slices()
 
@@ -227,7 +227,7 @@ class Table(GoingBack):
         """
         return self._reads.hold()
 
-    def as_of(self, time: Moment) -> TableSnapshot:
+    def as_of(self, time: TimeArgument) -> TableSnapshot:
         """
         The table as of a time; immutable. Its ``hold()`` keeps it from cleaning.
 
@@ -245,8 +245,8 @@ class Table(GoingBack):
 
     def changes(
         self,
-        since: Moment,
-        until: Moment | None = None,
+        since: TimeArgument,
+        until: TimeArgument | None = None,
         columns: Sequence[str] | None = None,
         filter: Filter = None,  # noqa: A002
         partitions: Sequence[str] | None = None,
@@ -287,12 +287,12 @@ class Table(GoingBack):
         batch_id: str | None = None,
         partial: bool = False,
         reads: ReadSet | None = None,
-    ) -> Receipt:
+    ) -> CommitResult:
         """
         Replace rows by key, insert what is new; or change some columns of rows that are there.
 
         Args:
-            data: Rows; see ``hoodoo.inputs.as_arrow``.
+            data: Rows; see ``hoodoo.inputs.to_arrow_table``.
             batch_id: Makes a repeated call return the first receipt (BATCH-1).
             partial: Records keep the columns that the rows lack. Rows bring key, partition and
                 ordering fields and the columns to change. A merge-on-read table gets log
@@ -310,17 +310,17 @@ class Table(GoingBack):
 
     def insert(
         self, data: object, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> Receipt:
+    ) -> CommitResult:
         """Append rows; small files are filled. Keys are not looked up. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT, data, batch_id, reads=reads)
 
-    def bulk_insert(self, data: object, *, batch_id: str | None = None) -> Receipt:
+    def bulk_insert(self, data: object, *, batch_id: str | None = None) -> CommitResult:
         """Append rows into new files only. Errors: as ``upsert``."""
         return self._write(WriteOperation.BULK_INSERT, data, batch_id)
 
     def delete(
         self, keys: object, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> Receipt:
+    ) -> CommitResult:
         """Delete by key; ``keys`` has the record key and partition columns. Errors: as ``upsert``."""
         return self._write(WriteOperation.DELETE, keys, batch_id, reads=reads)
 
@@ -330,7 +330,7 @@ class Table(GoingBack):
         partitions: Sequence[str] | None = None,
         *,
         batch_id: str | None = None,
-    ) -> Receipt:
+    ) -> CommitResult:
         """
         Delete the rows that a filter finds, read anew when others change them meanwhile.
 
@@ -353,7 +353,7 @@ class Table(GoingBack):
         refuse_other_types(batch_id, None, "")
         self.begin_writing()
         named = batch_id or self._settings.batch_id
-        plan = plan_of(self._settings, self.config, WriteOperation.DELETE, batch_id=named)
+        plan = write_request_of(self._settings, self.config, WriteOperation.DELETE, batch_id=named)
         return delete_found(self._core, plan, self._published, filter, partitions)
 
     def insert_overwrite(
@@ -362,12 +362,12 @@ class Table(GoingBack):
         *,
         partitions: Sequence[str] | None = None,
         batch_id: str | None = None,
-    ) -> Receipt:
+    ) -> CommitResult:
         """
         Replace every partition the rows belong to; without rows none.
 
         Args:
-            data: Rows; see ``hoodoo.inputs.as_arrow``.
+            data: Rows; see ``hoodoo.inputs.to_arrow_table``.
             partitions: Replace these partition paths, also those that no row belongs to. Rows
                 of others are refused.
             batch_id: As of ``upsert``.
@@ -378,7 +378,7 @@ class Table(GoingBack):
         operation = WriteOperation.INSERT_OVERWRITE
         return self._write(operation, data, batch_id, overwritten=named)
 
-    def insert_overwrite_table(self, data: object, *, batch_id: str | None = None) -> Receipt:
+    def insert_overwrite_table(self, data: object, *, batch_id: str | None = None) -> CommitResult:
         """Replace the whole table; without rows it is empty. Errors: as ``upsert``."""
         return self._write(WriteOperation.INSERT_OVERWRITE_TABLE, data, batch_id)
 
@@ -397,7 +397,7 @@ class Table(GoingBack):
         return repair_keys(
             self._core,
             self._settings,
-            partial(plan_of, self._settings, self.config),
+            partial(write_request_of, self._settings, self.config),
             self._published,
             self._services.compact,
             dry_run=dry_run,
@@ -409,7 +409,7 @@ class Table(GoingBack):
         *,
         batch_id: str | None = None,
         reads: ReadSet | None = None,
-    ) -> Receipt:
+    ) -> CommitResult:
         """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
         named, operation = named_partitions(partitions), WriteOperation.DELETE_PARTITION
         return self.run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
@@ -420,7 +420,7 @@ class Table(GoingBack):
         operation: Operation = None,
         *,
         reads: ReadSet | None = None,
-    ) -> Receipt:
+    ) -> CommitResult:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         if chosen is WriteOperation.DELETE_PARTITION:
@@ -429,15 +429,17 @@ class Table(GoingBack):
 
     def would_conflict(
         self, data: object, operation: Operation = None
-    ) -> tuple[RefusalReport, ...]:
-        """What a write of these rows would meet now; it begins nothing (``rehearse``)."""
+    ) -> tuple[ConflictReport, ...]:
+        """What a write of these rows would meet now; it begins nothing (``dry_run_write``)."""
         self.refuse_writes()
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         deletes, context = chosen is WriteOperation.DELETE_PARTITION, self._core.context
         named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
-        plan = plan_of(self._settings, self.config, chosen, delete_partitions=named)
-        workload = None if deletes else LocalWorkload(context.world, as_arrow(data, self._columns))
-        return rehearse(context, plan, workload)
+        plan = write_request_of(self._settings, self.config, chosen, delete_partitions=named)
+        workload = (
+            None if deletes else LocalWorkload(context.world, to_arrow_table(data, self._columns))
+        )
+        return dry_run_write(context, plan, workload)
 
     def _columns(self) -> pa.Schema:
         """The table's own columns as of a moment ago; none where nothing tells them."""
@@ -454,8 +456,8 @@ class Table(GoingBack):
         partial: bool = False,
         reads: ReadSet | None = None,
         overwritten: tuple[str, ...] = (),
-    ) -> Receipt:
-        rows = as_arrow(data, self._columns)
+    ) -> CommitResult:
+        rows = to_arrow_table(data, self._columns)
         workload = LocalWorkload(self._core.context.world, rows)
         try:
             return self.run(
@@ -478,7 +480,7 @@ class Table(GoingBack):
         delete_partitions: tuple[str, ...] = (),
         partial: bool = False,
         reads: ReadSet | None = None,
-    ) -> Receipt:
+    ) -> CommitResult:
         """
         Run a write of rows that lie anywhere (this process, a Spark cluster).
 
@@ -488,7 +490,7 @@ class Table(GoingBack):
         """
         refuse_other_types(batch_id, reads, self._core.context.world.storage.base_uri)
         self.begin_writing()
-        plan = plan_of(
+        plan = write_request_of(
             self._settings,
             self._core.config,
             operation,
@@ -497,10 +499,10 @@ class Table(GoingBack):
             partial=partial,
             reads=reads,
         )
-        with remembered(self._core.context, plan):
+        with record_rejected_write(self._core.context, plan):
             return self._published(plan, workload)
 
-    def _published(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+    def _published(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         if self._group is not None:
             return self._group.write(plan, workload)
         looked = self._core.context.glance()
@@ -516,12 +518,12 @@ class Table(GoingBack):
             rules = self._rules_to_keep()
             if rules is not None:  # before others hear of it, who would be refused for it
                 refuse_other_buckets(self._core.context, rules)
-            self.join_writers(writes_where(self._settings))
+            self.join_writers(bucket_range_text(self._settings))
             if rules is not None:
-                adopt_buckets(self._core.context, rules)
+                record_bucket_rules(self._core.context, rules)
                 self._buckets_kept = True
-            if not self._elsewhere_kept and leaves_rows_elsewhere(self._settings, self.config):
-                adopt_rows_elsewhere(self._core.context)
+            if not self._elsewhere_kept and may_misplace_rows(self._settings, self.config):
+                record_misplaced_rows(self._core.context)
                 self._elsewhere_kept = True
             if not self.config.metadata_table_on:
                 self._services.begin_beside()
@@ -541,8 +543,8 @@ class Table(GoingBack):
         refuse_other_name(self._settings, self._core.config)
         self._refuse_unsupported()
 
-    def _grouping(self) -> Grouping | None:
-        return grouping_of(
+    def _grouping(self) -> GroupCommit | None:
+        return group_commit_of(
             self._core.context, self._settings, before=self.before_group, after=self.after_group
         )
 
@@ -571,7 +573,7 @@ class Table(GoingBack):
 
     def _rules_to_keep(self) -> BucketRules | None:
         """Another engine's table does not say how its buckets are made: held against it once."""
-        kept = self._buckets_kept or keeps_buckets(self._core.config)
+        kept = self._buckets_kept or has_bucket_rules(self._core.config)
         return None if kept else bucket_rules(self._settings, self._core.config)
 
     # ---- life
@@ -587,14 +589,14 @@ class Table(GoingBack):
             SettingError: An option would keep files that a service deletes.
         """
         refuse_unsupported(self._properties, UNSUPPORTED_SERVICES)
-        join_writers(self._core, self._properties, self._settings, buckets)
+        register_writer(self._core, self._properties, self._settings, buckets)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""
         failures = self._services.close()
         if self._group is not None:
             self._group.close()
-        leave_writers(self._core)
+        unregister_writer(self._core)
         self._core.close()
         for warning in failures:
             warnings.warn(warning, stacklevel=2)

@@ -35,7 +35,7 @@ from timeline.snapshot import Snapshot
 if TYPE_CHECKING:
     from hoodoo.table import Table
 
-__all__ = ["DoubtfulRows", "MomentRepair", "doubtful_moments", "repair_moments"]
+__all__ = ["DoubtfulTimestamps", "TimestampRepair", "doubtful_timestamps", "repair_timestamps"]
 
 _MILLIS: Final = pa.timestamp("ms", "UTC")
 _RIGHT_LABELS: Final = 9  # table version of which no release writes moments under another label
@@ -46,7 +46,7 @@ _ROWS_MAX: Final = 500_000  # held in memory at once, and written by one write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MomentRepair:
+class TimestampRepair:
     """What a repair did, or would do."""
 
     columns: tuple[str, ...]  # that hold milliseconds, and so may have such rows
@@ -56,7 +56,7 @@ class MomentRepair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoubtfulRows:
+class DoubtfulTimestamps:
     """Rows of a slice, with their meta columns, and in which columns each is doubtful."""
 
     slice: FileSlice
@@ -74,9 +74,9 @@ class DoubtfulRows:
         return rows
 
 
-def doubtful_moments(
+def doubtful_timestamps(
     context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice]
-) -> Iterator[DoubtfulRows]:
+) -> Iterator[DoubtfulTimestamps]:
     """
     Rows of slices with moments that may be a thousandth of the true ones.
 
@@ -121,12 +121,12 @@ def doubtful_moments(
             any_of = reduce(pc.or_, columns.values())
             found = {name: doubtful.filter(any_of) for name, doubtful in columns.items()}
             if pc.any(any_of, min_count=0).as_py():
-                yield DoubtfulRows(slice=one, rows=rows.filter(any_of), columns=found)
+                yield DoubtfulTimestamps(slice=one, rows=rows.filter(any_of), columns=found)
 
 
-def repair_moments(table: Table, *, dry_run: bool = False) -> MomentRepair:
+def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair:
     """
-    Multiply the moments of ``doubtful_moments`` by a thousand, in an upsert of their rows.
+    Multiply the moments of ``doubtful_timestamps`` by a thousand, in an upsert of their rows.
 
     Each write is judged by what it read, so a row that somebody changes meanwhile stays theirs.
 
@@ -146,7 +146,7 @@ def repair_moments(table: Table, *, dry_run: bool = False) -> MomentRepair:
     while True:
         with table.hold() as state:
             kept, paths, count = [], set(), 0
-            for one in doubtful_moments(context, state.snapshot, state.file_slices()):
+            for one in doubtful_timestamps(context, state.snapshot, state.file_slices()):
                 path = one.slice.file_group.partition_path
                 count += one.rows.num_rows
                 example = example or f"{path or '.'}: {one.rows.column(KEY_COLUMN)[0]}"
@@ -157,7 +157,7 @@ def repair_moments(table: Table, *, dry_run: bool = False) -> MomentRepair:
                 if count >= _ROWS_MAX:
                     break
             if dry_run or not kept:
-                return MomentRepair(
+                return TimestampRepair(
                     columns=columns, rows=repaired or count, example=example, writes=writes
                 )
             found = pa.concat_tables(kept)

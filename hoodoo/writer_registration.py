@@ -16,7 +16,7 @@ from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.system import await_exit
 
-__all__ = ["join_writers", "leave_writers", "refuse_unshared_lock"]
+__all__ = ["refuse_unshared_lock", "register_writer", "unregister_writer"]
 
 
 def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: ProviderRegistry) -> None:
@@ -55,7 +55,7 @@ _at_exit: dict[int, Callable[[int], None]] = {}
 """By process, what leaves them when it ends."""
 
 
-def join_writers(
+def register_writer(
     core: Table, properties: PropertySet, settings: WriteSettings, buckets: str
 ) -> None:
     """
@@ -77,7 +77,7 @@ def join_writers(
         _at_exit[pid] = await_exit(_leave)
 
 
-def leave_writers(core: Table) -> None:
+def unregister_writer(core: Table) -> None:
     """The table is closed, and leaves the registry by itself."""
     _entered.pop(core, None)
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockproviders.client import (
+    DelayedHolding,
     Holding,
     LockClient,
-    OutlastingHolding,
     OwnerNote,
+    QueueEntry,
     QueueingLockClient,
-    QueuePlace,
     SharedHolding,
     SharingLockClient,
     describe_owner,
@@ -32,13 +32,13 @@ from lockproviders.client import (
 )
 from lockproviders.lease import HeldLease, LeaseTerms
 from timeline.errors import LockTimeoutError, UnavailableError
-from timeline.ports.lock import Sharing
+from timeline.ports.lock import LockSharing
 from timeline.ports.ports import Clock, EventSink, Executor, Ids
 
 __all__ = ["LockPorts", "ProviderLock", "WaitBudget"]
 
 POLL_GROWTH = 1.6
-TELL_AFTER_MS = 1_000
+REPORT_AFTER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class ProviderLock:
         return lease
 
     def acquire_while(
-        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+        self, wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> HeldLease | None:
         """
         As ``acquire`` as long as it is ``wanted``, which is asked between two tries; else None.
@@ -152,7 +152,7 @@ class ProviderLock:
         if holding is None:
             return None
         try:
-            if isinstance(holding, OutlastingHolding) and holding.ready_in_ms():
+            if isinstance(holding, DelayedHolding) and holding.ready_in_ms():
                 self._ports.clock.sleep_ms(holding.ready_in_ms())
             lease = self._lease_from(holding, note)
             lease.watch(self._ports.executor)
@@ -205,9 +205,9 @@ class ProviderLock:
         note: OwnerNote,
         asked_at_ms: int,
         wanted: Callable[[], bool],
-        sharing: Sharing,
+        sharing: LockSharing,
     ) -> Holding | None:
-        wait = _Wait(note, asked_at_ms, self._place_for(note, sharing), wanted)
+        wait = _AcquireState(note, asked_at_ms, self._place_for(note, sharing), wanted)
         try:
             holding = self._wait_in(wait)
         except BaseException:
@@ -218,14 +218,14 @@ class ProviderLock:
             wait.place.leave()
         return holding
 
-    def _place_for(self, note: OwnerNote, sharing: Sharing) -> QueuePlace:
+    def _place_for(self, note: OwnerNote, sharing: LockSharing) -> QueueEntry:
         if self._queue is not None:
             return self._queue.enter(note.text)
-        if sharing is not Sharing.NO and self._sharing is not None:
-            return _SharingPlace(self._sharing, note.text, self._ports.clock, sharing)
-        return _PollingPlace(self._client, note.text, self._ports.clock)
+        if sharing is not LockSharing.NO and self._sharing is not None:
+            return _SharingEntry(self._sharing, note.text, self._ports.clock, sharing)
+        return _PollingEntry(self._client, note.text, self._ports.clock)
 
-    def _wait_in(self, wait: _Wait) -> Holding | None:
+    def _wait_in(self, wait: _AcquireState) -> Holding | None:
         """All rounds within the deadline, while it is wanted; each starts polling fast again."""
         clock = self._ports.clock
         deadline_ms = wait.asked_at_ms + self._budget.deadline_ms
@@ -243,7 +243,7 @@ class ProviderLock:
                 wait.place.wait(min(left_ms, max(pause_ms, self._budget.poll_first_ms)))
         raise self._timeout(wait)
 
-    def _poll_until(self, end_ms: int, wait: _Wait) -> Holding | None:
+    def _poll_until(self, end_ms: int, wait: _AcquireState) -> Holding | None:
         clock = self._ports.clock
         interval_ms = float(self._budget.poll_first_ms)
         while True:
@@ -260,7 +260,7 @@ class ProviderLock:
             wait.place.wait(max(1, min(left_ms, jittered_ms, self._budget.poll_max_ms)))
             interval_ms = min(interval_ms * POLL_GROWTH, float(self._budget.poll_max_ms))
 
-    def _try_once(self, wait: _Wait) -> Holding | None:
+    def _try_once(self, wait: _AcquireState) -> Holding | None:
         wait.tries += 1
         try:
             holding = wait.place.try_acquire()
@@ -270,9 +270,9 @@ class ProviderLock:
         wait.trouble = None
         return holding
 
-    def _tell_once(self, wait: _Wait) -> None:
+    def _tell_once(self, wait: _AcquireState) -> None:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
-        if wait.told or waited_ms < TELL_AFTER_MS:
+        if wait.told or waited_ms < REPORT_AFTER_MS:
             return
         wait.told = True
         self._ports.events.emit(
@@ -291,7 +291,7 @@ class ProviderLock:
         except UnavailableError:
             return "unknown"
 
-    def _timeout(self, wait: _Wait) -> LockTimeoutError:
+    def _timeout(self, wait: _AcquireState) -> LockTimeoutError:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
         # A service that just did not answer is not asked again: it would cost time past the end.
         holder = "unknown" if wait.trouble is not None else self._holder_text()
@@ -330,13 +330,13 @@ class ProviderLock:
         return error
 
 
-class _Wait:
+class _AcquireState:
     """What one acquire met so far."""
 
     __slots__ = ("asked_at_ms", "note", "place", "told", "tries", "trouble", "wanted")
 
     def __init__(
-        self, note: OwnerNote, asked_at_ms: int, place: QueuePlace, wanted: Callable[[], bool]
+        self, note: OwnerNote, asked_at_ms: int, place: QueueEntry, wanted: Callable[[], bool]
     ) -> None:
         self.wanted = wanted
         self.note = note
@@ -347,7 +347,7 @@ class _Wait:
         self.trouble: UnavailableError | None = None
 
 
-class _PollingPlace:
+class _PollingEntry:
     """The place of a client without a queue: it asks anew each time and sleeps in between."""
 
     __slots__ = ("_client", "_clock", "_owner_text")
@@ -367,17 +367,17 @@ class _PollingPlace:
         """Nothing is left behind: a refused try of such a client leaves no trace."""
 
 
-class _SharingPlace(_PollingPlace):
+class _SharingEntry(_PollingEntry):
     """The place of one who may have the lock together with others."""
 
     __slots__ = ("_sharing", "_starts")
 
     def __init__(
-        self, client: SharingLockClient, owner_text: str, clock: Clock, sharing: Sharing
+        self, client: SharingLockClient, owner_text: str, clock: Clock, sharing: LockSharing
     ) -> None:
         super().__init__(client, owner_text, clock)
         self._sharing = client
-        self._starts = sharing is Sharing.START
+        self._starts = sharing is LockSharing.START
 
     def try_acquire(self) -> Holding | None:
         holding = self._sharing.try_share(self._owner_text, starts=self._starts)

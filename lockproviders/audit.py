@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timeline.errors import HoodooError
-from timeline.model.instant_time import told_ms
+from timeline.model.instant_time import parse_wall_ms
 from timeline.ports.ports import Clock, EventSink, Executor, Ids, Ticker
 from timeline.ports.storage import ObjectMissingError, Storage
 
-__all__ = ["AUDIT_FOLDER", "AuditTrail", "AuditedHolding", "note_break", "read_audit"]
+__all__ = ["AUDIT_FOLDER", "AuditTrail", "AuditedHolding", "read_audit", "record_break"]
 
 AUDIT_FOLDER = ".hoodie/.locks/audit"
 FLUSH_MS = 2_000
@@ -45,7 +45,7 @@ HowEnded = Literal["released", "lost", "broken", "open"]
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenHolding:
     """One holding that is not over yet."""
 
     start_ms: int
@@ -83,7 +83,7 @@ class AuditTrail:
         self._events = events
         self._keep_days = keep_days
         self._guard = threading.Lock()
-        self._open: dict[tuple[Value, Value], _Open] = {}
+        self._open: dict[tuple[Value, Value], _OpenHolding] = {}
         self._last_start_ms = 0
         self._pruned = False
 
@@ -104,7 +104,7 @@ class AuditTrail:
             start_ms = max(self._clock.now_ms(), self._last_start_ms + 1)
             self._last_start_ms = start_ms
         owner = str(fields.get("owner"))
-        holding = _Open(
+        holding = _OpenHolding(
             start_ms=start_ms,
             owner_id=_compact(
                 {
@@ -183,7 +183,7 @@ class AuditTrail:
             self._events.emit("lock.audit_failed", path=AUDIT_FOLDER, error=str(error))
 
 
-def note_break(
+def record_break(
     storage: Storage, *, clock: Clock, ids: Ids, holder_text: str, provider: str, identity: str
 ) -> str:
     """
@@ -290,8 +290,8 @@ def _read_file(storage: Storage, name: str) -> AuditedHolding | None:
 def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
     first, last = records[0], records[-1]
     who = _owner_of(str(first.get("ownerId", "")))
-    start_ms = told_ms(first.get("transactionStartTime", first["timestamp"]))
-    last_ms = told_ms(last["timestamp"])
+    start_ms = parse_wall_ms(first.get("transactionStartTime", first["timestamp"]))
+    last_ms = parse_wall_ms(last["timestamp"])
     state = last.get("state")
     ended: HowEnded = "open"
     if state == "BROKEN":

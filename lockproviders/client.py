@@ -16,18 +16,18 @@ from timeline.ports.ports import Clock, Ids
 __all__ = [
     "BreakableLockClient",
     "ClockedLockClient",
+    "DelayedHolding",
     "Holding",
     "LockClient",
-    "OutlastingHolding",
     "OwnerNote",
-    "QueuePlace",
+    "QueueEntry",
     "QueueingLockClient",
     "SharedHolding",
     "SharingLockClient",
-    "as_shared",
     "describe_owner",
     "note_owner",
     "parse_note",
+    "shared_owner_note",
 ]
 
 PURPOSE_CHARACTERS_MAX = 200
@@ -75,7 +75,7 @@ def parse_note(text: str) -> dict[str, Any] | None:
     return note if isinstance(note, dict) else None
 
 
-def as_shared(text: str) -> str:
+def shared_owner_note(text: str) -> str:
     """The note of one of those who have the lock together, which says so; a cut one as it is."""
     note = parse_note(text)
     if note is None:
@@ -190,14 +190,14 @@ class SharedHolding(Holding, Protocol):
 
 
 @runtime_checkable
-class OutlastingHolding(Holding, Protocol):
+class DelayedHolding(Holding, Protocol):
     """A holding of its own that may follow a shared one."""
 
     def ready_in_ms(self) -> int:
         """Time until nobody has it any more who shared it before; nothing is done until then."""
 
 
-class QueuePlace(Protocol):
+class QueueEntry(Protocol):
     """One waiter's place in the queue of a service; made by ``enter``, used by one thread."""
 
     def try_acquire(self) -> Holding | None:
@@ -224,7 +224,7 @@ class QueuePlace(Protocol):
 class QueueingLockClient(LockClient, Protocol):
     """A client whose service keeps its own queue."""
 
-    def enter(self, owner_text: str) -> QueuePlace:
+    def enter(self, owner_text: str) -> QueueEntry:
         """A place for one acquire; asks the service nothing yet."""
 
 

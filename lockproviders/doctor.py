@@ -98,7 +98,7 @@ def examine(
         storage: The table's, whose clock is compared, too.
         expire_ms_max: Longest lease that is waited out, with the lock held; 0 waits for none.
     """
-    trial = _Trial(holder, rival, clock, ids)
+    trial = _LockCheckRun(holder, rival, clock, ids)
     if trial.check("reach", trial.reach, _REACH):
         lease = trial.acquired()
         if lease is not None:
@@ -120,7 +120,7 @@ class _Skipped(Exception):  # noqa: N818 - an answer, not a fault
     """A check could not be made, and why."""
 
 
-class _Trial:
+class _LockCheckRun:
     def __init__(
         self, holder: ProviderLock, rival: ProviderLock, clock: Clock, ids: Ids | None
     ) -> None:

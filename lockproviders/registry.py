@@ -58,7 +58,7 @@ from timeline.properties.options import (
     as_property_set,
     read_option,
 )
-from timeline.storage.external_slots import DecidedStorage
+from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.open_storage import storage_for
 from timeline.system import FanOut
 
@@ -66,11 +66,11 @@ __all__ = [
     "SLOT_OPTIONS",
     "ProviderRegistry",
     "build_lock",
-    "decides_elsewhere",
+    "has_external_slots",
     "provider_options",
     "registry_for",
-    "said_by_caller",
     "with_slot_store",
+    "without_table_properties",
 ]
 
 SLOT_OPTIONS: Mapping[str, Option] = {
@@ -109,7 +109,7 @@ SLOT_OPTIONS: Mapping[str, Option] = {
 }
 
 
-def decides_elsewhere(properties: Mapping[str, str]) -> bool:
+def has_external_slots(properties: Mapping[str, str]) -> bool:
     """Whether a caller's properties name another place for slots than the table's storage."""
     backend = SLOT_OPTIONS["backend"]
     return read_option(as_property_set(properties), backend) != backend.default
@@ -134,7 +134,7 @@ def with_slot_store(
         UnsafeSetupError: A package is missing, or the table names the server.
     """
     own = properties.without_layer(TABLE_LAYER)
-    if not decides_elsewhere(own):
+    if not has_external_slots(own):
         return storage
     said = {name: read_option(own, option) for name, option in SLOT_OPTIONS.items()}
     backend, table = str(said["backend"]), str(said["table"])
@@ -162,7 +162,7 @@ def with_slot_store(
             table=table,
         )
         store = DynamoSlotStore(dynamo, lambda: BotoTransport(dynamo), clock=clock, ids=ids)
-    return DecidedStorage(storage, store, where=store.identity, key=key, ids=ids)
+    return ExternalSlotStorage(storage, store, where=store.identity, key=key, ids=ids)
 
 
 # ---------------- The registry of plug-ins, and the one function that turns properties into a lock
@@ -338,7 +338,7 @@ def registry_for(
         SettingError: A lock setting is wrong.
         UnknownProviderError, UnsafeSetupError: See ``ProviderRegistry.load``.
     """
-    said = LockSettings.from_properties(said_by_caller(properties))
+    said = LockSettings.from_properties(without_table_properties(properties))
     return _loaded(said.plugins, further_hooks)
 
 
@@ -350,7 +350,7 @@ def _loaded(allow: tuple[str, ...], further_hooks: tuple[ModuleType, ...] = ()) 
     return registry
 
 
-def said_by_caller(properties: Mapping[str, str]) -> PropertySet:
+def without_table_properties(properties: Mapping[str, str]) -> PropertySet:
     """All but what the table's own file says: it has no say in this, but for its names."""
     # SEC11: a table must not choose the servers its writers talk to, nor what they sign in with.
     return as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
@@ -428,7 +428,7 @@ def build_lock(
         UnknownProviderError: The named provider is not in this release.
         UnsafeSetupError: The provider cannot work with this storage.
     """
-    properties = said_by_caller(properties)
+    properties = without_table_properties(properties)
     settings = LockSettings.from_properties(properties)
     capabilities = storage.capabilities
     entry = (registry or _loaded(settings.plugins)).find(

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tableservices.service import ServiceReceipt, TableService
-from tableservices.worker import Failing, Served, StopFlag, WorkerReport, run_worker
+from tableservices.service import ServiceResult, TableService
+from tableservices.worker import FailingService, StopFlag, WorkerReport, WorkerTable, run_worker
 from timeline.context import TableContext
 from timeline.ports.ports import Ticker
 
-__all__ = ["Beside", "InlineOutcome", "run_inline"]
+__all__ = ["BackgroundServices", "InlineOutcome", "run_inline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineOutcome:
     """What the services did, and one line for each that failed."""
 
-    receipts: tuple[ServiceReceipt, ...]
+    receipts: tuple[ServiceResult, ...]
     warnings: tuple[str, ...]
 
 
@@ -53,7 +53,7 @@ def run_inline(context: TableContext, services: Sequence[TableService]) -> Inlin
 _BEGIN_MS = 20  # the first round needs no pause before it
 
 
-class Beside:
+class BackgroundServices:
     """
     Rounds of services on a thread of its own; begins when it is made.
 
@@ -63,7 +63,7 @@ class Beside:
         interval_ms: Pause between two rounds.
     """
 
-    def __init__(self, served: Served, *, interval_ms: int) -> None:
+    def __init__(self, served: WorkerTable, *, interval_ms: int) -> None:
         self._served = served
         self._interval_ms = interval_ms
         self._flag = StopFlag()
@@ -86,13 +86,13 @@ class Beside:
 
     # ---- told by the worker
 
-    def began(self, served: Served, service: TableService) -> None:
+    def began(self, served: WorkerTable, service: TableService) -> None:
         """As ``Watcher``."""
 
-    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None:
+    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """As ``Watcher``."""
 
-    def failed(self, failing: Failing) -> None:
+    def failed(self, failing: FailingService) -> None:
         """As ``Watcher``."""
         self._failed[failing.service] = f"beside the writes, {failing.text}"
 

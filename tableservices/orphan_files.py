@@ -27,7 +27,7 @@ from filegroups.supported import refuse_unwritable
 from tableservices.restoring.savepoints import savepoints
 from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ArchivedTimes
-from timeline.commit.metadata_table import leave_metadata_table
+from timeline.commit.metadata_table import disable_metadata_table
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.layout import MARKERS
@@ -41,7 +41,7 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
-from timeline.ports.storage import LeavesTemporaries, Storage
+from timeline.ports.storage import ListsTemporaries, Storage
 from timeline.properties.properties_file import load_config
 from timeline.restored_away import ended_times
 
@@ -92,7 +92,7 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
     found = _old_temporaries(context.world.storage, horizon_ms)
     old = _old_files(context.world.storage, horizon_ms)
     if old:
-        judge = _Judge.of(context)
+        judge = _OrphanRules.of(context)
         judged = (judge.orphan(path, *fact) for path, fact in old.items())
         found += [one for one in judged if one is not None]
     return sorted(found, key=lambda one: one.path)
@@ -109,7 +109,7 @@ def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> li
     """
     found = find_orphans(context, horizon_ms=horizon_ms)
     if found:
-        leave_metadata_table(context)
+        disable_metadata_table(context)
     for one in found:
         context.world.storage.delete(one.path)
     context.world.events.emit("orphans.removed", files=len(found))
@@ -130,7 +130,7 @@ def _old_files(storage: Storage, horizon_ms: int) -> dict[str, tuple[int, int]]:
 
 
 def _old_temporaries(storage: Storage, horizon_ms: int) -> list[Orphan]:
-    if not isinstance(storage, LeavesTemporaries):
+    if not isinstance(storage, ListsTemporaries):
         return []
     now = storage.now_ms()
     return [
@@ -146,7 +146,7 @@ def _old_temporaries(storage: Storage, horizon_ms: int) -> list[Orphan]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judge:
+class _OrphanRules:
     """What is known of instants, plans, markers and savepoints."""
 
     context: TableContext
@@ -160,14 +160,14 @@ class _Judge:
     named: dict[InstantTime, frozenset[str]]
 
     @staticmethod
-    def of(context: TableContext) -> _Judge:
+    def of(context: TableContext) -> _OrphanRules:
         active = context.snapshot().active
         plans: Mapping[FileGroupId, object] = {
             **pending_compactions(context, active),
             **file_groups_in_clustering(context, active),
         }
         markers = context.world.storage.list(MARKERS)
-        return _Judge(
+        return _OrphanRules(
             context=context,
             active=active,
             oldest_pending=min((one.requested_time for one in active.pending), default=None),

@@ -18,13 +18,13 @@ from typing import TypeVar
 from tableservices.schedule_plan import pending_plans
 from timeline.codecs.commit_body import CommitBody, decode_archived_commit
 from timeline.commit.apply import data_files_of
-from timeline.commit.begin import refuse_while_restored
-from timeline.commit.cancel_plan import Ended, how_it_ended
-from timeline.commit.commit import Published
+from timeline.commit.begin import refuse_during_restore
+from timeline.commit.cancel_plan import PlanOutcome, plan_outcome
+from timeline.commit.commit import CommittedWrite
 from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
@@ -33,44 +33,44 @@ from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
 )
-from timeline.heartbeat import Heartbeat, seems_dead
+from timeline.heartbeat import Heartbeat, is_heartbeat_expired
 from timeline.layout import HISTORY, heartbeat_path
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.file_names import instant_file_name, parse_base_file_name, pending_file_names
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import Claim
-from timeline.ports.ports import SpreadingExecutor, World
+from timeline.model.write_set import WriteSet
+from timeline.ports.ports import ClusterExecutor, Ports
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rollback.abandoned_foreign import seems_left
-from timeline.rollback.rollback import finish_left
+from timeline.rollback.abandoned_foreign import is_abandoned
+from timeline.rollback.rollback import finish_abandoned
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
 __all__ = [
-    "Check",
-    "Standing",
-    "await_plan",
-    "claim_plan",
-    "claimed",
+    "ExecutorState",
+    "PlanCheck",
     "commit_metadata",
     "complete",
-    "is_claimed",
+    "discard_output",
+    "discard_output_if_ended",
+    "ignore_if_ended",
+    "is_plan_leased",
+    "lease_plan",
+    "leased_plan",
     "make_inflight",
     "on_file_groups",
     "read_requested",
     "spreads",
-    "unless_ended",
-    "withdraw",
-    "withdraw_if_ended",
+    "wait_for_executor",
 ]
 
 _FOREIGN_MS = 3_600_000  # for how long another engine's executor is taken for alive
 _LOOK_MS = 1_000  # how soon a free plan is noticed by who waits for it
 
 
-class Standing(Enum):
+class ExecutorState(Enum):
     """How a plan stands for who would carry it out."""
 
     FREE = "nobody is at it"
@@ -78,7 +78,7 @@ class Standing(Enum):
     ENDED = "it was completed or cancelled"
 
 
-def is_claimed(context: TableContext, plan: Instant) -> bool:
+def is_plan_leased(context: TableContext, plan: Instant) -> bool:
     """
     Whether an executor of the plan seems to live (HB-2).
 
@@ -103,17 +103,17 @@ def _beats(context: TableContext, plan: Instant) -> bool | None:
     beat = storage.stat(heartbeat_path(plan.requested_time))
     if beat is None:
         return None
-    return not seems_dead(beat.modified_ms, storage.now_ms(), context.limits.heartbeat)
+    return not is_heartbeat_expired(beat.modified_ms, storage.now_ms(), context.limits.heartbeat)
 
 
-def await_plan(
+def wait_for_executor(
     context: TableContext, plan: Instant, *, wait_ms: int, named: bool = False
-) -> Standing:
+) -> ExecutorState:
     """
     Wait until no executor of a plan seems to live, or the plan has ended.
 
     An executor that dies is silent for as long as is tolerated (HB-2), and then the plan is
-    free; a shorter wait outlasts only the living. Outside: as ``is_claimed``, and once a
+    free; a shorter wait outlasts only the living. Outside: as ``is_plan_leased``, and once a
     second while another executor is at it; 1 list more when one was.
 
     Args:
@@ -126,10 +126,10 @@ def await_plan(
     clock = context.world.clock
     until = clock.monotonic_ms() + wait_ms
     waited = False
-    while bool(_beats(context, plan)) if named else is_claimed(context, plan):
+    while bool(_beats(context, plan)) if named else is_plan_leased(context, plan):
         left = until - clock.monotonic_ms()
         if left <= 0:
-            return Standing.HELD
+            return ExecutorState.HELD
         if not waited:
             context.world.events.emit("service.waiting", rt=plan.requested_time, wait_ms=wait_ms)
             waited = True
@@ -137,11 +137,11 @@ def await_plan(
     if waited and plan.requested_time not in {
         one.requested_time for one in pending_plans(context.active(), plan.action)
     }:
-        return Standing.ENDED
-    return Standing.FREE
+        return ExecutorState.ENDED
+    return ExecutorState.FREE
 
 
-def claim_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
+def lease_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
     """
     Become the executor of a plan; None when another one lives.
 
@@ -161,20 +161,20 @@ def claim_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
             raise StorageUnavailableError(
                 f"the storage did not answer; run the service again: {path}", path=path
             ) from error
-    elif is_claimed(context, plan):
+    elif is_plan_leased(context, plan):
         return None  # a beat that lives; without one, who names the plan takes it
     return Heartbeat.start(context.world, plan.requested_time, context.limits.heartbeat)
 
 
 @contextmanager
-def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
+def leased_plan(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
     """
-    Be the executor of a plan for a while. Answers, calls outside, errors: ``claim_plan``'s.
+    Be the executor of a plan for a while. Answers, calls outside, errors: ``lease_plan``'s.
 
     One that slept while others ended the plan, or misses files since, takes back what it wrote
     (RB-10).
     """
-    heartbeat = claim_plan(context, plan)
+    heartbeat = lease_plan(context, plan)
     if heartbeat is None:
         context.world.events.emit("service.claimed_elsewhere", rt=plan.requested_time)
         yield None
@@ -185,14 +185,14 @@ def claimed(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
         if isinstance(error, MissingFileError):
             _end_restore(context, plan)
         with suppress(StorageUnavailableError):
-            withdraw_if_ended(context, plan, heartbeat)
+            discard_output_if_ended(context, plan, heartbeat)
         raise
     finally:
         heartbeat.stop()  # whatever happened: the plan may be run again at once
 
 
 @contextmanager
-def unless_ended(context: TableContext, plan: Instant) -> Iterator[None]:
+def ignore_if_ended(context: TableContext, plan: Instant) -> Iterator[None]:
     """
     Leave the block where files of a plan are gone because somebody ended it meanwhile.
 
@@ -202,14 +202,14 @@ def unless_ended(context: TableContext, plan: Instant) -> Iterator[None]:
 
     Raises:
         MissingFileError: They are gone and the plan is pending: it can only be cancelled.
-        Others: As ``timeline.commit.section.take_turn``.
+        Others: As ``timeline.commit.section.commit_in_section``.
     """
     try:
         yield
     except MissingFileError:
         _end_restore(context, plan)
-        ended = how_it_ended(context.active(), plan)
-        if ended not in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
+        ended = plan_outcome(context.active(), plan)
+        if ended not in (PlanOutcome.COMPLETED_ELSEWHERE, PlanOutcome.CANCELLED):
             raise
         context.world.events.emit(
             "service.ended_meanwhile", rt=plan.requested_time, why=ended.value
@@ -223,8 +223,8 @@ def _end_restore(context: TableContext, plan: Instant) -> None:
     It deletes what the plan reads before the plan (RST-1), and nobody else may come after its owner
     died. A turn settles what it finds (PUB-3). Outside: 1 list, and 1 turn where the plan is pending.
     """
-    if how_it_ended(context.active(), plan) in (None, Ended.ROLLED_BACK):
-        take_turn(context, f"look what becomes of {plan.requested_time}", lambda _: None)
+    if plan_outcome(context.active(), plan) in (None, PlanOutcome.ROLLED_BACK):
+        commit_in_section(context, f"look what becomes of {plan.requested_time}", lambda _: None)
 
 
 # ------------ What all who carry out a plan do: read it, show that it is begun, tell what was made
@@ -278,21 +278,21 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def spreads(world: World) -> bool:
+def spreads(world: Ports) -> bool:
     """Whether work on file groups is sent elsewhere, so that it costs this process no memory."""
-    return isinstance(world.executor, SpreadingExecutor)
+    return isinstance(world.executor, ClusterExecutor)
 
 
 def on_file_groups(
-    world: World, work: Callable[[World, Task], Result], tasks: Sequence[Task]
+    world: Ports, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
 ) -> list[Result]:
     """
     Run a function of the ports on one task for each file group; results in task order.
 
     On the executor's threads, each told as an event (``service.progress``), or wherever a
-    ``SpreadingExecutor`` sends it.
+    ``ClusterExecutor`` sends it.
     """
-    if isinstance(world.executor, SpreadingExecutor):
+    if isinstance(world.executor, ClusterExecutor):
         return world.executor.spread(work, tasks)
     numbers = count(1)
 
@@ -336,7 +336,7 @@ def commit_metadata(
 # its result may stand (nothing for a compaction, CMP-1) is a check of its own.
 
 #: Whether the result may stand in this turn, asked again after each lost slot.
-Check = Callable[[Turn], bool]
+PlanCheck = Callable[[CommitSection], bool]
 
 
 def complete(
@@ -344,10 +344,10 @@ def complete(
     plan: Instant,
     metadata: CommitMetadata,
     *,
-    claim: Claim,
+    claim: WriteSet,
     heartbeat: Heartbeat,
-    check: Check | None = None,
-) -> Published | Ended:
+    check: PlanCheck | None = None,
+) -> CommittedWrite | PlanOutcome:
     """
     Publish what an executor made of a plan, or say why it does not count.
 
@@ -370,20 +370,20 @@ def complete(
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
     nonce = context.world.ids.nonce()
-    ended = Ended.CANCELLED
+    ended = PlanOutcome.CANCELLED
     undone: Instant | None = None  # by another engine that is gone: a try at the plan
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         nonlocal ended, undone
         heartbeat.check()
-        why = how_it_ended(turn.timeline, plan)
+        why = plan_outcome(turn.timeline, plan)
         undone = pending_rollback_of(context, turn.timeline, plan.requested_time)
-        if why is None and undone is not None and not seems_left(context, undone):
-            why = Ended.ROLLED_BACK  # planned under the lock, and carried out without (PUB-6)
+        if why is None and undone is not None and not is_abandoned(context, undone):
+            why = PlanOutcome.ROLLED_BACK  # planned under the lock, and carried out without (PUB-6)
         if why is None:
-            refuse_while_restored(turn.timeline)
+            refuse_during_restore(turn.timeline)
         if why is None and check is not None and not check(turn):
-            why = Ended.REFUSED
+            why = PlanOutcome.REFUSED
         if why is not None:
             ended = why
             return None
@@ -406,7 +406,7 @@ def complete(
             body=bodies[schema].bytes_with(turn.owner.fencing_token),
         )
 
-    slot, lost = take_turn(context, f"complete {plan.requested_time}", decide)
+    slot, lost = commit_in_section(context, f"complete {plan.requested_time}", decide)
     context.chain.ended(plan.requested_time)
     if slot is None:
         return ended
@@ -423,7 +423,7 @@ def complete(
         delete_markers(context.world.storage, plan.requested_time)
         heartbeat.stop()
         if undone is not None:  # before its engine comes back to it, and deletes what stands now
-            finish_left(context, context.active(), undone)
+            finish_abandoned(context, context.active(), undone)
     except Exception as error:  # noqa: BLE001
         context.world.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
     context.world.events.emit(
@@ -433,10 +433,10 @@ def complete(
         ct=slot.completion_time,
         number=slot.number,
     )
-    return Published(slot=slot, lost_slots=lost)
+    return CommittedWrite(slot=slot, lost_slots=lost)
 
 
-def _schema_in(context: TableContext, turn: Turn) -> str | None:
+def _schema_in(context: TableContext, turn: CommitSection) -> str | None:
     """The table's schema now. Outside: 1 get when a commit came since it was last asked."""
     now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
     return now.newest_schema_json
@@ -446,7 +446,9 @@ def _with_schema(metadata: CommitMetadata, schema: str) -> CommitMetadata:
     return replace(metadata, extra_metadata={**metadata.extra_metadata, SCHEMA_KEY: schema})
 
 
-def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Heartbeat) -> None:
+def discard_output(
+    context: TableContext, plan: Instant, ended: PlanOutcome, heartbeat: Heartbeat
+) -> None:
     """
     Take back what this executor made of a plan that ended otherwise.
 
@@ -458,13 +460,13 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     """
     storage = context.world.storage
     ended, archived = _ended_for_sure(context, plan, ended)
-    if ended is Ended.CANCELLED:
+    if ended is PlanOutcome.CANCELLED:
         for path in data_files_of(storage, plan.requested_time):
             storage.delete(path)
         for name in pending_file_names(plan.action, plan.requested_time):
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
-    elif ended is Ended.COMPLETED_ELSEWHERE:
+    elif ended is PlanOutcome.COMPLETED_ELSEWHERE:
         if archived:  # GC-6: what was made too late shows it as pending
             for name in pending_file_names(plan.action, plan.requested_time):
                 storage.delete(context.instant_path(name))
@@ -479,22 +481,24 @@ def withdraw(context: TableContext, plan: Instant, ended: Ended, heartbeat: Hear
     )
 
 
-def _ended_for_sure(context: TableContext, plan: Instant, ended: Ended) -> tuple[Ended, bool]:
+def _ended_for_sure(
+    context: TableContext, plan: Instant, ended: PlanOutcome
+) -> tuple[PlanOutcome, bool]:
     """
     How a plan ended, asked before any delete, and whether the history alone has its result.
 
     Once it is archived, an inflight file that its executor made too late looks like one of a plan
     that was cancelled; and what was cancelled looks archived once the timeline begins above it.
     """
-    if ended not in (Ended.CANCELLED, Ended.COMPLETED_ELSEWHERE):
+    if ended not in (PlanOutcome.CANCELLED, PlanOutcome.COMPLETED_ELSEWHERE):
         return ended, False
     done = context.active().find(plan.requested_time, plan.action.completes_as)
     if done is not None and done.completed:
-        return Ended.COMPLETED_ELSEWHERE, False
+        return PlanOutcome.COMPLETED_ELSEWHERE, False
     times = context.history.times()
     if plan.requested_time in times.completions:
-        return Ended.COMPLETED_ELSEWHERE, True
-    return (Ended.CANCELLED if times.rules_out(plan.requested_time) else ended), False
+        return PlanOutcome.COMPLETED_ELSEWHERE, True
+    return (PlanOutcome.CANCELLED if times.rules_out(plan.requested_time) else ended), False
 
 
 def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | None:
@@ -511,12 +515,12 @@ def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | N
     return frozenset(told.written_paths())
 
 
-def withdraw_if_ended(context: TableContext, plan: Instant, heartbeat: Heartbeat) -> None:
+def discard_output_if_ended(context: TableContext, plan: Instant, heartbeat: Heartbeat) -> None:
     """
-    As ``withdraw``, by an executor that slept, where somebody ended the plan meanwhile.
+    As ``discard_output``, by an executor that slept, where somebody ended the plan meanwhile.
 
     A plan that is pending still keeps what was made: whoever carries it out uses it.
     """
-    ended = how_it_ended(context.active(), plan)
+    ended = plan_outcome(context.active(), plan)
     if ended is not None:
-        withdraw(context, plan, ended, heartbeat)
+        discard_output(context, plan, ended, heartbeat)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from tableservices.plan_execution import Standing, await_plan
+from tableservices.plan_execution import ExecutorState, wait_for_executor
 from tableservices.schedule_plan import pending_plans
-from tableservices.service import ServiceReceipt, TableService
+from tableservices.service import ServiceResult, TableService
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import (
     CorruptTableError,
@@ -49,10 +49,10 @@ from timeline.properties.options import Option, OptionKind
 
 __all__ = [
     "PLAN_EXPIRY",
-    "Part",
+    "Phase",
     "PlannedService",
-    "ScheduledReceipt",
-    "bad_plan",
+    "ScheduledPlan",
+    "invalid_plan_error",
     "planned_slice",
     "refuse_repeated",
     "run_plan",
@@ -102,13 +102,13 @@ def planned_slice(
         name = _file_name(storage, group.partition_path, base_file, path)
         parsed = parse_base_file_name(name)
         if parsed is None or parsed.file_id != group.file_id:
-            raise bad_plan(path, f"not a base file of {group}: {base_file[:300]!a}")
+            raise invalid_plan_error(path, f"not a base file of {group}: {base_file[:300]!a}")
         base = BaseFile(
             file_group=group, name=name, requested_time=parsed.requested_time, size_bytes=0
         )
     logs = tuple(_log(storage, group, address, path) for address in log_files)
     if base is None and not logs:
-        raise bad_plan(path, f"a slice without files: {group}")
+        raise invalid_plan_error(path, f"a slice without files: {group}")
     first = base.requested_time if base else min(log.instant_time for log in logs)
     ordered = tuple(sorted(logs, key=lambda log: log.order))
     return FileSlice(file_group=group, base_instant_time=first, base_file=base, log_files=ordered)
@@ -124,11 +124,11 @@ def refuse_repeated(slices: Sequence[FileSlice], *, path: str) -> None:
     seen: set[FileGroupId] = set()
     for one in slices:
         if one.file_group in seen:
-            raise bad_plan(path, f"it names file group {one.file_group} twice")
+            raise invalid_plan_error(path, f"it names file group {one.file_group} twice")
         seen.add(one.file_group)
 
 
-def bad_plan(path: str, why: str) -> CorruptTableError:
+def invalid_plan_error(path: str, why: str) -> CorruptTableError:
     """The error of a plan that must not be carried out."""
     return CorruptTableError(
         f"a plan is damaged or hostile; nothing was read or deleted, cancel it and plan anew: "
@@ -142,7 +142,7 @@ def _log(storage: Storage, group: FileGroupId, address: str, path: str) -> LogFi
     name = _file_name(storage, group.partition_path, address, path)
     parsed = parse_log_file_name(name)
     if parsed is None or parsed.is_cdc or parsed.file_id != group.file_id:
-        raise bad_plan(path, f"not a log file of {group}: {address[:300]!a}")
+        raise invalid_plan_error(path, f"not a log file of {group}: {address[:300]!a}")
     return LogFile(
         file_group=group,
         name=name,
@@ -159,13 +159,13 @@ def _file_name(storage: Storage, partition_path: str, address: str, path: str) -
     if not folder and "/" not in address:
         return name
     if not name or "/../" in address or "/./" in address:
-        raise bad_plan(path, f"an address that leaves its folder: {address[:300]!a}")
+        raise invalid_plan_error(path, f"an address that leaves its folder: {address[:300]!a}")
     plain = _plain(address)
     expected = join(partition_path, name)
     base = _plain(storage.base_uri).rstrip("/") + "/"
     inside = plain.startswith(base)
     if (inside and plain != base + expected) or not plain.endswith("/" + expected):
-        raise bad_plan(
+        raise invalid_plan_error(
             path, f"an address outside its partition {partition_path!a}: {address[:300]!a}"
         )
     return name
@@ -194,7 +194,7 @@ PLAN_EXPIRY = Option(
 )
 
 
-class Part(Enum):
+class Phase(Enum):
     """What of its work a service does in a round."""
 
     SCHEDULE = "schedule"
@@ -204,12 +204,12 @@ class Part(Enum):
     @property
     def schedules(self) -> bool:
         """Whether new plans are made."""
-        return self is not Part.EXECUTE
+        return self is not Phase.EXECUTE
 
     @property
     def executes(self) -> bool:
         """Whether plans are carried out."""
-        return self is not Part.SCHEDULE
+        return self is not Phase.SCHEDULE
 
 
 class PlannedService(TableService, Protocol):
@@ -232,12 +232,12 @@ class PlannedService(TableService, Protocol):
     def schedule(self, context: TableContext) -> Instant | None:
         """Put a plan on the timeline; None when there is nothing to plan."""
 
-    def execute(self, context: TableContext, planned: Instant) -> ServiceReceipt | None:
+    def execute(self, context: TableContext, planned: Instant) -> ServiceResult | None:
         """Carry out a plan; None when another executor is at it or it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledReceipt:
+class ScheduledPlan:
     """A plan that was put on the timeline, for somebody else to carry out."""
 
     planned: Instant
@@ -268,7 +268,7 @@ def _age_ms(context: TableContext, planned: Instant) -> int:
 
 def _executed(
     context: TableContext, service: PlannedService, planned: Instant
-) -> ServiceReceipt | None:
+) -> ServiceResult | None:
     """As ``execute``; a plan that somebody cancelled just before has ended, nothing failed."""
     try:
         return service.execute(context, planned)
@@ -278,7 +278,7 @@ def _executed(
 
 def run_plan(
     context: TableContext, service: PlannedService, planned: Instant, *, wait_ms: int = 0
-) -> ServiceReceipt | None:
+) -> ServiceResult | None:
     """
     Carry out one plan that somebody named.
 
@@ -300,8 +300,8 @@ def run_plan(
     until = clock.monotonic_ms() + wait_ms
     while True:
         left = max(0, until - clock.monotonic_ms())
-        standing = await_plan(context, planned, wait_ms=left, named=True)
-        if standing is Standing.HELD:
+        standing = wait_for_executor(context, planned, wait_ms=left, named=True)
+        if standing is ExecutorState.HELD:
             raise ServiceConflictError(
                 "another executor is at this plan; wait longer for it, or cancel the plan: "
                 f"{planned}",
@@ -309,21 +309,24 @@ def run_plan(
                 requested_time=planned.requested_time,
                 waited_ms=wait_ms,
             )
-        receipt = _executed(context, service, planned) if standing is Standing.FREE else None
+        receipt = _executed(context, service, planned) if standing is ExecutorState.FREE else None
         # Without a receipt it has ended, or another one claimed it just before.
-        if receipt is not None or await_plan(context, planned, wait_ms=0) is not Standing.HELD:
+        if (
+            receipt is not None
+            or wait_for_executor(context, planned, wait_ms=0) is not ExecutorState.HELD
+        ):
             return receipt
 
 
 def run_round(
     context: TableContext,
     service: PlannedService,
-    part: Part = Part.BOTH,
+    part: Phase = Phase.BOTH,
     *,
     now: bool = False,
     expiry_ms: int = _EXPIRY_MS,
     wait_ms: int = 0,
-) -> ServiceReceipt | None:
+) -> ServiceResult | None:
     """
     Carry out what is planned, then plan anew if it is due and carry that out.
 
@@ -345,11 +348,11 @@ def run_round(
         HoodooError: The first failure of a plan, after all other plans were tried. Nothing
             new is planned then: a service that cannot end its plans must not heap them up.
     """
-    receipt: ServiceReceipt | None = None
+    receipt: ServiceResult | None = None
     failure: HoodooError | None = None
     timeline = context.active()
     for planned in pending_plans(timeline, service.action) if part.executes else ():
-        if await_plan(context, planned, wait_ms=wait_ms) is not Standing.FREE:
+        if wait_for_executor(context, planned, wait_ms=wait_ms) is not ExecutorState.FREE:
             continue
         try:
             receipt = _executed(context, service, planned) or receipt
@@ -358,7 +361,7 @@ def run_round(
                 "service.plan_failed", rt=planned.requested_time, why=str(error)
             )
             if not isinstance(error, _PASSING) and _age_ms(context, planned) > expiry_ms:
-                cancel(context, planned)
+                cancel_pending_plan(context, planned)
             else:
                 failure = failure or error
     if failure is not None:
@@ -367,5 +370,5 @@ def run_round(
         made = service.schedule(context)
         if made is not None:
             done = _executed(context, service, made) if part.executes else None
-            receipt = done or ScheduledReceipt(planned=made)
+            receipt = done or ScheduledPlan(planned=made)
     return receipt

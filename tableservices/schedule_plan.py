@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.begin import refuse_while_restored
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.begin import refuse_during_restore
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.model.file_names import instant_file_name
 from timeline.model.instant import Action, Instant, State
@@ -111,9 +111,9 @@ def _publish(
         return None
     nonce = context.world.ids.nonce()
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         nonlocal draft
-        refuse_while_restored(turn.timeline)  # it knows no plan that came after its own
+        refuse_during_restore(turn.timeline)  # it knows no plan that came after its own
         if not draft.holds(turn.timeline):
             if within is None:
                 return None
@@ -134,5 +134,5 @@ def _publish(
             body=draft.body,
         )
 
-    slot, _ = take_turn(context, f"schedule {action.value}", decide)
+    slot, _ = commit_in_section(context, f"schedule {action.value}", decide)
     return slot

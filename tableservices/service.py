@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tableservices.cleaning.execute import CleanMemory, clean
+from tableservices.cleaning.execute import LastClean, clean
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.context import TableContext
 from timeline.model.instant_time import InstantTime
 
-__all__ = ["CleaningService", "ServiceReceipt", "TableService"]
+__all__ = ["CleaningService", "ServiceResult", "TableService"]
 
 
-class ServiceReceipt(Protocol):
+class ServiceResult(Protocol):
     """What one round did."""
 
     @property
@@ -44,7 +44,7 @@ class TableService(Protocol):
     def beside(self) -> bool:
         """Whether a writer runs it on a thread beside its writes."""
 
-    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+    def run_once(self, context: TableContext) -> ServiceResult | None:
         """One round; None when there was nothing to do."""
 
 
@@ -54,7 +54,7 @@ class CleaningService:
 
     settings: CleaningSettings
     name: str = "clean"
-    memory: CleanMemory = field(default_factory=CleanMemory)
+    memory: LastClean = field(default_factory=LastClean)
 
     @property
     def inline(self) -> bool:
@@ -66,6 +66,6 @@ class CleaningService:
         """``hoodie.clean.automatic`` and ``hoodie.clean.async``."""
         return self.settings.beside
 
-    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+    def run_once(self, context: TableContext) -> ServiceResult | None:
         """Clean once; errors as ``clean``."""
         return clean(context, self.settings, memory=self.memory)

@@ -25,7 +25,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
 from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.key_encoding import forms_of
-from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.compaction.execute import (
     execute_compaction,
     merge_slices,
@@ -44,7 +44,7 @@ from timeline.codecs.instant_avro import (
     encode_compaction_plan,
 )
 from timeline.commit.markers import delete_markers
-from timeline.commit.state import look
+from timeline.commit.state import refresh_and_apply
 from timeline.context import TableContext
 from timeline.errors import (
     InvalidInputError,
@@ -74,14 +74,14 @@ from timeline.properties.properties_file import (
 )
 from timeline.rules.instant_times import Residue, next_instant_time
 from timeline.snapshot import Snapshot
-from timeline.writer_registry import refuse_beside_writers
+from timeline.writer_registry import refuse_with_writers
 
 __all__ = [
     "NEWEST_VERSION",
     "Upgrade",
-    "begun_merge",
-    "compact_logs",
+    "compact_all_logs",
     "delete_old_timeline",
+    "interrupted_merge",
     "logged_slices",
     "merge_logs",
     "plan_upgrade",
@@ -106,7 +106,7 @@ def write_new_timeline(context: TableContext) -> int:
         made += 1
     archived = context.history.instants(times_only=False)
     if archived:
-        add_to_history(storage, archived)
+        append_to_archive(storage, archived)
     return made
 
 
@@ -199,7 +199,7 @@ def logged_slices(context: TableContext, snapshot: Snapshot) -> list[FileSlice]:
     return [one for one in view_of(context, snapshot).latest_slices() if one.log_files]
 
 
-def begun_merge(context: TableContext, active: ActiveTimeline) -> Instant | None:
+def interrupted_merge(context: TableContext, active: ActiveTimeline) -> Instant | None:
     """
     The compaction of an upgrade that was cut off. Outside: 1 get per pending compaction.
 
@@ -215,7 +215,7 @@ def begun_merge(context: TableContext, active: ActiveTimeline) -> Instant | None
     return None
 
 
-def compact_logs(context: TableContext, files: FileRules) -> None:
+def compact_all_logs(context: TableContext, files: FileRules) -> None:
     """
     Compact every slice of a version 8 table that has logs. Calls outside: as a compaction's.
 
@@ -230,7 +230,7 @@ def compact_logs(context: TableContext, files: FileRules) -> None:
             return None
         return encode_compaction_plan(replace(plan, extra_metadata={_OF_UPGRADE: "8"}))
 
-    begun = begun_merge(context, context.active())
+    begun = interrupted_merge(context, context.active())
     if begun is not None:
         _execute(context, begun, files)
     planned = schedule(context, Action.COMPACTION, build)
@@ -264,7 +264,7 @@ def merge_logs(context: TableContext, files: FileRules) -> None:
         ClockRefusedError: The newest instant lies too far ahead of this clock.
         StorageUnavailableError: The storage failed; upgrade again.
     """
-    begun = begun_merge(context, context.active())
+    begun = interrupted_merge(context, context.active())
     if begun is not None:
         _carry_out(context, begun, files)  # the engine of the table may have written on top
     planned = _planned(context, files)
@@ -441,7 +441,7 @@ def upgrade(
         if context.config.timeline_layout_version != 1:
             _compact_first(context, files)
         with context.world.lock.acquire("upgrade the table") as lease:
-            look(context, lease)
+            refresh_and_apply(context, lease)
             planned = plan_upgrade(context)
             if planned is not None and context.config.timeline_layout_version == 1:
                 _upgrade_old_layout(context, planned, files, lease)
@@ -462,7 +462,7 @@ def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
     """Before anything is changed behind it, and only where nothing else stands in the way."""
     storage = context.world.storage
     with context.world.lock.acquire("switch the metadata table off") as lease:
-        look(context, lease)
+        refresh_and_apply(context, lease)
         planned = plan_upgrade(context, without_metadata_table=True)
         before = load_config(storage)
         if planned is None or not before.metadata_table_on:
@@ -475,14 +475,14 @@ def _compact_first(context: TableContext, files: FileRules) -> None:
     """Version 8 knows compactions of ours; the upgrade refuses what somebody writes after it."""
     planned = plan_upgrade(context)
     if planned is not None and planned.file_groups_merged:
-        compact_logs(context, files)
+        compact_all_logs(context, files)
 
 
 def _upgrade_old_layout(
     context: TableContext, planned: Upgrade, files: FileRules, lease: Lease
 ) -> None:
     """Each step leaves a whole table of version 6 or 9, and is done again without harm."""
-    if planned.file_groups_merged or begun_merge(context, context.active()):
+    if planned.file_groups_merged or interrupted_merge(context, context.active()):
         merge_logs(context, files)
         lease.assert_held()
         snapshot = context.snapshot()  # that took long, and Java begins without asking for a lock
@@ -528,7 +528,7 @@ def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: Table
 
 
 def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> None:
-    begun = begun_merge(context, active)
+    begun = interrupted_merge(context, active)
     pending = [one for one in active.pending if one != begun]
     if pending:
         raise InvalidInputError(
@@ -537,7 +537,7 @@ def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> N
             kind="instants_pending",
             pending=[str(one) for one in pending],
         )
-    refuse_beside_writers(context)
+    refuse_with_writers(context)
 
 
 def _refuse_unreadable(

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 
-from tableservices.service import ServiceReceipt, TableService
+from tableservices.service import ServiceResult, TableService
 from timeline.context import TableContext
 from timeline.ports.ports import Clock
 from timeline.properties.option_settings import OptionSettings
@@ -17,13 +17,13 @@ from timeline.properties.options import Option, OptionKind
 
 __all__ = [
     "WORKER_OPTIONS",
-    "Failing",
-    "Served",
+    "FailingService",
     "ServiceExecutor",
     "StopFlag",
-    "Watcher",
+    "WorkerListener",
     "WorkerReport",
     "WorkerSettings",
+    "WorkerTable",
     "run_worker",
 ]
 
@@ -125,7 +125,7 @@ class StopFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class WorkerTable:
     """A table and what is done for it, in this order in every round."""
 
     context: TableContext
@@ -133,7 +133,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failing:
+class FailingService:
     """A service whose last run on a table failed."""
 
     table: str  # address
@@ -153,52 +153,52 @@ class WorkerReport:
     rounds: int = 0
     receipts: int = 0
     failures: int = 0
-    failing: tuple[Failing, ...] = ()  # and has not succeeded since
+    failing: tuple[FailingService, ...] = ()  # and has not succeeded since
 
 
-class Watcher(Protocol):
+class WorkerListener(Protocol):
     """Who is told what a worker does, on the worker's thread."""
 
-    def began(self, served: Served, service: TableService) -> None:
+    def began(self, served: WorkerTable, service: TableService) -> None:
         """A service begins its run on a table."""
 
-    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None:
+    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """It had something to do, and did it."""
 
-    def failed(self, failing: Failing) -> None:
+    def failed(self, failing: FailingService) -> None:
         """It failed; the next round tries again."""
 
     def rested(self, report: WorkerReport) -> None:
         """A round of one table is over."""
 
 
-class _Nobody:
-    def began(self, served: Served, service: TableService) -> None: ...
+class _NullListener:
+    def began(self, served: WorkerTable, service: TableService) -> None: ...
 
-    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None: ...
+    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None: ...
 
-    def failed(self, failing: Failing) -> None: ...
+    def failed(self, failing: FailingService) -> None: ...
 
     def rested(self, report: WorkerReport) -> None: ...
 
 
 @dataclass(slots=True)
-class _Turns:
+class _Schedule:
     """How one table's rounds went and when its next is due, on the monotonic clock."""
 
-    served: Served
+    served: WorkerTable
     due_ms: int = 0
     rounds: int = 0
     failed_in_row: int = 0
 
 
 def run_worker(
-    tables: Sequence[Served],
+    tables: Sequence[WorkerTable],
     *,
     interval_ms: int,
     stop: StopFlag | None = None,
     rounds_max: int | None = None,
-    watcher: Watcher | None = None,
+    watcher: WorkerListener | None = None,
 ) -> WorkerReport:
     """
     Run the services of every table every ``interval_ms`` until stopped.
@@ -212,10 +212,10 @@ def run_worker(
         watcher: Told about all of it, for progress and health.
     """
     flag = stop or StopFlag()
-    told: Watcher = watcher or _Nobody()
+    told: WorkerListener = watcher or _NullListener()
     clock = tables[0].context.world.clock
-    turns = [_Turns(served) for served in tables]
-    failing: dict[tuple[str, str], Failing] = {}
+    turns = [_Schedule(served) for served in tables]
+    failing: dict[tuple[str, str], FailingService] = {}
     report = WorkerReport()
     for one in tables:
         names = ",".join(service.name for service in one.services)
@@ -245,12 +245,15 @@ def run_worker(
     return report
 
 
-def _address(served: Served) -> str:
+def _address(served: WorkerTable) -> str:
     return served.context.world.storage.base_uri
 
 
 def _round(
-    served: Served, flag: StopFlag, told: Watcher, failing: dict[tuple[str, str], Failing]
+    served: WorkerTable,
+    flag: StopFlag,
+    told: WorkerListener,
+    failing: dict[tuple[str, str], FailingService],
 ) -> tuple[int, int]:
     """Each service once; how many had work, and how many failed."""
     receipts = failures = 0
@@ -264,7 +267,7 @@ def _round(
             receipt = service.run_once(served.context)
         except Exception as error:  # noqa: BLE001 - the next round may succeed
             failures += 1
-            found = Failing(table=address, service=service.name, error=error)
+            found = FailingService(table=address, service=service.name, error=error)
             failing[address, service.name] = found
             events.emit("service.failed", table=address, service=service.name, why=str(error))
             told.failed(found)

@@ -18,10 +18,10 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from timeline.codecs.archived_instants import (
-    HistoryFile,
-    HistoryInstant,
-    parse_history_completions,
-    parse_history_rows,
+    ArchivedInstant,
+    ArchiveFile,
+    parse_archived_completions,
+    parse_archived_instants,
     parse_manifest,
     parse_version,
 )
@@ -39,19 +39,19 @@ from timeline.ports.storage import ObjectMissingError, Storage
 __all__ = [
     "ARCHIVED_WRITES",
     "NOTHING_ARCHIVED",
+    "ArchiveFiles",
+    "ArchivedTimeline",
     "ArchivedTimes",
-    "History",
-    "HistoryFiles",
-    "missing_history_file",
+    "missing_archive_file",
     "newest_manifest",
-    "read_history_files",
-    "said_manifest",
+    "read_archive_files",
+    "version_file_number",
 ]
 
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
 _VERSION = f"{HISTORY}/_version_"
 
-HistoryFiles = tuple[HistoryFile, ...]
+ArchiveFiles = tuple[ArchiveFile, ...]
 
 #: The actions that write rows, as the archive names them.
 ARCHIVED_WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
@@ -95,8 +95,8 @@ NOTHING_ARCHIVED: Final = ArchivedTimes({})
 
 
 def newest_manifest(
-    storage: Storage, known: tuple[int, HistoryFiles] = (0, ())
-) -> tuple[int, HistoryFiles]:
+    storage: Storage, known: tuple[int, ArchiveFiles] = (0, ())
+) -> tuple[int, ArchiveFiles]:
     """
     The newest manifest that counts, and the files it names; number 0 and no files before any.
 
@@ -118,7 +118,7 @@ def newest_manifest(
     missing = 0
     while True:
         names = frozenset(storage.names(HISTORY))
-        said = said_manifest(storage)
+        said = version_file_number(storage)
         listed = [int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))]
         # A listing may lack what is newest; who named it did so after it was there.
         numbers = sorted({*listed, *([said] if said and max(listed, default=0) < said else [])})
@@ -152,7 +152,7 @@ def newest_manifest(
             )
 
 
-def said_manifest(storage: Storage) -> int:
+def version_file_number(storage: Storage) -> int:
     """The number that ``_version_`` says, 0 when it says none that can be read. Outside: 1 get."""
     try:
         return parse_version(storage.read(_VERSION), path=_VERSION)
@@ -160,12 +160,12 @@ def said_manifest(storage: Storage) -> int:
         return 0
 
 
-def read_history_files(
+def read_archive_files(
     storage: Storage,
-    files: HistoryFiles,
-    wanted: Callable[[HistoryFile], bool],
+    files: ArchiveFiles,
+    wanted: Callable[[ArchiveFile], bool],
     parse: Callable[[bytes, str], T],
-) -> tuple[HistoryFiles, list[T]]:
+) -> tuple[ArchiveFiles, list[T]]:
     """
     The newest files (those, or newer ones), and what is in the wanted ones.
 
@@ -183,19 +183,19 @@ def read_history_files(
         except ObjectMissingError as error:
             before, files = files, newest_manifest(storage)[1]
             if files == before:
-                raise missing_history_file(path) from error
+                raise missing_archive_file(path) from error
         else:
             return files, found
 
 
-def missing_history_file(path: str) -> MissingFileError:
+def missing_archive_file(path: str) -> MissingFileError:
     """What is raised where the newest manifest names a file that is gone."""
     return MissingFileError(
         f"a file of the history is missing; restore it from a backup: {path}", path=path
     )
 
 
-class History:
+class ArchivedTimeline:
     """
     The archived instants of one table.
 
@@ -211,7 +211,7 @@ class History:
         self._legacy_folder = legacy_folder
         self._last: _LastTimes | None = None
 
-    def instants(self, *, times_only: bool = True) -> list[HistoryInstant]:
+    def instants(self, *, times_only: bool = True) -> list[ArchivedInstant]:
         """
         Every archived instant, ascending by requested time.
 
@@ -223,7 +223,7 @@ class History:
         found = {(row.requested_time, row.action): row for row in rows}
         return [found[key] for key in sorted(found)]
 
-    def find(self, requested_time: InstantTime, action: str) -> HistoryInstant | None:
+    def find(self, requested_time: InstantTime, action: str) -> ArchivedInstant | None:
         """
         One archived instant with its content, None when it is not in the history of layout 2.
 
@@ -259,11 +259,11 @@ class History:
         if last is not None and last.number == number:
             return last.times
         read = frozenset(one.file_name for one in known[1])
-        files, found = read_history_files(
+        files, found = read_archive_files(
             self._storage,
             files,
             lambda one: one.file_name not in read,
-            lambda data, path: parse_history_completions(data, path=path),
+            lambda data, path: parse_archived_completions(data, path=path),
         )
         told = dict(last.times.completions) if last is not None else {}
         for completions in found:
@@ -279,7 +279,7 @@ class History:
         *,
         by_request: bool = False,
         times_only: bool = True,
-    ) -> list[HistoryInstant]:
+    ) -> list[ArchivedInstant]:
         """Archived writes that completed in (since, until], or were requested then."""
         return [
             row
@@ -292,26 +292,26 @@ class History:
 
     def commits_between(
         self, since: InstantTime, until: InstantTime | None
-    ) -> Iterator[tuple[HistoryInstant, CommitMetadata]]:
+    ) -> Iterator[tuple[ArchivedInstant, CommitMetadata]]:
         """Archived writes with a completion time in (since, until] and their metadata."""
         for row in self.writes_between(since, until, times_only=False):
             if row.metadata:
                 path = f"{HISTORY} ({row.requested_time})"
                 yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
 
-    def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[HistoryInstant]:  # noqa: FBT001
+    def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[ArchivedInstant]:  # noqa: FBT001
         """The rows of the newest files; only of those that may hold the time ``of``."""
 
-        def wanted(one: HistoryFile) -> bool:
+        def wanted(one: ArchiveFile) -> bool:
             return of is None or one.first_time <= of <= one.last_time
 
-        def parse(data: bytes, path: str) -> tuple[HistoryInstant, ...]:
-            return parse_history_rows(data, path=path, times_only=times_only)
+        def parse(data: bytes, path: str) -> tuple[ArchivedInstant, ...]:
+            return parse_archived_instants(data, path=path, times_only=times_only)
 
-        _, found = read_history_files(self._storage, self._files(), wanted, parse)
+        _, found = read_archive_files(self._storage, self._files(), wanted, parse)
         return [row for rows in found for row in rows]
 
-    def _legacy(self, times_only: bool) -> Iterator[HistoryInstant]:  # noqa: FBT001
+    def _legacy(self, times_only: bool) -> Iterator[ArchivedInstant]:  # noqa: FBT001
         folder = self._legacy_folder or ""
         for name in self._legacy_names(folder):
             path = f"{folder}/{name}"
@@ -328,7 +328,7 @@ class History:
 
     def _parse_legacy(
         self, data: bytes, *, path: str, times_only: bool
-    ) -> tuple[HistoryInstant, ...]:
+    ) -> tuple[ArchivedInstant, ...]:
         return parse_archive_file(data, path=path, times_only=times_only, missed=self._missed)
 
     def _missed(self, block: LogBlock) -> None:
@@ -336,7 +336,7 @@ class History:
             "history.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
         )
 
-    def _files(self) -> HistoryFiles:
+    def _files(self) -> ArchiveFiles:
         return newest_manifest(self._storage)[1]
 
 
@@ -345,5 +345,5 @@ class _LastTimes:
     """What ``times`` told last, and what that was read from."""
 
     number: int  # 0 before anything was archived
-    files: HistoryFiles
+    files: ArchiveFiles
     times: ArchivedTimes

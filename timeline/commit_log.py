@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from timeline.codecs.properties import decode_facts
+from timeline.codecs.properties import decode_table_descriptor
 from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import (
     CorruptTableError,
@@ -23,20 +23,20 @@ from timeline.errors import (
     TableReplacedError,
     UnsupportedTableError,
 )
-from timeline.layout import SLOTS, TABLE_FACTS, check_slot_size, slot_path, timeline_path
+from timeline.layout import SLOTS, TABLE_DESCRIPTOR, check_slot_size, slot_path, timeline_path
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind, digest_of
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 
-__all__ = ["SlotChain"]
+__all__ = ["CommitLog"]
 
 _NAME = re.compile(r"[0-9]{20}")  # anything else in the folder is not ours
 _PROBES_AT_ONCE_MAX = 8  # of a store that is far away
 
 
 @dataclass(slots=True)
-class _Seen:
+class _KnownChain:
     """
     How far a chain was seen to come.
 
@@ -50,7 +50,7 @@ class _Seen:
     taken: int = 0  # seen to be taken, by whomever; it may not be read yet
 
 
-class SlotChain:
+class CommitLog:
     """
     One writer's view of a table's chain. Decoded slots are kept, they never change.
 
@@ -65,7 +65,7 @@ class SlotChain:
 
     def __init__(
         self,
-        world: World,
+        world: Ports,
         table_id: str | None,
         *,
         unknown_ms_max: int = 60_000,
@@ -76,7 +76,7 @@ class SlotChain:
         self._unknown_ms_max = unknown_ms_max
         self._key = key
         self._known: dict[int, Slot] = {}
-        self._seen = _Seen()
+        self._seen = _KnownChain()
         self._sent: set[InstantTime] = set()  # of commits whose writes have not ended
         self._last_own = 0
         self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
@@ -116,7 +116,7 @@ class SlotChain:
         Args:
             at_least: The chain has come so far for sure, whatever a stale listing shows (F13).
         """
-        seen = _Seen()
+        seen = _KnownChain()
         self._known, self._commits = {}, {}
         head = self._found(seen)
         if head < at_least:
@@ -126,7 +126,7 @@ class SlotChain:
         self._seen = seen
         return head
 
-    def _come(self, seen: _Seen) -> int:
+    def _come(self, seen: _KnownChain) -> int:
         """
         How far the chain has come since the last look.
 
@@ -140,7 +140,7 @@ class SlotChain:
                 return head
         return self._proven(seen, glanced)  # what was seen there may have been collected since
 
-    def _found(self, seen: _Seen) -> int:
+    def _found(self, seen: _KnownChain) -> int:
         listed = self._listed()
         for named in sorted({*listed} - {number - 1 for number in listed}, reverse=True):
             head = self._proven(seen, named)
@@ -158,7 +158,7 @@ class SlotChain:
         listed, first = self._world.together(self._listed, partial(self.read, 1))
         return not listed and first is None
 
-    def _proven(self, seen: _Seen, known: int) -> int:
+    def _proven(self, seen: _KnownChain, known: int) -> int:
         head, at_once = known, max(self._at_once, max(seen.taken, seen.head) - known + 1)
         while True:
             found = self._present(range(head + 1, head + 1 + at_once))
@@ -267,7 +267,7 @@ class SlotChain:
 
     def _present_id(self) -> str | None:
         try:
-            return decode_facts(self._world.storage.read(TABLE_FACTS)).table_id
+            return decode_table_descriptor(self._world.storage.read(TABLE_DESCRIPTOR)).table_id
         except ObjectMissingError:
             return None
 
@@ -376,7 +376,7 @@ class SlotChain:
 
     def restart(self) -> None:
         """Forget what was seen: the head is looked for from a listing again."""
-        self._known, self._commits, self._seen = {}, {}, _Seen()
+        self._known, self._commits, self._seen = {}, {}, _KnownChain()
 
     def keep_newest(self, count: int) -> None:
         """Forget all but so many slots, once there are twice as many; each has a commit's body."""
@@ -509,6 +509,6 @@ class SlotChain:
 def _replaced() -> TableReplacedError:
     return TableReplacedError(
         "the table was dropped while this handle was open, and what is there now is "
-        f"another one; open it again: {TABLE_FACTS}",
-        path=TABLE_FACTS,
+        f"another one; open it again: {TABLE_DESCRIPTOR}",
+        path=TABLE_DESCRIPTOR,
     )

@@ -13,9 +13,13 @@ from functools import partial
 from typing import TypeVar
 
 from timeline.active_timeline import ActiveTimeline, TimelineReader
-from timeline.archived import History
-from timeline.codecs.properties import TableFacts, decode_facts, encode_facts
-from timeline.commit_log import SlotChain
+from timeline.archived import ArchivedTimeline
+from timeline.codecs.properties import (
+    TableDescriptor,
+    decode_table_descriptor,
+    encode_table_descriptor,
+)
+from timeline.commit_log import CommitLog
 from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
@@ -25,38 +29,38 @@ from timeline.heartbeat import HeartbeatLimits
 from timeline.layout import (
     PROPERTIES,
     PROPERTIES_BACKUP,
-    TABLE_FACTS,
+    TABLE_DESCRIPTOR,
     legacy_archive,
     timeline_folder,
 )
-from timeline.low_water_mark import Pin
+from timeline.low_water_mark import LowWaterMark
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.instant_time import LOCAL, UTC_ZONE, InstantTime, TimelineZone
-from timeline.model.slot import NO_SEALS, Sealing
+from timeline.model.slot import NO_SEALS, SlotSigning
 from timeline.model.table_config import TableConfig
-from timeline.model.time_arguments import Moment, instant_named
-from timeline.ports.ports import World
+from timeline.model.time_arguments import TimeArgument, parse_instant
+from timeline.ports.ports import Ports
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,
     Storage,
 )
-from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters, PublishLock
+from timeline.properties.setting_enums import ClusteringUpdates, CommitLockMode, ForeignWriters
 from timeline.restored_away import ended_times
 from timeline.rules.conflicts import SIMPLE, ConflictStrategy
 from timeline.rules.file_slices import Slicing
-from timeline.rules.instant_times import MomentTexts, SkewLimits
+from timeline.rules.instant_times import SkewLimits, TimestampTexts
 from timeline.rules.isolation import Isolation
-from timeline.rules.retry import Pace, RetryBudget
+from timeline.rules.retry import RateLimit, RetryBudget
 from timeline.snapshot import CommitReader, Snapshot
 
 __all__ = [
     "GLANCE_MS",
+    "BatchCache",
     "DrawnTimes",
-    "LastBatches",
-    "LastLook",
-    "SeenBatches",
+    "KnownBatches",
+    "LastRefresh",
     "TableContext",
     "TableIdentity",
     "TableLimits",
@@ -81,7 +85,7 @@ class TableLimits:
     unknown_ms_max: int = 60_000
     reader_lease_ms: int = 900_000  # 0 for none
     instant_files_max: int = 3_000_000
-    publish_lock: PublishLock = PublishLock.LOCK
+    publish_lock: CommitLockMode = CommitLockMode.LOCK
     mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None
@@ -89,8 +93,8 @@ class TableLimits:
     gives_way: bool = False  # to living writers that announced the same before
     cancels_met_plans: bool = False  # a clustering that would refuse a write is cancelled
     isolation: Isolation = Isolation.SNAPSHOT
-    pace: Pace | None = None  # writes begin as often as they like
-    sealing: Sealing = NO_SEALS
+    pace: RateLimit | None = None  # writes begin as often as they like
+    sealing: SlotSigning = NO_SEALS
     without_metadata_table: bool = False  # what is published switches it off where it is on (FOR-7)
 
 
@@ -112,7 +116,7 @@ class DrawnTimes:
 
 
 @dataclass(slots=True)
-class LastLook:
+class LastRefresh:
     """The last listing of the timeline."""
 
     at_ms: int = 0  # on the monotonic clock
@@ -121,7 +125,7 @@ class LastLook:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenBatches:
+class KnownBatches:
     """
     The batch ids that were looked through once, in slots and boundaries, which need not be kept.
 
@@ -140,10 +144,10 @@ class SeenBatches:
 
 
 @dataclass(slots=True)
-class LastBatches:
+class BatchCache:
     """What batches were seen; replaced as a whole, since threads look side by side."""
 
-    seen: SeenBatches = field(default_factory=SeenBatches)
+    seen: KnownBatches = field(default_factory=KnownBatches)
 
 
 @dataclass(slots=True)
@@ -154,9 +158,9 @@ class TableIdentity:
     Reading needs none, so that a table on a read-only disk can be opened.
     """
 
-    known: TableFacts | None
+    known: TableDescriptor | None
 
-    def ensure(self, world: World, *, is_asked_later: bool = False) -> str:
+    def ensure(self, world: Ports, *, is_asked_later: bool = False) -> str:
         """
         The identity, made when the table has none yet.
 
@@ -176,11 +180,11 @@ class TableIdentity:
             StorageUnavailableError: The storage does not answer.
         """
         if self.known is None:
-            self.known = decode_facts(_table_facts(world, looks=not is_asked_later))
+            self.known = decode_table_descriptor(_table_descriptor(world, looks=not is_asked_later))
         self.assert_decided_here(world)
         return self.known.table_id
 
-    def assert_decided_here(self, world: World) -> None:
+    def assert_decided_here(self, world: Ports) -> None:
         """
         Nothing where the table's slots are taken where this process would, or it has no identity.
 
@@ -203,26 +207,26 @@ class TableIdentity:
 class TableContext:
     """Everything a path needs to know about one opened table."""
 
-    world: World
+    world: Ports
     config: TableConfig
     identity: TableIdentity
-    chain: SlotChain
+    chain: CommitLog
     commits: CommitReader
     timelines: TimelineReader
-    history: History  # the archived instants, in the form of the timeline's layout
+    history: ArchivedTimeline  # the archived instants, in the form of the timeline's layout
     zone: TimelineZone = UTC_ZONE  # in which the digits of this table's instant times are read
     limits: TableLimits = field(default_factory=TableLimits)
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
-    looked: LastLook = field(default_factory=LastLook)
-    pin: Pin = field(default_factory=Pin)
-    batches: LastBatches = field(default_factory=LastBatches)
+    looked: LastRefresh = field(default_factory=LastRefresh)
+    pin: LowWaterMark = field(default_factory=LowWaterMark)
+    batches: BatchCache = field(default_factory=BatchCache)
     # Of files, and "" of the table: the forms of keys that may have two (``writing.key_encoding``).
     key_forms: dict[str, frozenset[bool]] = field(default_factory=dict)
     # Of "", the table: how its folders show moments (``writing.moment_folders``).
-    moment_texts: dict[str, MomentTexts] = field(default_factory=dict)
+    moment_texts: dict[str, TimestampTexts] = field(default_factory=dict)
 
     @staticmethod
-    def of(world: World, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
+    def of(world: Ports, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
         """
         Open over ports; nothing is written. Outside: 1 get.
 
@@ -234,11 +238,11 @@ class TableContext:
         chosen = limits or TableLimits()
         history = _history_of(world, config)
         try:
-            known = decode_facts(world.storage.read(TABLE_FACTS))
+            known = decode_table_descriptor(world.storage.read(TABLE_DESCRIPTOR))
         except ObjectMissingError:
             known = None
         table_id = None if known is None else known.table_id
-        chain = SlotChain(
+        chain = CommitLog(
             world, table_id, unknown_ms_max=chosen.unknown_ms_max, key=chosen.sealing.key
         )
         zone = world.zone() if config.timeline_timezone == LOCAL else UTC_ZONE
@@ -274,14 +278,14 @@ class TableContext:
         """The table's identity, for what is written; made on first use."""
         return self.identity.ensure(self.world)
 
-    def instant_named(self, moment: Moment) -> InstantTime:
+    def instant_named(self, moment: TimeArgument) -> InstantTime:
         """
         The requested or completion time that a caller names by digits or a moment.
 
         Raises:
             InvalidInputError: As ``parse_time_travel``.
         """
-        return instant_named(moment, self.zone)
+        return parse_instant(moment, self.zone)
 
     def active(self) -> ActiveTimeline:
         """The timeline now. Outside: 1 list."""
@@ -421,34 +425,35 @@ class TableContext:
         )
 
 
-def _history_of(world: World, config: TableConfig) -> History:
+def _history_of(world: Ports, config: TableConfig) -> ArchivedTimeline:
     if config.timeline_layout_version == 2:
-        return History(world.storage, world.events)
+        return ArchivedTimeline(world.storage, world.events)
     folder = legacy_archive(config.raw.get("hoodie.archivelog.folder"))
-    return History(world.storage, world.events, legacy_folder=folder)
+    return ArchivedTimeline(world.storage, world.events, legacy_folder=folder)
 
 
-def _table_facts(world: World, *, looks: bool) -> bytes:
+def _table_descriptor(world: Ports, *, looks: bool) -> bytes:
     """What the file of the table's identity holds; whoever creates it first decides."""
     storage, fresh = world.storage, b""
     for _ in range(_IDENTITY_TRIES):
         try:
-            found = storage.read(TABLE_FACTS)
+            found = storage.read(TABLE_DESCRIPTOR)
         except ObjectMissingError:
-            found = fresh = fresh or _fresh_facts(world)
+            found = fresh = fresh or _new_table_descriptor(world)
             try:
-                storage.create(TABLE_FACTS, fresh)
+                storage.create(TABLE_DESCRIPTOR, fresh)
             except (ObjectExistsError, AmbiguousWriteError):
                 continue  # taken or not answered: the next look tells who made it (UNK-5)
         if looks and found == fresh:
             try:
                 _assert_is_there(storage)
             except TableReplacedError:
-                storage.delete(TABLE_FACTS)
+                storage.delete(TABLE_DESCRIPTOR)
                 raise
         return found
     raise StorageUnavailableError(
-        f"the storage did not answer; open the table again: {TABLE_FACTS}", path=TABLE_FACTS
+        f"the storage did not answer; open the table again: {TABLE_DESCRIPTOR}",
+        path=TABLE_DESCRIPTOR,
     )
 
 
@@ -465,6 +470,6 @@ def _assert_is_there(storage: Storage) -> None:
         )
 
 
-def _fresh_facts(world: World) -> bytes:
+def _new_table_descriptor(world: Ports) -> bytes:
     slots = world.storage.capabilities.slots
-    return encode_facts(TableFacts(table_id=world.ids.uuid(), slots=slots))
+    return encode_table_descriptor(TableDescriptor(table_id=world.ids.uuid(), slots=slots))

@@ -14,18 +14,18 @@ from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
 from timeline.layout import HEARTBEATS, TIMELINE, heartbeat_path
 from timeline.model.instant import Action, State
 from timeline.model.instant_time import InstantTime
-from timeline.ports.ports import Ticker, World
+from timeline.ports.ports import Ports, Ticker
 from timeline.ports.storage import AmbiguousWriteError, FileStat, Storage
 
 __all__ = [
     "LEASE_BEATS",
     "Heartbeat",
     "HeartbeatLimits",
-    "instants_that_seem_dead",
-    "lease_is_over",
-    "lease_is_trusted",
+    "instants_with_expired_heartbeat",
+    "is_heartbeat_expired",
+    "is_lease_expired",
+    "is_lease_trusted",
     "must_fence_itself",
-    "seems_dead",
     "stray_heartbeats",
 ]
 
@@ -46,7 +46,9 @@ class HeartbeatLimits:
         return self.interval_ms * self.misses
 
 
-def seems_dead(last_beat_ms: int | None, storage_now_ms: int, limits: HeartbeatLimits) -> bool:
+def is_heartbeat_expired(
+    last_beat_ms: int | None, storage_now_ms: int, limits: HeartbeatLimits
+) -> bool:
     """
     Judge another writer.
 
@@ -69,12 +71,12 @@ def must_fence_itself(
     return monotonic_now_ms - last_beat_monotonic_ms > limits.tolerated_ms
 
 
-def lease_is_over(until_ms: int, storage_now_ms: int) -> bool:
+def is_lease_expired(until_ms: int, storage_now_ms: int) -> bool:
     """Judge a reader's lease; both times are the storage's clock (RDL-1)."""
     return until_ms < storage_now_ms
 
 
-def lease_is_trusted(shown_monotonic_ms: int, monotonic_now_ms: int, lease_ms: int) -> bool:
+def is_lease_trusted(shown_monotonic_ms: int, monotonic_now_ms: int, lease_ms: int) -> bool:
     """
     Judge the own lease, by the own monotonic clock.
 
@@ -100,7 +102,7 @@ _BEGUN = tuple(
 class Heartbeat:
     """The beating of one pending instant; create it by ``start``."""
 
-    def __init__(self, world: World, requested_time: InstantTime, limits: HeartbeatLimits) -> None:
+    def __init__(self, world: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> None:
         self._world = world
         self._requested_time = requested_time
         self._limits = limits
@@ -109,7 +111,7 @@ class Heartbeat:
         self._ticker: Ticker | None = None
 
     @staticmethod
-    def start(world: World, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
+    def start(world: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
         """
         Beat once now and then every interval in the background. Outside: 1 put.
 
@@ -176,7 +178,7 @@ class Heartbeat:
             self._world.events.emit("heartbeat.left", rt=self._requested_time, why=str(error))
 
 
-def instants_that_seem_dead(
+def instants_with_expired_heartbeat(
     storage: Storage, pending: tuple[InstantTime, ...], limits: HeartbeatLimits
 ) -> tuple[InstantTime, ...]:
     """
@@ -191,7 +193,7 @@ def instants_that_seem_dead(
     if storage.capabilities.far and not beats.keys() >= set(pending):
         beats = {**_requested_at(storage), **beats}
     now = storage.now_ms()
-    return tuple(time for time in pending if seems_dead(beats.get(time), now, limits))
+    return tuple(time for time in pending if is_heartbeat_expired(beats.get(time), now, limits))
 
 
 def _requested_at(storage: Storage) -> dict[InstantTime, int]:
@@ -221,5 +223,5 @@ def stray_heartbeats(
         if not entry.is_folder
         and entry.name.isdigit()
         and entry.name not in pending
-        and seems_dead(entry.modified_ms, now, limits)
+        and is_heartbeat_expired(entry.modified_ms, now, limits)
     )

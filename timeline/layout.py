@@ -8,6 +8,7 @@ from timeline.model.instant_time import InstantTime
 
 __all__ = [
     "BOUNDARIES",
+    "DEFERRED_DELETES",
     "HEARTBEATS",
     "HISTORY",
     "HOODIE",
@@ -16,26 +17,25 @@ __all__ = [
     "MARKERS",
     "METADATA_TABLE",
     "OURS",
-    "OWED",
     "PROPERTIES",
     "PROPERTIES_BACKUP",
     "READERS",
-    "REFUSED",
+    "REJECTED_WRITES",
     "SCHEMAS",
     "SLOTS",
-    "TABLE_FACTS",
+    "TABLE_DESCRIPTOR",
     "TIMELINE",
     "WRITERS",
-    "boundary_path",
     "check_size",
     "check_slot_size",
+    "deferred_deletes_path",
     "heartbeat_path",
     "legacy_archive",
-    "owed_path",
     "reader_path",
     "slot_path",
     "timeline_folder",
     "timeline_path",
+    "truncation_point_path",
 ]
 
 HOODIE = ".hoodie"
@@ -54,9 +54,9 @@ SLOTS = ".hoodie/.hoodoo/slots"
 BOUNDARIES = ".hoodie/.hoodoo/boundary"
 WRITERS = ".hoodie/.hoodoo/writers"
 READERS = ".hoodie/.hoodoo/readers"
-OWED = ".hoodie/.hoodoo/owed"  # what cleans left to readers
-REFUSED = ".hoodie/.hoodoo/refused"  # what writes met that gave up
-TABLE_FACTS = ".hoodie/.hoodoo/table.json"
+DEFERRED_DELETES = ".hoodie/.hoodoo/owed"  # what cleans left to readers
+REJECTED_WRITES = ".hoodie/.hoodoo/refused"  # what writes met that gave up
+TABLE_DESCRIPTOR = ".hoodie/.hoodoo/table.json"
 
 
 _MIB = 1 << 20
@@ -68,7 +68,7 @@ _BYTES_MAX = (
     (BOUNDARIES, 512 * _MIB),  # the body of a slot, as are two more below
     (WRITERS, _MIB),
     (READERS, _MIB),
-    (OWED, 512 * _MIB),
+    (DEFERRED_DELETES, 512 * _MIB),
     (OURS, 16 * _MIB),
     (f"{HISTORY}/manifest_", 64 * _MIB),
     (f"{HISTORY}/_version_", _MIB),
@@ -151,7 +151,7 @@ def slot_path(number: int) -> str:
     return f"{SLOTS}/{number:020d}"
 
 
-def boundary_path(number: int) -> str:
+def truncation_point_path(number: int) -> str:
     """The object that says that slots up to this number are collected."""
     return f"{BOUNDARIES}/{number:020d}"
 
@@ -166,6 +166,6 @@ def reader_path(reader_id: str) -> str:
     return f"{READERS}/{reader_id}.json"
 
 
-def owed_path(slot_number: int) -> str:
+def deferred_deletes_path(slot_number: int) -> str:
     """The files that a clean spared because readers had leases."""
-    return f"{OWED}/{slot_number:020d}"
+    return f"{DEFERRED_DELETES}/{slot_number:020d}"

@@ -13,13 +13,13 @@ from functools import partial
 from itertools import count
 
 from timeline.model.instant_time import InstantTime
-from timeline.model.slot import UNSETTLED_MAX
+from timeline.model.slot import NOT_APPLIED_MAX
 
-__all__ = ["Pin"]
+__all__ = ["LowWaterMark"]
 
 
 @dataclass(slots=True)
-class Pin:
+class LowWaterMark:
     """
     What this process holds back: slots above ``number``, as its registry entry shows.
 
@@ -50,4 +50,4 @@ class Pin:
         The two slots a snapshot ends with are read again, because their files may have come
         after the listing; all before them are settled (PUB-3).
         """
-        return max(self.number, min([known_head, *list(self.held.values())]) - UNSETTLED_MAX)
+        return max(self.number, min([known_head, *list(self.held.values())]) - NOT_APPLIED_MAX)

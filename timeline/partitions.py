@@ -20,7 +20,7 @@ __all__ = [
     "is_partition",
     "is_partition_file",
     "list_partition_paths",
-    "opening_time",
+    "partition_created_by",
 ]
 
 PARTITION_METADATA = ".hoodie_partition_metadata"
@@ -82,7 +82,7 @@ def is_partition(storage: Storage, folder: str, ending: str) -> bool:
     return any(storage.stat(join(folder, name)) is not None for name in names)
 
 
-def opening_time(storage: Storage, partition_path: str) -> InstantTime | None:
+def partition_created_by(storage: Storage, partition_path: str) -> InstantTime | None:
     """
     Requested time of the instant that opened a partition, committed or not.
 

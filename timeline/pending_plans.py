@@ -22,17 +22,17 @@ from timeline.model.plans import ClusteringPlan
 from timeline.model.write_set import FileGroupId
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
-from timeline.rules.conflicts import Refused, RuleId
+from timeline.rules.conflicts import Rejected, RuleId
 
 __all__ = [
     "RECHECKED",
     "PendingCompactions",
     "file_groups_in_clustering",
+    "file_groups_to_avoid",
     "joined_logs",
     "moves_rows_only",
-    "owned_by_plans",
     "pending_compactions",
-    "reserved_file_groups",
+    "plan_conflict",
 ]
 
 #: In the extra metadata of a clustering plan: whoever planned it looks again (CL-1).
@@ -53,7 +53,7 @@ def file_groups_in_clustering(
     }
 
 
-def reserved_file_groups(
+def file_groups_to_avoid(
     context: TableContext, timeline: ActiveTimeline
 ) -> dict[FileGroupId, Instant]:
     """
@@ -73,21 +73,21 @@ def reserved_file_groups(
     }
 
 
-def owned_by_plans(
+def plan_conflict(
     owned: Mapping[FileGroupId, Instant], groups: Iterable[FileGroupId]
-) -> Refused | None:
+) -> Rejected | None:
     """
     What a write into these file groups meets, which pending plans own; None for nothing.
 
     Args:
-        owned: As ``reserved_file_groups``.
+        owned: As ``file_groups_to_avoid``.
         groups: What is written or replaced.
     """
     met = tuple(sorted(owned.keys() & set(groups)))
     if not met:
         return None
     plans = tuple(dict.fromkeys(owned[group] for group in met))
-    return Refused(
+    return Rejected(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
         f"a pending clustering owns it, and would lose the write: {plans[0]}; let it complete, or "
         f"'hoodoo services cancel TABLE {plans[0].requested_time}'",

@@ -20,34 +20,34 @@ from typing import Any, Final
 from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError, StorageUnavailableError
-from timeline.heartbeat import LEASE_BEATS, lease_is_over, lease_is_trusted
-from timeline.layout import OURS, OWED, READERS, owed_path, reader_path
+from timeline.heartbeat import LEASE_BEATS, is_lease_expired, is_lease_trusted
+from timeline.layout import DEFERRED_DELETES, OURS, READERS, deferred_deletes_path, reader_path
 from timeline.model.file_names import data_file_time, is_data_file, parse_instant_name
-from timeline.model.instant_time import InstantTime, told_ms
+from timeline.model.instant_time import InstantTime, parse_wall_ms
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ticker
 from timeline.ports.storage import AmbiguousWriteError, Storage
-from timeline.restored_away import withdrawn_by
+from timeline.restored_away import restored_away_by
 from timeline.snapshot import Snapshot
-from timeline.truncation import boundary_number
+from timeline.truncation import truncated_up_to
 
 __all__ = [
     "LONG_READ_MS",
     "ReaderLease",
     "RegisteredReader",
-    "hold",
+    "defer_leased_deletes",
+    "deferred_deletes",
     "lease_newest",
-    "owed_paths",
+    "pin",
     "registered_readers",
-    "spare_leased",
-    "sweep_leased",
+    "run_deferred_deletes",
 ]
 
 LONG_READ_MS: Final = 2_000
 
 _ENTRIES_MAX: Final = 10_000
 _TRIES: Final = 5
-_FOLDERS: Final = frozenset(path.rpartition("/")[2] for path in (READERS, OWED))
+_FOLDERS: Final = frozenset(path.rpartition("/")[2] for path in (READERS, DEFERRED_DELETES))
 #: A document that ended meanwhile (``ObjectMissingError`` is a ``LookupError``), or is none of ours.
 _GONE_OR_NOT_OURS: Final = (
     *(ArithmeticError, AttributeError, LookupError),
@@ -121,7 +121,7 @@ class ReaderLease:
     def is_unbroken(self) -> bool:
         """Whether it was there all the time since it was taken (HB-3)."""
         now = self._context.world.clock.monotonic_ms()
-        trusted = lease_is_trusted(self._shown_ms, now, self._lease_ms)
+        trusted = is_lease_trusted(self._shown_ms, now, self._lease_ms)
         return bool(self._path) and trusted and not self._is_broken
 
     @property
@@ -160,7 +160,7 @@ class ReaderLease:
             self._context.world.events.emit("reader.unleased", why=str(error))
 
     def _beat(self, now: int) -> None:
-        if self._path and not lease_is_trusted(self._shown_ms, now, self._lease_ms):
+        if self._path and not is_lease_trusted(self._shown_ms, now, self._lease_ms):
             self._is_broken = True
             self._give_up()
         if not self._path:
@@ -233,7 +233,7 @@ class ReaderLease:
         """
         chain = self._context.chain
         head = chain.head()
-        boundary = 0 if head == self._head else boundary_number(self._context.world.storage)
+        boundary = 0 if head == self._head else truncated_up_to(self._context.world.storage)
         try:
             # The slot the snapshot ends with may have been settled after the look (PUB-3).
             since = chain.between(max(self._head - 1, boundary), head)
@@ -255,7 +255,7 @@ class ReaderLease:
         if slot.kind is not SlotKind.RESTORE:
             return False
         seen = {one.requested_time for one in self._shown.completed_writes}
-        return seen.isdisjoint(withdrawn_by(slot))
+        return seen.isdisjoint(restored_away_by(slot))
 
 
 def _takes_from(slot: Slot, moment: InstantTime) -> bool:
@@ -270,7 +270,7 @@ def _floor(slot: Slot) -> InstantTime:
     return slot.floor or slot.completion_time
 
 
-def hold(context: TableContext, snapshot: Snapshot) -> ReaderLease:
+def pin(context: TableContext, snapshot: Snapshot) -> ReaderLease:
     """
     A lease on a state that was chosen, renewed until its ``end``.
 
@@ -300,7 +300,7 @@ def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
     for _ in range(_TRIES):
         snapshot = _restored(context, context.snapshot())
         try:
-            return snapshot, hold(context, snapshot)
+            return snapshot, pin(context, snapshot)
         except SnapshotExpiredError:
             context.world.events.emit("reader.overtaken", head=snapshot.head)
     raise SnapshotExpiredError(
@@ -319,12 +319,12 @@ def _restored(context: TableContext, snapshot: Snapshot) -> Snapshot:
     top = context.chain.read(snapshot.head) if snapshot.head else None
     if top is None or top.kind is not SlotKind.RESTORE:
         return snapshot
-    gone, names = withdrawn_by(top), snapshot.active.file_names
-    kept = [name for name in names if not _shows_one_of(name, gone)]
+    gone, names = restored_away_by(top), snapshot.active.file_names
+    kept = [name for name in names if not _has_file_of(name, gone)]
     return replace(snapshot, active=ActiveTimeline.of(kept))
 
 
-def _shows_one_of(name: str, times: frozenset[InstantTime]) -> bool:
+def _has_file_of(name: str, times: frozenset[InstantTime]) -> bool:
     one = parse_instant_name(name)
     return one is not None and one.completed and one.requested_time in times
 
@@ -348,19 +348,19 @@ def _reader(reader_id: str, document: dict[str, Any], now_ms: int) -> Registered
         host=str(document["host"]),
         pid=int(document["pid"]),
         application=str(document["application"]),
-        since_ms=told_ms(document["since"]),
+        since_ms=parse_wall_ms(document["since"]),
         oldest=str(document["oldest"]),
         newest=str(document["newest"]),
-        until_ms=told_ms(document["until"]),
+        until_ms=parse_wall_ms(document["until"]),
         lease_ms=int(document["lease_ms"]),
-        alive=not lease_is_over(int(document["until"]), now_ms),
+        alive=not is_lease_expired(int(document["until"]), now_ms),
     )
 
 
 # ---------------------------------------------------------------- what cleaning does with them
 
 
-def spare_leased(context: TableContext, clean: Slot) -> tuple[str, ...]:
+def defer_leased_deletes(context: TableContext, clean: Slot) -> tuple[str, ...]:
     """
     What a clean deletes now, with its slot taken; the rest is owed first (CLN-1).
 
@@ -370,7 +370,7 @@ def spare_leased(context: TableContext, clean: Slot) -> tuple[str, ...]:
     if not spared:
         return clean.deletes
     owed = {"floor": _floor(clean), "paths": sorted(spared)}
-    context.world.storage.write(owed_path(clean.number), json.dumps(owed).encode())
+    context.world.storage.write(deferred_deletes_path(clean.number), json.dumps(owed).encode())
     context.world.events.emit("cleaning.spared", number=clean.number, files=len(spared))
     return tuple(path for path in clean.deletes if path not in spared)
 
@@ -386,7 +386,7 @@ def _needed(
     return [path for path in paths if (data_file_time(path.rpartition("/")[2]) or "") <= newest]
 
 
-def sweep_leased(context: TableContext) -> int:
+def run_deferred_deletes(context: TableContext) -> int:
     """
     Delete what earlier cleans spared and no lease needs any more, and leases of the long dead.
 
@@ -405,16 +405,18 @@ def sweep_leased(context: TableContext) -> int:
     for one in readers:
         if now - one.until_ms > _OLD_LEASES * one.lease_ms:
             storage.delete(reader_path(one.reader_id))
-    return sum(_delete_owed(context, name, readers) for name in storage.names(OWED))
+    return sum(_delete_owed(context, name, readers) for name in storage.names(DEFERRED_DELETES))
 
 
-def owed_paths(storage: Storage) -> frozenset[str]:
+def deferred_deletes(storage: Storage) -> frozenset[str]:
     """
-    What earlier cleans let go and spared for readers; ``sweep_leased`` deletes it.
+    What earlier cleans let go and spared for readers; ``run_deferred_deletes`` deletes it.
 
     No later clean needs to let it go again. Outside: 1 list, 1 get per clean that spared.
     """
-    owed = (_owed(storage, f"{OWED}/{name}") for name in storage.names(OWED))
+    owed = (
+        _owed(storage, f"{DEFERRED_DELETES}/{name}") for name in storage.names(DEFERRED_DELETES)
+    )
     return frozenset(path for one in owed if one is not None for path in one[1])
 
 
@@ -428,7 +430,7 @@ def _owed(storage: Storage, path: str) -> tuple[InstantTime, list[str]] | None:
 
 
 def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredReader]) -> int:
-    storage, path = context.world.storage, f"{OWED}/{name}"
+    storage, path = context.world.storage, f"{DEFERRED_DELETES}/{name}"
     owed = _owed(storage, path)
     if owed is None:
         return 0

@@ -12,17 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from timeline.codecs.instant_avro import decode_restore_plan, decode_rollback_plan
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.model.file_names import parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.instant_time import InstantTime, is_between
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import Storage
 
-__all__ = ["ended_times", "fileless_since", "withdrawn_by", "withdrawn_files", "withdrawn_in"]
+__all__ = [
+    "ended_times",
+    "files_removed_by_restore",
+    "restored_away_by",
+    "restored_away_in",
+    "slots_with_removed_file",
+]
 
 
-def withdrawn_by(slot: Slot) -> frozenset[InstantTime]:
+def restored_away_by(slot: Slot) -> frozenset[InstantTime]:
     """Requested times of the instants that a slot took away; none unless it is a restore."""
     if slot.kind is not SlotKind.RESTORE:
         return frozenset()
@@ -34,25 +40,25 @@ def withdrawn_by(slot: Slot) -> frozenset[InstantTime]:
     return frozenset(one.requested_time for one in plan.instants_to_rollback)
 
 
-def withdrawn_in(slots: Iterable[Slot]) -> frozenset[InstantTime]:
+def restored_away_in(slots: Iterable[Slot]) -> frozenset[InstantTime]:
     """Requested times of the instants that any of the slots took away."""
-    return frozenset[InstantTime]().union(*(withdrawn_by(slot) for slot in slots))
+    return frozenset[InstantTime]().union(*(restored_away_by(slot) for slot in slots))
 
 
-def ended_times(chain: SlotChain) -> frozenset[InstantTime]:
+def ended_times(chain: CommitLog) -> frozenset[InstantTime]:
     """Requested times of what slots ended: rolled back, cancelled, taken away by a restore."""
     slots = tuple(chain.newest_first())
     ended = (SlotKind.ABORT, SlotKind.CANCEL)
     aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
-    return aborted | withdrawn_in(slots)
+    return aborted | restored_away_in(slots)
 
 
-def fileless_since(slots: Sequence[Slot]) -> frozenset[int]:
+def slots_with_removed_file(slots: Sequence[Slot]) -> frozenset[int]:
     """Numbers of the slots whose file a later slot of the chain took away again."""
     gone: set[int] = set()
     for at, later in enumerate(slots):
         if later.kind in _ENDINGS:
-            ended = withdrawn_by(later)
+            ended = restored_away_by(later)
             gone.update(slot.number for slot in slots[:at] if _takes_file(later, slot, ended))
     return frozenset(gone)
 
@@ -77,7 +83,9 @@ def _takes_file(later: Slot, slot: Slot, ended: frozenset[InstantTime]) -> bool:
     return slot.instant_time in ended
 
 
-def withdrawn_files(storage: Storage, slot: Slot, folder: str) -> tuple[list[str], list[str]]:
+def files_removed_by_restore(
+    storage: Storage, slot: Slot, folder: str
+) -> tuple[list[str], list[str]]:
     """
     The timeline's files that a restore removes: before the data files, and after them.
 
@@ -86,7 +94,7 @@ def withdrawn_files(storage: Storage, slot: Slot, folder: str) -> tuple[list[str
     6.3). As Java does, a restore also removes the rollbacks after its target, and those which
     an engine that died in its restore had begun for it. Outside: 1 list.
     """
-    times = withdrawn_by(slot)
+    times = restored_away_by(slot)
     completed: list[tuple[Instant, str]] = []
     pending: list[str] = []
     for name in storage.names(folder):

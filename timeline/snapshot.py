@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.archived import NOTHING_ARCHIVED, ArchivedTimes, History
+from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline, ArchivedTimes
 from timeline.codecs.commit_body import decode_archived_commit, decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import MissingFileError
@@ -44,7 +44,7 @@ class CommitReader:
         self,
         storage: Storage,
         folder: str = TIMELINE,
-        history: History | None = None,
+        history: ArchivedTimeline | None = None,
         told: Callable[[InstantTime, InstantTime], bytes | None] = lambda *_: None,
     ) -> None:
         self._told = told
@@ -138,7 +138,7 @@ class Snapshot:
     as_of: InstantTime | None = None
     slicing: Slicing = Slicing.BY_COMPLETION
     archived_write: CommitMetadata | None = None
-    history: History | None = None
+    history: ArchivedTimeline | None = None
     ended: Callable[[], frozenset[InstantTime]] = frozenset
 
     @cached_property

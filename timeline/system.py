@@ -41,7 +41,7 @@ __all__ = [
     "ThreadExecutor",
     "await_exit",
     "process_zone",
-    "start_beside",
+    "start_in_background",
 ]
 
 Task = TypeVar("Task")
@@ -240,7 +240,7 @@ class ThreadExecutor:
         After the first failure no new task starts; that failure is raised once all started
         tasks ended (PUB-2: no straggler).
         """
-        return self._carry_out(_Run(work, tasks), len(tasks), self._workers)
+        return self._carry_out(_MapRun(work, tasks), len(tasks), self._workers)
 
     def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """
@@ -249,9 +249,9 @@ class ThreadExecutor:
         On threads of their own: these only wait, of which a machine can do more than it has
         processors. Failures as of ``map``.
         """
-        return self._carry_out(_Run(_call, calls), len(calls), self._waiters)
+        return self._carry_out(_MapRun(_call, calls), len(calls), self._waiters)
 
-    def _carry_out(self, run: _Run, tasks: int, threads: _Threads) -> list[Any]:
+    def _carry_out(self, run: _MapRun, tasks: int, threads: _Threads) -> list[Any]:
         helpers = min(threads.most, tasks) - 1
         started: list[Future[None]] = []
         if helpers > 0:
@@ -433,7 +433,7 @@ os.register_at_fork(after_in_child=_ALARM.reset)
 
 
 class Started(Generic[Result]):
-    """Work that runs on another thread; made by ``start_beside``."""
+    """Work that runs on another thread; made by ``start_in_background``."""
 
     def __init__(self, future: Future[Result]) -> None:
         self._future = future
@@ -452,7 +452,7 @@ class Started(Generic[Result]):
         self._future.add_done_callback(ended)
 
 
-class _Beside:
+class _IoThreads:
     """Threads for waits on the disk, one small pool a process, made by the first use."""
 
     def __init__(self) -> None:
@@ -471,11 +471,11 @@ class _Beside:
             return self._threads.submit(work)
 
 
-_BESIDE = _Beside()
+_BESIDE = _IoThreads()
 os.register_at_fork(after_in_child=_BESIDE.reset)  # threads do not survive a fork
 
 
-def start_beside(work: Callable[[], Result]) -> Started[Result]:
+def start_in_background(work: Callable[[], Result]) -> Started[Result]:
     """
     Begin some work on another thread of this process.
 
@@ -502,7 +502,7 @@ def await_exit(work: Callable[[], object]) -> Callable[[int], None]:
     return end
 
 
-class _Run:
+class _MapRun:
     """One ``map``: which task is next, what came out, whether something failed."""
 
     def __init__(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> None:

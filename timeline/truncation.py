@@ -13,32 +13,37 @@ import json
 import re
 from typing import Final
 
-from timeline.codecs.truncation_point import NO_BOUNDARY, Boundary, PublishedBatch, decode_boundary
+from timeline.codecs.truncation_point import (
+    NO_TRUNCATION,
+    CommittedBatch,
+    TruncationPoint,
+    decode_truncation_point,
+)
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HeartbeatExpiredError, MissingFileError
-from timeline.layout import BOUNDARIES, boundary_path, slot_path
+from timeline.layout import BOUNDARIES, slot_path, truncation_point_path
 from timeline.model.instant_time import InstantTime
-from timeline.model.slot import UNSETTLED_MAX, Slot
+from timeline.model.slot import NOT_APPLIED_MAX, Slot
 from timeline.ports.storage import ObjectMissingError, Storage
 
 __all__ = [
     "GRACE_OF_SILENCES",
-    "assert_held",
-    "assert_not_overrun",
-    "boundary_number",
-    "came_since",
+    "advance_low_water_mark",
+    "assert_not_truncated",
+    "assert_slots_kept",
     "is_archived_since",
-    "is_collected",
-    "is_collected_since",
-    "keep_pin_above",
-    "keep_up",
-    "raise_pin",
-    "read_batches",
-    "read_boundary",
-    "renew_pin",
-    "set_pin",
-    "show_pin",
+    "is_truncated",
+    "is_truncated_since",
+    "keep_low_water_mark_above",
+    "raise_low_water_mark",
+    "read_truncated_batches",
+    "read_truncation_point",
+    "renew_low_water_mark",
+    "set_low_water_mark",
     "slots_since",
+    "slots_since_snapshot",
+    "truncated_up_to",
+    "write_low_water_mark",
 ]
 
 GRACE_OF_SILENCES: Final = 5
@@ -48,21 +53,21 @@ _LAG_MAX = 16  # slots
 _NAME = re.compile(r"[0-9]{20}")
 
 
-def boundary_number(storage: Storage) -> int:
+def truncated_up_to(storage: Storage) -> int:
     """The present boundary, 0 for none. Outside: 1 list."""
     names = (name for name in storage.names(BOUNDARIES) if _NAME.fullmatch(name))
     return max(map(int, names), default=0)
 
 
-def read_boundary(storage: Storage) -> Boundary:
+def read_truncation_point(storage: Storage) -> TruncationPoint:
     """The present boundary with the batches it repeats. Outside: 1 list, 1 get."""
     while True:
-        number = boundary_number(storage)
+        number = truncated_up_to(storage)
         if number == 0:
-            return NO_BOUNDARY
-        path = boundary_path(number)
+            return NO_TRUNCATION
+        path = truncation_point_path(number)
         try:
-            boundary = decode_boundary(storage.read(path), path=path)
+            boundary = decode_truncation_point(storage.read(path), path=path)
         except ObjectMissingError:
             continue  # a greater one came and this one was tidied away
         if boundary.number != number:
@@ -72,7 +77,7 @@ def read_boundary(storage: Storage) -> Boundary:
         return boundary
 
 
-def read_batches(storage: Storage, number: int) -> tuple[PublishedBatch, ...]:
+def read_truncated_batches(storage: Storage, number: int) -> tuple[CommittedBatch, ...]:
     """
     The batches in the file of one boundary, the present one or an earlier one. Outside: 1 get.
 
@@ -80,30 +85,30 @@ def read_batches(storage: Storage, number: int) -> tuple[PublishedBatch, ...]:
         ObjectMissingError: Its file is not kept any more.
         CorruptTableError: It cannot be read.
     """
-    path = boundary_path(number)
-    return decode_boundary(storage.read(path), path=path).batches
+    path = truncation_point_path(number)
+    return decode_truncation_point(storage.read(path), path=path).batches
 
 
-def set_pin(context: TableContext) -> None:
+def set_low_water_mark(context: TableContext) -> None:
     """
     Show a pin that the boundary has not passed (GC-3). Outside: 1 put, 1 list, chain probes.
 
     The archiver looks at pins again after it moved the boundary, so either it sees this one
     or this look sees its boundary.
     """
-    keep_pin_above(context, show_pin(context, context.chain.look_anew()))
+    keep_low_water_mark_above(context, write_low_water_mark(context, context.chain.look_anew()))
 
 
-def show_pin(context: TableContext, head: int) -> int:
+def write_low_water_mark(context: TableContext, head: int) -> int:
     """
     Show that the last slots, which may not be settled, are needed. Outside: 1 put.
 
-    Returns the monotonic time before the request: what ``keep_pin_above`` trusts it from.
+    Returns the monotonic time before the request: what ``keep_low_water_mark_above`` trusts it from.
     """
-    return _show(context, max(head - UNSETTLED_MAX, 0))
+    return _write_mark(context, max(head - NOT_APPLIED_MAX, 0))
 
 
-def keep_pin_above(context: TableContext, shown_at_ms: int) -> None:
+def keep_low_water_mark_above(context: TableContext, shown_at_ms: int) -> None:
     """
     Show a higher pin until the boundary has not passed it, and trust it then. Outside: 1 list.
 
@@ -111,14 +116,14 @@ def keep_pin_above(context: TableContext, shown_at_ms: int) -> None:
     boundary is looks for it once more when it has a slot.
     """
     pin = context.pin
-    while (reached := boundary_number(context.world.storage)) > pin.number:
+    while (reached := truncated_up_to(context.world.storage)) > pin.number:
         head = context.chain.look_anew(at_least=reached)
-        shown_at_ms = _show(context, max(head - UNSETTLED_MAX, reached))
+        shown_at_ms = _write_mark(context, max(head - NOT_APPLIED_MAX, reached))
     pin.overruns = next(pin.numbers)
     pin.shown_at_ms = shown_at_ms
 
 
-def raise_pin(context: TableContext) -> None:
+def raise_low_water_mark(context: TableContext) -> None:
     """
     A beat: show that this process lives, and let go what it no longer needs.
 
@@ -128,28 +133,28 @@ def raise_pin(context: TableContext) -> None:
     pin = context.pin
     before = pin.number
     context.chain.glance()
-    shown_at_ms = _show(context, pin.floor(context.chain.known_head))
+    shown_at_ms = _write_mark(context, pin.floor(context.chain.known_head))
     context.chain.forget(pin.number)
     # Judged now that the new one is there: the glance and the request may have taken long, and
     # nothing else would ever tell that the archive went past meanwhile.
-    if not _is_trusted(context) and boundary_number(context.world.storage) > before:
-        _begin_anew(context)
+    if not _is_trusted(context) and truncated_up_to(context.world.storage) > before:
+        _reset(context)
     else:
         pin.shown_at_ms = shown_at_ms
 
 
-def keep_up(context: TableContext) -> None:
+def advance_low_water_mark(context: TableContext) -> None:
     """
     After a publication: a busy writer does not hold the archive back until its next beat.
 
-    Outside: as ``raise_pin`` once in so many slots, else nothing.
+    Outside: as ``raise_low_water_mark`` once in so many slots, else nothing.
     """
     pin = context.pin
     if pin.entry is not None and pin.floor(context.chain.known_head) - pin.number >= _LAG_MAX:
-        raise_pin(context)
+        raise_low_water_mark(context)
 
 
-def assert_not_overrun(context: TableContext) -> None:
+def assert_not_truncated(context: TableContext) -> None:
     """
     Pass when the slots above the own pin are all there (GC-4).
 
@@ -162,8 +167,8 @@ def assert_not_overrun(context: TableContext) -> None:
     pin = context.pin
     if pin.entry is None or _is_trusted(context):
         return
-    if boundary_number(context.world.storage) > pin.number:
-        _begin_anew(context)
+    if truncated_up_to(context.world.storage) > pin.number:
+        _reset(context)
         raise _overrun()
 
 
@@ -184,12 +189,12 @@ def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
         raise
 
 
-def came_since(context: TableContext, after: int, last: int) -> list[Slot] | None:
+def slots_since_snapshot(context: TableContext, after: int, last: int) -> list[Slot] | None:
     """
     The slots ``after < n <= last`` that came since a decision; None where the archive took one.
 
     A decision of a service holds no pin: while it is made, the beats of its process let go of
-    what it looked at (``raise_pin``), and another's archive may go past it. Then it is made anew.
+    what it looked at (``raise_low_water_mark``), and another's archive may go past it. Then it is made anew.
     Outside: as ``SlotChain.between``; 1 list where a slot is gone.
 
     Raises:
@@ -198,12 +203,12 @@ def came_since(context: TableContext, after: int, last: int) -> list[Slot] | Non
     try:
         return context.chain.between(after, last)
     except MissingFileError:
-        if boundary_number(context.world.storage) <= after:
+        if truncated_up_to(context.world.storage) <= after:
             raise
         return None
 
 
-def renew_pin(context: TableContext) -> bool:
+def renew_low_water_mark(context: TableContext) -> bool:
     """
     Before a write begins: after too long a sleep, begin with a new pin and a new look.
 
@@ -213,24 +218,24 @@ def renew_pin(context: TableContext) -> bool:
         Whether earlier looks at the chain count no more.
     """
     try:
-        assert_not_overrun(context)
+        assert_not_truncated(context)
     except HeartbeatExpiredError:
         return True
     return False
 
 
-def assert_held(context: TableContext, requested_time: InstantTime) -> None:
+def assert_slots_kept(context: TableContext, requested_time: InstantTime) -> None:
     """
     Pass when what a write has to be judged against was kept since its base snapshot.
 
     Raises:
-        HeartbeatExpiredError: As ``assert_not_overrun``, noticed by another path meanwhile.
+        HeartbeatExpiredError: As ``assert_not_truncated``, noticed by another path meanwhile.
     """
     if context.pin.entry is not None and requested_time not in context.pin.held:
         raise _overrun(requested_time=requested_time)
 
 
-def is_collected(context: TableContext, slot: Slot, overruns: int) -> bool:
+def is_truncated(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
     Whether a slot that was just created is done with already: settled, archived, collected.
 
@@ -246,12 +251,12 @@ def is_collected(context: TableContext, slot: Slot, overruns: int) -> bool:
         HeartbeatExpiredError: Its number was taken by another once and collected since: it
             decides nothing (GC-2, UNK-4).
     """
-    if _is_sure(context, overruns):
+    if _slots_are_kept(context, overruns):
         return False
-    if boundary_number(context.world.storage) < slot.number:
+    if truncated_up_to(context.world.storage) < slot.number:
         return False
     context.world.storage.delete(slot_path(slot.number))
-    _begin_anew(context)
+    _reset(context)
     ended = {one.requested_time for one in context.active().instants if one.completed}
     ended.update(one.requested_time for one in context.history.instants())
     if slot.instant_time in ended:
@@ -266,25 +271,25 @@ def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
 
     Outside: nothing while the pin was shown a moment ago, else the history.
     """
-    if _is_sure(context, overruns):
+    if _slots_are_kept(context, overruns):
         return False
     archived = context.history.instants()
     return any(one.requested_time == slot.instant_time for one in archived)
 
 
-def is_collected_since(context: TableContext, slot: Slot, overruns: int) -> bool:
+def is_truncated_since(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
     Whether a slot was settled and collected under a process that slept (HELP-2).
 
     What a restore or a cancel took away is not in the history, and the slot that tells so may be
     collected with it. Outside: nothing while the pin was shown a moment ago, else 1 list.
     """
-    if _is_sure(context, overruns):
+    if _slots_are_kept(context, overruns):
         return False
-    return boundary_number(context.world.storage) >= slot.number
+    return truncated_up_to(context.world.storage) >= slot.number
 
 
-def _show(context: TableContext, number: int) -> int:
+def _write_mark(context: TableContext, number: int) -> int:
     """Show a pin; it is trusted once the boundary is known not to have passed the one before."""
     pin = context.pin
     started = context.world.clock.monotonic_ms()
@@ -301,20 +306,20 @@ def _is_trusted(context: TableContext) -> bool:
     return 2 * silence_ms < GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
 
 
-def _is_sure(context: TableContext, overruns: int) -> bool:
+def _slots_are_kept(context: TableContext, overruns: int) -> bool:
     """Whether everything above the pin is as it was; who is in no registry holds nothing back."""
     pin = context.pin
     return pin.entry is not None and pin.overruns == overruns and _is_trusted(context)
 
 
-def _begin_anew(context: TableContext) -> None:
+def _reset(context: TableContext) -> None:
     """Nothing that was held is there for sure: every write under way is void."""
     context.pin.held.clear()
     if context.pin.entry is None:
         context.chain.restart()
         context.pin.overruns = next(context.pin.numbers)
     else:
-        set_pin(context)
+        set_low_water_mark(context)
     context.world.events.emit("pin.overrun", pin=context.pin.number)
 
 

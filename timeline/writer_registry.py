@@ -17,31 +17,36 @@ from typing import Any, Final
 
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsafeSetupError, WriterDisagreementError
-from timeline.layout import TABLE_FACTS, WRITERS, timeline_folder
+from timeline.layout import TABLE_DESCRIPTOR, WRITERS, timeline_folder
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant_time import LOCAL, told_ms
+from timeline.model.instant_time import LOCAL, parse_wall_ms
 from timeline.ports.ports import Ticker
 from timeline.ports.storage import FileStat, Storage
-from timeline.rules.bucket_ranges import EVERY_BUCKET, OWN_BUCKETS_KEY, OwnBuckets, met_buckets
+from timeline.rules.bucket_ranges import (
+    BUCKET_OWNERSHIP_KEY,
+    EVERY_BUCKET,
+    BucketRanges,
+    overlapping_buckets,
+)
 from timeline.truncation import (
     GRACE_OF_SILENCES,
-    keep_pin_above,
-    raise_pin,
-    show_pin,
+    keep_low_water_mark_above,
+    raise_low_water_mark,
+    write_low_water_mark,
 )
 
 __all__ = [
     "AGREED_BY",
     "RegisteredWriter",
     "Registration",
-    "adopt_copy",
     "copied_writers",
-    "enter",
     "forget",
-    "refuse_beside_writers",
     "refuse_disagreement",
+    "refuse_with_writers",
+    "register_process",
     "registered_writers",
-    "tell_other_zone",
+    "reset_copied_table",
+    "warn_other_zone",
 ]
 
 AGREED_BY: Final[Mapping[str, str]] = {
@@ -118,18 +123,18 @@ class Registration:
         context, pin = self.context, self.context.pin
         refuse_disagreement(context, self.agreement, buckets)
         before, pin.entry = pin.entry, {**(pin.entry or {}), "buckets": buckets}
-        raise_pin(context)
+        raise_low_water_mark(context)
         try:
             refuse_disagreement(context, self.agreement, buckets)
         except WriterDisagreementError:
             pin.entry = before
-            raise_pin(context)
+            raise_low_water_mark(context)
             raise
         self.buckets = buckets
 
     def beat(self) -> None:
         """Show that the writer still lives, and which slots it needs."""
-        raise_pin(self.context)
+        raise_low_water_mark(self.context)
 
     def leave(self) -> None:
         """Remove the own entry; the process writes no more."""
@@ -224,7 +229,7 @@ def _writer(
         host=str(document["host"]),
         pid=int(document["pid"]),
         application=str(document["application"]),
-        since_ms=told_ms(document["since_ms"]),
+        since_ms=parse_wall_ms(document["since_ms"]),
         agreement={str(key): str(value) for key, value in document["agreement"].items()},
         buckets=_readable(str(document.get("buckets", ""))),
         last_beat_ms=beat_ms,
@@ -238,10 +243,10 @@ def _writer(
 
 def _readable(buckets: str) -> str:
     """The same text; a ``ValueError`` where it tells no buckets."""
-    return buckets if buckets in ("", EVERY_BUCKET) else str(OwnBuckets.parse(buckets))
+    return buckets if buckets in ("", EVERY_BUCKET) else str(BucketRanges.parse(buckets))
 
 
-def enter(
+def register_process(
     context: TableContext,
     agreement: Mapping[str, str],
     buckets: str = "",
@@ -282,9 +287,9 @@ def enter(
         "address": world.storage.base_uri,
         "file_number": _file_number(world.storage),
     }
-    shown_at_ms = show_pin(context, head)
+    shown_at_ms = write_low_water_mark(context, head)
     try:
-        world.together(partial(keep_pin_above, context, shown_at_ms), compare)
+        world.together(partial(keep_low_water_mark_above, context, shown_at_ms), compare)
     except WriterDisagreementError:
         world.storage.delete(pin.path)
         pin.entry = None
@@ -296,7 +301,7 @@ def enter(
     return registration
 
 
-def tell_other_zone(context: TableContext) -> None:
+def warn_other_zone(context: TableContext) -> None:
     """
     Tell when the newest instants were written by clocks of another zone than this process has.
 
@@ -332,11 +337,11 @@ def tell_other_zone(context: TableContext) -> None:
 def refuse_disagreement(
     context: TableContext, agreement: Mapping[str, str], buckets: str = ""
 ) -> None:
-    """Raise what ``enter`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
+    """Raise what ``register_process`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
     _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
 
 
-def refuse_beside_writers(context: TableContext) -> None:
+def refuse_with_writers(context: TableContext) -> None:
     """
     Refuse what must not happen while another writer is at work. Outside: 1 list, 1 get per entry.
 
@@ -363,7 +368,7 @@ def copied_writers(context: TableContext) -> list[RegisteredWriter]:
     return _copied(context, registered_writers(context, but=own))
 
 
-def adopt_copy(context: TableContext, *, dry_run: bool = False) -> list[RegisteredWriter]:
+def reset_copied_table(context: TableContext, *, dry_run: bool = False) -> list[RegisteredWriter]:
     """
     Take a copied table for a table of its own: forget the writers of the original.
 
@@ -397,7 +402,7 @@ def _file_number(storage: Storage) -> str:
     """What a disk calls the table's identity, under each path to it; empty on other storages."""
     if storage.capabilities.local_root is None:
         return ""
-    found = storage.stat(TABLE_FACTS)
+    found = storage.stat(TABLE_DESCRIPTOR)
     return "" if found is None else found.version.partition("-")[0]
 
 
@@ -458,22 +463,24 @@ def _compare(
                 other=other.text,
                 differences=differences,
             )
-    _refuse_met(context, buckets, living)
+    _refuse_overlapping(context, buckets, living)
 
 
-def _refuse_met(context: TableContext, buckets: str, living: Sequence[RegisteredWriter]) -> None:
+def _refuse_overlapping(
+    context: TableContext, buckets: str, living: Sequence[RegisteredWriter]
+) -> None:
     """OWN-1: who has buckets for itself must be the only one that writes to them."""
     for other in living:
-        met = met_buckets(buckets, other.buckets)
+        met = overlapping_buckets(buckets, other.buckets)
         if met:
             silence = context.limits.heartbeat.tolerated_ms
             raise WriterDisagreementError(
                 f"another writer of this table, {other.text}, writes to the same buckets, and one "
-                f"of both has them for itself; give each writer its own {OWN_BUCKETS_KEY}, "
+                f"of both has them for itself; give each writer its own {BUCKET_OWNERSHIP_KEY}, "
                 "or, when that one has ended without a word, wait until it was silent for "
                 f"{silence} ms: mine {buckets!r}, theirs {other.buckets!r}, both {met}",
                 kind="buckets_met",
                 other=other.text,
-                differences={OWN_BUCKETS_KEY: {"mine": buckets, "theirs": other.buckets}},
+                differences={BUCKET_OWNERSHIP_KEY: {"mine": buckets, "theirs": other.buckets}},
                 buckets=met,
             )

@@ -29,7 +29,7 @@ import hoodoo
 from benchmarks.farstore.client import BUCKET, HOST, s3_options
 from benchmarks.farstore.server import Connection, Store
 from filegroups.table import Table as CoreTable
-from hoodoo.factory import Layers, assemble, limits_of, properties_of_table
+from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
 from hoodoo.table import Table
 from timeline.system import NullEvents, SystemClock, ThreadExecutor
 
@@ -195,7 +195,7 @@ def open_counted(store: CountedStore, table: str, properties: Mapping[str, str])
     """A table of the store whose work is counted."""
     address = store.address(table)
     effective, settings = properties_of_table(address, Layers(code=properties))
-    world = assemble(address, effective, events=NullEvents())
+    world = compose_ports(address, effective, events=NullEvents())
     world = replace(world, executor=_Counted(store), clock=_Clock(store))
     core = CoreTable.open(world, limits_of(settings, effective))
     return Table(core, effective, settings)

@@ -25,16 +25,16 @@ from filegroups.files.log_files import LogFormat, LogSettings, LogTarget
 from filegroups.files.parquet import parquet_bytes, read_base_file
 from filegroups.files.rewrite import (
     FileGroupTask,
-    FirstVersion,
+    NewFileGroup,
     create_partition_metadata,
-    filled_rows,
-    placed_rows,
+    full_rows,
+    with_meta_columns,
     write_file_group,
     written_schema,
 )
 from filegroups.files.slice_reader import SliceRead, merged_slice_rows
 from filegroups.keys.keys import field_type
-from filegroups.merge.log_merging import combine_incoming, split_leaving
+from filegroups.merge.log_merging import combine_incoming, split_relocated_keys
 from filegroups.merge.merging import DeleteKind
 from filegroups.merge.ordering import ordering_column
 from filegroups.merge.rules import MergeRules
@@ -66,7 +66,7 @@ __all__ = ["append_to_file_group", "block_format", "current_rows", "write_task"]
 
 
 def write_task(
-    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: FirstVersion | None = None
+    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None
 ) -> tuple[WriteStat, ...]:
     """
     Write a file group as its task says: log files where it has a target, else a base file.
@@ -126,7 +126,7 @@ def append_to_file_group(
     """
     check_partition_path(task.partition_path)
     written = written_schema(task, incoming)
-    base_name, below = _lies_upon(task, target)
+    base_name, below = _is_based_on(task, target)
     records, deletes = _changes(storage, task, target, incoming, written.arrow)
     blocks = _blocks(task, target.settings, records, deletes, written)
     stats: list[WriteStat] = []
@@ -177,7 +177,7 @@ def append_to_file_group(
     return tuple(stats)
 
 
-def _lies_upon(task: FileGroupTask, target: LogTarget) -> tuple[str, tuple[str, ...]]:
+def _is_based_on(task: FileGroupTask, target: LogTarget) -> tuple[str, tuple[str, ...]]:
     """
     The base file and the logs that a log's stat says it lies upon: told as by Java.
 
@@ -254,7 +254,7 @@ def _changes(
 ) -> tuple[pa.Table, pa.Table]:
     """The records to write, and the keys to delete with their ordering values."""
     rules = _rules(task)
-    incoming, by_key = split_leaving(incoming)
+    incoming, by_key = split_relocated_keys(incoming)
     ordering = rules.ordering_fields if rules.by_order or rules.merger else ()
     records = with_meta(schema).empty_table()
     deletes = _keys_and(records, ordering)
@@ -265,12 +265,12 @@ def _changes(
         if PARTITION_COLUMN in incoming.schema.names:  # readers compare keys alone
             incoming = incoming.drop_columns([PARTITION_COLUMN])
         incoming = combine_incoming(incoming, rules)
-        rows = filled_rows(task, incoming, schema)
+        rows = with_meta_columns(task, incoming, schema)
         if task.deletes is DeleteKind.COLUMN:
             gone = rules.deletes(rows)
             deletes = _keys_and(rows.filter(pa.array(gone)), ordering).cast(shape)
             rows = rows.filter(pa.array(~gone))
-        records = placed_rows(rows, task, schema, task.file_id)
+        records = full_rows(rows, task, schema, task.file_id)
     if by_key is not None and len(by_key):
         held = current_rows(storage, task, target, ordering).cast(shape)
         there = held.filter(pc.is_in(held.column(KEY_COLUMN), value_set=pc.unique(by_key)))

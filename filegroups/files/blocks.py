@@ -34,7 +34,7 @@ __all__ = [
     "SelectedBlocks",
     "VisibleInstants",
     "find_blocks",
-    "find_damaged",
+    "find_corrupt_log",
     "opened",
     "read_blocks",
     "select_blocks",
@@ -115,7 +115,7 @@ def select_blocks(blocks: Iterable[LogBlock], visible: Container[InstantTime]) -
     )
 
 
-def find_damaged(
+def find_corrupt_log(
     logs: Sequence[LogFile],
     blocks: Sequence[LogBlock],
     visible: Container[InstantTime],
@@ -298,7 +298,7 @@ def _selected(
     visible: Container[InstantTime],
     base_time: InstantTime | None,
 ) -> SelectedBlocks:
-    damaged = find_damaged(logs, blocks, visible, base_time)
+    damaged = find_corrupt_log(logs, blocks, visible, base_time)
     if damaged is not None:
         raise CorruptTableError(
             "a log file lost a part of what was published in it: restore it from a backup, or "

@@ -24,7 +24,7 @@ from filegroups.merge.change_images import (
     OPERATIONS,
     RECORD_KEY,
     RecordChanges,
-    change_log_schema,
+    cdc_schema,
     changes_of_merge,
     image,
     operation_texts,
@@ -41,36 +41,36 @@ from timeline.codecs.log_blocks import (
 )
 from timeline.commit.markers import create_marker
 from timeline.errors import CorruptTableError
-from timeline.model.commit_metadata import ChangeLogMode
+from timeline.model.commit_metadata import CdcMode
 from timeline.model.file_names import BaseFileName, IOType, LogFileName, join
 from timeline.model.instant_time import InstantTime
 from timeline.ports.storage import Storage
 
 __all__ = [
-    "change_log_name",
+    "cdc_log_name",
     "kinds_of",
-    "log_merge",
-    "read_change_log",
-    "write_change_log",
+    "read_cdc_log",
+    "write_cdc_log",
+    "write_cdc_of_merge",
 ]
 
 _CHUNK_ROWS: Final = 16 * 1024
 _BLOCK_BYTES: Final = 256 * 1024 * 1024  # hoodie.logfile.data.block.max.size
 
 
-def change_log_name(base: BaseFileName) -> str:
+def cdc_log_name(base: BaseFileName) -> str:
     """The name of the change log that belongs to a base file."""
     return LogFileName(base.file_id, base.requested_time, 1, base.write_token, is_cdc=True).text
 
 
-def log_merge(
+def write_cdc_of_merge(
     storage: Storage,
     partition_path: str,
     base: BaseFileName,
     before: pa.Table,
     outcome: MergeOutcome,
     *,
-    mode: ChangeLogMode,
+    mode: CdcMode,
     avro_json: str,
     by_values: bool = False,
 ) -> dict[str, int]:
@@ -90,16 +90,16 @@ def log_merge(
     Returns:
         Path and size of the log, as the write stat names it.
 
-    Errors: as ``write_change_log``. Outside: 1 create (marker), 1 open_output.
+    Errors: as ``write_cdc_log``. Outside: 1 create (marker), 1 open_output.
     """
     values = None
     if by_values:
         values = record_values(before, avro_json), record_values(outcome.table, avro_json)
     changes = changes_of_merge(before, outcome, base.requested_time, values)
-    name = change_log_name(base)
+    name = cdc_log_name(base)
     create_marker(storage, base.requested_time, partition_path, name, IOType.CREATE)
     path = join(partition_path, name)
-    size_bytes = write_change_log(
+    size_bytes = write_cdc_log(
         storage,
         path,
         changes,
@@ -111,13 +111,13 @@ def log_merge(
     return {path: size_bytes}
 
 
-def write_change_log(
+def write_cdc_log(
     storage: Storage,
     path: str,
     changes: RecordChanges,
     states: tuple[pa.Table, pa.Table],
     *,
-    mode: ChangeLogMode,
+    mode: CdcMode,
     avro_json: str,
     requested_time: InstantTime,
 ) -> int:
@@ -143,7 +143,7 @@ def write_change_log(
 
     Outside: 1 open_output.
     """
-    schema = change_log_schema(mode, avro_json)
+    schema = cdc_schema(mode, avro_json)
     header: dict[int, str] = {HeaderKey.SCHEMA: schema, HeaderKey.INSTANT_TIME: requested_time}
     names = [each for each in states[1].schema.names if not each.startswith("_hoodie_")]
     with storage.open_output(path) as sink:
@@ -165,25 +165,25 @@ def _rows(
     changes: RecordChanges,
     states: tuple[pa.Table, pa.Table],
     names: list[str],
-    mode: ChangeLogMode,
+    mode: CdcMode,
     requested_time: InstantTime,
 ) -> pa.Table:
     before, after = states
     columns: dict[str, Any] = {OPERATION: operation_texts(changes.kinds)}
-    if mode is ChangeLogMode.DATA_BEFORE_AFTER:
+    if mode is CdcMode.DATA_BEFORE_AFTER:
         columns[CHANGE_TIME] = pa.repeat(pa.scalar(requested_time), len(changes))
     else:
         old = image(before.select([KEY_COLUMN]), changes.before).field(0)
         new = image(after.select([KEY_COLUMN]), changes.after).field(0)
         columns[RECORD_KEY] = pc.coalesce(new, old)
-    if mode is not ChangeLogMode.OP_KEY_ONLY:
+    if mode is not CdcMode.OP_KEY_ONLY:
         columns[BEFORE] = image(before.select(names), changes.before)
-    if mode is ChangeLogMode.DATA_BEFORE_AFTER:
+    if mode is CdcMode.DATA_BEFORE_AFTER:
         columns[AFTER] = image(after.select(names), changes.after)
     return pa.table(columns)
 
 
-def read_change_log(
+def read_cdc_log(
     storage: Storage, path: str, requested_time: InstantTime
 ) -> Iterator[tuple[LogBlock, pa.Table]]:
     """

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.cdc_log import kinds_of, read_change_log
+from filegroups.files.cdc_log import kinds_of, read_cdc_log
 from filegroups.files.record_values import record_values
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.merge.change_images import (
@@ -29,12 +29,12 @@ from filegroups.merge.change_images import (
     RECORD_KEY,
     Kind,
     RecordChanges,
-    changes_between,
+    compare_slices,
     image,
     operation_texts,
 )
 from filegroups.merge.ordering import Positions
-from filegroups.schema.casting import misfit, promote
+from filegroups.schema.casting import promote, schema_mismatch_error
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import LogBlock
 from timeline.errors import CorruptTableError, InvalidInputError
@@ -44,12 +44,12 @@ from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import EventSink
 from timeline.ports.storage import Storage
 
-__all__ = ["ChangeRead", "ChangeSource", "ChangeUnit", "read_changes"]
+__all__ = ["CdcRead", "CdcSource", "CdcUnit", "read_cdc"]
 
 _BATCH_ROWS: Final = 16 * 1024
 
 
-class ChangeSource(Enum):
+class CdcSource(Enum):
     """Where a unit's changes are told."""
 
     LOGGED = "change logs"
@@ -59,7 +59,7 @@ class ChangeSource(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeUnit:
+class CdcUnit:
     """
     What one instant did to one file group: all that is held in memory at a time.
 
@@ -70,7 +70,7 @@ class ChangeUnit:
     file_group: FileGroupId
     requested_time: InstantTime
     completion_time: InstantTime
-    source: ChangeSource
+    source: CdcSource
     before: FileSlice | None = None
     after: FileSlice | None = None
     logs: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class ChangeUnit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRead:
+class CdcRead:
     """
     How every unit is read: a plain value, which an executor can send elsewhere.
 
@@ -115,7 +115,7 @@ class ChangeRead:
 class _Until:
     """The instants that completed before a moment, or at it."""
 
-    read: ChangeRead
+    read: CdcRead
     moment: InstantTime
     inclusive: bool
 
@@ -126,8 +126,8 @@ class _Until:
         return completed < self.moment or (self.inclusive and completed == self.moment)
 
 
-def read_changes(
-    storage: Storage, events: EventSink, unit: ChangeUnit, read: ChangeRead
+def read_cdc(
+    storage: Storage, events: EventSink, unit: CdcUnit, read: CdcRead
 ) -> Iterator[pa.RecordBatch]:
     """
     Read the changes of a unit; of one record there is one change.
@@ -140,20 +140,20 @@ def read_changes(
         CorruptTableError: A file is damaged, or a change log speaks of a record that no slice
             has (``change_without_record``).
 
-    Outside: those of ``read_slice`` for at most two slices, those of ``read_change_log``.
+    Outside: those of ``read_slice`` for at most two slices, those of ``read_cdc_log``.
     """
     sides = _Sides(storage, events, unit, read)
-    if unit.source is ChangeSource.LOGGED:
+    if unit.source is CdcSource.LOGGED:
         for path in unit.logs:
-            for block, rows in read_change_log(storage, path, unit.requested_time):
+            for block, rows in read_cdc_log(storage, path, unit.requested_time):
                 if _keys_suffice(rows, sides):
                     yield from _logged(block, rows, sides)
                 else:
                     yield from _compared(sides)
                     return
-    elif unit.source is ChangeSource.COMPARED:
+    elif unit.source is CdcSource.COMPARED:
         yield from _compared(sides)
-    elif unit.source is ChangeSource.INSERTED:
+    elif unit.source is CdcSource.INSERTED:
         for rows in sides.stream(unit.after, inclusive=True):
             yield from _pieces(RecordChanges.all_inserted(rows.num_rows), rows[:0], rows, sides)
     else:
@@ -164,9 +164,7 @@ def read_changes(
 class _Sides:
     """The states of a file group before and after, each read once and only when asked for."""
 
-    def __init__(
-        self, storage: Storage, events: EventSink, unit: ChangeUnit, read: ChangeRead
-    ) -> None:
+    def __init__(self, storage: Storage, events: EventSink, unit: CdcUnit, read: CdcRead) -> None:
         self.storage = storage
         self.events = events
         self.unit = unit
@@ -203,7 +201,7 @@ class _Sides:
 def _compared(sides: _Sides) -> Iterator[pa.RecordBatch]:
     before, after = sides.before(), sides.after()
     values = _values(before, after, sides.read)
-    changes = changes_between(before, after, sides.unit.requested_time, values)
+    changes = compare_slices(before, after, sides.unit.requested_time, values)
     yield from _pieces(changes, before, after, sides)
 
 
@@ -225,7 +223,7 @@ def _keys_suffice(rows: pa.Table, sides: _Sides) -> bool:
 
 
 def _values(
-    before: pa.Table, after: pa.Table, read: ChangeRead
+    before: pa.Table, after: pa.Table, read: CdcRead
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
     if read.avro_json is None:
         return None
@@ -294,7 +292,9 @@ def _shaped(block: LogBlock, column: pa.ChunkedArray, sides: _Sides) -> pa.Array
     try:
         rows = promote(rows, sides.read.image)
     except InvalidInputError as error:
-        raise misfit(error, "a change log", sides.unit.path, kind="bad_change_log") from error
+        raise schema_mismatch_error(
+            error, "a change log", sides.unit.path, kind="bad_change_log"
+        ) from error
     except pa.ArrowException as error:
         raise CorruptTableError(
             f"a change log does not fit the table's schema: {sides.unit.path} ({error})",

@@ -12,17 +12,17 @@ import pyarrow as pa
 
 from filegroups.files.bloom import BloomFilter
 from filegroups.files.parquet import base_file_bytes, read_footer
-from filegroups.files.rewrite import FileGroupTask, placed_rows
+from filegroups.files.rewrite import FileGroupTask, full_rows
 from filegroups.schema.schema import KEY_COLUMN, TableSchema
 from timeline.commit.markers import create_marker
 from timeline.errors import StorageUnavailableError
 from timeline.model.file_names import IOType, join
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
 
-__all__ = ["write_moved_rows"]
+__all__ = ["write_clustered_file"]
 
 
-def write_moved_rows(storage: Storage, task: FileGroupTask, rows: pa.Table) -> int:
+def write_clustered_file(storage: Storage, task: FileGroupTask, rows: pa.Table) -> int:
     """
     Write one base file, or adopt it where it is; returns its size in bytes.
 
@@ -43,7 +43,7 @@ def write_moved_rows(storage: Storage, task: FileGroupTask, rows: pa.Table) -> i
     path = join(task.partition_path, task.file_name)
     schema = TableSchema.from_avro(task.avro_json).arrow
     data = base_file_bytes(
-        placed_rows(rows, task, schema, task.file_name),
+        full_rows(rows, task, schema, task.file_name),
         avro_json=task.avro_json,
         bloom=_bloom(task, rows),
         settings=task.parquet,

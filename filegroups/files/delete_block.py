@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_record
 from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor, find_items, skip
-from filegroups.files.avro_columns.types import Choice, Items, Record, arrow_type, parse_schema
+from filegroups.files.avro_columns.types import Items, Record, Union, arrow_type, parse_schema
 from filegroups.schema.columns import one_array
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
@@ -41,7 +41,7 @@ __all__ = [
     "decode_deletes",
     "delete_layout",
     "encode_deletes",
-    "joined",
+    "join_parts",
     "longs",
     "ordering_names",
     "texts",
@@ -56,7 +56,7 @@ _NO_BYTES: Final = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]
 _NOTHING: Final = pa.Array.from_buffers(_KIND, 1, _NO_BYTES)[0]
 
 
-def joined(*parts: pa.Array | bytes) -> pa.Array:
+def join_parts(*parts: pa.Array | bytes) -> pa.Array:
     """The parts of every row one after another; bytes stand in every row, nulls nowhere."""
     columns = [pa.scalar(part, _KIND) if isinstance(part, bytes) else part for part in parts]
     return pc.binary_join_element_wise(*columns, _NOTHING)
@@ -106,7 +106,7 @@ def blobs(column: pa.Array) -> pa.Array:
 
 def with_lengths(column: pa.Array) -> pa.Array:
     """Each value behind its length."""
-    return joined(longs(np.diff(_borders(column))), column)
+    return join_parts(longs(np.diff(_borders(column))), column)
 
 
 def content_of(column: pa.Array) -> bytes:
@@ -216,7 +216,7 @@ def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         whole = whole.dictionary_decode()
     for fits, branch, encode in _WRITERS:
         if fits(whole.type):
-            return joined(bytes([2 * branch]), encode(whole))
+            return join_parts(bytes([2 * branch]), encode(whole))
     raise InvalidInputError(
         "a delete cannot carry an ordering of this type, choose another ordering field: "
         f"{whole.type}",
@@ -400,9 +400,9 @@ def encode_deletes(
         text = partition_paths.encode()
         paths = _PRESENT + _long(len(text)) + text
     else:
-        paths = joined(_PRESENT, texts(partition_paths, PARTITION_COLUMN))
+        paths = join_parts(_PRESENT, texts(partition_paths, PARTITION_COLUMN))
     ordering = _orderings(orderings, is_commit_time)
-    records = joined(_PRESENT, texts(keys, KEY_COLUMN), paths, ordering)
+    records = join_parts(_PRESENT, texts(keys, KEY_COLUMN), paths, ordering)
     count = _long(len(keys)) if len(keys) else b""
     datum = b"".join((count, content_of(records), _long(0)))
     return _HEAD.pack(_VERSION, len(datum)) + datum
@@ -434,7 +434,7 @@ def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     if len(columns) == 1:
         return wrapped(columns[0])
     head = bytes([2 * ARRAY]) + _PRESENT + _long(len(columns))
-    return joined(head, *(wrapped(each) for each in columns), _long(0))
+    return join_parts(head, *(wrapped(each) for each in columns), _long(0))
 
 
 def _long(value: int) -> bytes:
@@ -467,7 +467,7 @@ def _touching_records(whole: Cursor) -> Cursor | None:
     record = delete_layout().records.item
     assert isinstance(record, Record)
     key, partition, ordering = record.nodes
-    assert isinstance(ordering, Choice)
+    assert isinstance(ordering, Union)
     content = whole.chunk.content
     end = int(whole.end[0])
     try:
@@ -479,7 +479,7 @@ def _touching_records(whole: Cursor) -> Cursor | None:
         searched_from = int(whole.position[0])
         skip(partition, whole)
         searched = content[searched_from : int(whole.position[0]) + 1]
-        at = _places(content[:end], int(first[0]), searched)
+        at = _positions(content[:end], int(first[0]), searched)
         if len(at) != count:
             return None
         wrapper = ordering.branches[searched[-1] >> 1]
@@ -495,7 +495,7 @@ def _touching_records(whole: Cursor) -> Cursor | None:
     return Cursor(whole.chunk, starts, values.position) if (keys.position == at).all() else None
 
 
-def _places(
+def _positions(
     content: npt.NDArray[np.uint8], start: int, searched: npt.NDArray[np.uint8]
 ) -> Integers:
     """Where some bytes stand, from a start on."""

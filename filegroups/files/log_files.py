@@ -28,7 +28,7 @@ from filegroups.merge.log_merging import fold_changes, join_changes
 from filegroups.merge.merging import ChangeKind, Changes
 from filegroups.merge.ordering import Mask, ordering_column
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.casting import misfit, promote
+from filegroups.schema.casting import promote, schema_mismatch_error
 from filegroups.schema.internal_schema import SchemaHistory
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock
@@ -221,7 +221,9 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
         wanted = _held(read.schema, held)
         return promote(_written(block, content, wanted), wanted), held
     except InvalidInputError as error:
-        raise misfit(error, "a block of a log file", block.path, kind="bad_log_block") from error
+        raise schema_mismatch_error(
+            error, "a block of a log file", block.path, kind="bad_log_block"
+        ) from error
     except (pa.ArrowException, OSError) as error:
         raise CorruptTableError(
             f"a block of a log file does not fit the table's schema: {block.path} "

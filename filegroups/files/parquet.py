@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from filegroups.files.bloom import BloomFilter
 from filegroups.keys.keys import VirtualKeys, java_order, key_range
-from filegroups.schema.casting import as_stored, misfit
+from filegroups.schema.casting import schema_mismatch_error, to_stored_rows
 from filegroups.schema.internal_schema import Renaming
 from filegroups.schema.schema import (
     KEY_COLUMN,
@@ -32,14 +32,13 @@ from filegroups.schema.schema import (
     vector_columns,
 )
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
-from timeline.ports.storage import ObjectMissingError, Storage, open_kept
+from timeline.ports.storage import ObjectMissingError, Storage, open_cached
 
 __all__ = [
     "Footer",
+    "InMemoryParquet",
     "ParquetSettings",
-    "SmallFile",
     "base_file_bytes",
-    "computing",
     "empty_file",
     "filter_columns",
     "is_small",
@@ -52,6 +51,7 @@ __all__ = [
     "read_keys_between",
     "read_keys_if",
     "read_virtual_keys",
+    "with_compute_lock",
     "works_without",
     "write_base_file",
 ]
@@ -187,7 +187,7 @@ def empty_file(properties: Mapping[str, str]) -> bytes:
 def _write(
     sink: IO[bytes], rows: pa.Table, metadata: Mapping[str, str], settings: ParquetSettings
 ) -> None:
-    rows = as_stored(rows)
+    rows = to_stored_rows(rows)
     with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
         writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
         # The writer drops the Arrow schema's metadata, so the footer's keys go in here.
@@ -218,7 +218,7 @@ def read_base_file(
             match are not read, unless a column it names had another type or name, or has floats.
         renaming: What the schema's columns are called in this file (``SchemaHistory``).
         use_threads: Whether columns are decoded side by side.
-        kept: Whether what this process knows of the file will do (``open_kept``).
+        kept: Whether what this process knows of the file will do (``open_cached``).
 
     Raises:
         MissingFileError: There is no such file.
@@ -340,7 +340,7 @@ def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
         return _footer(file)
 
 
-def _footer(file: pq.ParquetFile | SmallFile) -> Footer:
+def _footer(file: pq.ParquetFile | InMemoryParquet) -> Footer:
     texts = file.metadata.metadata or {}
 
     def text(name: str) -> str | None:
@@ -370,7 +370,7 @@ class _ReadPlan:
     renaming: Renaming | None
 
 
-def _keys(file: pq.ParquetFile | SmallFile, path: str) -> pa.ChunkedArray:
+def _keys(file: pq.ParquetFile | InMemoryParquet, path: str) -> pa.ChunkedArray:
     if KEY_COLUMN not in file.schema_arrow.names:
         raise CorruptTableError(
             f"a base file has no record keys; it cannot be updated: {path}", path=path
@@ -406,9 +406,9 @@ def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
 @contextmanager
 def _opened(
     storage: Storage, path: str, *, kept: bool = False
-) -> Iterator[tuple[Any, pq.ParquetFile | SmallFile]]:
+) -> Iterator[tuple[Any, pq.ParquetFile | InMemoryParquet]]:
     try:
-        source = open_kept(storage, path) if kept else storage.open_input(path)
+        source = open_cached(storage, path) if kept else storage.open_input(path)
     except ObjectMissingError as error:
         raise MissingFileError(f"a base file is gone: {path}", path=path) from error
     with source:
@@ -428,7 +428,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _plan(
-    file: pq.ParquetFile | SmallFile,
+    file: pq.ParquetFile | InMemoryParquet,
     schema: pa.Schema | None,
     columns: Sequence[str] | None,
     row_filter: pc.Expression | None,
@@ -531,7 +531,7 @@ def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
         rows = promote(rows, plan.shape)
         return rows if plan.late is None else rows.filter(plan.late).select(plan.names)
     except InvalidInputError as error:
-        raise misfit(error, "a base file", path, kind="bad_base_file") from error
+        raise schema_mismatch_error(error, "a base file", path, kind="bad_base_file") from error
 
 
 # -------------------------------------------------------------- Small Parquet files, decoded once
@@ -546,7 +546,7 @@ _FILES_KEPT: Final = 512  # at most 40 MiB
 
 
 @dataclass(frozen=True, slots=True)
-class SmallFile:
+class InMemoryParquet:
     """What is asked of a ``pq.ParquetFile``, with all rows at hand; any thread may ask."""
 
     schema_arrow: pa.Schema
@@ -564,7 +564,7 @@ class SmallFile:
         return list(self.read(columns).to_batches(batch_size))
 
 
-def open_parquet(source: IO[bytes]) -> pq.ParquetFile | SmallFile:
+def open_parquet(source: IO[bytes]) -> pq.ParquetFile | InMemoryParquet:
     """
     Open a Parquet file; a small one is decoded at once, or was when its bytes were met before.
 
@@ -578,7 +578,7 @@ def open_parquet(source: IO[bytes]) -> pq.ParquetFile | SmallFile:
 
 
 @lru_cache(maxsize=_FILES_KEPT)
-def _decoded(data: bytes) -> SmallFile | None:
+def _decoded(data: bytes) -> InMemoryParquet | None:
     """None where the rows would take much memory, or are damaged."""
     with suppress(pa.ArrowException, OSError):
         file = pq.ParquetFile(pa.BufferReader(data))
@@ -586,7 +586,7 @@ def _decoded(data: bytes) -> SmallFile | None:
             return None
         rows = file.read(use_threads=False)
         if rows.get_total_buffer_size() <= _DECODED_BYTES_MAX:
-            return SmallFile(file.schema_arrow, file.metadata, rows)
+            return InMemoryParquet(file.schema_arrow, file.metadata, rows)
     return None
 
 
@@ -605,7 +605,7 @@ def is_small(rows: pa.Table) -> bool:
     return bool(rows.get_total_buffer_size() <= _SMALL_BYTES)  # cheaper to tell than nbytes
 
 
-def computing(storage: Storage, rows: pa.Table) -> AbstractContextManager[object]:
+def with_compute_lock(storage: Storage, rows: pa.Table) -> AbstractContextManager[object]:
     """
     Within the block no other thread computes for this table, if there are few rows.
 

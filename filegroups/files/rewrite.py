@@ -19,20 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.bloom import DYNAMIC, BloomFilter, BloomSettings
-from filegroups.files.cdc_log import log_merge
+from filegroups.files.cdc_log import write_cdc_of_merge
 from filegroups.files.log_files import LogTarget
 from filegroups.files.parquet import (
     ParquetSettings,
     base_file_bytes,
-    computing,
     empty_file,
     is_small,
     read_base_file,
     read_footer,
+    with_compute_lock,
     write_base_file,
 )
 from filegroups.keys.keys import VirtualKeys
-from filegroups.merge.log_merging import take_out_leaving
+from filegroups.merge.log_merging import remove_relocated_keys
 from filegroups.merge.merging import DeleteKind, MergeOutcome, append_rows, merge_base
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.schema import (
@@ -49,7 +49,7 @@ from timeline.commit.markers import create_marker
 from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
-    ChangeLogMode,
+    CdcMode,
     MergeMode,
     RuntimeStats,
     WriteOperation,
@@ -63,16 +63,16 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Stora
 
 __all__ = [
     "FileGroupTask",
-    "FirstVersion",
+    "NewFileGroup",
     "announce_base_file",
     "base_file_stat",
     "bloom_for",
     "create_partition_metadata",
-    "filled_rows",
-    "first_version",
-    "placed_rows",
+    "full_rows",
+    "make_new_file_group",
     "stats_from_json",
     "stats_to_json",
+    "with_meta_columns",
     "write_file_group",
     "written_schema",
 ]
@@ -102,7 +102,7 @@ class FileGroupTask:
     stores_keys: bool = True  # False leaves the meta columns empty
     virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
     automatic_keys: bool = False  # rows bring no key and get one here
-    change_log: ChangeLogMode | None = None  # what a rewrite tells of its changes; None nothing
+    change_log: CdcMode | None = None  # what a rewrite tells of its changes; None nothing
     partial: bool = False  # rows have some of the columns; records keep the others
     log: LogTarget | None = None  # append to the slice instead of writing a new base file
     partition_metafile: str = ""  # the ending of a new partition's metadata file
@@ -138,7 +138,7 @@ class FileGroupTask:
         document["merge_mode"] = MergeMode(document["merge_mode"])
         document["deletes"] = DeleteKind(document["deletes"])
         if document["change_log"] is not None:
-            document["change_log"] = ChangeLogMode(document["change_log"])
+            document["change_log"] = CdcMode(document["change_log"])
         document["ordering_fields"] = tuple(document["ordering_fields"])
         document["parquet"] = ParquetSettings(**document["parquet"])
         if document["bloom"] is not None:
@@ -171,28 +171,28 @@ def stats_from_json(text: str) -> tuple[WriteStat, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstVersion:
+class NewFileGroup:
     """What a new file group will hold; its whole file, where that is small."""
 
     outcome: MergeOutcome
     content: bytes | None  # None of a big one, or when nothing changes
 
 
-def first_version(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> FirstVersion:
+def make_new_file_group(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> NewFileGroup:
     """
     Make a new file group in memory; nothing is read or written.
 
     Arguments, errors: as ``write_file_group``.
     """
     schema = TableSchema.from_avro(task.avro_json).arrow
-    with computing(storage, incoming):
+    with with_compute_lock(storage, incoming):
         outcome = _first_rows(task, incoming, schema)
         content = _small_file(storage, task, outcome, schema)
-    return FirstVersion(outcome=outcome, content=content)
+    return NewFileGroup(outcome=outcome, content=content)
 
 
 def write_file_group(
-    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: FirstVersion | None = None
+    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None
 ) -> tuple[WriteStat, ...]:
     """
     Write the next version of a file group, or its first.
@@ -227,7 +227,7 @@ def write_file_group(
     before: pa.Table | None = None
     content: bytes | None = None
     if task.base_path is None:
-        made = made or first_version(storage, task, incoming)
+        made = made or make_new_file_group(storage, task, incoming)
         outcome, content = made.outcome, made.content
     else:
         base, outcome = _next_version(storage, task, task.base_path, incoming, schema)
@@ -252,7 +252,7 @@ def write_file_group(
             size_bytes = write_base_file(
                 storage,
                 path,
-                placed_rows(outcome.table, task, schema, task.file_name),
+                full_rows(outcome.table, task, schema, task.file_name),
                 avro_json=task.avro_json,
                 bloom=bloom,
                 settings=task.parquet,
@@ -272,7 +272,7 @@ def _small_file(
     if not outcome.changed or not is_small(outcome.table):
         return None
     return base_file_bytes(
-        placed_rows(outcome.table, task, schema, task.file_name),
+        full_rows(outcome.table, task, schema, task.file_name),
         avro_json=task.avro_json,
         bloom=bloom_for(storage, task, outcome),  # of a first version, nothing is read for it
         settings=task.parquet,
@@ -293,7 +293,7 @@ def _log_changes(
         return None
     # Where a late record fills values in, no commit time tells of it.
     by_values = task.merge is not None and task.merge.updates_partially
-    return log_merge(
+    return write_cdc_of_merge(
         storage,
         task.partition_path,
         BaseFileName(task.file_id, task.write_token, task.requested_time),
@@ -356,7 +356,7 @@ def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> M
     empty = _merged_schema(schema).empty_table()
     if task.deletes is DeleteKind.EXPLICIT:
         return append_rows(empty, empty)  # nothing there, nothing to delete
-    rows = filled_rows(task, incoming, schema)
+    rows = with_meta_columns(task, incoming, schema)
     if task.deletes is DeleteKind.NONE:
         return append_rows(empty, rows)
     return merge_base(
@@ -380,11 +380,11 @@ def _next_version(
             base.schema.get_field_index(KEY_COLUMN), base.schema.field(KEY_COLUMN), keys
         )
     before = base
-    base, incoming, left = take_out_leaving(base, incoming)
+    base, incoming, left = remove_relocated_keys(base, incoming)
     if task.deletes is DeleteKind.EXPLICIT:
         rows = incoming.select([KEY_COLUMN])
     else:
-        rows = filled_rows(task, incoming, written_schema(task, incoming).arrow)
+        rows = with_meta_columns(task, incoming, written_schema(task, incoming).arrow)
     if task.operation in _APPENDING:
         return before, append_rows(base, rows)
     outcome = merge_base(
@@ -408,7 +408,7 @@ def written_schema(task: FileGroupTask, incoming: pa.Table) -> TableSchema:
     return schema.only(incoming.schema.names) if task.partial else schema
 
 
-def filled_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
+def with_meta_columns(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     Incoming rows in the shape that is merged: commit time, sequence number, key, own columns.
 
@@ -426,7 +426,7 @@ def filled_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> p
     return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
 
 
-def placed_rows(rows: pa.Table, task: FileGroupTask, schema: pa.Schema, file_name: str) -> pa.Table:
+def full_rows(rows: pa.Table, task: FileGroupTask, schema: pa.Schema, file_name: str) -> pa.Table:
     """The file's rows in full: with the columns that are equal in all of them."""
     count = rows.num_rows
     if not task.stores_keys:

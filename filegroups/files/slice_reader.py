@@ -18,11 +18,11 @@ from filegroups.files.avro_columns.types import arrow_type, parse_schema
 from filegroups.files.blocks import find_blocks
 from filegroups.files.log_files import LogRead, read_logs
 from filegroups.files.parquet import filter_columns, read_base_file, read_batches
-from filegroups.keys.dropped_partition_columns import FolderColumns
+from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
 from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.merging import Changes, MergeOutcome, merge_changes
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.casting import misfit, promote
+from filegroups.schema.casting import promote, schema_mismatch_error
 from filegroups.schema.internal_schema import Renaming, SchemaHistory
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.errors import InstantNotFoundError, InvalidInputError
@@ -34,7 +34,7 @@ from timeline.ports.storage import Storage
 
 __all__ = [
     "SliceRead",
-    "Wholes",
+    "WholeFileGroups",
     "assert_base_fits",
     "assert_logs_fit",
     "merge_slice",
@@ -46,7 +46,7 @@ _BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Wholes:
+class WholeFileGroups:
     """
     All that lies in the file groups of an incremental read at the end of its range.
 
@@ -88,10 +88,10 @@ class SliceRead:
     keys: VirtualKeys | None = None
     finds_keys: bool = False
     visible: Container[InstantTime]
-    wholes: Wholes | None = None
+    wholes: WholeFileGroups | None = None
     whole_filter: pc.Expression | None = None
     history: SchemaHistory | None = None
-    folders: FolderColumns | None = None
+    folders: DroppedPartitionColumns | None = None
 
     @property
     def files_suffice(self) -> bool:
@@ -191,7 +191,7 @@ def _assert_fits(
             rows = renaming.apply(rows)
         promote(rows, pa.schema([each for each in read.file_schema if each.name not in left_out]))
     except InvalidInputError as error:
-        raise misfit(error, named, path, kind=kind) from error
+        raise schema_mismatch_error(error, named, path, kind=kind) from error
 
 
 def _by_computed_keys(
@@ -214,7 +214,11 @@ def _by_computed_keys(
 
 
 def _with_folders(
-    storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, folders: FolderColumns
+    storage: Storage,
+    events: EventSink,
+    one: FileSlice,
+    read: SliceRead,
+    folders: DroppedPartitionColumns,
 ) -> Iterator[pa.RecordBatch]:
     """The columns that files have, then those of the folder, then the filter over both."""
     wanted = {*read.columns}
@@ -265,7 +269,7 @@ def merged_slice_rows(
     return pa.concat_tables([told.select(names), filled.select(names)])
 
 
-def _whole(one: FileSlice, wholes: Wholes) -> FileSlice:
+def _whole(one: FileSlice, wholes: WholeFileGroups) -> FileSlice:
     """
     All of a file group at the end of a range that has partial updates.
 

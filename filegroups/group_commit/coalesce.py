@@ -17,17 +17,17 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from filegroups.group_commit.messages import OwnPart, PeerLostError
+from filegroups.group_commit.messages import MemberResult, PeerLostError
 from filegroups.group_commit.remote_workload import RemoteWorkload
 from filegroups.writing.commit_result import RowCounts
 from filegroups.writing.local_workload import (
-    JoinedWorkload,
+    CoalescedWorkload,
     LocalWorkload,
-    are_joinable,
-    may_be_joined,
+    can_coalesce_rows,
+    may_coalesce,
 )
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Work
+from filegroups.writing.write import PreparedWrite
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, InvariantError
 from timeline.model.commit_metadata import CommitMetadata
@@ -35,32 +35,32 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Batch
 
 __all__ = [
-    "GIVEN_BYTES_MAX",
+    "COALESCED_BYTES_MAX",
     "JOINED_KEY",
-    "JOINT_BYTES_MAX",
-    "Joint",
-    "joints_of",
-    "own_part",
-    "parts_of",
-    "parts_text",
+    "RECEIVED_BYTES_MAX",
+    "CoalescedWrite",
+    "coalesce",
+    "member_result",
+    "member_results",
+    "member_results_text",
 ]
 
 #: Of the rows that are written as one: they are in memory once more, and one thread's to write.
-JOINT_BYTES_MAX: Final = 64 * 1024 * 1024
+COALESCED_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Of the rows of one write that come from another process, which writes bigger ones sooner itself.
-GIVEN_BYTES_MAX: Final = 4 * 1024 * 1024
+RECEIVED_BYTES_MAX: Final = 4 * 1024 * 1024
 
 #: Extra metadata of a commit: what each write did whose rows another process wrote.
 JOINED_KEY: Final = "hoodoo.joined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
+class CoalescedWrite:
     """One write of a group, or several as one; ``work`` is placed and written."""
 
-    work: Work
+    work: PreparedWrite
     numbers: tuple[int, ...]  # of its writes in the group, in their order
-    works: tuple[Work, ...]
+    works: tuple[PreparedWrite, ...]
 
     @property
     def number(self) -> int:
@@ -97,7 +97,7 @@ class Joint:
         """
         return [RowCounts.of(metadata)] if len(self.works) == 1 else self._counts()
 
-    def parts(self, metadata: CommitMetadata) -> dict[str, OwnPart]:
+    def parts(self, metadata: CommitMetadata) -> dict[str, MemberResult]:
         """
         What the commit has to tell of writes whose rows came from other processes.
 
@@ -108,21 +108,21 @@ class Joint:
             return {}
         each = zip(self.numbers, self.works, self.rows_of_each(metadata), strict=True)
         return {
-            str(number): own_part(metadata, rows)
+            str(number): member_result(metadata, rows)
             for number, work, rows in each
             if isinstance(work.workload, RemoteWorkload)
         }
 
     def _counts(self) -> list[RowCounts]:
-        if not isinstance(self.work.workload, JoinedWorkload):
+        if not isinstance(self.work.workload, CoalescedWorkload):
             raise InvariantError("several writes were not joined")
         return self.work.workload.counts()
 
 
-def own_part(metadata: CommitMetadata, rows: RowCounts | None = None) -> OwnPart:
+def member_result(metadata: CommitMetadata, rows: RowCounts | None = None) -> MemberResult:
     """What a write did: its files, and its rows where it shares them with others."""
     rows = rows or RowCounts.of(metadata)
-    return OwnPart(
+    return MemberResult(
         rows_inserted=rows.inserted,
         rows_updated=rows.updated,
         rows_deleted=rows.deleted,
@@ -131,13 +131,13 @@ def own_part(metadata: CommitMetadata, rows: RowCounts | None = None) -> OwnPart
     )
 
 
-def parts_text(parts: Mapping[str, OwnPart]) -> dict[str, str]:
-    """The extra metadata that ``parts_of`` reads; none where there is nothing to tell."""
+def member_results_text(parts: Mapping[str, MemberResult]) -> dict[str, str]:
+    """The extra metadata that ``member_results`` reads; none where there is nothing to tell."""
     told = {name: astuple(part) for name, part in parts.items()}
     return {JOINED_KEY: json.dumps(told, separators=(",", ":"))} if told else {}
 
 
-def parts_of(metadata: CommitMetadata) -> dict[str, OwnPart]:
+def member_results(metadata: CommitMetadata) -> dict[str, MemberResult]:
     """
     The writes of other processes whose rows a commit has, by their names in the instant.
 
@@ -152,42 +152,44 @@ def parts_of(metadata: CommitMetadata) -> dict[str, OwnPart]:
             f"a commit tells of its writes what nobody can read: {JOINED_KEY}={text[:200]!a}",
             kind="joined_writes",
         ) from error
-    return {name: OwnPart(**dict(zip(_PART, part, strict=True))) for name, part in told.items()}
+    return {
+        name: MemberResult(**dict(zip(_PART, part, strict=True))) for name, part in told.items()
+    }
 
 
-_PART: Final = tuple(each.name for each in fields(OwnPart))
+_PART: Final = tuple(each.name for each in fields(MemberResult))
 _PARTS: Final = TypeAdapter(dict[str, tuple[int, int, int, int, int]])
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _CoalescingGroup:
     """Writes that share partitions, directly or by others between them."""
 
     likeness: Any  # what must be equal; None of a write that is joined with no other
     paths: set[str]
     size_bytes: int
     batch_ids: set[str] = field(default_factory=set)
-    works: dict[int, Work] = field(default_factory=dict)
+    works: dict[int, PreparedWrite] = field(default_factory=dict)
 
-    def may_take(self, other: _Gathered) -> bool:
+    def may_take(self, other: _CoalescingGroup) -> bool:
         return (
             self.likeness is not None
             and self.likeness == other.likeness
             and not self.paths.isdisjoint(other.paths)
             and self.batch_ids.isdisjoint(other.batch_ids)  # BATCH-1: one batch counts once
-            and self.size_bytes + other.size_bytes <= JOINT_BYTES_MAX
+            and self.size_bytes + other.size_bytes <= COALESCED_BYTES_MAX
         )
 
-    def take(self, other: _Gathered) -> None:
+    def take(self, other: _CoalescingGroup) -> None:
         self.paths |= other.paths
         self.size_bytes += other.size_bytes
         self.batch_ids |= other.batch_ids
         self.works |= other.works
 
 
-def joints_of(
-    context: TableContext, works: Mapping[int, Work], requested_time: InstantTime
-) -> list[Joint]:
+def coalesce(
+    context: TableContext, works: Mapping[int, PreparedWrite], requested_time: InstantTime
+) -> list[CoalescedWrite]:
     """
     The writes of a group, those that can be written as one put together.
 
@@ -196,7 +198,7 @@ def joints_of(
         works: That ``may_share`` an instant, by their number in the group, in their order.
         requested_time: Of that instant.
     """
-    gathered: list[_Gathered] = []
+    gathered: list[_CoalescingGroup] = []
     for number, work in works.items():
         new = _gathered(number, work)
         apart = []
@@ -211,19 +213,19 @@ def joints_of(
     joints = [
         joint
         for one in gathered
-        for joint in _joints(context, dict(sorted(one.works.items())), had)
+        for joint in _coalesced(context, dict(sorted(one.works.items())), had)
     ]
     return sorted(joints, key=lambda joint: joint.number)
 
 
-def _gathered(number: int, work: Work) -> _Gathered:
+def _gathered(number: int, work: PreparedWrite) -> _CoalescingGroup:
     workload, batch_id = work.workload, work.plan.batch_id
     likeness, paths = None, set[str]()
     size_bytes = _size_bytes(workload)
-    if workload is not None and size_bytes is not None and may_be_joined(work.plan.rules):
+    if workload is not None and size_bytes is not None and may_coalesce(work.plan.rules):
         likeness = (work.schema.avro_json, work.schema_before, workload.schema)
         paths = set(workload.partition_paths())
-    return _Gathered(
+    return _CoalescingGroup(
         likeness=likeness,
         paths=paths,
         size_bytes=size_bytes or 0,
@@ -237,14 +239,14 @@ def _size_bytes(workload: Workload | None) -> int | None:
     if isinstance(workload, LocalWorkload):
         return int(workload.rows.nbytes)
     if isinstance(workload, RemoteWorkload) and workload.rows_bytes is not None:
-        return workload.rows_bytes if workload.rows_bytes <= GIVEN_BYTES_MAX else None
+        return workload.rows_bytes if workload.rows_bytes <= RECEIVED_BYTES_MAX else None
     return None
 
 
 def _had(
     context: TableContext,
-    works: Mapping[int, Work],
-    gathered: Sequence[_Gathered],
+    works: Mapping[int, PreparedWrite],
+    gathered: Sequence[_CoalescingGroup],
     requested_time: InstantTime,
 ) -> dict[int, LocalWorkload]:
     """
@@ -259,7 +261,7 @@ def _had(
     clock = context.world.clock
     began_ms = clock.monotonic_ms()
     had = {
-        number: _given(context, works[number], waited_ms=clock.monotonic_ms() - began_ms)
+        number: _request_rows(context, works[number], waited_ms=clock.monotonic_ms() - began_ms)
         for number in told
     }
     left = [(number, works[number]) for number in works if number in shared.difference(brought)]
@@ -268,11 +270,11 @@ def _had(
     return {number: rows for number, rows in had.items() if rows is not None}
 
 
-def _brings_rows(work: Work) -> bool:
+def _brings_rows(work: PreparedWrite) -> bool:
     return isinstance(work.workload, RemoteWorkload) and work.workload.brings_rows
 
 
-def _is_asked(work: Work, requested_time: InstantTime, number: int) -> bool:
+def _is_asked(work: PreparedWrite, requested_time: InstantTime, number: int) -> bool:
     """Whether a writer could be asked for its rows; one that is lost is met again when placed."""
     if not isinstance(work.workload, RemoteWorkload):
         return False
@@ -283,7 +285,9 @@ def _is_asked(work: Work, requested_time: InstantTime, number: int) -> bool:
     return True
 
 
-def _given(context: TableContext, work: Work, *, waited_ms: int = 0) -> LocalWorkload | None:
+def _request_rows(
+    context: TableContext, work: PreparedWrite, *, waited_ms: int = 0
+) -> LocalWorkload | None:
     """What was asked for; None of a writer that has failed, or is lost, which is met again."""
     if not isinstance(work.workload, RemoteWorkload):
         return None
@@ -294,43 +298,44 @@ def _given(context: TableContext, work: Work, *, waited_ms: int = 0) -> LocalWor
 
 
 def _rows(
-    context: TableContext, requested_time: InstantTime, numbered: tuple[int, Work]
+    context: TableContext, requested_time: InstantTime, numbered: tuple[int, PreparedWrite]
 ) -> LocalWorkload | None:
     """The prepared rows of a write, if they can be had."""
     number, work = numbered
     if isinstance(work.workload, LocalWorkload):
         return work.workload
-    return _given(context, work) if _is_asked(work, requested_time, number) else None
+    return _request_rows(context, work) if _is_asked(work, requested_time, number) else None
 
 
-def _joints(
-    context: TableContext, works: Mapping[int, Work], had: Mapping[int, LocalWorkload]
-) -> list[Joint]:
+def _coalesced(
+    context: TableContext, works: Mapping[int, PreparedWrite], had: Mapping[int, LocalWorkload]
+) -> list[CoalescedWrite]:
     """Some writes as one, but for those whose rows cannot be had, or turn out otherwise."""
     found: dict[int, LocalWorkload] = {}
     if len(works) > 1:
         found = {
             number: rows
             for number, work in works.items()
-            if (rows := had.get(number)) is not None and are_joinable(rows, work.schema.avro_json)
+            if (rows := had.get(number)) is not None
+            and can_coalesce_rows(rows, work.schema.avro_json)
         }
     if len(found) < 2:
         found = {}
     joints = [
-        Joint(work=_to_write(work, had.get(number)), numbers=(number,), works=(work,))
+        CoalescedWrite(work=_to_write(work, had.get(number)), numbers=(number,), works=(work,))
         for number, work in works.items()
         if number not in found
     ]
     if found:
         together = tuple(works[number] for number in found)
         first = together[0]
-        rows = JoinedWorkload(context.world, list(found.values()), first.schema.avro_json)
+        rows = CoalescedWorkload(context.world, list(found.values()), first.schema.avro_json)
         plan = replace(first.plan, batch_id=None)
         work = replace(first, plan=plan, workload=rows)
-        joints.append(Joint(work=work, numbers=tuple(found), works=together))
+        joints.append(CoalescedWrite(work=work, numbers=tuple(found), works=together))
     return joints
 
 
-def _to_write(work: Work, rows: LocalWorkload | None) -> Work:
+def _to_write(work: PreparedWrite, rows: LocalWorkload | None) -> PreparedWrite:
     """A write that is joined with no other: rows that came along are written here all the same."""
     return work if rows is None or not _brings_rows(work) else replace(work, workload=rows)

@@ -16,27 +16,33 @@ from functools import partial
 from typing import Final, TypeVar
 
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.group_commit.coalesce import Joint, joints_of, parts_text
-from filegroups.group_commit.messages import OwnPart, PeerLostError
+from filegroups.group_commit.coalesce import CoalescedWrite, coalesce, member_results_text
+from filegroups.group_commit.messages import MemberResult, PeerLostError
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import view_of
-from filegroups.writing.assign_file_groups import Placement, place
-from filegroups.writing.commit_checks import refused_by
-from filegroups.writing.commit_result import Receipt, WritePlan
-from filegroups.writing.idempotency import published_batch
+from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
+from filegroups.writing.commit_checks import rejected_by
+from filegroups.writing.commit_result import CommitResult, WriteRequest
+from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.pending_commit import (
-    Written,
+    WrittenFiles,
     announce_tasks,
-    candidate_of,
-    facts_of,
-    planned_claim,
-    reconcile,
+    commit_facts_of,
+    pending_commit_of,
+    planned_write_set,
+    reconcile_files,
 )
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Work, action_of, landed, receipt_of
+from filegroups.writing.write import PreparedWrite, action_of, commit_result_of, finish_commit
 from filegroups.writing.write_schema import refuse_other_key_types, schema_for
-from timeline.commit.begin import Begun, begin
-from timeline.commit.commit import Candidate, Published, Seen, publish, verdict_on
+from timeline.commit.begin import StartedWrite, begin
+from timeline.commit.commit import (
+    BaseState,
+    CommittedWrite,
+    PendingCommit,
+    commit_write,
+    verdict_on,
+)
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
@@ -50,25 +56,25 @@ from timeline.errors import (
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
 from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime
-from timeline.model.write_set import Claim, FileGroupId
-from timeline.rollback.rollback import abandon, rollback
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival
+from timeline.model.write_set import FileGroupId, WriteSet
+from timeline.rollback.rollback import discard_attempt, rollback
+from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 
 __all__ = [
     "GROUP_KEY",
     "Answer",
-    "Left",
-    "Meeting",
-    "Outcome",
-    "Part",
-    "SideBySide",
+    "MemberOutcome",
+    "MemberPhase",
+    "NotCommitted",
+    "OnConflict",
+    "RunPhases",
+    "are_compatible",
+    "commit_group",
     "in_text_order",
-    "may_share",
-    "merged",
+    "merge_members",
     "merged_profile",
-    "not_known_to_meet",
-    "shared_plan",
-    "write_together",
+    "merged_request",
+    "without_known_conflict",
 ]
 
 _ONE_DIGIT: Final = 10  # so many numbers have one
@@ -98,7 +104,7 @@ def in_text_order(tasks: Sequence[FileGroupTask], count: int) -> tuple[FileGroup
 _Waiting = TypeVar("_Waiting")
 
 
-def may_share(first: Work, other: Work) -> bool:
+def are_compatible(first: PreparedWrite, other: PreparedWrite) -> bool:
     """
     Whether two writes ask for the same thing with other rows, so that one commit can say it.
 
@@ -114,7 +120,7 @@ def may_share(first: Work, other: Work) -> bool:
     return replace(first.plan, batch_id=None) == replace(other.plan, batch_id=None)
 
 
-def not_known_to_meet(
+def without_known_conflict(
     waiting: Iterable[_Waiting], met_on: Callable[[_Waiting], frozenset[FileGroupId]]
 ) -> list[_Waiting]:
     """
@@ -141,7 +147,7 @@ def not_known_to_meet(
 GROUP_KEY = "hoodoo.group"
 
 
-def merged(members: Sequence[Written]) -> Written:
+def merge_members(members: Sequence[WrittenFiles]) -> WrittenFiles:
     """The files of all members as those of one write."""
     first = members[0]
     new_rows: dict[str, int] = {}
@@ -177,9 +183,11 @@ def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
     return CommitMetadata(operation_type=profiles[0].operation_type, partition_to_write_stats=stats)
 
 
-def shared_plan(first: WritePlan, size: int, parts: Mapping[str, OwnPart]) -> WritePlan:
+def merged_request(
+    first: WriteRequest, size: int, parts: Mapping[str, MemberResult]
+) -> WriteRequest:
     """What the members ask for together; their batches are told by themselves."""
-    told = {**first.extra_metadata, GROUP_KEY: str(size), **parts_text(parts)}
+    told = {**first.extra_metadata, GROUP_KEY: str(size), **member_results_text(parts)}
     return replace(first, batch_id=None, extra_metadata=told)
 
 
@@ -191,15 +199,15 @@ def shared_plan(first: WritePlan, size: int, parts: Mapping[str, OwnPart]) -> Wr
 # (GRP-7). Whoever fails leaves nothing in it.
 
 #: What a member's part came to: a stat tuple for each of its tasks, or why there is none.
-Outcome = Sequence[tuple[WriteStat, ...]] | Exception
-Part = Callable[[], Outcome]
-SideBySide = Callable[[Mapping[int, Part]], Mapping[int, Outcome]]
+MemberOutcome = Sequence[tuple[WriteStat, ...]] | Exception
+MemberPhase = Callable[[], MemberOutcome]
+RunPhases = Callable[[Mapping[int, MemberPhase]], Mapping[int, MemberOutcome]]
 #: Told of an instant that is about to be published, and the numbers of the writes in it.
-Publishing = Callable[[InstantTime, frozenset[int]], object]
-Meeting = Callable[[int, frozenset[FileGroupId]], object]
+BeforeCommit = Callable[[InstantTime, frozenset[int]], object]
+OnConflict = Callable[[int, frozenset[FileGroupId]], object]
 
 
-class Left(Enum):
+class NotCommitted(Enum):
     """Why a write is not in the group it was offered to; nothing of it was published."""
 
     MEETS = "meets"  # one before it: the next group may have it
@@ -208,23 +216,23 @@ class Left(Enum):
 
 
 #: What a write of a group is told.
-Answer = Receipt | Left | OutcomeUnknownError
+Answer = CommitResult | NotCommitted | OutcomeUnknownError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     """What is written as one in a group; ``written`` once its files are."""
 
-    joint: Joint
-    work: Work
+    joint: CoalescedWrite
+    work: PreparedWrite
     workload: Workload
-    placement: Placement
-    written: Written | None = None
-    candidate: Candidate | None = None
+    placement: FileGroupAssignment
+    written: WrittenFiles | None = None
+    candidate: PendingCommit | None = None
 
     @property
-    def claim(self) -> Claim:
-        return planned_claim(self.placement) if self.candidate is None else self.candidate.claim
+    def claim(self) -> WriteSet:
+        return planned_write_set(self.placement) if self.candidate is None else self.candidate.claim
 
 
 class _LostWhileWritingError(Exception):
@@ -235,14 +243,14 @@ class _LostWhileWritingError(Exception):
         self.numbers = tuple(numbers)
 
 
-def write_together(
+def commit_group(
     context: TableContext,
-    works: Sequence[Work],
-    publishing: Publishing = lambda _time, _numbers: None,
-    side_by_side: SideBySide | None = None,
-    meeting: Meeting = lambda _number, _groups: None,
+    works: Sequence[PreparedWrite],
+    publishing: BeforeCommit = lambda _time, _numbers: None,
+    side_by_side: RunPhases | None = None,
+    meeting: OnConflict = lambda _number, _groups: None,
     *,
-    join: Callable[[], Sequence[Work]] = tuple,
+    join: Callable[[], Sequence[PreparedWrite]] = tuple,
     later: Callable[[Callable[[], None]], object] = lambda work: work(),
 ) -> list[Answer]:
     """
@@ -250,7 +258,7 @@ def write_together(
 
     Args:
         context: The table.
-        works: Writes that ``may_share`` with the first one; their order is their serial order.
+        works: Writes that ``are_compatible`` with the first one; their order is their serial order.
         publishing: Told the requested time before the publication, and the numbers of the writes
             in it, from where on an interruption leaves an unknown outcome of these.
         side_by_side: Carries out the members' parts, by their number, where there are better
@@ -272,16 +280,16 @@ def write_together(
     published = False
     placed: dict[int, _Member] = {}
     written: dict[int, _Member] = {}
-    answers: list[Answer] = [Left.ALONE] * len(works)
+    answers: list[Answer] = [NotCommitted.ALONE] * len(works)
     try:
         with _ended_by_error(context, begun):
             works = [*works, *join()]
-            answers = [Left.ALONE] * len(works)
+            answers = [NotCommitted.ALONE] * len(works)
             run = side_by_side or partial(_by_executor, context)
             fresh = {number: work for number, work in enumerate(works) if _is_fresh(context, work)}
-            joints = joints_of(context, fresh, begun.requested_time)
+            joints = coalesce(context, fresh, begun.requested_time)
             view = _view_for(context, begun, joints, run)
-            placed = _placed(context, begun, joints, answers, view, meeting=meeting)
+            placed = _assigned(context, begun, joints, answers, view, meeting=meeting)
             written = _written(context, begun, placed, answers, run) if placed else {}
             if written:
                 publishing(begun.requested_time, _numbers_of(written))
@@ -296,15 +304,22 @@ def write_together(
         return [error if n in _numbers_of(written) else one for n, one in enumerate(answers)]
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
-        return [one if one in (Left.MEETS, Left.LOST) else Left.ALONE for one in answers]
+        return [
+            one if one in (NotCommitted.MEETS, NotCommitted.LOST) else NotCommitted.ALONE
+            for one in answers
+        ]
     except _LostWhileWritingError as error:
         _end_for_good(context, begun)  # GRP-5
         for number, member in placed.items():
-            _tell(answers, member.joint, Left.LOST if number in error.numbers else Left.MEETS)
+            _tell(
+                answers,
+                member.joint,
+                NotCommitted.LOST if number in error.numbers else NotCommitted.MEETS,
+            )
         return answers
     else:
         if not published:
-            abandon(context, begun)
+            discard_attempt(context, begun)
     finally:
         context.pin.release(begun.requested_time)
         context.chain.ended(begun.requested_time)
@@ -312,7 +327,7 @@ def write_together(
 
 
 @contextmanager
-def _ended_by_error(context: TableContext, begun: Begun) -> Iterator[None]:
+def _ended_by_error(context: TableContext, begun: StartedWrite) -> Iterator[None]:
     """
     What an error leaves of the instant is taken away, as far as that may be.
 
@@ -327,14 +342,14 @@ def _ended_by_error(context: TableContext, begun: Begun) -> Iterator[None]:
     except _LostWhileWritingError:
         raise
     except Exception:
-        abandon(context, begun)  # GRP-3: one abort for all
+        discard_attempt(context, begun)  # GRP-3: one abort for all
         raise
     except BaseException:
         begun.heartbeat.stop()  # interrupted, perhaps while publishing: delete nothing
         raise
 
 
-def _end_for_good(context: TableContext, begun: Begun) -> None:
+def _end_for_good(context: TableContext, begun: StartedWrite) -> None:
     """
     An abort slot ends an instant for which a lost writer may still write files (RB-1, RB-10).
 
@@ -350,12 +365,12 @@ def _end_for_good(context: TableContext, begun: Begun) -> None:
     context.world.events.emit("group.broken", rt=begun.requested_time, why=why)
 
 
-def _is_fresh(context: TableContext, work: Work) -> bool:
+def _is_fresh(context: TableContext, work: PreparedWrite) -> bool:
     """BATCH-1: the twin of one that is not lies in the base snapshot, and its receipt is returned."""
-    return published_batch(context, work.plan) is None
+    return committed_batch(context, work.plan) is None
 
 
-def _tell(answers: list[Answer], joint: Joint, left: Left) -> None:
+def _tell(answers: list[Answer], joint: CoalescedWrite, left: NotCommitted) -> None:
     for number in joint.numbers:
         answers[number] = left
 
@@ -366,7 +381,10 @@ def _numbers_of(members: Mapping[int, _Member]) -> frozenset[int]:
 
 
 def _view_for(
-    context: TableContext, begun: Begun, joints: Sequence[Joint], side_by_side: SideBySide
+    context: TableContext,
+    begun: StartedWrite,
+    joints: Sequence[CoalescedWrite],
+    side_by_side: RunPhases,
 ) -> FileSystemView:
     """The view on which all are placed, their partitions listed side by side."""
     view = view_of(context, begun.snapshot)
@@ -376,7 +394,7 @@ def _view_for(
     return view
 
 
-def _listed(view: FileSystemView, work: Work) -> Outcome:
+def _listed(view: FileSystemView, work: PreparedWrite) -> MemberOutcome:
     try:
         view.latest_slices(work.workload.partition_paths() if work.workload else ())
     except Exception as error:  # noqa: BLE001 - placing meets it again, and tells the write
@@ -384,34 +402,34 @@ def _listed(view: FileSystemView, work: Work) -> Outcome:
     return ()
 
 
-def _placed(
+def _assigned(
     context: TableContext,
-    begun: Begun,
-    joints: Sequence[Joint],
+    begun: StartedWrite,
+    joints: Sequence[CoalescedWrite],
     answers: list[Answer],
     view: FileSystemView,
     *,
-    meeting: Meeting,
+    meeting: OnConflict,
 ) -> dict[int, _Member]:
     """Those of the writes that do not meet, by their number, with tokens of their own."""
     members: dict[int, _Member] = {}
-    rivals: list[Rival] = []  # as those after them see the members
+    rivals: list[ConcurrentCommit] = []  # as those after them see the members
     tasks = 0
     for joint in joints:
         try:
-            member = _placed_beside(context, begun, joint, rivals, view)
+            member = _assign_beside(context, begun, joint, rivals, view)
         except PeerLostError as error:
             context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
-            _tell(answers, joint, Left.LOST)  # it was not asked to write anything yet
+            _tell(answers, joint, NotCommitted.LOST)  # it was not asked to write anything yet
             continue
         except Exception as error:  # noqa: BLE001 - as its own instant the write is told
             context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
-        if isinstance(member, Left):
+        if isinstance(member, NotCommitted):
             _tell(answers, joint, member)
             continue
         if not isinstance(member, _Member):
-            _tell(answers, joint, Left.MEETS)
+            _tell(answers, joint, NotCommitted.MEETS)
             for number in joint.numbers:
                 meeting(number, frozenset(member.file_groups))
             continue
@@ -422,7 +440,7 @@ def _placed(
         tasks += len(renumbered)
         placed = replace(member, placement=replace(member.placement, tasks=renumbered))
         members[joint.number] = placed
-        rivals.append(_as_rival(begun, placed))
+        rivals.append(_as_concurrent_commit(begun, placed))
     return {number: _in_order(member, tasks) for number, member in members.items()}
 
 
@@ -431,13 +449,13 @@ def _in_order(member: _Member, count: int) -> _Member:
     return replace(member, placement=replace(member.placement, tasks=tasks))
 
 
-def _placed_beside(
+def _assign_beside(
     context: TableContext,
-    begun: Begun,
-    joint: Joint,
-    rivals: list[Rival],
+    begun: StartedWrite,
+    joint: CoalescedWrite,
+    rivals: list[ConcurrentCommit],
     view: FileSystemView,
-) -> _Member | Left | Rebaseable | Refused:
+) -> _Member | NotCommitted | Rebase | Rejected:
     work = joint.work
     plan, workload = work.plan, work.workload
     if workload is None:
@@ -446,22 +464,24 @@ def _placed_beside(
     try:
         refuse_other_key_types(plan, work.schema, schema)
     except SchemaConflictError:
-        return Left.ALONE  # where it is told
+        return NotCommitted.ALONE  # where it is told
     work = replace(work, schema=schema, schema_before=schema_before)
     if any(one.schema != schema.avro_json for one in rivals):
-        return Left.MEETS
+        return NotCommitted.MEETS
     files = plan.files
     # New rows that would fill a file which another member fills get a file of their own.
     for chosen in (files, replace(files, small_files_max=0)) if rivals else (files,):
-        placement = place(context, begun, workload, plan.rules, schema, files=chosen, view=view)
+        placement = assign_file_groups(
+            context, begun, workload, plan.rules, schema, files=chosen, view=view
+        )
         if placement.met is not None:
-            return Left.ALONE
+            return NotCommitted.ALONE
         member = _Member(joint=joint, work=work, workload=workload, placement=placement)
-        planned = Candidate(
+        planned = PendingCommit(
             claim=member.claim, metadata=CommitMetadata(), logs_may_meet=placement.logs_may_meet
         )
         verdict = verdict_on(context, planned, begun.requested_time, rivals)
-        if isinstance(verdict, Clean):
+        if isinstance(verdict, NoConflict):
             return member
         met = verdict
         if met.file_groups and _updates(placement).issuperset(met.file_groups):
@@ -469,7 +489,7 @@ def _placed_beside(
     return met
 
 
-def _updates(placement: Placement) -> frozenset[FileGroupId]:
+def _updates(placement: FileGroupAssignment) -> frozenset[FileGroupId]:
     """The file groups with keys that a write changes, whatever new rows fill."""
     return frozenset(
         FileGroupId(path, stat.file_id)
@@ -478,9 +498,9 @@ def _updates(placement: Placement) -> frozenset[FileGroupId]:
     )
 
 
-def _as_rival(begun: Begun, member: _Member) -> Rival:
+def _as_concurrent_commit(begun: StartedWrite, member: _Member) -> ConcurrentCommit:
     """A member as those after it see it: published just before."""
-    return Rival(
+    return ConcurrentCommit(
         action=begun.action,
         requested_time=begun.requested_time,
         completion_time=begun.requested_time,
@@ -492,10 +512,10 @@ def _as_rival(begun: Begun, member: _Member) -> Rival:
 
 def _written(
     context: TableContext,
-    begun: Begun,
+    begun: StartedWrite,
     placed: dict[int, _Member],
     answers: list[Answer],
-    side_by_side: SideBySide,
+    side_by_side: RunPhases,
 ) -> dict[int, _Member]:
     """Those whose files are written, and stand beside the files of those before them."""
     placed = _announced(context, begun, placed)
@@ -506,23 +526,23 @@ def _written(
     if lost:
         raise _LostWhileWritingError(lost)  # PUB-2: nobody knows that their files are all written
     members: dict[int, _Member] = {}
-    rivals: list[Rival] = []
+    rivals: list[ConcurrentCommit] = []
     for number, member in placed.items():
         outcome = outcomes[number]
         if isinstance(outcome, Exception):
             context.world.events.emit("group.left", rt=begun.requested_time, why=str(outcome))
             continue
         done = _with_files(context, begun, member, outcome)
-        if _stands(context, begun, done, rivals):
+        if _has_no_conflict(context, begun, done, rivals):
             members[number] = done
-            rivals.append(_as_rival(begun, done))
+            rivals.append(_as_concurrent_commit(begun, done))
         else:
-            _tell(answers, member.joint, Left.MEETS)
+            _tell(answers, member.joint, NotCommitted.MEETS)
     return members
 
 
 def _announced(
-    context: TableContext, begun: Begun, placed: dict[int, _Member]
+    context: TableContext, begun: StartedWrite, placed: dict[int, _Member]
 ) -> dict[int, _Member]:
     """All members' files announced at once, so that far away they wait for one round (PAR-1)."""
     parts = [(member.workload, member.placement.tasks) for member in placed.values()]
@@ -534,16 +554,18 @@ def _announced(
     }
 
 
-def _by_executor(context: TableContext, parts: Mapping[int, Part]) -> dict[int, Outcome]:
+def _by_executor(
+    context: TableContext, parts: Mapping[int, MemberPhase]
+) -> dict[int, MemberOutcome]:
     outcomes = context.world.executor.map(_carry_out, list(parts.values()))
     return dict(zip(parts, outcomes, strict=True))
 
 
-def _carry_out(part: Part) -> Outcome:
+def _carry_out(part: MemberPhase) -> MemberOutcome:
     return part()
 
 
-def _rewrite(context: TableContext, member: _Member) -> Outcome:
+def _rewrite(context: TableContext, member: _Member) -> MemberOutcome:
     """One member's files; its failure is its own."""
     try:
         stats = member.workload.rewrite(member.placement.tasks)
@@ -557,9 +579,12 @@ def _rewrite(context: TableContext, member: _Member) -> Outcome:
 
 
 def _with_files(
-    context: TableContext, begun: Begun, member: _Member, stats: Sequence[tuple[WriteStat, ...]]
+    context: TableContext,
+    begun: StartedWrite,
+    member: _Member,
+    stats: Sequence[tuple[WriteStat, ...]],
 ) -> _Member:
-    written = Written(
+    written = WrittenFiles(
         placement=member.placement,
         stats=tuple(zip(member.placement.tasks, stats, strict=True)),
         schema=member.work.schema,
@@ -568,16 +593,18 @@ def _with_files(
         attempts=1,
     )
     batches = member.joint.batches()
-    candidate = candidate_of(context, begun, member.work.plan, written, batches)
+    candidate = pending_commit_of(context, begun, member.work.plan, written, batches)
     return replace(member, written=written, candidate=candidate)
 
 
-def _stands(context: TableContext, begun: Begun, member: _Member, rivals: list[Rival]) -> bool:
+def _has_no_conflict(
+    context: TableContext, begun: StartedWrite, member: _Member, rivals: list[ConcurrentCommit]
+) -> bool:
     """Whether a written member meets none of those before it (GRP-2)."""
     candidate, written = _files_of(member)
-    if not isinstance(verdict_on(context, candidate, begun.requested_time, rivals), Clean):
+    if not isinstance(verdict_on(context, candidate, begun.requested_time, rivals), NoConflict):
         return False
-    mine = facts_of(
+    mine = commit_facts_of(
         begun,
         member.work.plan,
         written,
@@ -585,10 +612,10 @@ def _stands(context: TableContext, begun: Begun, member: _Member, rivals: list[R
         candidate.batches,
         read_only=candidate.read_only,
     )
-    return refused_by(context, mine, rivals) is None
+    return rejected_by(context, mine, rivals) is None
 
 
-def _files_of(member: _Member) -> tuple[Candidate, Written]:
+def _files_of(member: _Member) -> tuple[PendingCommit, WrittenFiles]:
     if member.candidate is None or member.written is None:
         raise InvariantError("a member of a group was used before its files were written")
     return member.candidate, member.written
@@ -596,37 +623,39 @@ def _files_of(member: _Member) -> tuple[Candidate, Written]:
 
 def _publish(
     context: TableContext,
-    begun: Begun,
+    begun: StartedWrite,
     members: dict[int, _Member],
     placed: dict[int, _Member],
     later: Callable[[Callable[[], None]], object],
-) -> dict[int, Receipt]:
+) -> dict[int, CommitResult]:
     """One candidate of all members; a receipt for each write, and none when it met somebody."""
     files = {number: _files_of(member) for number, member in members.items()}
-    together = merged([written for _, written in files.values()])
+    together = merge_members([written for _, written in files.values()])
     attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
     # PUB-1: also the files of those who failed or met somebody.
-    reconcile(context, begun, together, frozenset[str]().union(*attempted))
+    reconcile_files(context, begun, together, frozenset[str]().union(*attempted))
     batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
     first = next(iter(members.values())).work.plan
     size = sum(len(member.joint.works) for member in members.values())
-    parts: dict[str, OwnPart] = {}
+    parts: dict[str, MemberResult] = {}
     for number, member in members.items():
         parts |= member.joint.parts(files[number][0].metadata)
-    shared = shared_plan(first, size, parts)
-    candidate = candidate_of(context, begun, shared, together, batches)
-    outcome = publish(context, begun, candidate, Seen.by(begun.snapshot))
-    if not isinstance(outcome, Published):
+    shared = merged_request(first, size, parts)
+    candidate = pending_commit_of(context, begun, shared, together, batches)
+    outcome = commit_write(context, begun, candidate, BaseState.by(begun.snapshot))
+    if not isinstance(outcome, CommittedWrite):
         why = outcome.verdict.why
         context.world.events.emit("group.refused", rt=begun.requested_time, why=why)
         return {}
-    tidy_up = landed(context, begun, outcome.slot)
+    tidy_up = finish_commit(context, begun, outcome.slot)
     context.world.events.emit("group.done", rt=begun.requested_time, size=size)
     later(tidy_up)
-    receipts: dict[int, Receipt] = {}
+    receipts: dict[int, CommitResult] = {}
     for number, member in members.items():
         joint, whole = member.joint, files[number][0].metadata
         told = zip(joint.numbers, joint.works, joint.rows_of_each(whole), strict=True)
         for each, work, rows in told:
-            receipts[each] = receipt_of(context, work.plan, whole, outcome, group=size, rows=rows)
+            receipts[each] = commit_result_of(
+                context, work.plan, whole, outcome, group=size, rows=rows
+            )
     return receipts

@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from filegroups.group_commit.commit_group import (
-    Left,
-    Outcome,
-    Part,
-    may_share,
-    not_known_to_meet,
-    write_together,
+    MemberOutcome,
+    MemberPhase,
+    NotCommitted,
+    are_compatible,
+    commit_group,
+    without_known_conflict,
 )
-from filegroups.writing.commit_result import Receipt, WritePlan
-from filegroups.writing.early_conflict_detection import keep_pace
+from filegroups.writing.commit_result import CommitResult, WriteRequest
+from filegroups.writing.early_conflict_detection import wait_for_rate_limit
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Work, prepared, write_prepared
+from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.instant_time import InstantTime
@@ -45,19 +45,19 @@ PATIENCE = 4
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _WaitingWrite:
     """A write that waits for its group, later its answer."""
 
-    work: Work
+    work: PreparedWrite
     changed: threading.Condition  # of the committer's lock: wakes who waits for this write alone
     thread: int = field(default_factory=threading.get_ident)
     alone: bool = False
     met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
-    part: Part | None = None  # files to write, for its own thread
+    part: MemberPhase | None = None  # files to write, for its own thread
     busy: bool = False  # its thread does a part, perhaps of a leader that was interrupted
-    outcome: Outcome | None = None  # of that part
+    outcome: MemberOutcome | None = None  # of that part
     gone: bool = False  # its thread was interrupted and waits no more
-    receipt: Receipt | None = None
+    receipt: CommitResult | None = None
     failure: BaseException | None = None
 
     @property
@@ -101,7 +101,7 @@ class GroupCommitter:
         self._looked: Snapshot | None = None  # by the last leader; rows are prepared for it
         self._lock = threading.Lock()
         self._gathered = threading.Condition(self._lock)  # nobody else is waited for
-        self._waiting: list[_Entry] = []
+        self._waiting: list[_WaitingWrite] = []
         self._leading = False
         self._coming = 0  # threads that prepare the rows of a write
         self._returning: set[int] = set()  # threads that were answered by the last group
@@ -117,7 +117,7 @@ class GroupCommitter:
                 self._begin_anew()
                 self._pid = pid
 
-    def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+    def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """
         Run one write, in an instant with others where they do not meet.
 
@@ -133,8 +133,8 @@ class GroupCommitter:
             with self._lock:
                 self._coming -= 1
         # A group judges no reads, and knows only files that a workload tells; one of one, too.
-        alone = not may_share(work, work)
-        entry = _Entry(work=work, changed=threading.Condition(self._lock), alone=alone)
+        alone = not are_compatible(work, work)
+        entry = _WaitingWrite(work=work, changed=threading.Condition(self._lock), alone=alone)
         with self._lock:
             self._waiting.append(entry)
             self._returning.discard(entry.thread)
@@ -154,22 +154,24 @@ class GroupCommitter:
             raise entry.failure or OutcomeUnknownError("a group ended without an answer")
         return entry.receipt
 
-    def _prepared(self, plan: WritePlan, workload: Workload | None, looked: Snapshot) -> Work:
+    def _prepared(
+        self, plan: WriteRequest, workload: Workload | None, looked: Snapshot
+    ) -> PreparedWrite:
         """Rows that do not fit an older look may fit the table as it is now: asked once."""
         try:
-            return prepared(self._context, plan, workload, looked)
+            return prepare_write(self._context, plan, workload, looked)
         except HoodooError:
             now = self._context.snapshot()
             if now.head == looked.head and now.active.file_names == looked.active.file_names:
                 raise
             with self._lock:
                 self._looked = now
-        return prepared(self._context, plan, workload, now)
+        return prepare_write(self._context, plan, workload, now)
 
     def close(self) -> None:
         """Nothing is kept between two writes."""
 
-    def _leave(self, entry: _Entry) -> None:
+    def _leave(self, entry: _WaitingWrite) -> None:
         """Its thread was interrupted while it waited: nobody waits for it."""
         with self._lock:
             entry.gone = True
@@ -182,7 +184,7 @@ class GroupCommitter:
         if self._waiting and not self._leading:
             self._waiting[0].changed.notify_all()
 
-    def _next_part(self, entry: _Entry) -> Part | None:
+    def _next_part(self, entry: _WaitingWrite) -> MemberPhase | None:
         """Wait for a part to do, an answer, or the lead, which the longest waiting write takes."""
         with self._lock:
             while not entry.answered:
@@ -195,8 +197,8 @@ class GroupCommitter:
                 entry.changed.wait()
             return None
 
-    def _carry_out(self, entry: _Entry, part: Part) -> None:
-        outcome: Outcome = _interrupted()
+    def _carry_out(self, entry: _WaitingWrite, part: MemberPhase) -> None:
+        outcome: MemberOutcome = _interrupted()
         try:
             outcome = part()
         finally:
@@ -205,8 +207,8 @@ class GroupCommitter:
                 entry.changed.notify_all()
 
     def _side_by_side(
-        self, group: Sequence[_Entry], parts: Mapping[int, Part]
-    ) -> dict[int, Outcome]:
+        self, group: Sequence[_WaitingWrite], parts: Mapping[int, MemberPhase]
+    ) -> dict[int, MemberOutcome]:
         """Each member writes its files on its own thread, which waits for them anyway."""
         leader, others = group[0], {number: group[number] for number in parts if number}
         with self._lock:
@@ -223,7 +225,7 @@ class GroupCommitter:
         done = ((number, group[number].outcome) for number in parts)
         return {number: outcome for number, outcome in done if outcome is not None}
 
-    def _wait_for(self, entries: Iterable[_Entry]) -> None:
+    def _wait_for(self, entries: Iterable[_WaitingWrite]) -> None:
         with self._lock:
             for entry in entries:
                 while entry.outcome is None:
@@ -232,12 +234,12 @@ class GroupCommitter:
                     else:
                         entry.changed.wait()
 
-    def _lead(self, leader: _Entry) -> None:
+    def _lead(self, leader: _WaitingWrite) -> None:
         group = [leader]
         publishing: list[tuple[InstantTime, frozenset[int]]] = []
         left: list[Callable[[], None]] = []  # of the group, which nobody waits for
         try:
-            keep_pace(self._context)  # others join meanwhile
+            wait_for_rate_limit(self._context)  # others join meanwhile
             began_ms = self._context.world.clock.monotonic_ms()
             self._run(group, publishing, left)
             now_ms = self._context.world.clock.monotonic_ms()
@@ -270,14 +272,14 @@ class GroupCommitter:
 
     def _run(
         self,
-        group: list[_Entry],
+        group: list[_WaitingWrite],
         publishing: list[tuple[InstantTime, frozenset[int]]],
         left: list[Callable[[], None]],
     ) -> None:
         leader = group[0]
         complete = leader.alone  # whether all who are in it are known
 
-        def join() -> list[Work]:
+        def join() -> list[PreparedWrite]:
             nonlocal complete
             self._wait_for_more()
             with self._lock:
@@ -298,7 +300,7 @@ class GroupCommitter:
                 return
             if self._linger_ms:
                 self._context.world.clock.sleep_ms(self._linger_ms)
-            answers = write_together(
+            answers = commit_group(
                 self._context,
                 [leader.work],
                 lambda *told: publishing.append(told),
@@ -314,11 +316,11 @@ class GroupCommitter:
                     group.extend(self._others_of(leader))
             raise
         for entry, answer in zip(group, answers, strict=True):
-            if isinstance(answer, Receipt):
+            if isinstance(answer, CommitResult):
                 entry.receipt = answer
             elif isinstance(answer, OutcomeUnknownError):
                 entry.failure = copy.copy(answer)
-            elif answer is Left.ALONE:
+            elif answer is NotCommitted.ALONE:
                 entry.alone = True
 
     def _others_may_come(self) -> bool:
@@ -334,7 +336,7 @@ class GroupCommitter:
     def _all_are_there(self) -> bool:
         return not self._returning or len(self._waiting) >= self._writes_max
 
-    def _others_of(self, leader: _Entry) -> list[_Entry]:
+    def _others_of(self, leader: _WaitingWrite) -> list[_WaitingWrite]:
         """
         Who joins the leader; the lock is held.
 
@@ -346,13 +348,13 @@ class GroupCommitter:
             for one in self._waiting
             if one is not leader
             and not (one.alone or one.busy)
-            and may_share(leader.work, one.work)
+            and are_compatible(leader.work, one.work)
         )
-        apart = not_known_to_meet([leader, *others], lambda one: one.met_on)
+        apart = without_known_conflict([leader, *others], lambda one: one.met_on)
         return apart[1 : self._writes_max]
 
 
-def _wake(group: Iterable[_Entry]) -> None:
+def _wake(group: Iterable[_WaitingWrite]) -> None:
     """Those who have their answers; the lock is held."""
     for entry in group:
         if entry.answered:

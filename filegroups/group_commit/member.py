@@ -16,40 +16,40 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.group_commit.coalesce import own_part, parts_of
+from filegroups.group_commit.coalesce import member_result, member_results
 from filegroups.group_commit.commit_group import GROUP_KEY
 from filegroups.group_commit.messages import (
     Assigned,
     AssignRows,
-    Candidate,
+    CandidateFile,
     Channel,
+    CountRows,
     Failed,
+    FallBack,
     GivenRows,
     GiveRows,
-    GoAlone,
-    IsUnknown,
-    MadeAhead,
-    MakeAhead,
+    MemberResult,
     Message,
     Offer,
-    OwnPart,
+    OutcomeUnknown,
     PeerLostError,
+    Precompute,
+    Precomputed,
     RewriteTasks,
     Rewritten,
-    SpreadRows,
+    RowsCounted,
     Tagged,
     TagKeys,
-    WasPublished,
-    WasSpread,
+    WasCommitted,
     are_rows_of,
     encoded_rows,
-    offer_texts,
+    offer_of,
 )
 from filegroups.index import IndexedFile
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Work, action_of
+from filegroups.writing.write import PreparedWrite, action_of
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.revalidate import without_void
 from timeline.context import TableContext
@@ -67,14 +67,14 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.rollback import rollback
 
-__all__ = ["Member", "may_be_offered", "write_through"]
+__all__ = ["Member", "can_be_offered", "write_by_committer"]
 
 _LOOKS_MAX = 4
 #: Of the rows that go along with an offer: to ask about them takes longer than to write them.
 OFFERED_BYTES_MAX: Final = 64 * 1024
 
 
-def may_be_offered(work: Work) -> bool:
+def can_be_offered(work: PreparedWrite) -> bool:
     """Whether another process can publish a write: its plan is one that can be told and shared."""
     plan, workload = work.plan, work.workload
     if plan.operation.replaces or workload is None or workload.attempted() is None:
@@ -96,7 +96,7 @@ class Member:
         few_bytes: Rows that take no more memory go along with the offer.
     """
 
-    work: Work
+    work: PreparedWrite
     release: str
     few_bytes: int = OFFERED_BYTES_MAX
     requested_time: InstantTime | None = None  # of the instant its files were written for
@@ -114,7 +114,7 @@ class Member:
             operation=work.plan.operation.value,
             partial=work.plan.rules.partial,
             batch_id=work.plan.batch_id,
-            plan=offer_texts(work.context, work.plan),
+            plan=offer_of(work.context, work.plan),
             avro_json=work.schema.avro_json,
             schema_before=work.schema_before,
             columns=base64.b64encode(columns).decode("ascii"),
@@ -154,19 +154,19 @@ class Member:
                     {path: [_indexed(one) for one in files] for path, files in _items(question)}
                 )
                 return Tagged(inserts=found.inserts, updates=tuple(found.updates.items()))
-            case SpreadRows(remainder=remainder, ring=ring):
+            case CountRows(remainder=remainder, ring=ring):
                 shares = remainder or ring
                 if shares is None:
                     raise PeerLostError("told no shares")
                 counts = workload.spread(shares)
-                return WasSpread(rows=tuple((*key, rows) for key, rows in counts.items()))
+                return RowsCounted(rows=tuple((*key, rows) for key, rows in counts.items()))
             case AssignRows(buckets=buckets):
                 ids = {bucket.number: file_id for bucket, file_id in buckets}
                 workload.assign([bucket for bucket, _ in buckets], ids)
                 return Assigned()
-            case MakeAhead(tasks=tasks):
+            case Precompute(tasks=tasks):
                 workload.make_ahead([FileGroupTask.from_json(text) for text in tasks])
-                return MadeAhead()
+                return Precomputed()
             case RewriteTasks():
                 return self._rewrite(question)
             case GiveRows():
@@ -189,11 +189,11 @@ class Member:
         self.joined_as = question.name
         return GivenRows(rows=None if self._few_rows() else encoded_rows(workload.rows))
 
-    def receipt(self, told: WasPublished) -> Receipt:
+    def receipt(self, told: WasCommitted) -> CommitResult:
         """What a published write is told: its own rows, the group's times."""
         own = told.own if self.joined_as is not None else self._own_part(told.requested_time)
         context, plan = self.work.context, self.work.plan
-        receipt = Receipt(
+        receipt = CommitResult(
             action=action_of(context, plan.operation).value,
             operation=plan.operation.value,
             requested_time=told.requested_time,
@@ -218,7 +218,7 @@ class Member:
         )
         return receipt
 
-    def find_out(self, context: TableContext) -> Receipt | None:
+    def find_out(self, context: TableContext) -> CommitResult | None:
         """
         What became of a write whose committer did not say.
 
@@ -238,7 +238,7 @@ class Member:
             own = None if slot is None else self._own_part_in(slot)
             if slot is not None and own is not None:
                 context.world.events.emit("group.found", rt=time)
-                return self.receipt(_told_by(slot, own))
+                return self.receipt(_answer_from(slot, own))
             self._clear(context, time)
         except (InternalError, OutcomeUnknownError):
             raise
@@ -247,17 +247,17 @@ class Member:
         context.world.events.emit("group.not_published", rt=time)
         return None
 
-    def _own_part_in(self, slot: Slot) -> OwnPart | None:
+    def _own_part_in(self, slot: Slot) -> MemberResult | None:
         """What a commit slot says of this write, None where it is not in it."""
         if self.joined_as is not None:
-            return parts_of(_metadata_in(slot)).get(self.joined_as)
+            return member_results(_metadata_in(slot)).get(self.joined_as)
         return self._own_part(slot.requested_time) if self._is_in(slot) else None
 
-    def _own_part(self, published: InstantTime) -> OwnPart:
+    def _own_part(self, published: InstantTime) -> MemberResult:
         """What it wrote for the published instant, nothing of a group that broke up before."""
         written = self.stats if published == self.requested_time else ()
         stats = tuple(one for each in written for one in each)
-        return own_part(CommitMetadata(partition_to_write_stats={"": stats}))
+        return member_result(CommitMetadata(partition_to_write_stats={"": stats}))
 
     def _is_in(self, slot: Slot) -> bool:
         """A group takes all files of a member or none."""
@@ -287,9 +287,9 @@ class Member:
         return self.work.workload
 
 
-def write_through(
+def write_by_committer(
     channel: Channel, member: Member, *, wait_ms: int, done: Callable[[], None] = lambda: None
-) -> Receipt | None:
+) -> CommitResult | None:
     """
     Have a committer publish a write.
 
@@ -322,9 +322,9 @@ def write_through(
         if not usable:
             channel.close()  # interrupted: the committer must not wait for what does not come
     done()
-    if isinstance(last, WasPublished):
+    if isinstance(last, WasCommitted):
         return member.receipt(last)
-    if isinstance(last, GoAlone):
+    if isinstance(last, FallBack):
         member.work.context.world.events.emit("group.alone", why=last.why)
         return None
     return member.find_out(member.work.context)
@@ -332,11 +332,11 @@ def write_through(
 
 def _conversation(
     channel: Channel, member: Member, wait_ms: int
-) -> WasPublished | GoAlone | IsUnknown:
+) -> WasCommitted | FallBack | OutcomeUnknown:
     channel.send(member.offer())
     while True:
         message = channel.receive(wait_ms)
-        if isinstance(message, WasPublished | GoAlone | IsUnknown):
+        if isinstance(message, WasCommitted | FallBack | OutcomeUnknown):
             return message
         channel.send(member.answer(message))
 
@@ -372,9 +372,9 @@ def _slot_of(context: TableContext, time: InstantTime) -> Slot | None:
     return None
 
 
-def _told_by(slot: Slot, own: OwnPart) -> WasPublished:
+def _answer_from(slot: Slot, own: MemberResult) -> WasCommitted:
     """What the committer would have said."""
-    return WasPublished(
+    return WasCommitted(
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,
         group=int(_metadata_in(slot).extra_metadata.get(GROUP_KEY, "1")),
@@ -396,9 +396,9 @@ def _unknown(time: InstantTime, why: str) -> OutcomeUnknownError:
     )
 
 
-def _indexed(one: Candidate) -> IndexedFile:
+def _indexed(one: CandidateFile) -> IndexedFile:
     return IndexedFile(file_id=one.file_id, path=one.path, virtual_keys=one.virtual_keys)
 
 
-def _items(question: TagKeys) -> list[tuple[str, tuple[Candidate, ...]]]:
+def _items(question: TagKeys) -> list[tuple[str, tuple[CandidateFile, ...]]]:
     return list(question.candidates.items())

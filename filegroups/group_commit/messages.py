@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from filegroups.keys.bucketing import RemainderShares, RingShares
-from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.bucketing import ConsistentHashAssigner, SimpleBucketAssigner
+from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.keys.keys import VirtualKeys
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
-from filegroups.writing.commit_result import Receipt, WritePlan
+from filegroups.writing.commit_result import CommitResult, WriteRequest
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.instant_time import InstantTime
@@ -29,34 +29,34 @@ __all__ = [
     "OFFER_BYTES_MAX",
     "AssignRows",
     "Assigned",
-    "Candidate",
+    "CandidateFile",
     "Channel",
+    "CountRows",
     "Failed",
+    "FallBack",
     "GiveRows",
     "GivenRows",
-    "GoAlone",
-    "IsUnknown",
-    "MadeAhead",
-    "MakeAhead",
+    "MemberResult",
     "Message",
     "Offer",
-    "OwnPart",
+    "OutcomeUnknown",
     "PeerLostError",
     "PeerSilentError",
+    "Precompute",
+    "Precomputed",
     "RewriteTasks",
     "Rewritten",
-    "SpreadRows",
+    "RowsCounted",
     "TagKeys",
     "Tagged",
-    "WasPublished",
-    "WasSpread",
+    "WasCommitted",
     "are_rows_of",
     "decode_message",
     "decoded_rows",
     "encode_message",
     "encoded_rows",
-    "offer_texts",
-    "plan_texts",
+    "offer_of",
+    "request_fields",
 ]
 
 
@@ -148,7 +148,7 @@ class Offer:
     operation: str
     partial: bool
     batch_id: str | None
-    plan: Mapping[str, str]  # ``offer_texts``: the committer must ask for the same
+    plan: Mapping[str, str]  # ``offer_of``: the committer must ask for the same
     avro_json: str  # the schema to write with
     schema_before: str
     columns: str  # the schema of the incoming rows, Arrow IPC in base 64
@@ -158,7 +158,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateFile:
     """A base file that may hold keys."""
 
     file_id: str
@@ -173,7 +173,7 @@ class TagKeys:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["tag"] = "tag"
-    candidates: Mapping[str, tuple[Candidate, ...]]
+    candidates: Mapping[str, tuple[CandidateFile, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,18 +188,18 @@ class Tagged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadRows:
+class CountRows:
     """Count rows by partition path and bucket of a bucket index."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["spread"] = "spread"
-    remainder: RemainderShares | None = None
-    ring: RingShares | None = None
+    remainder: SimpleBucketAssigner | None = None
+    ring: ConsistentHashAssigner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WasSpread:
+class RowsCounted:
     """Partition path, bucket, rows."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -215,7 +215,7 @@ class AssignRows:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["assign"] = "assign"
-    buckets: tuple[tuple[Bucket, str], ...]
+    buckets: tuple[tuple[InsertBucket, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakeAhead:
+class Precompute:
     """Make the small files of these tasks in memory, and write nothing yet."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -238,7 +238,7 @@ class MakeAhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeAhead:
+class Precomputed:
     """They are made, those that can be."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -290,7 +290,7 @@ class GivenRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnPart:
+class MemberResult:
     """What one write did in an instant of several."""
 
     rows_inserted: int
@@ -300,7 +300,7 @@ class OwnPart:
     bytes_written: int
 
     @classmethod
-    def of(cls, receipt: Receipt) -> OwnPart:
+    def of(cls, receipt: CommitResult) -> MemberResult:
         """What a receipt tells of it."""
         return cls(**{each.name: getattr(receipt, each.name) for each in fields(cls)})
 
@@ -317,7 +317,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WasPublished:
+class WasCommitted:
     """The write is published, in an instant with ``group - 1`` others."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -327,11 +327,11 @@ class WasPublished:
     completion_time: InstantTime
     group: int
     lost_slots: int
-    own: OwnPart
+    own: MemberResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoAlone:
+class FallBack:
     """Nothing of the write is published or left: as its own instant it is told why."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -341,7 +341,7 @@ class GoAlone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsUnknown:
+class OutcomeUnknown:
     """The committer does not know what became of the group: the writer looks for itself."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -353,20 +353,20 @@ Message = (
     Offer
     | TagKeys
     | Tagged
-    | SpreadRows
-    | WasSpread
+    | CountRows
+    | RowsCounted
     | AssignRows
     | Assigned
-    | MakeAhead
-    | MadeAhead
+    | Precompute
+    | Precomputed
     | RewriteTasks
     | Rewritten
     | GiveRows
     | GivenRows
     | Failed
-    | WasPublished
-    | GoAlone
-    | IsUnknown
+    | WasCommitted
+    | FallBack
+    | OutcomeUnknown
 )
 
 _MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(
@@ -417,7 +417,7 @@ def decode_message(data: bytes) -> Message:
         raise PeerLostError(f"no message: {first['loc']} {first['msg']}") from None
 
 
-def plan_texts(plan: WritePlan) -> dict[str, str]:
+def request_fields(plan: WriteRequest) -> dict[str, str]:
     """
     What a write asks for, field by field, but for its batch: equal texts, equal plans.
 
@@ -435,15 +435,15 @@ def plan_texts(plan: WritePlan) -> dict[str, str]:
     return found
 
 
-def offer_texts(context: TableContext, plan: WritePlan) -> dict[str, str]:
+def offer_of(context: TableContext, plan: WriteRequest) -> dict[str, str]:
     """
-    All that a committer must do as the writer would: ``plan_texts``, where and how it is judged.
+    All that a committer must do as the writer would: ``request_fields``, where and how it is judged.
 
     A copy of a table has its identity, so the place of the table counts, too (GRP-4).
     """
     limits = context.limits
     return {
-        **plan_texts(plan),
+        **request_fields(plan),
         "table": context.world.storage.base_uri,
         "judged.strategy": limits.strategy.name,
         "judged.clustering_updates": repr(limits.clustering_updates),

@@ -21,32 +21,32 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit.messages import (
     Assigned,
     AssignRows,
-    Candidate,
+    CandidateFile,
     Channel,
+    CountRows,
     Failed,
     GivenRows,
     GiveRows,
-    MadeAhead,
-    MakeAhead,
     Message,
     Offer,
     PeerLostError,
+    Precompute,
+    Precomputed,
     RewriteTasks,
     Rewritten,
-    SpreadRows,
+    RowsCounted,
     Tagged,
     TagKeys,
-    WasSpread,
     decoded_rows,
 )
 from filegroups.index import IndexedFile
-from filegroups.keys.bucketing import RemainderShares, RingShares, Shares
-from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.bucketing import BucketAssigner, ConsistentHashAssigner, SimpleBucketAssigner
+from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.schema.schema import TableSchema
-from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.commit_result import WriteRequest
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.workload import RowRules, WorkloadProfile
-from filegroups.writing.write import Work
+from filegroups.writing.write import PreparedWrite
 from timeline.context import TableContext
 from timeline.errors import (
     InvalidInputError,
@@ -127,7 +127,7 @@ class RemoteWorkload:
             )
         told = {
             path: tuple(
-                Candidate(file_id=one.file_id, path=one.path, virtual_keys=one.virtual_keys)
+                CandidateFile(file_id=one.file_id, path=one.path, virtual_keys=one.virtual_keys)
                 for one in files
             )
             for path, files in candidates.items()
@@ -139,20 +139,20 @@ class RemoteWorkload:
             raise self._refused("keys in files that it was not asked about")
         return WorkloadProfile(inserts=dict(found.inserts), updates=dict(found.updates))
 
-    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """As the contract."""
-        if isinstance(shares, RemainderShares):
-            question = SpreadRows(remainder=shares)
-        elif isinstance(shares, RingShares):
-            question = SpreadRows(ring=shares)
+        if isinstance(shares, SimpleBucketAssigner):
+            question = CountRows(remainder=shares)
+        elif isinstance(shares, ConsistentHashAssigner):
+            question = CountRows(ring=shares)
         else:
             raise InvariantError(f"unknown shares: {type(shares).__name__}")
-        found = self._ask(question, WasSpread)
+        found = self._ask(question, RowsCounted)
         if not {path for path, _, _ in found.rows} <= set(self._paths):
             raise self._refused("rows in partitions that it has none for")
         return {(path, number): rows for path, number, rows in found.rows}
 
-    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+    def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
         """As the contract."""
         told = tuple((bucket, file_ids[bucket.number]) for bucket in buckets)
         self._ask(AssignRows(buckets=told), Assigned)
@@ -160,7 +160,7 @@ class RemoteWorkload:
     def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
         """As the contract."""
         if tasks:
-            self._ask(MakeAhead(tasks=tuple(one.to_json() for one in tasks)), MadeAhead)
+            self._ask(Precompute(tasks=tuple(one.to_json() for one in tasks)), Precomputed)
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """
@@ -196,7 +196,9 @@ class RemoteWorkload:
         """
         self._tell(GiveRows(requested_time=requested_time, name=name))
 
-    def given_rows(self, context: TableContext, work: Work, *, waited_ms: int = 0) -> LocalWorkload:
+    def given_rows(
+        self, context: TableContext, work: PreparedWrite, *, waited_ms: int = 0
+    ) -> LocalWorkload:
         """
         The rows themselves, to be written here; the writer knows where to look for them.
 
@@ -307,8 +309,8 @@ def _schema_of(offer: Offer) -> pa.Schema:
 
 
 def remote_work(
-    context: TableContext, plan: WritePlan, offer: Offer, channel: Channel, *, answer_ms: int
-) -> Work:
+    context: TableContext, plan: WriteRequest, offer: Offer, channel: Channel, *, answer_ms: int
+) -> PreparedWrite:
     """
     What ``filegroups.writing.write.prepared`` makes, of a write that another process prepared.
 
@@ -323,7 +325,7 @@ def remote_work(
         InvalidInputError: The offer tells no schema, or no partition paths.
         CorruptTableError: Its Avro schema is none.
     """
-    return Work(
+    return PreparedWrite(
         context=context,
         plan=plan,
         workload=RemoteWorkload(channel, offer, answer_ms=answer_ms),

@@ -15,11 +15,11 @@ from filegroups.files.slice_reader import SliceRead
 from filegroups.keys.keys import VirtualKeys
 from timeline.model.file_names import FileSlice
 
-__all__ = ["IndexedFile", "LookupRules", "MergedSlice"]
+__all__ = ["IndexedFile", "LookupRules", "SliceWithLogs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergedSlice:
+class SliceWithLogs:
     """A slice whose logs count, and how its keys and their order are read."""
 
     slice: FileSlice
@@ -33,7 +33,7 @@ class IndexedFile:
     file_id: str
     path: str  # "" where there are log files only
     virtual_keys: VirtualKeys | None = None  # how to compute keys that the file does not store
-    merged: MergedSlice | None = None  # instead of the base file alone
+    merged: SliceWithLogs | None = None  # instead of the base file alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

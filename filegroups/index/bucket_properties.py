@@ -16,7 +16,7 @@ from filegroups.index.buckets import FOLDER, Buckets, find_buckets
 from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import view_of
-from filegroups.settings.index_options import INDEX_OPTIONS, KEPT_KEYS
+from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS, INDEX_OPTIONS
 from timeline.codecs.commit_body import decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
@@ -30,27 +30,27 @@ from timeline.model.table_config import TableConfig
 from timeline.model.write_set import FileGroupId
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.properties_file import (
-    keep_rows_elsewhere,
     load_config,
-    rows_elsewhere_noted,
+    misplaced_rows_noted,
+    note_misplaced_rows,
     update_properties,
 )
 from timeline.snapshot import Snapshot
 
 __all__ = [
-    "adopt_buckets",
-    "adopt_rows_elsewhere",
-    "hold_inserted",
-    "keeps_buckets",
-    "kept_properties",
+    "bucket_properties",
+    "bucket_rules_in",
+    "has_bucket_rules",
+    "record_bucket_rules",
+    "record_misplaced_rows",
     "refuse_other_buckets",
-    "rules_kept_in",
+    "slices_with_log_inserts",
 ]
 
 _SAMPLED_FILES = 3
 
 
-def kept_properties(rules: BucketRules) -> dict[str, str]:
+def bucket_properties(rules: BucketRules) -> dict[str, str]:
     """What goes into the table's properties."""
     texts = {
         "index_type": "BUCKET",
@@ -58,21 +58,21 @@ def kept_properties(rules: BucketRules) -> dict[str, str]:
         "bucket_count": str(rules.buckets),
         "bucket_hash_fields": ",".join(rules.hash_fields),
     }
-    return {KEPT_KEYS[field]: text for field, text in texts.items()}
+    return {BUCKET_PROPERTY_KEYS[field]: text for field, text in texts.items()}
 
 
-def keeps_buckets(config: TableConfig) -> bool:
+def has_bucket_rules(config: TableConfig) -> bool:
     """Whether a table says itself how its buckets were made."""
-    return config.raw.get(KEPT_KEYS["index_type"]) == "BUCKET"
+    return config.raw.get(BUCKET_PROPERTY_KEYS["index_type"]) == "BUCKET"
 
 
-def rules_kept_in(config: TableConfig) -> BucketRules | None:
+def bucket_rules_in(config: TableConfig) -> BucketRules | None:
     """How a table says that its buckets are made; None when it says nothing, or nothing right."""
-    told = {field: config.raw.get(key, "") for field, key in KEPT_KEYS.items()}
+    told = {field: config.raw.get(key, "") for field, key in BUCKET_PROPERTY_KEYS.items()}
     fields = tuple(name for name in told["bucket_hash_fields"].split(",") if name)
     count = told["bucket_count"]
     if not (
-        keeps_buckets(config) and fields and count.isascii() and count.isdigit() and int(count)
+        has_bucket_rules(config) and fields and count.isascii() and count.isdigit() and int(count)
     ):
         return None
     if told["bucket_engine"] not in BucketEngine.__members__:
@@ -105,7 +105,7 @@ def refuse_other_buckets(context: TableContext, rules: BucketRules) -> None:
         _refuse_misplaced(context, rules, buckets, one)
 
 
-def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
+def record_bucket_rules(context: TableContext, rules: BucketRules) -> None:
     """
     Take over a table that does not say how its buckets were made, another engine's above all.
 
@@ -122,10 +122,10 @@ def adopt_buckets(context: TableContext, rules: BucketRules) -> None:
     world = context.world
     with world.lock.acquire("keep how buckets are made"):
         now = instant_time(WallMs(world.clock.now_ms()))
-        update_properties(world.storage, kept_properties(rules), now=now)
+        update_properties(world.storage, bucket_properties(rules), now=now)
 
 
-def adopt_rows_elsewhere(context: TableContext) -> None:
+def record_misplaced_rows(context: TableContext) -> None:
     """
     Note in the table that rows may lie in partitions other than that of their partition columns.
 
@@ -138,10 +138,10 @@ def adopt_rows_elsewhere(context: TableContext) -> None:
     Outside: 1 get; if the table does not say so yet, the lock and the steps of fmt 1.3.
     """
     world = context.world
-    if rows_elsewhere_noted(load_config(world.storage)):
+    if misplaced_rows_noted(load_config(world.storage)):
         return
     with world.lock.acquire("note that rows lie in other partitions"):
-        keep_rows_elsewhere(world.storage, now=instant_time(WallMs(world.clock.now_ms())))
+        note_misplaced_rows(world.storage, now=instant_time(WallMs(world.clock.now_ms())))
 
 
 def _refuse_misplaced(
@@ -180,7 +180,7 @@ def _refuse_misplaced(
 _BUCKETS_MAX = 100_000  # file ids that are random begin with such a number once in 40,000
 
 
-def hold_inserted(
+def slices_with_log_inserts(
     context: TableContext, view: FileSystemView, slices: Iterable[FileSlice]
 ) -> Iterator[FileSlice]:
     """
@@ -198,11 +198,11 @@ def hold_inserted(
     and 1 get an instant of its that updated.
     """
     logged = [one for one in slices if one.base_file is not None and one.log_files]
-    told = _Told(context, view.snapshot, logged)
+    told = _LogStats(context, view.snapshot, logged)
     return (one for one in logged if told.inserts(one))
 
 
-class _Told:
+class _LogStats:
     """What the instants of logs told, each asked once."""
 
     def __init__(
@@ -242,7 +242,7 @@ class _Told:
         if not any(one.num_writes or one.num_update_writes for one in mine):
             return False  # deletes alone
         if SlotOwner.told_in(metadata.extra_metadata) is not None:
-            return keeps_buckets(self._context.config)
+            return has_bucket_rules(self._context.config)
         return self._rings or log.file_group not in self._updates(instant)
 
     def _read(self, instant: Instant) -> CommitMetadata | None:

@@ -22,11 +22,11 @@ from filegroups.files.hashing_metadata import (
     first_hashing_metadata,
 )
 from filegroups.keys.bucketing import (
+    BucketAssigner,
     BucketEngine,
     BucketRules,
-    RemainderShares,
-    RingShares,
-    Shares,
+    ConsistentHashAssigner,
+    SimpleBucketAssigner,
     bucket_file_id,
     bucket_of,
     fixed_file_id,
@@ -144,7 +144,7 @@ _COUNT_KEY, _TYPE_KEY = "hoodie.bucket.index.num.buckets", "hoodie.index.type"
 class Buckets:
     """The buckets of some partitions: how rows find theirs, and which have a file group."""
 
-    shares: Shares
+    shares: BucketAssigner
     known: Mapping[tuple[str, int], FileGroupId]  # by (partition path, bucket number)
     fixed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # file ids to be used
     # Where writers agree on file ids without seeing each other: since when the former file group
@@ -203,7 +203,7 @@ def find_buckets(
     """
     if rules.engine is BucketEngine.SIMPLE:
         return Buckets(
-            shares=RemainderShares(hash_fields=rules.hash_fields, buckets=rules.buckets),
+            shares=SimpleBucketAssigner(hash_fields=rules.hash_fields, buckets=rules.buckets),
             known=_numbered(rules.buckets, groups),
             hidden_since=_hidden_since(snapshot) if agreed else None,
         )
@@ -228,7 +228,7 @@ def find_buckets(
             raise _foreign(group)
         known[group.partition_path, numbers[group]] = group
     rings = {path: metadata.ends for path, metadata in ranges.items()}
-    shares = RingShares(hash_fields=rules.hash_fields, rings=rings)
+    shares = ConsistentHashAssigner(hash_fields=rules.hash_fields, rings=rings)
     return Buckets(shares=shares, known=known, fixed=fixed)
 
 

@@ -26,7 +26,7 @@ from filegroups.files.parquet import (
     read_virtual_keys,
 )
 from filegroups.files.slice_reader import read_slice
-from filegroups.index import IndexedFile, LookupRules, MergedSlice
+from filegroups.index import IndexedFile, LookupRules, SliceWithLogs
 from filegroups.keys.insert_buckets import codes_of, rows_by_number
 from filegroups.keys.keys import key_range
 from filegroups.merge.ordering import not_below, ordering_column
@@ -41,20 +41,20 @@ from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Executor
 from timeline.ports.storage import Storage
 from timeline.system import NullEvents
-from timeline.truncation import read_boundary
+from timeline.truncation import read_truncation_point
 
 __all__ = [
-    "Whereabouts",
-    "find_everywhere",
-    "held_keys",
-    "held_rows",
-    "may_bring_back",
-    "may_hold_any",
+    "RowTargets",
+    "file_group_keys",
+    "file_group_rows",
+    "find_in_table",
+    "may_contain_any",
+    "may_resurrect",
     "tag",
 ]
 
 
-def held_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
+def file_group_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
     """
     The record keys of a file group.
 
@@ -65,13 +65,13 @@ def held_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
     Outside: 1 open_input, those of ``read_slice`` where logs count.
     """
     if file.merged is not None:
-        return held_rows(storage, file, pa.schema([])).column(0)
+        return file_group_rows(storage, file, pa.schema([])).column(0)
     if file.virtual_keys is not None:
         return read_virtual_keys(storage, file.path, file.virtual_keys)
     return read_keys(storage, file.path)
 
 
-def held_rows(
+def file_group_rows(
     storage: Storage, file: IndexedFile, schema: pa.Schema, ordering: Sequence[str] = ()
 ) -> pa.Table:
     """
@@ -83,7 +83,7 @@ def held_rows(
         schema: Has the columns of the ordering fields, as they are wanted.
         ordering: The fields; a dotted name is a field inside a struct.
 
-    Errors as ``held_keys``. Outside: 2 open_input, those of ``read_slice`` where logs count.
+    Errors as ``file_group_keys``. Outside: 2 open_input, those of ``read_slice`` where logs count.
     """
     heads = dict.fromkeys(name.partition(".")[0] for name in ordering)
     wanted = pa.schema([schema.field(name) for name in heads])
@@ -95,7 +95,7 @@ def held_rows(
         )
         rows = rows.select(wanted.names).cast(wanted)
     else:
-        keys = held_keys(storage, file)
+        keys = file_group_keys(storage, file)
         if not ordering:
             return pa.table([keys], names=[KEY_COLUMN])
         rows = read_base_file(storage, file.path, schema=wanted)
@@ -103,7 +103,7 @@ def held_rows(
     return pa.table([keys, *values], names=[KEY_COLUMN, *ordering])
 
 
-def _merged(storage: Storage, merged: MergedSlice) -> pa.Table:
+def _merged(storage: Storage, merged: SliceWithLogs) -> pa.Table:
     # Corrupt blocks hold nothing that was published; readers of the table are told of them.
     batches = read_slice(storage, NullEvents(), merged.slice, merged.read)
     return pa.Table.from_batches(list(batches), schema=merged.read.output_schema)
@@ -169,7 +169,7 @@ def tag(
             file_ids.append(each.file_id)
         rows_of.append((rows, codes))
     found = np.full(len(keys), -1, np.int64)
-    look = partial(_look_by_filter if filters else _look, storage)
+    look = partial(_find_keys_by_filter if filters else _find_keys, storage)
     for lookup, hits in zip(lookups, executor.map(look, lookups), strict=True):
         rows, codes = rows_of[lookup.group]
         inside = np.zeros(len(lookup.keys), np.bool_)
@@ -190,20 +190,20 @@ class _Lookup:
     number: int
 
 
-def _look(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
+def _find_keys(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
     """Positions in ``lookup.keys`` of the keys that the file holds."""
     file = lookup.file
     if file.virtual_keys is not None or file.merged is not None:
-        return _positions(held_keys(storage, file), lookup.keys)
+        return _positions(file_group_keys(storage, file), lookup.keys)
     held = read_keys_between(storage, file.path, *lookup.limits)
     return _positions(held, lookup.keys)
 
 
-def _look_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
+def _find_keys_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
     """The same; the file's keys are read only when its footer rules not all of them out."""
     if lookup.file.virtual_keys is not None or lookup.file.merged is not None:
-        return _look(storage, lookup)
-    held = read_keys_if(storage, lookup.file.path, partial(may_hold_any, lookup.keys))
+        return _find_keys(storage, lookup)
+    held = read_keys_if(storage, lookup.file.path, partial(may_contain_any, lookup.keys))
     return _positions(held, lookup.keys)
 
 
@@ -214,7 +214,7 @@ def _positions(held: pa.ChunkedArray | None, keys: pa.Array) -> npt.NDArray[np.i
     return np.asarray(positions).astype(np.intp)
 
 
-def may_hold_any(keys: pa.Array, footer: Footer) -> bool:
+def may_contain_any(keys: pa.Array, footer: Footer) -> bool:
     """Whether a base file may hold one of some keys; False is certain. Shapes: keys (n,)."""
     inside = _within(keys, footer)
     if footer.bloom_base64 is None or len(inside) == 0:
@@ -250,7 +250,7 @@ def _within(keys: pa.Array, footer: Footer) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whereabouts:
+class RowTargets:
     """Where each row goes, and which ones leave another place for it."""
 
     partition_paths: pa.Array  # of each row's file group
@@ -258,7 +258,7 @@ class Whereabouts:
     leaving: Mapping[FileGroupId, npt.NDArray[np.intp]]  # positions of rows that leave it
 
 
-def find_everywhere(
+def find_in_table(
     storage: Storage,
     executor: Executor,
     base_files: Mapping[str, Sequence[IndexedFile]],
@@ -267,7 +267,7 @@ def find_everywhere(
     *,
     ordering_fields: Sequence[str] = (),
     deletes: npt.NDArray[np.bool_] | None = None,
-) -> Whereabouts:
+) -> RowTargets:
     """
     Find each row's file group in the whole table.
 
@@ -316,7 +316,7 @@ def find_everywhere(
         if len(positions):
             leaving[FileGroupId(path, file.file_id)] = positions
     stays = pa.array(elsewhere & ~moving)
-    return Whereabouts(
+    return RowTargets(
         partition_paths=pc.if_else(stays, where, own_paths),
         file_ids=pc.if_else(pa.array(moving), pa.scalar(None, pa.string()), file_ids),
         leaving=leaving,
@@ -327,7 +327,7 @@ def _replaces(
     storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     """Which rows are not older than the rows of their keys in a base file."""
-    held = held_rows(storage, file, rows.schema, ordering_fields)
+    held = file_group_rows(storage, file, rows.schema, ordering_fields)
     older = held.take(pc.index_in(rows.column(KEY_COLUMN), value_set=held.column(KEY_COLUMN)))
     newer = [ordering_column(rows, name) for name in ordering_fields]
     return not_below(newer, older.columns[1:])
@@ -341,7 +341,7 @@ def _replaces(
 # files only would take it for a new one and insert it a second time.
 
 
-def may_bring_back(
+def may_resurrect(
     context: TableContext, view: FileSystemView, slices: Iterable[FileSlice]
 ) -> Iterator[FileSlice]:
     """
@@ -359,7 +359,7 @@ def may_bring_back(
         completed = view.snapshot.completions.get(base_time)
         if completed is None:
             if archived is None:
-                archived = read_boundary(context.world.storage).time
+                archived = read_truncation_point(context.world.storage).time
             if archived and began >= archived:
                 continue
             completed = view.snapshot.archived.completions.get(base_time)

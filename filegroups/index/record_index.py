@@ -39,7 +39,7 @@ from timeline.rules.file_slices import slice_files
 from timeline.snapshot import Snapshot
 from timeline.system import NullEvents
 
-__all__ = ["RecordIndex", "keeps_record_index", "open_record_index"]
+__all__ = ["RecordIndex", "has_record_index", "open_record_index"]
 
 PARTITION: Final = "record_index"
 _FOLDER: Final = f"{METADATA_TABLE}/{PARTITION}"
@@ -118,7 +118,7 @@ class RecordIndex:
         return _newest(pa.concat_tables(layers))
 
 
-def keeps_record_index(config: TableConfig) -> bool:
+def has_record_index(config: TableConfig) -> bool:
     """Whether the record index is complete and kept up to date, as the table's properties say."""
     built = config.raw.get("hoodie.table.metadata.partitions", "")
     return PARTITION in (one.strip() for one in built.split(","))
@@ -130,7 +130,7 @@ def open_record_index(
     """
     The record index of a table, None where there is none that is complete.
 
-    What it says holds if ``keeps_record_index`` still does behind the look.
+    What it says holds if ``has_record_index`` still does behind the look.
 
     Args:
         storage: Where the table lies.
@@ -142,7 +142,7 @@ def open_record_index(
 
     Outside: 2 lists.
     """
-    if not keeps_record_index(config):
+    if not has_record_index(config):
         return None
     completions: dict[str, str] = {}
     for name in storage.names(_TIMELINE):

@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 
 from filegroups.keys.insert_buckets import codes_of, rows_by_number
 from filegroups.keys.java_hashes import java_hashes, xx_hashes
-from filegroups.schema.columns import turns
+from filegroups.schema.columns import version_rounds
 
 __all__ = [
+    "BucketAssigner",
     "BucketEngine",
     "BucketRules",
-    "RemainderShares",
-    "RingShares",
-    "Shares",
+    "ConsistentHashAssigner",
+    "SimpleBucketAssigner",
     "bucket_file_id",
     "bucket_hashes",
     "bucket_of",
@@ -60,7 +60,7 @@ class BucketRules:
     hash_fields: tuple[str, ...] = ()  # hoodie.bucket.index.hash.field, all key fields by default
 
 
-class Shares(Protocol):
+class BucketAssigner(Protocol):
     """Gives each row the number of its bucket within its partition."""
 
     def numbers(
@@ -70,7 +70,7 @@ class Shares(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemainderShares:
+class SimpleBucketAssigner:
     """The simple engine: the same number of buckets in every partition."""
 
     hash_fields: tuple[str, ...]
@@ -87,7 +87,7 @@ class RemainderShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingShares:
+class ConsistentHashAssigner:
     """
     Consistent hashing: each partition has ranges of its own.
 
@@ -150,7 +150,7 @@ def bucket_hashes(
         marked = pc.is_in(values, value_set=pa.array([_NULL_VALUE, _EMPTY_VALUE]))
         texts = java_hashes(values)
         texts[np.asarray(marked).astype(np.bool_) & _is_compound(chunk)[owners]] = 0
-        for these in turns(owners):  # a key's list is hashed left to right
+        for these in version_rounds(owners):  # a key's list is hashed left to right
             rows = start + owners[these]
             hashes[rows] = hashes[rows] * np.uint32(31) + texts[these]
     return hashes

@@ -152,7 +152,7 @@ _FRACTION_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _PatternPiece:
     """One letter repeated, or literal text (letter is empty)."""
 
     letter: str
@@ -171,7 +171,7 @@ class DatePattern:
     """A pattern that was understood."""
 
     text: str
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[_PatternPiece, ...]
 
     @property
     def finest_ms(self) -> int:
@@ -215,9 +215,9 @@ class DatePattern:
             return None
         return (first, behind) if pattern.write(first) == text else None
 
-    def _first(self, levels: int) -> list[_Piece]:
+    def _first(self, levels: int) -> list[_PatternPiece]:
         """The pieces of so many folders; none where a literal text holds further slashes."""
-        found: list[_Piece] = []
+        found: list[_PatternPiece] = []
         for one in self.pieces:
             if one.text == "/":
                 levels -= 1
@@ -237,7 +237,7 @@ class DatePattern:
         """
         return "".join(self._written(one, local, offset_minutes) for one in self.pieces)
 
-    def _written(self, piece: _Piece, local: datetime, offset_minutes: int | None) -> str:
+    def _written(self, piece: _PatternPiece, local: datetime, offset_minutes: int | None) -> str:
         if not piece.letter:
             return piece.text
         if piece.letter == "Z":
@@ -258,7 +258,7 @@ class DatePattern:
         return _expression(self)
 
 
-def _has_own_width(piece: _Piece, following: _Piece | None) -> bool:
+def _has_own_width(piece: _PatternPiece, following: _PatternPiece | None) -> bool:
     """Whether the piece ends where its text tells it, and loses nothing of its value."""
     if piece.letter in ("y", "Y"):
         return piece.count >= _YEAR_DIGITS or (
@@ -289,13 +289,13 @@ def parse_date_pattern(text: str) -> DatePattern:
     """
     if not text or len(text) > _PATTERN_CHARACTERS_MAX:
         raise _refused(text, f"a date pattern has 1 to {_PATTERN_CHARACTERS_MAX} characters", text)
-    pieces: list[_Piece] = []
+    pieces: list[_PatternPiece] = []
     position = 0
     while position < len(text):
         first = text[position]
         if first == "'":
             literal, position = _quoted(text, position)
-            pieces.append(_Piece("", 0, literal))
+            pieces.append(_PatternPiece("", 0, literal))
         elif first.isascii() and first.isalpha():
             end = position
             while end < len(text) and text[end] == first:
@@ -304,10 +304,10 @@ def parse_date_pattern(text: str) -> DatePattern:
                 raise _refused(text, "this letter is not supported in date patterns", first)
             if first == "Z" and end - position > 2:
                 raise _refused(text, "names of time zones are not supported", "ZZZ")
-            pieces.append(_Piece(first, end - position))
+            pieces.append(_PatternPiece(first, end - position))
             position = end
         else:
-            pieces.append(_Piece("", 0, first))
+            pieces.append(_PatternPiece("", 0, first))
             position += 1
     return DatePattern(text, tuple(pieces))
 
@@ -397,7 +397,7 @@ def _expression(pattern: DatePattern) -> str:
     return "^" + "".join(parts) + "$"
 
 
-def _group(pattern: DatePattern, piece: _Piece, *, next_is_number: bool) -> tuple[str, str]:
+def _group(pattern: DatePattern, piece: _PatternPiece, *, next_is_number: bool) -> tuple[str, str]:
     letter, count = piece.letter, piece.count
     if letter in "yY":
         if count == _TWO_DIGIT_YEAR:

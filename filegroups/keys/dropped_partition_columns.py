@@ -16,11 +16,11 @@ import pyarrow as pa
 from filegroups.keys.keys import DEFAULT_PARTITION
 from timeline.errors import CorruptTableError
 
-__all__ = ["FolderColumns"]
+__all__ = ["DroppedPartitionColumns"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderColumns:
+class DroppedPartitionColumns:
     """
     The partition fields and how folders name them.
 

@@ -19,14 +19,14 @@ from filegroups.schema.columns import distinct_codes
 from timeline.model.instant_time import InstantTime
 
 __all__ = [
-    "Bucket",
+    "InsertBucket",
     "SizeSettings",
     "SmallFile",
     "assign_buckets",
-    "assign_shares",
+    "assign_by_bucket",
+    "assign_inserts",
     "codes_of",
     "learn_record_bytes",
-    "place_inserts",
     "rows_by_number",
 ]
 
@@ -62,7 +62,7 @@ class SmallFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class InsertBucket:
     """A share of a partition's new records that goes to one file group."""
 
     number: int  # unique within the plan
@@ -93,11 +93,11 @@ def learn_record_bytes(files: Iterable[tuple[int, int]], *, default: int = 1_024
     return max(1, -(-size_bytes // rows))
 
 
-def place_inserts(
+def assign_inserts(
     counts: Mapping[str, int],
     small_files: Mapping[str, Sequence[SmallFile]],
     settings: SizeSettings,
-) -> tuple[Bucket, ...]:
+) -> tuple[InsertBucket, ...]:
     """
     Plan where each partition's new records go.
 
@@ -111,7 +111,7 @@ def place_inserts(
         Buckets sorted by partition path; of each partition the filled files first,
         smallest first. Their rows add up to the counts.
     """
-    buckets: list[Bucket] = []
+    buckets: list[InsertBucket] = []
     for partition_path in sorted(counts):
         left = counts[partition_path]
         for small in _by_size(small_files.get(partition_path, ()), settings):
@@ -119,7 +119,7 @@ def place_inserts(
             rows = min(room, left)
             if rows > 0:
                 buckets.append(
-                    Bucket(
+                    InsertBucket(
                         number=len(buckets),
                         partition_path=partition_path,
                         file_id=small.file_id,
@@ -131,7 +131,7 @@ def place_inserts(
         while left > 0:
             rows = min(left, settings.rows_per_file)
             buckets.append(
-                Bucket(
+                InsertBucket(
                     number=len(buckets),
                     partition_path=partition_path,
                     file_id=None,
@@ -144,7 +144,7 @@ def place_inserts(
 
 
 def assign_buckets(
-    partition_paths: pa.Array | pa.ChunkedArray, buckets: Sequence[Bucket]
+    partition_paths: pa.Array | pa.ChunkedArray, buckets: Sequence[InsertBucket]
 ) -> npt.NDArray[np.int64]:
     """
     Give each new record its bucket: a partition's rows fill its buckets in order.
@@ -154,12 +154,12 @@ def assign_buckets(
 
     Args:
         partition_paths: Of each new record.
-        buckets: From ``place_inserts`` with these rows' counts. Rows beyond the plan go to
+        buckets: From ``assign_inserts`` with these rows' counts. Rows beyond the plan go to
             their partition's last bucket.
 
     Shapes: (n,) -> bucket numbers (n,); order kept.
     """
-    shares: dict[str, list[Bucket]] = {}
+    shares: dict[str, list[InsertBucket]] = {}
     for bucket in buckets:
         shares.setdefault(bucket.partition_path, []).append(bucket)
     numbers = np.zeros(len(partition_paths), np.int64)
@@ -172,10 +172,10 @@ def assign_buckets(
     return numbers
 
 
-def assign_shares(
+def assign_by_bucket(
     partition_paths: pa.Array | pa.ChunkedArray,
     shares: npt.NDArray[np.int64],
-    buckets: Sequence[Bucket],
+    buckets: Sequence[InsertBucket],
 ) -> npt.NDArray[np.int64]:
     """
     Give each row of a bucket index its bucket: the one with its partition path and share.

@@ -26,7 +26,7 @@ from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_t
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import InvalidInputError, SettingError
 from timeline.model.file_names import check_partition_path
-from timeline.rules.instant_times import NUMBERS, MomentForm, MomentTexts, moment_texts
+from timeline.rules.instant_times import NUMBERS, TimestampForm, TimestampTexts, timestamp_texts
 
 __all__ = [
     "DEFAULT_PARTITION",
@@ -110,7 +110,7 @@ class KeySpec:
     ordering_fields: tuple[str, ...] = ()
     partition_types: tuple[str | None, ...] = ()
     times: TimestampKeys | None = None
-    moments: MomentTexts = NUMBERS
+    moments: TimestampTexts = NUMBERS
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
     stored_prefix: bool | None = None  # what stored keys show of ``prefixes_single_key``; it wins
@@ -391,9 +391,9 @@ def refuse_untyped(spec: KeySpec) -> None:
 def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:
     """Values as folders show them, and how those are made; moments may be escaped already."""
     kind = values.type
-    if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not MomentForm.NUMBER:
-        escaped = spec.moments.form is MomentForm.SQL
-        texts = moment_texts(values, spec.moments, name)
+    if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not TimestampForm.NUMBER:
+        escaped = spec.moments.form is TimestampForm.SQL
+        texts = timestamp_texts(values, spec.moments, name)
         return texts, replace(spec, url_encode=False) if escaped else spec
     return java_texts(values, name, "unsupported_partition_type"), spec
 

@@ -23,7 +23,7 @@ from filegroups.merge.ordering import Mask, Positions
 from filegroups.schema.columns import one_array, ranks
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.errors import CorruptTableError, InvariantError
-from timeline.model.commit_metadata import ChangeLogMode
+from timeline.model.commit_metadata import CdcMode
 from timeline.model.instant_time import InstantTime
 
 __all__ = [
@@ -35,9 +35,9 @@ __all__ = [
     "RECORD_KEY",
     "Kind",
     "RecordChanges",
-    "change_log_schema",
-    "changes_between",
+    "cdc_schema",
     "changes_of_merge",
+    "compare_slices",
     "image",
     "operation_texts",
 ]
@@ -52,7 +52,7 @@ OPERATIONS: Final = ("i", "u", "d")
 """Insert, update, delete: the texts in the column `op`, by `rules.change_images.Kind`."""
 
 
-def change_log_schema(mode: ChangeLogMode, avro_json: str) -> str:
+def cdc_schema(mode: CdcMode, avro_json: str) -> str:
     """
     The Avro schema of a change log's rows, as Java Hudi writes it.
 
@@ -63,7 +63,7 @@ def change_log_schema(mode: ChangeLogMode, avro_json: str) -> str:
     Raises:
         CorruptTableError: The table's schema is no named record.
     """
-    if mode is ChangeLogMode.OP_KEY_ONLY:
+    if mode is CdcMode.OP_KEY_ONLY:
         both = ["string", "null"]
         fields = [{"name": name, "type": both} for name in (OPERATION, RECORD_KEY)]
         return json.dumps({"type": "record", "name": "Record", "fields": fields})
@@ -73,7 +73,7 @@ def change_log_schema(mode: ChangeLogMode, avro_json: str) -> str:
             f"the table's schema is no named record: {avro_json[:80]}", kind="bad_schema"
         )
     fields = [_field(OPERATION, "string")]
-    if mode is ChangeLogMode.DATA_BEFORE:
+    if mode is CdcMode.DATA_BEFORE:
         fields += [_field(RECORD_KEY, "string"), _field(BEFORE, row)]
     else:
         namespace = row.get("namespace")
@@ -152,7 +152,7 @@ class RecordChanges:
         )
 
 
-def changes_between(
+def compare_slices(
     before: pa.Table,
     after: pa.Table,
     requested_time: InstantTime,
@@ -199,8 +199,8 @@ def changes_of_merge(
         base: The rows before, with key and commit time.
         outcome: Of ``merge_changes`` or ``append_rows``: the base's rows that are left in
             their order, then the inserted ones.
-        requested_time: As of ``changes_between``.
-        values: As of ``changes_between``, of ``base`` and the outcome's table.
+        requested_time: As of ``compare_slices``.
+        values: As of ``compare_slices``, of ``base`` and the outcome's table.
 
     Raises:
         InvariantError: The outcome is not one of this base.

@@ -27,25 +27,25 @@ from filegroups.merge.merging import (
     ChangeKind,
     Changes,
     key_codes,
-    merge_in_turns,
+    merge_by_rounds,
     newest_positions,
     shaped,
 )
 from filegroups.merge.ordering import Mask, order_numbers, ordering_column
-from filegroups.merge.rules import MergeRules, told_values
-from filegroups.schema.columns import turns
+from filegroups.merge.rules import MergeRules, known_values
+from filegroups.schema.columns import version_rounds
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.ports.merger import RecordMerger, Versions
 
 __all__ = [
-    "LEAVES_COLUMN",
+    "RELOCATED_COLUMN",
     "combine_incoming",
     "fold_changes",
     "join_changes",
-    "mark_leaving",
-    "split_leaving",
-    "take_out_leaving",
+    "mark_relocated_keys",
+    "remove_relocated_keys",
+    "split_relocated_keys",
 ]
 
 _NOTHING = -1
@@ -100,7 +100,7 @@ def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
     kinds = np.where(deletes, ChangeKind.COMMIT_TIME_DELETE, folded.kinds).astype(np.int8)
     told = folded.told
     if rules.reads_values and not rules.fold_reads_values:
-        told = {**told, **told_values(folded.rows, rules)}
+        told = {**told, **known_values(folded.rows, rules)}
     return Changes(rows=folded.rows, kinds=kinds, told=told)
 
 
@@ -162,7 +162,7 @@ def _folded(
         return _merged_by_plugin(changes, codes, distinct, rules.merger)
     told = dict(changes.told)
     if rules.fold_reads_values:
-        for name, counts in told_values(changes.rows, rules).items():
+        for name, counts in known_values(changes.rows, rules).items():
             told[name] = counts & told[name] if name in told else counts
     if distinct == len(codes):
         return Changes(rows=changes.rows, kinds=changes.kinds, told=told)
@@ -186,7 +186,7 @@ def _merged_by_plugin(
     if distinct == len(codes):
         return changes
     versions = Versions(rows=changes.rows, deleted=changes.kinds != ChangeKind.RECORD)
-    merged = merge_in_turns(versions, codes, turns(codes), merger)
+    merged = merge_by_rounds(versions, codes, version_rounds(codes), merger)
     kinds = np.where(merged.deleted, ChangeKind.DELETE, ChangeKind.RECORD).astype(np.int8)
     return Changes(rows=merged.rows, kinds=kinds)
 
@@ -221,7 +221,7 @@ def _put_together(
     sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.told}
     signs = stays.copy()  # the change the meta columns come from
 
-    for new in turns(codes):
+    for new in version_rounds(codes):
         key = codes[new]
         old, old_order = stays[key], order_from[key]
         there = old != _NOTHING
@@ -272,35 +272,35 @@ def _put_together(
 # leaves. Whether it moves at all was decided before; here the old row is taken out, whatever
 # the order says.
 
-LEAVES_COLUMN = "_hoodoo_leaves"
+RELOCATED_COLUMN = "_hoodoo_leaves"
 
 
-def mark_leaving(rows: pa.Table, leaving: pa.Table) -> pa.Table:
+def mark_relocated_keys(rows: pa.Table, leaving: pa.Table) -> pa.Table:
     """A file group's rows and those that leave it, told apart by a column."""
     marks = pa.chunked_array(
         [pa.repeat(pa.scalar(leaves), part.num_rows) for leaves, part in _parts(rows, leaving)],
         pa.bool_(),
     )
-    return pa.concat_tables([rows, leaving]).append_column(LEAVES_COLUMN, marks)
+    return pa.concat_tables([rows, leaving]).append_column(RELOCATED_COLUMN, marks)
 
 
-def split_leaving(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]:
+def split_relocated_keys(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]:
     """The rows that stay, without their mark, and the keys of those that leave; None for none."""
-    if LEAVES_COLUMN not in incoming.schema.names:
+    if RELOCATED_COLUMN not in incoming.schema.names:
         return incoming, None
-    leaves = incoming.column(LEAVES_COLUMN)
-    staying = incoming.filter(pc.invert(leaves)).drop_columns([LEAVES_COLUMN])
+    leaves = incoming.column(RELOCATED_COLUMN)
+    staying = incoming.filter(pc.invert(leaves)).drop_columns([RELOCATED_COLUMN])
     return staying, incoming.filter(leaves).column(KEY_COLUMN)
 
 
-def take_out_leaving(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.Table, int]:
+def remove_relocated_keys(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.Table, int]:
     """
     Take the rows that leave out of a base file.
 
     Returns:
         The base without them, the incoming rows that stay (unmarked), and how many left.
     """
-    staying, keys = split_leaving(incoming)
+    staying, keys = split_relocated_keys(incoming)
     if keys is None:
         return base, staying, 0
     kept = base.filter(pc.invert(pc.is_in(base.column(KEY_COLUMN), value_set=keys)))

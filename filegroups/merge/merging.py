@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.merge.ordering import Mask, Positions, not_below, order_numbers, ordering_column
-from filegroups.merge.rules import MergeRules, told_values
+from filegroups.merge.rules import MergeRules, known_values
 from filegroups.schema.columns import JOINED_BYTES_MAX, distinct_codes, one_array
 from filegroups.schema.schema import KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.errors import UnsafeSetupError
@@ -34,15 +34,15 @@ __all__ = [
     "append_rows",
     "key_codes",
     "merge_base",
+    "merge_by_rounds",
     "merge_changes",
-    "merge_in_turns",
     "merge_versions",
     "newest_positions",
     "shaped",
 ]
 
 
-def merge_in_turns(
+def merge_by_rounds(
     versions: Versions,
     codes: npt.NDArray[np.int64],
     turns: Iterable[Positions],
@@ -304,7 +304,7 @@ def merge_base(
         kinds[:] = ChangeKind.COMMIT_TIME_DELETE
     elif deletes is DeleteKind.COLUMN:
         kinds[rules.deletes(incoming)] = ChangeKind.DELETE_ROW
-    told = told_values(incoming, rules) if rules.reads_values else {}
+    told = known_values(incoming, rules) if rules.reads_values else {}
     silent = np.zeros(incoming.num_rows, np.bool_)
     told |= {name: silent for name in base.schema.names if name not in incoming.schema.names}
     changes = Changes(rows=incoming, kinds=kinds, told=told)
@@ -366,7 +366,7 @@ def merge_changes(
             every = np.ones(int(late.sum()), np.bool_)
             held = set(rows.schema.names) & set(base.schema.names)
             filled = {**filled, **{name: every for name in META_COLUMNS if name in held}}
-    places = _Places(
+    places = _RowPositions(
         base_rows=base.num_rows,
         replaced=(matched_base[replaces], matched[replaces]),
         filled=(matched_base[late], matched[late]),
@@ -465,7 +465,7 @@ def _lookup(base_keys: pa.ChunkedArray, incoming_keys: pa.ChunkedArray) -> Posit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Places:
+class _RowPositions:
     """Where the rows of a merged table come from: positions in the base and in the changes."""
 
     base_rows: int
@@ -494,7 +494,7 @@ class _Places:
 
 
 def _put_in_place(
-    base: pa.Table, changes: Changes, places: _Places, filled: Mapping[str, Mask]
+    base: pa.Table, changes: Changes, places: _RowPositions, filled: Mapping[str, Mask]
 ) -> pa.Table:
     """
     The merged rows: every column is taken once from the base's values with the changes' behind.
@@ -548,4 +548,4 @@ def _taken(column: pa.ChunkedArray, behind: pa.ChunkedArray | None, source: pa.A
 
 def _lacking(base: pa.Table, where: Positions, rules: MergeRules) -> Mapping[str, Mask]:
     """Per column which of some base rows do not tell it, for the columns where some do not."""
-    return {name: ~told for name, told in told_values(base.take(pa.array(where)), rules).items()}
+    return {name: ~told for name, told in known_values(base.take(pa.array(where)), rules).items()}

@@ -22,7 +22,7 @@ from filegroups.schema.schema import IS_DELETED_COLUMN, META_COLUMNS
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.ports.merger import RecordMerger
 
-__all__ = ["DELETING_OPERATIONS", "OPERATION_COLUMN", "MergeRules", "told_values"]
+__all__ = ["DELETING_OPERATIONS", "OPERATION_COLUMN", "MergeRules", "known_values"]
 
 OPERATION_COLUMN: Final = "_hoodie_operation"
 DELETING_OPERATIONS: Final = ("D", "-U")
@@ -143,7 +143,7 @@ class MergeRules:
         return found
 
 
-def told_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
+def known_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
     """
     Which values count, for the columns where some do not.
 

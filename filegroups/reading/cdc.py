@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from filegroups.files.cdc_reader import ChangeRead, ChangeSource, ChangeUnit, read_changes
+from filegroups.files.cdc_reader import CdcRead, CdcSource, CdcUnit, read_cdc
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import plan_scan, read_schema
-from filegroups.reading.scan import whole
-from filegroups.reading.time_travel import reaches_the_archive, retained_since
+from filegroups.reading.scan import expired_where_missing
+from filegroups.reading.time_travel import may_be_archived, retained_since
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.codecs.instant_avro import decode_restore
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
-    ChangeLogMode,
+    CdcMode,
     CommitMetadata,
     TableType,
     WriteStat,
@@ -49,16 +49,16 @@ from timeline.model.instant_time import EARLIEST, InstantTime
 from timeline.model.slot import SlotKind
 from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import PendingCompactions, pending_compactions
-from timeline.restored_away import withdrawn_in
+from timeline.restored_away import restored_away_in
 from timeline.rules.file_slices import Slicing, merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
 
 __all__ = [
-    "ChangePlan",
-    "PastSlices",
-    "plan_changes",
-    "refuse_filtered_images",
-    "stream_changes",
+    "CdcPlan",
+    "SlicesAtTime",
+    "plan_cdc",
+    "refuse_filtered_cdc",
+    "stream_cdc",
 ]
 
 _NEVER: Final = "9" * 17
@@ -66,12 +66,12 @@ _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangePlan:
+class CdcPlan:
     """The units in the order of completion, how each is read, and the snapshot they are from."""
 
     snapshot: Snapshot
-    units: tuple[ChangeUnit, ...]
-    read: ChangeRead
+    units: tuple[CdcUnit, ...]
+    read: CdcRead
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -79,7 +79,7 @@ class ChangePlan:
         return self.read.output_schema
 
 
-class _Write(NamedTuple):
+class _CdcWrite(NamedTuple):
     """A write of the range."""
 
     completion_time: InstantTime
@@ -87,14 +87,14 @@ class _Write(NamedTuple):
     metadata: CommitMetadata
 
 
-def plan_changes(
+def plan_cdc(
     context: TableContext,
     since: InstantTime,
     until: InstantTime | None,
     *,
     columns: Sequence[str] | None = None,
     partitions: Iterable[str] | None = None,
-) -> ChangePlan:
+) -> CdcPlan:
     """
     Find what changed in the instants with a completion time in (since, until].
 
@@ -117,10 +117,10 @@ def plan_changes(
     begins before the active timeline.
     """
     snapshot = context.snapshot()
-    groups = PastSlices(context, snapshot)
+    groups = SlicesAtTime(context, snapshot)
     chosen = None if partitions is None else frozenset(listed(partitions, "partitions"))
-    with whole(context, snapshot):
-        _refuse_taken_back(context, snapshot, since)
+    with expired_where_missing(context, snapshot):
+        _refuse_restored_away(context, snapshot, since)
         units = [
             unit
             for write in _writes_between(context, snapshot, since, until)
@@ -128,10 +128,10 @@ def plan_changes(
         ]
         slices = [side for unit in units for side in (unit.before, unit.after) if side is not None]
         read = _read(context, snapshot, slices, columns, groups)
-    return ChangePlan(snapshot=snapshot, units=tuple(units), read=read)
+    return CdcPlan(snapshot=snapshot, units=tuple(units), read=read)
 
 
-def refuse_filtered_images(condition: object) -> None:
+def refuse_filtered_cdc(condition: object) -> None:
     """
     Refuse a filter of changes with images.
 
@@ -146,7 +146,7 @@ def refuse_filtered_images(condition: object) -> None:
         )
 
 
-def _refuse_taken_back(context: TableContext, snapshot: Snapshot, since: InstantTime) -> None:
+def _refuse_restored_away(context: TableContext, snapshot: Snapshot, since: InstantTime) -> None:
     """
     Refuse a range that goes on from a state which a restore, or a rollback by name, took back.
 
@@ -172,7 +172,7 @@ def _refuse_taken_back(context: TableContext, snapshot: Snapshot, since: Instant
             taken.update(decode_restore(context.world.storage.read(path)).instants_to_rollback)
     newest = context.chain.newest_first()
     slots = list(takewhile(lambda slot: slot.completion_time > since, newest))
-    taken |= withdrawn_in(slots)
+    taken |= restored_away_in(slots)
     taken -= {slot.requested_time for slot in slots if slot.kind is SlotKind.COMMIT}
     seen = min((time for time in taken if time < since), default=None)
     if seen is not None:
@@ -185,10 +185,10 @@ def _refuse_taken_back(context: TableContext, snapshot: Snapshot, since: Instant
         )
 
 
-def stream_changes(context: TableContext, plan: ChangePlan) -> Iterator[pa.RecordBatch]:
+def stream_cdc(context: TableContext, plan: CdcPlan) -> Iterator[pa.RecordBatch]:
     """Read the units one after the other; one of them is held in memory at a time."""
     for unit in plan.units:
-        yield from read_changes(context.world.storage, context.world.events, unit, plan.read)
+        yield from read_cdc(context.world.storage, context.world.events, unit, plan.read)
 
 
 def _read(
@@ -196,8 +196,8 @@ def _read(
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
     columns: Sequence[str] | None,
-    groups: PastSlices,
-) -> ChangeRead:
+    groups: SlicesAtTime,
+) -> CdcRead:
     schema = read_schema(context, snapshot)
     named = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
     plan = plan_scan(context, snapshot, slices, columns=named, visible=frozenset())
@@ -211,7 +211,7 @@ def _read(
         columns=tuple(dict.fromkeys((COMMIT_TIME_COLUMN, KEY_COLUMN, *wanted))),
         visible=frozenset(),
     ).read
-    return ChangeRead(
+    return CdcRead(
         slices=read,
         image=plan.output_schema,
         completions=groups.completions,
@@ -222,29 +222,31 @@ def _read(
 
 def _writes_between(
     context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
-) -> list[_Write]:
+) -> list[_CdcWrite]:
     """The writes of the range that may change rows, in the order of completion."""
     on_read = context.config.table_type is TableType.MERGE_ON_READ
-    found: dict[InstantTime, _Write] = {}
-    if reaches_the_archive(context, snapshot, since):
+    found: dict[InstantTime, _CdcWrite] = {}
+    if may_be_archived(context, snapshot, since):
         context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
         for entry, metadata in context.history.commits_between(since, until):
             time = entry.requested_time
             if not (on_read and entry.action == Action.COMMIT.value):
-                found[time] = _Write(entry.completion_time or time, time, metadata)
+                found[time] = _CdcWrite(entry.completion_time or time, time, metadata)
     for instant in snapshot.writes_between(since, until):
         time = instant.requested_time
         if on_read and instant.action is Action.COMMIT:
             continue  # a compaction
-        found[time] = _Write(instant.completion_time or time, time, snapshot.commits.read(instant))
+        found[time] = _CdcWrite(
+            instant.completion_time or time, time, snapshot.commits.read(instant)
+        )
     return sorted(
         write for write in found.values() if write.metadata.operation_type not in _MOVES_ROWS
     )
 
 
 def _units(
-    context: TableContext, write: _Write, groups: PastSlices, chosen: frozenset[str] | None
-) -> Iterator[ChangeUnit]:
+    context: TableContext, write: _CdcWrite, groups: SlicesAtTime, chosen: frozenset[str] | None
+) -> Iterator[CdcUnit]:
     """What a write did: file groups it replaced first, then those it wrote."""
     for partition_path, file_ids in sorted(
         (write.metadata.partition_to_replace_file_ids or {}).items()
@@ -254,7 +256,7 @@ def _units(
             before = groups.merged(group, write, inclusive=False)
             if before is None:
                 raise _cleaned(write, str(group))
-            yield _unit(group, write, ChangeSource.REMOVED, before=before)
+            yield _unit(group, write, CdcSource.REMOVED, before=before)
     for partition_path, stats in sorted(write.metadata.partition_to_write_stats.items()):
         if chosen is not None and partition_path not in chosen:
             continue
@@ -270,41 +272,41 @@ def _units(
 
 def _written(
     context: TableContext,
-    write: _Write,
+    write: _CdcWrite,
     group: FileGroupId,
     stats: list[WriteStat],
-    groups: PastSlices,
-) -> ChangeUnit:
+    groups: SlicesAtTime,
+) -> CdcUnit:
     names = [check_relative_path(stat.path or "").rpartition("/")[2] for stat in stats]
     logs = tuple(log for stat in stats for log in _change_logs(group, stat))
     if all(stat.cdc_stats for stat in stats):
         for path in logs:
             if context.world.storage.stat(path) is None:
                 raise _cleaned(write, path)
-        if context.config.change_log_mode is ChangeLogMode.DATA_BEFORE_AFTER:
-            return _unit(group, write, ChangeSource.LOGGED, logs=logs)
+        if context.config.change_log_mode is CdcMode.DATA_BEFORE_AFTER:
+            return _unit(group, write, CdcSource.LOGGED, logs=logs)
         before, after = groups.both_sides(group, write, stats, names)
-        return _unit(group, write, ChangeSource.LOGGED, before=before, after=after, logs=logs)
+        return _unit(group, write, CdcSource.LOGGED, before=before, after=after, logs=logs)
     first = _first_base(group, stats, names)
     if first is not None:
         if context.world.storage.stat(first.path) is None:
             raise _cleaned(write, first.path)
         one = FileSlice(file_group=group, base_instant_time=first.requested_time, base_file=first)
-        return _unit(group, write, ChangeSource.INSERTED, after=one)
+        return _unit(group, write, CdcSource.INSERTED, after=one)
     before, after = groups.both_sides(group, write, stats, names)
-    return _unit(group, write, ChangeSource.COMPARED, before=before, after=after)
+    return _unit(group, write, CdcSource.COMPARED, before=before, after=after)
 
 
 def _unit(
     group: FileGroupId,
-    write: _Write,
-    source: ChangeSource,
+    write: _CdcWrite,
+    source: CdcSource,
     *,
     before: FileSlice | None = None,
     after: FileSlice | None = None,
     logs: tuple[str, ...] = (),
-) -> ChangeUnit:
-    return ChangeUnit(
+) -> CdcUnit:
+    return CdcUnit(
         file_group=group,
         requested_time=write.requested_time,
         completion_time=write.completion_time,
@@ -331,7 +333,7 @@ def _first_base(group: FileGroupId, stats: list[WriteStat], names: list[str]) ->
     return BaseFile.found(group.partition_path, names[0], stats[0].file_size_in_bytes)
 
 
-def _cleaned(write: _Write, path: str) -> InstantNotFoundError:
+def _cleaned(write: _CdcWrite, path: str) -> InstantNotFoundError:
     return InstantNotFoundError(
         f"the changes of instant {write.requested_time} cannot be told any more, because "
         "cleaning removed a file; begin the range after it, or read without images: "
@@ -343,7 +345,7 @@ def _cleaned(write: _Write, path: str) -> InstantNotFoundError:
     )
 
 
-class PastSlices:
+class SlicesAtTime:
     """
     The files of file groups, replaced ones included, as they were at any moment.
 
@@ -376,7 +378,7 @@ class PastSlices:
         return {**archived, **self._snapshot.completions}
 
     def both_sides(
-        self, group: FileGroupId, write: _Write, stats: list[WriteStat], names: list[str]
+        self, group: FileGroupId, write: _CdcWrite, stats: list[WriteStat], names: list[str]
     ) -> tuple[FileSlice | None, FileSlice | None]:
         """
         The merged slices before and after a write.
@@ -392,7 +394,7 @@ class PastSlices:
         before = self.merged(group, write, inclusive=False)
         for stat in stats:
             name = (stat.path or "").rpartition("/")[2]
-            if parse_base_file_name(name) is not None and not _lies_upon(before, stat):
+            if parse_base_file_name(name) is not None and not _is_based_on(before, stat):
                 raise _cleaned(write, join(group.partition_path, f"*_{stat.prev_commit}.parquet"))
         return before, self.merged(group, write, inclusive=True)
 
@@ -404,9 +406,9 @@ class PastSlices:
             InstantNotFoundError: A file was cleaned.
         """
         moment = time or _NEVER
-        return self.merged(group, _Write(moment, moment, CommitMetadata()), inclusive=True)
+        return self.merged(group, _CdcWrite(moment, moment, CommitMetadata()), inclusive=True)
 
-    def merged(self, group: FileGroupId, write: _Write, *, inclusive: bool) -> FileSlice | None:
+    def merged(self, group: FileGroupId, write: _CdcWrite, *, inclusive: bool) -> FileSlice | None:
         """The newest rows of a file group just before a write completed, or just after."""
 
         def there(time: InstantTime) -> bool:
@@ -480,7 +482,7 @@ def _below(stat: WriteStat) -> Iterator[str]:
             yield name
 
 
-def _lies_upon(before: FileSlice | None, stat: WriteStat) -> bool:
+def _is_based_on(before: FileSlice | None, stat: WriteStat) -> bool:
     """Whether the slice before a base file is the one that was rewritten."""
     if stat.prev_commit in ("", NO_PREVIOUS_COMMIT):
         return True

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.blocks import VisibleInstants
-from filegroups.files.slice_reader import Wholes
-from filegroups.reading.cdc import PastSlices
+from filegroups.files.slice_reader import WholeFileGroups
+from filegroups.reading.cdc import SlicesAtTime
 from filegroups.reading.partition_pruning import PartitionPruner
 from filegroups.reading.read import Filter, pruner_of, view_of
-from filegroups.reading.scan import assert_all_listed, whole
-from filegroups.reading.time_travel import reaches_the_archive
+from filegroups.reading.scan import assert_not_cleaned, expired_where_missing
+from filegroups.reading.time_travel import may_be_archived
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, UnsupportedTableError
@@ -38,11 +38,11 @@ from timeline.reader_lease import ReaderLease
 from timeline.rules.file_slices import merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
 
-__all__ = ["ChangedRows", "Chosen", "changed_since"]
+__all__ = ["ChosenPartitions", "IncrementalRead", "plan_incremental_read"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedRows:
+class IncrementalRead:
     """
     What an incremental read reads.
 
@@ -61,7 +61,7 @@ class ChangedRows:
     snapshot: Snapshot
     cleaned: bool = False
     until: InstantTime | None = None
-    wholes: Wholes | None = None
+    wholes: WholeFileGroups | None = None
 
     @property
     def condition(self) -> pc.Expression:
@@ -79,7 +79,7 @@ class ChangedRows:
         return VisibleInstants.of(self.snapshot) if self.cleaned else self.instants
 
 
-def changed_since(
+def plan_incremental_read(
     context: TableContext,
     since: InstantTime,
     until: InstantTime | None,
@@ -87,7 +87,7 @@ def changed_since(
     filter: Filter = None,  # noqa: A002
     partitions: Iterable[str] | None = None,
     ahead: bool = False,
-) -> ChangedRows:
+) -> IncrementalRead:
     """
     The slices and instants of an incremental read: completion times in (since, until].
 
@@ -120,14 +120,16 @@ def changed_since(
             kind="no_meta_columns",
         )
     snapshot = context.snapshot()
-    with whole(context, snapshot):
+    with expired_where_missing(context, snapshot):
         pruner = None if filter is None else pruner_of(context, snapshot, filter)
-        chosen = Chosen(pruner, None if partitions is None else listed(partitions, "partitions"))
+        chosen = ChosenPartitions(
+            pruner, None if partitions is None else listed(partitions, "partitions")
+        )
         return _changed(context, snapshot, since, until, chosen, ahead=ahead)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPartitions:
     """The partitions that a range is read in."""
 
     pruner: PartitionPruner | None = None
@@ -144,15 +146,15 @@ def _changed(
     snapshot: Snapshot,
     since: InstantTime,
     until: InstantTime | None,
-    chosen: Chosen,
+    chosen: ChosenPartitions,
     *,
     ahead: bool,
-) -> ChangedRows:
+) -> IncrementalRead:
     found = _instants_between(snapshot, since, until)
     archived = _archived_between(context, snapshot, since, until)
     found |= {time: one for time, one in archived.items() if time not in found}
     replaced: set[FileGroupId] = set()
-    files, joins = _Files(), []
+    files, joins = _RangeFiles(), []
     there = chosen.among(path for _, one in found.values() for path in one.partition_to_write_stats)
     for requested_time, (_, metadata) in sorted(found.items()):
         for partition_path, file_ids in (metadata.partition_to_replace_file_ids or {}).items():
@@ -166,7 +168,7 @@ def _changed(
     for requested_time in joins:
         _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
     slices: list[FileSlice] = []
-    wholes: Wholes | None = None
+    wholes: WholeFileGroups | None = None
     if archived and context.config.timeline_layout_version > 1:
         context.world.events.emit("changes.archived", since=since, first=min(archived))
         cleaned = True
@@ -180,7 +182,7 @@ def _changed(
             context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
     if cleaned:
         slices = view_of(context, snapshot).latest_slices(chosen.partitions, chosen.pruner)
-    return ChangedRows(
+    return IncrementalRead(
         slices=tuple(slices),
         instants=frozenset(found),
         snapshot=snapshot,
@@ -190,14 +192,14 @@ def _changed(
     )
 
 
-class _Write(NamedTuple):
+class _RangeWrite(NamedTuple):
     """A write of the range."""
 
     completion_time: InstantTime
     metadata: CommitMetadata
 
 
-class _Files:
+class _RangeFiles:
     """The base and log files that the instants of a range wrote, by file group."""
 
     def __init__(self) -> None:
@@ -221,7 +223,7 @@ class _Files:
 def _add_joined(
     context: TableContext,
     snapshot: Snapshot,
-    files: _Files,
+    files: _RangeFiles,
     requested_time: InstantTime,
     metadata: CommitMetadata,
 ) -> None:
@@ -245,9 +247,9 @@ def _add_joined(
 def _sliced(
     context: TableContext,
     snapshot: Snapshot,
-    files: _Files,
+    files: _RangeFiles,
     replaced: set[FileGroupId],
-    found: Mapping[InstantTime, _Write],
+    found: Mapping[InstantTime, _RangeWrite],
     *,
     pending: PendingCompactions,
 ) -> tuple[list[FileSlice], str | None]:
@@ -286,7 +288,7 @@ def _wholes(
     plans: PendingCompactions,
     *,
     ahead: bool,
-) -> Wholes | None:
+) -> WholeFileGroups | None:
     """
     The whole file groups of a range, which the merge of partial updates needs.
 
@@ -295,7 +297,7 @@ def _wholes(
     groups = [one.file_group for one in slices if one.log_files]
     if context.config.timeline_layout_version == 1 or not groups:
         return None
-    past = PastSlices(context, snapshot, plans)
+    past = SlicesAtTime(context, snapshot, plans)
     lease, listed = ReaderLease(context, snapshot, until=until), set[str]()
 
     def there(group: FileGroupId) -> FileSlice | None:
@@ -306,12 +308,12 @@ def _wholes(
     def look(group: FileGroupId) -> FileSlice | None:
         found = there(group)
         if group.partition_path not in listed:
-            assert_all_listed(context, snapshot, lease)  # it was listed while others go on
+            assert_not_cleaned(context, snapshot, lease)  # it was listed while others go on
             listed.add(group.partition_path)
         return found
 
     of = {group: there(group) for group in groups}.get if ahead else look
-    return Wholes(VisibleInstants.of(snapshot), of)
+    return WholeFileGroups(VisibleInstants.of(snapshot), of)
 
 
 def _plans_at_the_end(
@@ -337,7 +339,7 @@ def _plans_at_the_end(
 
 
 def _completion(
-    time: InstantTime, snapshot: Snapshot, found: Mapping[InstantTime, _Write]
+    time: InstantTime, snapshot: Snapshot, found: Mapping[InstantTime, _RangeWrite]
 ) -> InstantTime | None:
     """Of an instant of the range; or of the base instant that a log of version 6 is named by."""
     return found[time].completion_time if time in found else snapshot.completions.get(time)
@@ -345,7 +347,7 @@ def _completion(
 
 def _instants_between(
     snapshot: Snapshot, since: InstantTime, until: InstantTime | None
-) -> dict[InstantTime, _Write]:
+) -> dict[InstantTime, _RangeWrite]:
     """
     What of the active timeline completed inside the range, by requested time.
 
@@ -354,7 +356,7 @@ def _instants_between(
     after it.
     """
     return {
-        one.requested_time: _Write(
+        one.requested_time: _RangeWrite(
             one.completion_time or one.requested_time, snapshot.commits.read(one)
         )
         for one in snapshot.writes_between(since, until)
@@ -363,7 +365,7 @@ def _instants_between(
 
 def _archived_between(
     context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
-) -> dict[InstantTime, _Write]:
+) -> dict[InstantTime, _RangeWrite]:
     """
     The archived instants of a range, without files: Java never looks for those (golden).
 
@@ -371,7 +373,7 @@ def _archived_between(
     them, in merge-on-read tables only: Java filters those by the range, the others by its
     instants.
     """
-    if not reaches_the_archive(context, snapshot, since):
+    if not may_be_archived(context, snapshot, since):
         return {}
     by_request = context.config.timeline_layout_version == 1
     if by_request:
@@ -379,6 +381,6 @@ def _archived_between(
         if context.config.table_type is TableType.COPY_ON_WRITE:
             return {}
     return {
-        row.requested_time: _Write(row.completion_time or row.requested_time, CommitMetadata())
+        row.requested_time: _RangeWrite(row.completion_time or row.requested_time, CommitMetadata())
         for row in context.history.writes_between(since, until, by_request=by_request)
     }

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.parquet import read_footer
-from filegroups.index.bucket_properties import rules_kept_in
+from filegroups.index.bucket_properties import bucket_rules_in
 from filegroups.index.buckets import find_buckets
-from filegroups.index.lookup import may_hold_any
-from filegroups.index.record_index import keeps_record_index, open_record_index
+from filegroups.index.lookup import may_contain_any
+from filegroups.index.record_index import has_record_index, open_record_index
 from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.reading.read import ScanPlan, plan_scan
 from filegroups.schema.schema import KEY_COLUMN
@@ -36,10 +36,10 @@ from timeline.ports.storage import Storage
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
-__all__ = ["plan_look_up", "slices_that_may_hold"]
+__all__ = ["plan_get_rows", "slices_that_may_contain"]
 
 
-def plan_look_up(
+def plan_get_rows(
     context: TableContext,
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
@@ -74,7 +74,7 @@ def plan_look_up(
     plan = plan_scan(
         context,
         snapshot,
-        slices_that_may_hold(context, snapshot, slices, wanted),
+        slices_that_may_contain(context, snapshot, slices, wanted),
         columns=columns,
         filter=pc.field(KEY_COLUMN).isin(wanted),
         with_hoodie_columns=with_hoodie_columns,
@@ -82,7 +82,7 @@ def plan_look_up(
     return replace(plan, read=replace(plan.read, finds_keys=True))
 
 
-def slices_that_may_hold(
+def slices_that_may_contain(
     context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice], keys: pa.Array
 ) -> list[FileSlice]:
     """
@@ -94,18 +94,18 @@ def slices_that_may_hold(
     config, storage = context.config, context.world.storage
     if not len(keys) or not config.populate_meta_fields:
         return list(slices) if len(keys) else []
-    places = _told_by_index(context, snapshot, keys)
+    places = _from_record_index(context, snapshot, keys)
     if places is not None:
         return [one for one in slices if one.file_group in places]
-    rules = rules_kept_in(config)
+    rules = bucket_rules_in(config)
     if rules is not None and rules.engine is BucketEngine.SIMPLE:
         return _in_buckets(context, snapshot, slices, keys, rules)
-    look = partial(_may_hold, storage, keys)
+    look = partial(_may_contain, storage, keys)
     kept = context.world.executor.map(look, slices)
     return [one for one, held in zip(slices, kept, strict=True) if held]
 
 
-def _told_by_index(
+def _from_record_index(
     context: TableContext, snapshot: Snapshot, keys: pa.Array
 ) -> set[FileGroupId] | None:
     """
@@ -123,10 +123,10 @@ def _told_by_index(
     except MissingFileError:
         return None  # the services of the metadata table were faster, or it is gone
     except (CorruptTableError, UnsupportedTableError):
-        if keeps_record_index(load_config(storage)):
+        if has_record_index(load_config(storage)):
             raise
         return None
-    if found is None or not keeps_record_index(load_config(storage)):
+    if found is None or not has_record_index(load_config(storage)):
         return None
     # As many as file groups, however many keys were asked for.
     places = found.group_by(["partition_path", "file_id"]).aggregate([])
@@ -149,7 +149,7 @@ def _in_buckets(
     return [one for one in slices if one.file_group in wanted]
 
 
-def _may_hold(storage: Storage, keys: pa.Array, one: FileSlice) -> bool:
+def _may_contain(storage: Storage, keys: pa.Array, one: FileSlice) -> bool:
     if one.log_files or one.base_file is None:
         return True
-    return may_hold_any(keys, read_footer(storage, one.base_file.path))
+    return may_contain_any(keys, read_footer(storage, one.base_file.path))

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from filegroups.files.blocks import VisibleInstants
 from filegroups.files.parquet import works_without
-from filegroups.files.slice_reader import SliceRead, Wholes, read_slice
-from filegroups.keys.dropped_partition_columns import FolderColumns
+from filegroups.files.slice_reader import SliceRead, WholeFileGroups, read_slice
+from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
 from filegroups.keys.keys import KeyGenerator, KeySpec, VirtualKeys
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
@@ -33,8 +33,8 @@ from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
 from timeline.pending_plans import pending_compactions
-from timeline.properties.properties_file import load_config, rows_may_lie_elsewhere
-from timeline.rules.isolation import Isolation, WhatIRead
+from timeline.properties.properties_file import load_config, may_have_misplaced_rows
+from timeline.rules.isolation import Isolation, ReadScope
 from timeline.snapshot import Snapshot
 
 __all__ = [
@@ -78,9 +78,9 @@ class ReadSet:
         return "*" if self.partitions is None else ",".join(self.partitions)
 
     @property
-    def part(self) -> WhatIRead:
+    def part(self) -> ReadScope:
         """As the rules see it."""
-        return WhatIRead(
+        return ReadScope(
             partitions=None if self.partitions is None else frozenset(self.partitions),
             instants=frozenset(self.snapshot.completions),
         )
@@ -160,7 +160,7 @@ def known_schema(context: TableContext, snapshot: Snapshot) -> TableSchema | Non
 
 def _schema_and_folders(
     context: TableContext, snapshot: Snapshot
-) -> tuple[TableSchema, FolderColumns | None]:
+) -> tuple[TableSchema, DroppedPartitionColumns | None]:
     stored = _stored_schema(context, snapshot)
     folders = _folder_columns(context, stored)
     return stored if folders is None else stored.grown(folders.schema), folders
@@ -177,13 +177,13 @@ def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
     )
 
 
-def _folder_columns(context: TableContext, stored: TableSchema) -> FolderColumns | None:
+def _folder_columns(context: TableContext, stored: TableSchema) -> DroppedPartitionColumns | None:
     """The partition columns that files leave out; None where they hold all columns."""
     config = context.config
     if not config.drop_partition_columns:
         return None
     names = stored.arrow.names
-    return FolderColumns(
+    return DroppedPartitionColumns(
         fields=config.partition_fields,
         left_out=tuple(name for name in config.partition_fields if name not in names),
         hive_style=config.hive_style_partitioning,
@@ -202,7 +202,7 @@ def plan_scan(
     with_hoodie_columns: bool = False,
     base_filter: pc.Expression | None = None,
     visible: Container[InstantTime] | None = None,
-    wholes: Wholes | None = None,
+    wholes: WholeFileGroups | None = None,
 ) -> ScanPlan:
     """
     Decide what is read.
@@ -293,7 +293,7 @@ def pruner_of(
     # Whoever opened the table long ago may not know yet that rows can lie elsewhere.
     config = load_config(context.world.storage)
     fields: list[PartitionField | None] = [None for _ in config.partition_fields]
-    if not rows_may_lie_elsewhere(context.world.storage, config):
+    if not may_have_misplaced_rows(context.world.storage, config):
         left_out = () if folders is None else folders.left_out
         made = [
             _field(config, schema, number, from_folder=name in left_out)

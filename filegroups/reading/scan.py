@@ -31,29 +31,29 @@ from timeline.snapshot import Snapshot
 __all__ = [
     "PlannedRead",
     "Replan",
-    "anything_taken",
-    "assert_all_listed",
-    "collect",
-    "expired",
-    "is_overtaken",
-    "leased",
+    "assert_not_cleaned",
+    "collect_table",
+    "expired_error",
+    "expired_where_missing",
+    "may_be_cleaned",
+    "may_be_missing_files",
     "stream",
-    "whole",
+    "with_lease",
 ]
 
 
-def assert_all_listed(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> None:
+def assert_not_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> None:
     """
     Ask once the files of a state are listed that nobody held meanwhile.
 
     Raises:
         SnapshotExpiredError: Files of it may be missing in the listing.
     """
-    if is_overtaken(context, snapshot, lease):
-        raise expired(context, lease.newest)
+    if may_be_cleaned(context, snapshot, lease):
+        raise expired_error(context, lease.newest)
 
 
-def expired(
+def expired_error(
     context: TableContext, moment: InstantTime, path: str | None = None
 ) -> SnapshotExpiredError:
     """What a reader is told whose state is not whole any more."""
@@ -67,7 +67,7 @@ def expired(
     )
 
 
-def is_overtaken(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> bool:
+def may_be_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> bool:
     """
     Whether something may have taken files of a snapshot since it was looked at.
 
@@ -92,11 +92,11 @@ def is_overtaken(context: TableContext, snapshot: Snapshot, lease: ReaderLease) 
 
 def _promises_less(context: TableContext, clean: Instant, moment: InstantTime) -> bool:
     """Whether a clean keeps less than what is needed to read as of a moment."""
-    line = _line_of(context, clean)
+    line = _earliest_retained(context, clean)
     return line is None or moment < line
 
 
-def _line_of(context: TableContext, clean: Instant) -> InstantTime | None:
+def _earliest_retained(context: TableContext, clean: Instant) -> InstantTime | None:
     """The oldest commit that a clean keeps readable; None where it counts versions instead."""
     told = read_clean(context, clean)
     if isinstance(told, CleanMetadata):
@@ -130,7 +130,7 @@ class PlannedRead:
 Replan: TypeAlias = Callable[[], PlannedRead]
 
 
-def leased(
+def with_lease(
     context: TableContext,
     snapshot: Snapshot,
     batches: Iterator[pa.RecordBatch],
@@ -156,7 +156,7 @@ def leased(
     """
     lease = ReaderLease(context, snapshot, since=since, until=until)
     if not is_held:
-        assert_all_listed(context, snapshot, lease)
+        assert_not_cleaned(context, snapshot, lease)
     lease.begin()
     try:
         for batch in batches:
@@ -180,14 +180,14 @@ def stream(
         again: Plans the read on a newer state, for as long as nothing came out; None where the
             state was asked for.
 
-    Raises: as ``leased``.
+    Raises: as ``with_lease``.
     """
     reading, left = first, _TRIES
     while True:
         given = False
         batches = scan(context, reading.plan)
         try:
-            for batch in leased(context, reading.snapshot, batches, is_held=reading.is_held):
+            for batch in with_lease(context, reading.snapshot, batches, is_held=reading.is_held):
                 given = True
                 yield batch
             return
@@ -198,17 +198,19 @@ def stream(
             why = error
         finally:
             reading.release()
-        reading = _planned_again(again, reading.plan, why)
+        reading = _replan(again, reading.plan, why)
 
 
-def collect(context: TableContext, first: PlannedRead, again: Replan | None = None) -> pa.Table:
+def collect_table(
+    context: TableContext, first: PlannedRead, again: Replan | None = None
+) -> pa.Table:
     """The same rows in one table, files read side by side. Arguments, errors: as ``stream``."""
     reading, left = first, _TRIES
     while True:
         lease = ReaderLease(context, reading.snapshot)
         try:
             if not reading.is_held:
-                assert_all_listed(context, reading.snapshot, lease)
+                assert_not_cleaned(context, reading.snapshot, lease)
             lease.begin()
             return _side_by_side(context, reading.plan, lease)
         except (MissingFileError, SnapshotExpiredError) as error:
@@ -223,11 +225,11 @@ def collect(context: TableContext, first: PlannedRead, again: Replan | None = No
         finally:
             lease.end()
             reading.release()
-        reading = _planned_again(again, reading.plan, why)
+        reading = _replan(again, reading.plan, why)
 
 
 @contextmanager
-def whole(context: TableContext, snapshot: Snapshot) -> Iterator[None]:
+def expired_where_missing(context: TableContext, snapshot: Snapshot) -> Iterator[None]:
     """
     Within, what is missing while a read is planned is told as expired where it was taken since.
 
@@ -252,7 +254,7 @@ def _side_by_side(context: TableContext, plan: ScanPlan, lease: ReaderLease) -> 
     )
 
 
-def _planned_again(again: Replan, before: ScanPlan, why: SnapshotExpiredError) -> PlannedRead:
+def _replan(again: Replan, before: ScanPlan, why: SnapshotExpiredError) -> PlannedRead:
     """The schema was told to the caller already, so it may not have changed."""
     reading = again()
     if reading.plan.output_schema != before.output_schema:
@@ -271,13 +273,13 @@ def _expired(
         MissingFileError, InstantNotFoundError: The same, where nothing was taken away since
             the snapshot.
     """
-    if not anything_taken(snapshot.active, context.active()):
+    if not may_be_missing_files(snapshot.active, context.active()):
         raise error
     moment = snapshot.as_of or snapshot.newest_completion or ""
-    return expired(context, moment, path=error.fields.get("path"))
+    return expired_error(context, moment, path=error.fields.get("path"))
 
 
-def anything_taken(seen: ActiveTimeline, now: ActiveTimeline) -> bool:
+def may_be_missing_files(seen: ActiveTimeline, now: ActiveTimeline) -> bool:
     """Whether instants or their files may have gone between two looks without being damage."""
     ended = {(one.action, one.requested_time) for one in seen.instants if one.completed}
     if any(

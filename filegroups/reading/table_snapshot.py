@@ -23,12 +23,12 @@ from filegroups.reading.read import (
     read_schema,
     view_of,
 )
-from filegroups.reading.scan import PlannedRead, Replan, collect, stream
+from filegroups.reading.scan import PlannedRead, Replan, collect_table, stream
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.file_names import FileSlice, check_partition_path, listed
 from timeline.properties.setting_enums import QueryType
-from timeline.reader_lease import ReaderLease, hold
+from timeline.reader_lease import ReaderLease, pin
 from timeline.snapshot import Snapshot
 
 __all__ = ["TableSnapshot"]
@@ -54,7 +54,7 @@ class TableSnapshot:
             StorageUnavailableError: The lease could not be written.
         """
         if self._lease is None:
-            self._lease = hold(self._context, self.snapshot)
+            self._lease = pin(self._context, self.snapshot)
         return self
 
     def __enter__(self) -> Self:
@@ -190,7 +190,7 @@ class TableSnapshot:
             with_hoodie_columns=with_hoodie_columns,
             query_type=query_type,
         )
-        return collect(self._context, first, again)
+        return collect_table(self._context, first, again)
 
     def reads(
         self,

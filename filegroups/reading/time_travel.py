@@ -15,7 +15,7 @@ from typing import NamedTuple
 from filegroups.files.parquet import read_footer
 from filegroups.reading.read import view_of
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_body import decode_archived_clean, decode_archived_commit
 from timeline.codecs.instant_avro import decode_clean
 from timeline.context import TableContext
@@ -35,10 +35,10 @@ from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import moves_rows_only
 from timeline.snapshot import Snapshot
 
-__all__ = ["reaches_the_archive", "retained_since", "snapshot_as_of"]
+__all__ = ["may_be_archived", "retained_since", "snapshot_as_of"]
 
 
-def reaches_the_archive(context: TableContext, snapshot: Snapshot, since: InstantTime) -> bool:
+def may_be_archived(context: TableContext, snapshot: Snapshot, since: InstantTime) -> bool:
     """
     Whether instants that completed after ``since`` may be archived.
 
@@ -91,7 +91,7 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
             time=time,
             retained=retained,
         )
-    archived: list[HistoryInstant] = []
+    archived: list[ArchivedInstant] = []
     if active.completed_writes and not snapshot.tells_schema:
         archived = context.history.instants(times_only=False)
         snapshot = _with_archived_write(context, snapshot, archived)
@@ -119,7 +119,7 @@ def _clean_metadata(context: TableContext, clean: Instant) -> CleanMetadata:
 
 
 def _with_archived_write(
-    context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
+    context: TableContext, snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> Snapshot:
     """
     The snapshot with what the write told that decided its schema: an archived one, or a kept one.
@@ -167,18 +167,18 @@ def _with_archived_write(
     )
 
 
-def _completion_before(write: HistoryInstant) -> InstantTime:
+def _completion_before(write: ArchivedInstant) -> InstantTime:
     """Before layout 2 the archive tells no completion times."""
     return write.completion_time or write.requested_time
 
 
-def _commit_of(write: HistoryInstant) -> CommitMetadata:
+def _commit_of(write: ArchivedInstant) -> CommitMetadata:
     path = f"{HISTORY} ({write.requested_time})"
     return decode_archived_commit(write.metadata or b"", action=write.action, path=path)
 
 
 def _refuse_cleaned(
-    context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
+    context: TableContext, snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> None:
     """Refuse a time of which a later clean took a file that nothing stands for."""
     time = snapshot.as_of or ""
@@ -190,7 +190,7 @@ def _refuse_cleaned(
             continue
         group = FileGroupId(partition_path, file.file_id)
         slices = view.slices(partition_path).get(group, [])
-        if file.time > time or _in_its_place(slices, file):
+        if file.time > time or _is_superseded(slices, file):
             continue
         if hidden is None:
             hidden = {*snapshot.replaced, *_replaced_in(archived, time)}
@@ -223,7 +223,7 @@ def _data_file(name: str) -> _DataFile | None:
     return None
 
 
-def _in_its_place(slices: Sequence[FileSlice], gone: _DataFile) -> bool:
+def _is_superseded(slices: Sequence[FileSlice], gone: _DataFile) -> bool:
     """Whether what is left at that time is newer than a file that is gone."""
     if gone.is_base:
         bases = (one.base_file for one in slices)
@@ -232,7 +232,7 @@ def _in_its_place(slices: Sequence[FileSlice], gone: _DataFile) -> bool:
 
 
 def _deleted_since(
-    context: TableContext, snapshot: Snapshot, archived: Sequence[HistoryInstant]
+    context: TableContext, snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> Iterator[tuple[str, str]]:
     """Partition path and name of every file that cleans after the snapshot's time deleted."""
     time = snapshot.as_of or ""
@@ -251,7 +251,7 @@ def _deleted(metadata: CleanMetadata) -> Iterator[tuple[str, str]]:
             yield partition_path, name.rpartition("/")[2]
 
 
-def _replaced_in(archived: Sequence[HistoryInstant], time: InstantTime) -> Iterator[FileGroupId]:
+def _replaced_in(archived: Sequence[ArchivedInstant], time: InstantTime) -> Iterator[FileGroupId]:
     """File groups that archived instants had replaced by a time."""
     for row in archived:
         if row.action == Action.REPLACECOMMIT.value and row.requested_time <= time:

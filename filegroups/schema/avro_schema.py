@@ -141,7 +141,7 @@ def avro_to_arrow(avro_json: str) -> pa.Schema:
     """
     try:
         document = json.loads(avro_json)
-        struct, _ = _Reading().arrow_of(document, document.get("namespace", ""))
+        struct, _ = _SchemaParse().arrow_of(document, document.get("namespace", ""))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CorruptTableError(
             f"the table's schema is no avro record: {avro_json[:200]!r}", kind="bad_schema"
@@ -218,7 +218,7 @@ def _evolved_node(avro: Any, wanted: pa.Field, space: str) -> Any:
             inner = pa.field(wanted.name, wanted.type.item_type)
             return {**avro, "values": _evolved_node(avro["values"], inner, space)}
     try:
-        if _Reading().arrow_of(avro, space)[0] == wanted.type:
+        if _SchemaParse().arrow_of(avro, space)[0] == wanted.type:
             return avro
     except UnsupportedTableError:  # the name of a type defined elsewhere
         return avro
@@ -290,7 +290,7 @@ def decimal_width(precision: int) -> int:
     return (largest.bit_length() + 8) // 8
 
 
-class _Reading:
+class _SchemaParse:
     """One reading of an Avro text: the named types met so far and the columns left to read."""
 
     def __init__(self) -> None:
@@ -341,7 +341,7 @@ class _Reading:
         fields, total = [], 1
         for each in avro["fields"]:
             kind, size = self.arrow_of(each["type"], inner, level + 1)
-            fields.append(pa.field(each["name"], kind, metadata=_told_type(each["type"])))
+            fields.append(pa.field(each["name"], kind, metadata=_hudi_type_metadata(each["type"])))
             total = _bounded(total + size, avro)
         self._open.discard(full)
         self._names[full] = pa.struct(fields), total
@@ -368,15 +368,15 @@ class _Reading:
         return kind, 1
 
 
-def _told_type(avro: Any) -> dict[str, str] | None:
+def _hudi_type_metadata(avro: Any) -> dict[str, str] | None:
     """What Arrow's type does not tell of a column, as metadata of its field; None for most."""
     if isinstance(avro, list):
-        return next((told for each in avro if (told := _told_type(each))), None)
+        return next((told for each in avro if (told := _hudi_type_metadata(each))), None)
     if not isinstance(avro, dict):
         return None
     logical, outer = _logical(avro), avro["type"]
     if isinstance(outer, list | dict):  # what wraps a type says nothing, as for its Arrow type
-        return _told_type(outer)
+        return _hudi_type_metadata(outer)
     if logical is None:
         return None
     if logical == "vector":

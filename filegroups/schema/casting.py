@@ -23,21 +23,21 @@ from filegroups.schema.evolution import (
     fits_vector,
     is_list,
     is_variant,
-    mismatch,
     promotes,
     stored_in,
     stored_type,
+    type_mismatch_error,
 )
 from filegroups.schema.variant import variant_struct
 from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnsupportedTableError
 
 __all__ = [
-    "as_stored",
     "cast_column",
-    "misfit",
     "normalise",
     "promote",
     "refuse_null_elements",
+    "schema_mismatch_error",
+    "to_stored_rows",
     "uuid_texts",
 ]
 
@@ -93,7 +93,9 @@ def promote(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return _shaped(table, schema, reading=True)
 
 
-def misfit(error: InvalidInputError, what: str, path: str, *, kind: str) -> HoodooError:
+def schema_mismatch_error(
+    error: InvalidInputError, what: str, path: str, *, kind: str
+) -> HoodooError:
     """
     What a reader is told when stored rows cannot be brought to the table's schema.
 
@@ -112,7 +114,7 @@ def misfit(error: InvalidInputError, what: str, path: str, *, kind: str) -> Hood
     return UnsupportedTableError(f"{message}; {advice}", kind=error.kind, path=path, **fields)
 
 
-def as_stored(table: pa.Table) -> pa.Table:
+def to_stored_rows(table: pa.Table) -> pa.Table:
     """
     Rows as a data file has them: vectors as bytes, the rest as it is.
 
@@ -187,7 +189,7 @@ def _converted(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool)
     if types.is_map(kind) and types.is_map(source):
         return _map(values, kind, name, reading=reading)
     if types.is_nested(kind) or types.is_nested(source):
-        raise mismatch(name, kind, source)
+        raise type_mismatch_error(name, kind, source)
     return _flat(values, kind, name, reading=reading)
 
 
@@ -197,7 +199,7 @@ def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> p
     source = values.type
     promoted = promotes(source, kind, stated=reading)
     if not (promoted or fits(source, kind) or (reading and _same_bits(source, kind))):
-        raise mismatch(name, kind, source)
+        raise type_mismatch_error(name, kind, source)
     try:
         if promoted and pa.types.is_string(kind) and not _is_text(source):
             return java_text(values)
@@ -219,7 +221,7 @@ def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> p
             incoming_type=str(source),
         ) from error
     except pa.ArrowNotImplementedError as error:
-        raise mismatch(name, kind, source) from error
+        raise type_mismatch_error(name, kind, source) from error
 
 
 def _same_bits(source: pa.DataType, kind: pa.DataType) -> bool:
@@ -256,7 +258,7 @@ def _struct(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) ->
         wanted = {each.name for each in kind}
         foreign = [one for one in held if one not in wanted]
         if foreign:
-            raise mismatch(f"{name}.{foreign[0]}", kind, source)
+            raise type_mismatch_error(f"{name}.{foreign[0]}", kind, source)
     children = [
         _converted(values.field(held[each.name]), each.type, f"{name}.{each.name}", reading=reading)
         if each.name in held
@@ -291,7 +293,7 @@ def _vectors(values: pa.Array, kind: pa.FixedSizeListType, name: str) -> pa.Arra
     """
     source, size = values.type, kind.list_size
     if not fits_vector(source, kind):
-        raise mismatch(name, kind, source)
+        raise type_mismatch_error(name, kind, source)
     mask = values.is_null() if values.null_count else None
     if pa.types.is_fixed_size_binary(source):
         whole = pc.fill_null(values, pa.scalar(bytes(source.byte_width), source))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["JOINED_BYTES_MAX", "distinct_codes", "one_array", "ranks", "turns"]
+__all__ = ["JOINED_BYTES_MAX", "distinct_codes", "one_array", "ranks", "version_rounds"]
 
 JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
 
@@ -50,7 +50,7 @@ def ranks(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return found
 
 
-def turns(codes: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.intp]]:
+def version_rounds(codes: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.intp]]:
     """
     Positions of every code's first occurrence, then of every code's second, and so on.
 

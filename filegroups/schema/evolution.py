@@ -34,7 +34,6 @@ __all__ = [
     "SchemaRules",
     "canonical_scalar",
     "canonical_type",
-    "changes_between",
     "changes_texts",
     "check_avro_name",
     "column_type",
@@ -43,11 +42,12 @@ __all__ = [
     "fits_vector",
     "is_list",
     "is_variant",
-    "mismatch",
     "needs_repair",
     "promotes",
+    "schema_changes",
     "stored_in",
     "stored_type",
+    "type_mismatch_error",
     "unwrapped",
 ]
 
@@ -160,7 +160,7 @@ class ColumnChange:
         return f"column {self.column} is {self.after}, was {self.before}"
 
 
-def changes_between(before: pa.Schema, after: pa.Schema) -> tuple[ColumnChange, ...]:
+def schema_changes(before: pa.Schema, after: pa.Schema) -> tuple[ColumnChange, ...]:
     """What differs, in the order of the columns; fields inside of structs by themselves."""
     return tuple(_differences(list(before), list(after), ""))
 
@@ -281,7 +281,7 @@ def column_type(column: pa.Field) -> pa.DataType:
         raise _unsupported(column.name, column.type, advice)
     vector = pa.list_(pa.field("element", element), int(match[1]))
     if not fits_vector(column.type, vector):
-        raise mismatch(column.name, vector, column.type)
+        raise type_mismatch_error(column.name, vector, column.type)
     return vector
 
 
@@ -489,7 +489,7 @@ def evolved_type(
     if pa.types.is_fixed_size_list(mine):
         if fits_vector(incoming, mine):
             return mine
-        raise mismatch(name, mine, incoming)
+        raise type_mismatch_error(name, mine, incoming)
     if pa.types.is_list(mine) and is_list(incoming):
         element = evolved_type(
             mine.value_type, incoming.value_type, name + ".element", rules, level + 1
@@ -497,7 +497,7 @@ def evolved_type(
         return mine if element == mine.value_type else pa.list_(pa.field("element", element))
     if pa.types.is_map(mine) and pa.types.is_map(incoming):
         if not fits(incoming.key_type, mine.key_type):
-            raise mismatch(name + ".key", mine.key_type, incoming.key_type)
+            raise type_mismatch_error(name + ".key", mine.key_type, incoming.key_type)
         value = evolved_type(mine.item_type, incoming.item_type, name + ".value", rules, level + 1)
         return mine if value == mine.item_type else pa.map_(pa.string(), value)
     return _evolved_scalar(mine, incoming, name, rules)
@@ -510,12 +510,12 @@ def _evolved_scalar(
         return mine
     plain = canonical_scalar(incoming)
     if plain is None:
-        raise mismatch(name, mine, incoming)
+        raise type_mismatch_error(name, mine, incoming)
     wider = _word(plain) in WIDENINGS.get(_word(mine), ())
     if pa.types.is_decimal(mine) and pa.types.is_decimal(plain):
         wider = fits(mine, plain)
     if not wider:
-        raise mismatch(name, mine, incoming)
+        raise type_mismatch_error(name, mine, incoming)
     if name in rules.keys and changes_texts(mine, plain):
         raise InvalidInputError(
             "stored record keys or folder names are made of this column, and the wider type "
@@ -568,19 +568,19 @@ def _evolved_struct(
                 each.type, offered[each.name].type, f"{name}.{each.name}", rules, level + 1
             )
             fields.append(pa.field(each.name, kind))
-        elif keeps_missing(f"{name}.{each.name}", rules):
+        elif retains_column(f"{name}.{each.name}", rules):
             fields.append(each)
     for each in theirs:
         if each.name not in known:
             if each.name.lower() in folded:
-                raise bad_name(f"{name}.{each.name}", "differs from another only by case")
+                raise bad_name_error(f"{name}.{each.name}", "differs from another only by case")
             path = f"{name}.{each.name}"
             fields.append(pa.field(each.name, canonical_type(each.type, path, level + 1)))
     made = pa.struct(fields)
     return mine if made == mine else made
 
 
-def keeps_missing(name: str, rules: SchemaRules) -> bool:
+def retains_column(name: str, rules: SchemaRules) -> bool:
     """
     Whether a column of the table that the rows lack stays in the schema.
 
@@ -602,7 +602,9 @@ def keeps_missing(name: str, rules: SchemaRules) -> bool:
     )
 
 
-def mismatch(name: str, table_type: pa.DataType, incoming: pa.DataType) -> InvalidInputError:
+def type_mismatch_error(
+    name: str, table_type: pa.DataType, incoming: pa.DataType
+) -> InvalidInputError:
     """The refusal of a type that does not fit, with both."""
     return InvalidInputError(
         "the column's type does not fit the table; cast it before writing: "
@@ -622,12 +624,12 @@ def check_avro_name(name: str) -> None:
         InvalidInputError: ``bad_column_name``.
     """
     if not _AVRO_NAME.fullmatch(name):
-        raise bad_name(
+        raise bad_name_error(
             name, "may only have letters, digits and underscores and must not start with a digit"
         )
 
 
-def bad_name(name: str, why: str) -> InvalidInputError:
+def bad_name_error(name: str, why: str) -> InvalidInputError:
     """The refusal of a column's name."""
     return InvalidInputError(
         f"the column's name {why}; rename it: column={name!r}", kind="bad_column_name", column=name
@@ -639,7 +641,7 @@ def _check_children(children: list[pa.Field], name: str) -> None:
     for each in children:
         check_avro_name(each.name)
         if each.name.lower() in seen:
-            raise bad_name(f"{name}.{each.name}", "occurs twice (case does not count)")
+            raise bad_name_error(f"{name}.{each.name}", "occurs twice (case does not count)")
         seen.add(each.name.lower())
 
 

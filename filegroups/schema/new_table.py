@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.commit_metadata import ChangeLogMode, MergeMode, TableType
+from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
 from timeline.model.merge_definition import (
     MergeDefinition,
     version_8_merging,
@@ -51,7 +51,7 @@ def new_table_properties(
     populate_meta_fields: bool = True,
     partition_metafile_base_format: bool = False,
     drop_partition_columns: bool = False,
-    change_log: ChangeLogMode | None = None,
+    change_log: CdcMode | None = None,
     key_properties: Mapping[str, str] | None = None,
     timeline_timezone: str = "UTC",
     create_schema_json: str | None = None,

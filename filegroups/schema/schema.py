@@ -32,12 +32,12 @@ from filegroups.schema.evolution import (
     VECTOR_ELEMENTS,
     MissingColumns,
     SchemaRules,
-    bad_name,
+    bad_name_error,
     canonical_type,
     check_avro_name,
     column_type,
     evolved_type,
-    keeps_missing,
+    retains_column,
 )
 from timeline.errors import InvalidInputError
 
@@ -60,12 +60,12 @@ __all__ = [
     "avro_with_meta",
     "canonical_type",
     "drop_meta",
-    "merge_growth",
+    "hudi_type_name",
+    "merge_new_columns",
     "missing_fields",
     "normalise",
     "promote",
-    "reconcile",
-    "told_type",
+    "reconcile_schema",
     "vector_columns",
     "with_meta",
 ]
@@ -144,7 +144,7 @@ class TableSchema:
 
     def evolved(self, columns: pa.Schema) -> TableSchema:
         """
-        The schema with other columns and types, as ``reconcile`` chose them.
+        The schema with other columns and types, as ``reconcile_schema`` chose them.
 
         Raises:
             UnsupportedTableError: The Avro text uses one named type in several places, and
@@ -183,7 +183,7 @@ def avro_with_meta(avro_json: str) -> str:
     return _compact({**document, "fields": [*meta, *own]})
 
 
-def told_type(column: pa.Field) -> str | None:
+def hudi_type_name(column: pa.Field) -> str | None:
     """
     Hudi's word for a column's type where Arrow has none: ``VECTOR(3)``, ``VARIANT``, ``BLOB``.
 
@@ -228,7 +228,7 @@ def _has_field(schema: pa.Schema, name: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def reconcile(
+def reconcile_schema(
     table_schema: TableSchema, incoming: pa.Schema, rules: SchemaRules = _FILLING
 ) -> tuple[TableSchema, tuple[pa.Field, ...]]:
     """
@@ -264,7 +264,7 @@ def reconcile(
         if mine.name in offered:
             kind = evolved_type(mine.type, offered[mine.name].type, mine.name, rules)
             kept.append(pa.field(mine.name, kind))
-        elif keeps_missing(mine.name, rules):
+        elif retains_column(mine.name, rules):
             kept.append(mine)
     added: list[pa.Field] = []
     for each in fields:
@@ -283,7 +283,9 @@ def reconcile(
     return table_schema.evolved(pa.schema(kept)).grown(added), tuple(added)
 
 
-def merge_growth(base: TableSchema, mine: TableSchema, theirs: TableSchema) -> TableSchema | None:
+def merge_new_columns(
+    base: TableSchema, mine: TableSchema, theirs: TableSchema
+) -> TableSchema | None:
     """
     Join the columns two writers added to one schema at the same time.
 
@@ -319,7 +321,7 @@ def _check_names(names: Iterable[str]) -> None:
     _check_unique(names)
     for name in names:
         if name.startswith(_RESERVED_PREFIX) and name != IS_DELETED_COLUMN:
-            raise bad_name(name, "is reserved for the table's own use")
+            raise bad_name_error(name, "is reserved for the table's own use")
         check_avro_name(name)
 
 
@@ -327,7 +329,7 @@ def _check_unique(names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise bad_name(name, "occurs twice (case does not count)")
+            raise bad_name_error(name, "occurs twice (case does not count)")
         seen.add(name.lower())
 
 

@@ -40,7 +40,7 @@ def variant_json(metadata: bytes, value: bytes) -> str:
         CorruptTableError: The bytes are no variant (``bad_variant``).
     """
     try:
-        return _Reader(metadata, value).text(0, 0)
+        return _VariantReader(metadata, value).text(0, 0)
     except (IndexError, struct.error, UnicodeDecodeError, OverflowError, ValueError) as error:
         raise CorruptTableError(
             f"a value is no variant; write it anew: {error}", kind="bad_variant"
@@ -87,7 +87,7 @@ def _number(text: str) -> Decimal | float:
     return number
 
 
-class _Reader:
+class _VariantReader:
     """
     One value with its dictionary.
 

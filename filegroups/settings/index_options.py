@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from timeline.properties.options import Option, OptionKind
-from timeline.rules.bucket_ranges import OWN_BUCKETS_KEY
+from timeline.rules.bucket_ranges import BUCKET_OWNERSHIP_KEY
 
-__all__ = ["INDEX_OPTIONS", "KEPT_KEYS"]
+__all__ = ["BUCKET_PROPERTY_KEYS", "INDEX_OPTIONS"]
 
 #: Field of WriteSettings -> own key in hoodie.properties.
-KEPT_KEYS: Final[dict[str, str]] = {
+BUCKET_PROPERTY_KEYS: Final[dict[str, str]] = {
     "index_type": "hoodoo.index.type",
     "bucket_engine": "hoodoo.index.bucket.engine",
     "bucket_count": "hoodoo.bucket.index.num.buckets",
@@ -31,7 +31,7 @@ INDEX_OPTIONS: Final[dict[str, Option]] = {
         kind=OptionKind.ENUM,
         doc="How rows find their file group; BLOOM reads fewer files than SIMPLE, GLOBAL_ ones "
         "look in all partitions, BUCKET computes it from the key.",
-        aliases=(KEPT_KEYS["index_type"],),
+        aliases=(BUCKET_PROPERTY_KEYS["index_type"],),
         choices=(
             "SIMPLE",
             "BLOOM",
@@ -50,7 +50,7 @@ INDEX_OPTIONS: Final[dict[str, Option]] = {
         default="SIMPLE",
         kind=OptionKind.ENUM,
         doc="A fixed number of buckets, or ranges of hashes that may be split and merged.",
-        aliases=(KEPT_KEYS["bucket_engine"],),
+        aliases=(BUCKET_PROPERTY_KEYS["bucket_engine"],),
         choices=("SIMPLE", "CONSISTENT_HASHING"),
     ),
     "bucket_count": Option(
@@ -58,16 +58,16 @@ INDEX_OPTIONS: Final[dict[str, Option]] = {
         default="256",
         kind=OptionKind.INT,
         doc="Buckets of each partition, equal for all writers; kept in the table's properties.",
-        aliases=(KEPT_KEYS["bucket_count"],),
+        aliases=(BUCKET_PROPERTY_KEYS["bucket_count"],),
     ),
     "bucket_hash_fields": Option(
         key="hoodie.bucket.index.hash.field",
         kind=OptionKind.LIST,
         doc="Record key fields that choose the bucket; all of them when not said.",
-        aliases=(KEPT_KEYS["bucket_hash_fields"],),
+        aliases=(BUCKET_PROPERTY_KEYS["bucket_hash_fields"],),
     ),
     "own_buckets": Option(
-        key=OWN_BUCKETS_KEY,
+        key=BUCKET_OWNERSHIP_KEY,
         doc="Buckets of this writer alone, as 0-63 or 0-15,32; rows of others are refused, and so "
         "is a writer whose buckets meet those of a living one. Not said: all.",
     ),

@@ -232,7 +232,7 @@ def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
     Raises:
         SettingError: It is incomplete, or a pattern, zone or delimiter is none.
     """
-    said = {name: _said(properties, option) for name, option in TIME_OPTIONS.items()}
+    said = {name: _given(properties, option) for name, option in TIME_OPTIONS.items()}
     if said["kind"] is None and said["output_format"] is None:
         return None
     for name in ("kind", "output_format"):
@@ -254,7 +254,7 @@ def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
     return keys
 
 
-def _said(properties: PropertySet, option: Option) -> str | None:
+def _given(properties: PropertySet, option: Option) -> str | None:
     found = properties.find(option)
     if found is None or not found[1].strip():
         return None
@@ -287,13 +287,13 @@ def _check_times(properties: PropertySet, keys: TimestampKeys) -> None:
             check(text)
         except InvalidInputError as error:
             option = TIME_OPTIONS[name]
-            if name != "zone" or _said(properties, option) is not None:
+            if name != "zone" or _given(properties, option) is not None:
                 _refuse(properties, option, error.message, "setting_value")
 
     tried("output_format", parse_date_pattern, keys.output_format)
     for pattern in keys.input_formats:
         tried("input_formats", lambda text: parse_date_pattern(text).expression(), pattern)
-    both = _said(properties, TIME_OPTIONS["zone"]) is not None
+    both = _given(properties, TIME_OPTIONS["zone"]) is not None
     if keys.input_zone is not None:
         tried("zone" if both else "input_zone", check_zone, keys.input_zone)
     if keys.output_zone is not None:

@@ -31,10 +31,10 @@ __all__ = [
     "Effect",
     "KeyEffect",
     "effect_of",
-    "effect_said",
+    "effect_of_value",
+    "given_keys",
     "key_warnings",
-    "said",
-    "silent",
+    "keys_without_effect",
 ]
 
 
@@ -366,7 +366,7 @@ def effect_of(key: str, declared: Container[str]) -> KeyEffect:
 _DONE_ELSE: Final = frozenset({"hoodie.metadata.enable", "hoodie.merge.allow.duplicate.on.inserts"})
 
 
-def effect_said(key: str, value: str, declared: Container[str]) -> KeyEffect:
+def effect_of_value(key: str, value: str, declared: Container[str]) -> KeyEffect:
     """What becomes of a key with this value: one that asks for nothing is not refused or told."""
     found, folded = effect_of(key, declared), main_key(key).casefold()
     if found.effect is Effect.REFUSED:
@@ -399,9 +399,9 @@ def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> 
     declared = {key.casefold() for key in also_known}
     by_reason: dict[str, list[str]] = {}
     unknown = []
-    for key, value in said(properties):
+    for key, value in given_keys(properties):
         layer = properties.layer_of(key)
-        found = effect_said(key, value, declared)
+        found = effect_of_value(key, value, declared)
         if found.effect is Effect.WARNED:
             by_reason.setdefault(found.why, []).append(f"{key} (from {layer})")
         elif found.effect is Effect.UNKNOWN:
@@ -412,10 +412,12 @@ def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> 
     return (*told, *unknown)
 
 
-def silent(properties: PropertySet, *, also_known: Iterable[str] = ()) -> Mapping[str, str]:
+def keys_without_effect(
+    properties: PropertySet, *, also_known: Iterable[str] = ()
+) -> Mapping[str, str]:
     """The keys that were said and are without effect by design, and why."""
     declared = {key.casefold() for key in also_known}
-    found = {key: effect_said(key, value, declared) for key, value in said(properties)}
+    found = {key: effect_of_value(key, value, declared) for key, value in given_keys(properties)}
     return {key: one.why for key, one in found.items() if one.effect is Effect.NONE}
 
 
@@ -423,7 +425,7 @@ def silent(properties: PropertySet, *, also_known: Iterable[str] = ()) -> Mappin
 _JUDGED: Final = (*OWN_PREFIXES, *(SESSION_PREFIX + prefix for prefix in OWN_PREFIXES))
 
 
-def said(properties: PropertySet) -> Iterable[tuple[str, str]]:
+def given_keys(properties: PropertySet) -> Iterable[tuple[str, str]]:
     """The keys of ours and Hudi's that a caller said, not those of a table's own file."""
     callers = properties.without_layer(TABLE_LAYER).items()
     return ((key, text) for key, text in callers if key.casefold().startswith(_JUDGED))

@@ -13,7 +13,7 @@ from typing import Final
 
 from filegroups.settings.index_options import INDEX_OPTIONS
 from filegroups.settings.key_options import KEY_OPTIONS
-from filegroups.settings.rate_limit_options import PACE_OPTIONS
+from filegroups.settings.rate_limit_options import RATE_LIMIT_OPTIONS
 from filegroups.settings.retry_options import RETRY_OPTIONS
 from timeline.properties.options import Option, OptionKind
 from timeline.properties.setting_enums import ClusteringUpdates, EarlyDetection
@@ -300,7 +300,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
         "Missed signs of life after which others take a write for dead.",
     ),
     **RETRY_OPTIONS,
-    **PACE_OPTIONS,
+    **RATE_LIMIT_OPTIONS,
     "group_writes_max": _option(
         "hoodoo.group.commit.max.writes",
         "1",

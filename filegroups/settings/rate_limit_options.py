@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from timeline.properties.options import Option, OptionKind
-from timeline.rules.retry import Pace
+from timeline.rules.retry import RateLimit
 
 if TYPE_CHECKING:
     from filegroups.settings.settings import WriteSettings
 
-__all__ = ["PACE_OPTIONS", "contradiction_of_pace", "pace_of"]
+__all__ = ["RATE_LIMIT_OPTIONS", "contradiction_of_rate_limit", "rate_limit_of"]
 
 # By the field of WriteSettings that it sets.
-PACE_OPTIONS: Final[dict[str, Option]] = {
+RATE_LIMIT_OPTIONS: Final[dict[str, Option]] = {
     "pace_per_minute": Option(
         key="hoodoo.commit.pace.per.minute",
         default="0",
@@ -40,9 +40,9 @@ PACE_OPTIONS: Final[dict[str, Option]] = {
 }
 
 
-def contradiction_of_pace(settings: WriteSettings) -> tuple[str, str, str] | None:
+def contradiction_of_rate_limit(settings: WriteSettings) -> tuple[str, str, str] | None:
     """What is wrong with the pace: field, message and suggestion; None when nothing is."""
-    pace = pace_of(settings)
+    pace = rate_limit_of(settings)
     if pace is None or pace.interval_ms <= pace.wait_ms_max:
         return None
     return (
@@ -52,11 +52,11 @@ def contradiction_of_pace(settings: WriteSettings) -> tuple[str, str, str] | Non
     )
 
 
-def pace_of(settings: WriteSettings) -> Pace | None:
+def rate_limit_of(settings: WriteSettings) -> RateLimit | None:
     """The pace that the settings ask for; None for none."""
     if not settings.pace_per_minute:
         return None
-    return Pace(
+    return RateLimit(
         per_minute=settings.pace_per_minute,
         burst=settings.pace_burst,
         wait_ms_max=settings.pace_wait_ms_max,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from timeline.properties.options import DEFAULT_LAYER, Option, OptionKind
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.retry import RETRY_PRESETS, RetryPolicy, RetryPreset
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def contradictions_of_retries(settings: WriteSettings) -> tuple[str, str, str] |
         )
     for field in ("retry_queue_after", "retry_queue_short_ms"):
         asked = settings.origin(field) != DEFAULT_LAYER and getattr(settings, field)
-        if asked and settings.publish_lock is not PublishLock.LOCK:
+        if asked and settings.publish_lock is not CommitLockMode.LOCK:
             return (
                 field,
                 "writers that publish without the lock do not wait for one that holds it",

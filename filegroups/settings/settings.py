@@ -32,19 +32,19 @@ from filegroups.settings.key_settings import contradictions_of_keys, resolve_key
 from filegroups.settings.known_keys import is_known_key
 from filegroups.settings.non_blocking import contradiction_of_non_blocking
 from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
-from filegroups.settings.rate_limit_options import contradiction_of_pace
+from filegroups.settings.rate_limit_options import contradiction_of_rate_limit
 from filegroups.settings.retry_options import contradictions_of_retries, fill_from_preset
 from filegroups.settings.unsupported import UNSUPPORTED_READS, refuse_unsupported
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import (
-    ChangeLogMode,
+    CdcMode,
     ConcurrencyMode,
     MergeMode,
     TableType,
     WriteOperation,
 )
 from timeline.model.instant_time import InstantTime, TimelineZone
-from timeline.model.time_arguments import range_of
+from timeline.model.time_arguments import parse_range
 from timeline.properties.options import (
     CODE_LAYER,
     DEFAULT_LAYER,
@@ -59,6 +59,7 @@ from timeline.properties.options import (
 from timeline.properties.setting_enums import (
     BloomType,
     ClusteringUpdates,
+    CommitLockMode,
     Durability,
     EarlyDetection,
     FailedWritesPolicy,
@@ -67,16 +68,16 @@ from timeline.properties.setting_enums import (
     IndexType,
     InsertDuplicates,
     OverwriteMode,
-    PublishLock,
     QueryType,
 )
-from timeline.rules.bucket_ranges import OwnBuckets
+from timeline.rules.bucket_ranges import BucketRanges
 from timeline.rules.conflicts import SIMPLE
 from timeline.rules.isolation import Isolation
 from timeline.rules.retry import RetryPolicy, RetryPreset
 
 __all__ = [
     "BloomType",
+    "CommitLockMode",
     "Durability",
     "FailedWritesPolicy",
     "ForeignWriters",
@@ -85,7 +86,6 @@ __all__ = [
     "InsertDuplicates",
     "KeyGenerator",
     "OverwriteMode",
-    "PublishLock",
     "QueryType",
     "ReadSettings",
     "WriteSettings",
@@ -96,7 +96,7 @@ _Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 
 def _own_buckets(told: object) -> object:
-    return OwnBuckets.parse(told) if isinstance(told, str) else told
+    return BucketRanges.parse(told) if isinstance(told, str) else told
 
 
 class _Settings(BaseModel):
@@ -167,7 +167,7 @@ class WriteSettings(_Settings):
     partition_metafile_base_format: bool = False
     drop_partition_columns: bool = False
     change_logs: bool = False
-    change_log_mode: ChangeLogMode = ChangeLogMode.DATA_BEFORE_AFTER
+    change_log_mode: CdcMode = CdcMode.DATA_BEFORE_AFTER
     merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
     payload_class: str | None = None
     merger_classes: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class WriteSettings(_Settings):
     bucket_engine: BucketEngine = BucketEngine.SIMPLE
     bucket_count: Annotated[int, Field(ge=1, le=99_999_999)] = 256
     bucket_hash_fields: tuple[str, ...] = ()  # none: all record key fields
-    own_buckets: Annotated[OwnBuckets | None, BeforeValidator(_own_buckets)] = None
+    own_buckets: Annotated[BucketRanges | None, BeforeValidator(_own_buckets)] = None
     simple_index_moves: bool = True
     bloom_index_moves: bool = True
     bloom_enabled: bool = True
@@ -234,7 +234,7 @@ class WriteSettings(_Settings):
     group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
     group_service: str | None = None
     group_service_wait_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 60_000
-    publish_lock: PublishLock = PublishLock.LOCK
+    publish_lock: CommitLockMode = CommitLockMode.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None  # None: by whether there are foreign ones
     conflict_strategy: str = SIMPLE.class_names[0]
@@ -330,7 +330,7 @@ class WriteSettings(_Settings):
             )
         if (
             self.foreign_writers is ForeignWriters.EXPECTED
-            and self.publish_lock is not PublishLock.LOCK
+            and self.publish_lock is not CommitLockMode.LOCK
         ):
             self._refuse(
                 "publish_lock",
@@ -349,7 +349,11 @@ class WriteSettings(_Settings):
                 suggestion="leave it out",
                 kind="setting_contradiction",
             )
-        judges = (contradictions_of_retries, contradiction_of_pace, contradiction_of_non_blocking)
+        judges = (
+            contradictions_of_retries,
+            contradiction_of_rate_limit,
+            contradiction_of_non_blocking,
+        )
         for judge in judges:
             found = judge(self)
             if found is not None:
@@ -414,8 +418,8 @@ class ReadSettings(_Settings):
         return cls(**values, origins=origins)
 
     def range_in(self, zone: TimelineZone) -> tuple[InstantTime, InstantTime | None]:
-        """The range of an incremental query on a table of this zone. Errors: as ``range_of``."""
-        return range_of(self.begin_time or "earliest", self.end_time, zone)
+        """The range of an incremental query on a table of this zone. Errors: as ``parse_range``."""
+        return parse_range(self.begin_time or "earliest", self.end_time, zone)
 
     @property
     def every_change(self) -> bool:

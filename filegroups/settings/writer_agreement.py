@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from filegroups.settings.settings import WriteSettings
 from timeline.model.instant_time import UTC_ZONE, TimelineZone
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.properties.setting_enums import IndexType
 
 __all__ = ["agreement", "agreement_of"]
@@ -41,7 +41,7 @@ def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str
 
 
 def agreement_of(
-    settings: WriteSettings, world: World, zone: TimelineZone = UTC_ZONE
+    settings: WriteSettings, world: Ports, zone: TimelineZone = UTC_ZONE
 ) -> dict[str, str]:
     """
     What this process and every other writer must have equal, table facts left out.

@@ -18,17 +18,17 @@ from filegroups.files.log_files import LogSettings, LogTarget
 from filegroups.files.parquet import ParquetSettings, read_footer
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
-from filegroups.index import IndexedFile, MergedSlice
-from filegroups.index.bucket_properties import hold_inserted
+from filegroups.index import IndexedFile, SliceWithLogs
+from filegroups.index.bucket_properties import slices_with_log_inserts
 from filegroups.index.buckets import Buckets, find_buckets
-from filegroups.index.lookup import may_bring_back
+from filegroups.index.lookup import may_resurrect
 from filegroups.keys.bucketing import BucketEngine
 from filegroups.keys.insert_buckets import (
-    Bucket,
+    InsertBucket,
     SizeSettings,
     SmallFile,
+    assign_inserts,
     learn_record_bytes,
-    place_inserts,
 )
 from filegroups.merge.merging import DeleteKind
 from filegroups.reading.file_system_view import FileSystemView
@@ -37,11 +37,11 @@ from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
 from filegroups.writing.bucket_ownership import refuse_overwriting, refuse_rows, refuse_updates
 from filegroups.writing.key_encoding import refuse_other_forms
 from filegroups.writing.workload import RowRules, Workload, WorkloadProfile
-from timeline.commit.nested_partitions import inner_partitions, with_rows
+from timeline.commit.nested_partitions import inner_partitions, with_committed_files
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import (
-    ChangeLogMode,
+    CdcMode,
     CommitMetadata,
     PlannedUpdate,
     TableType,
@@ -50,13 +50,20 @@ from timeline.model.commit_metadata import (
 )
 from timeline.model.file_names import FileSlice
 from timeline.model.instant_time import InstantTime
-from timeline.model.write_set import WHOLE_TABLE, FileGroupId, Touch, TouchedFileGroup
-from timeline.partitions import PARTITION_METADATA, is_partition, opening_time
-from timeline.pending_plans import file_groups_in_clustering, owned_by_plans, reserved_file_groups
-from timeline.rules.conflicts import Refused
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId
+from timeline.partitions import PARTITION_METADATA, is_partition, partition_created_by
+from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
+from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot
 
-__all__ = ["FileRules", "Placement", "WriteBase", "below_deletes", "lookup_files", "place"]
+__all__ = [
+    "AssignmentBase",
+    "FileGroupAssignment",
+    "FileRules",
+    "assign_file_groups",
+    "below_deletes",
+    "lookup_files",
+]
 
 _LEARN_FILES_MAX = 4
 
@@ -75,24 +82,26 @@ class FileRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class FileGroupAssignment:
     """What a write will do to which file groups."""
 
     tasks: tuple[FileGroupTask, ...]
     replaced: tuple[FileGroupId, ...]
     claimed_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
-    met: Refused | None = None  # pending plans own what is written or replaced
+    met: Rejected | None = None  # pending plans own what is written or replaced
     logs_may_meet: bool = False  # beside logs of others in one file group (NBCC-1)
     missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
     # Of a delete: rows whose keys lie below logs, which may have deleted them already.
     sought: Mapping[FileGroupId, int] = field(default_factory=dict)
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
-    read_only: tuple[TouchedFileGroup, ...] = ()  # where an insert that minds known keys found some
+    read_only: tuple[
+        AccessedFileGroup, ...
+    ] = ()  # where an insert that minds known keys found some
     inside: tuple[str, ...] = ()  # folders around new partitions whose values have slashes
 
 
-class WriteBase(Protocol):
+class AssignmentBase(Protocol):
     """What placing needs of a write: the time its files will carry, and what it saw."""
 
     @property
@@ -104,9 +113,9 @@ class WriteBase(Protocol):
         """The base of every decision."""
 
 
-def place(
+def assign_file_groups(
     context: TableContext,
-    begun: WriteBase,
+    begun: AssignmentBase,
     workload: Workload | None,
     rules: RowRules,
     schema: TableSchema,
@@ -114,7 +123,7 @@ def place(
     files: FileRules,
     delete_partitions: Iterable[str] = (),
     view: FileSystemView | None = None,
-) -> Placement:
+) -> FileGroupAssignment:
     """
     Decide where every row goes.
 
@@ -145,7 +154,7 @@ def place(
     named = tuple(delete_partitions)
     touched = named if workload is None else workload.partition_paths()
     owned = file_groups_in_clustering(context, begun.snapshot.active)
-    reserved = reserved_file_groups(context, begun.snapshot.active) if owned else {}
+    reserved = file_groups_to_avoid(context, begun.snapshot.active) if owned else {}
     replaced: tuple[FileGroupId, ...] = ()
     claimed: tuple[str, ...] = ()
     if operation.replaces:
@@ -155,12 +164,12 @@ def place(
         replaced, claimed = _replaced(view, operation, named or touched)
     if workload is None:
         profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
-        return Placement(
+        return FileGroupAssignment(
             tasks=(),
             replaced=replaced,
             claimed_partitions=claimed,
             profile=profile,
-            met=owned_by_plans(reserved, replaced),
+            met=plan_conflict(reserved, replaced),
         )
     # A bulk insert looks at no file that is there: it opens new file groups only.
     bulk = operation is WriteOperation.BULK_INSERT and not in_buckets
@@ -207,7 +216,7 @@ def place(
     deletes = operation is WriteOperation.DELETE
     planned = replace(counts, inserts={}) if deletes else counts
     mode = context.config.change_log_mode
-    common = _TaskFacts(
+    common = _TaskDefaults(
         begun.requested_time,
         rules,
         schema,
@@ -226,12 +235,12 @@ def place(
         _task(common, group, latest.get(group), number, appends=appends and group not in rewritten)
         for number, group in enumerate(groups)
     )
-    return Placement(
+    return FileGroupAssignment(
         tasks=tasks,
         replaced=replaced,
         claimed_partitions=claimed,
         profile=_profile(operation, planned, latest),
-        met=owned_by_plans(reserved, (*replaced, *updates)),
+        met=plan_conflict(reserved, (*replaced, *updates)),
         # Whether keys are there already is promised of the moment of publication.
         logs_may_meet=free and not minds_known,
         missed_in=tuple(counts.inserts) if deletes else (),
@@ -244,12 +253,12 @@ def place(
 
 def _read_only(
     found: Iterable[FileGroupId], latest: Mapping[FileGroupId, FileSlice]
-) -> tuple[TouchedFileGroup, ...]:
+) -> tuple[AccessedFileGroup, ...]:
     """File groups whose keys decide what is done with rows, as long as nobody changes them."""
     return tuple(
-        TouchedFileGroup(
+        AccessedFileGroup(
             file_group=group,
-            touch=Touch.LOG if latest[group].log_files else Touch.BASE,
+            touch=Access.LOG if latest[group].log_files else Access.BASE,
             source_requested_time=base.requested_time if base is not None else None,
         )
         for group in dict.fromkeys(found)
@@ -304,7 +313,7 @@ def _refuse_nesting(
     stand: set[str] = set()
     if written:
         unseen = view.unseen(touched)
-        times = context.world.each(partial(opening_time, context.world.storage), unseen)
+        times = context.world.each(partial(partition_created_by, context.world.storage), unseen)
         # What never completed may lie below the first write as well, where all seems committed.
         done = view.snapshot.completions
         stand.update(
@@ -323,7 +332,7 @@ def _refuse_nesting(
     for path in opened:
         outer = around.intersection(above[path])
         if outer:
-            empty = outer.difference(every, with_rows(context, view.snapshot, outer))
+            empty = outer.difference(every, with_committed_files(context, view.snapshot, outer))
             raise _nested(path, outer, empty)
         inner = inner_partitions(context, view.snapshot, path) if path in view.parents else ()
         if inner:
@@ -419,11 +428,11 @@ def _in_buckets(
     rows: Mapping[tuple[str, int], int],
     where: Buckets,
     operation: WriteOperation,
-) -> tuple[WorkloadProfile, tuple[Bucket, ...]]:
+) -> tuple[WorkloadProfile, tuple[InsertBucket, ...]]:
     """Counts by file group, and the file group of each bucket; a delete makes none."""
     inserts: dict[str, int] = {}
     updates: dict[FileGroupId, int] = {}
-    buckets: list[Bucket] = []
+    buckets: list[InsertBucket] = []
     for (path, share), count in sorted(rows.items()):
         group = where.known.get((path, share))
         if group is not None:
@@ -433,7 +442,7 @@ def _in_buckets(
         if group is None and operation is WriteOperation.DELETE:
             continue
         buckets.append(
-            Bucket(
+            InsertBucket(
                 number=len(buckets),
                 partition_path=path,
                 file_id=where.file_id(path, share, context.world.ids.uuid),
@@ -461,7 +470,7 @@ class _InsertPlan:
 
 def _buckets(
     context: TableContext, plan: _InsertPlan, inserts: Mapping[str, int]
-) -> tuple[Bucket, ...]:
+) -> tuple[InsertBucket, ...]:
     if not inserts:
         return ()
     files = plan.files
@@ -496,7 +505,7 @@ def _buckets(
         ]
         for path, candidates in small.items()
     }
-    return place_inserts(inserts, chosen, sizes)
+    return assign_inserts(inserts, chosen, sizes)
 
 
 def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int:
@@ -513,21 +522,26 @@ def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int
 
 
 @dataclass(frozen=True, slots=True)
-class _TaskFacts:
+class _TaskDefaults:
     """What all tasks of one write share."""
 
     requested_time: InstantTime
     rules: RowRules
     schema: TableSchema
     files: FileRules
-    change_log: ChangeLogMode | None = None
+    change_log: CdcMode | None = None
     opens_logs: bool = False  # a new file group begins with a log file
     marked: frozenset[str] = frozenset()  # partitions whose metadata file is there
     metafile: str = ""  # the ending of such a file
 
 
 def _task(
-    common: _TaskFacts, group: FileGroupId, newest: FileSlice | None, number: int, *, appends: bool
+    common: _TaskDefaults,
+    group: FileGroupId,
+    newest: FileSlice | None,
+    number: int,
+    *,
+    appends: bool,
 ) -> FileGroupTask:
     rules, schema, files = common.rules, common.schema, common.files
     base = newest.base_file if newest is not None else None
@@ -611,7 +625,7 @@ def lookup_files(
     insert would be taken for known, and a partial update would bring the rest of a deleted row
     back.
 
-    Outside: as ``may_bring_back`` and ``hold_inserted``.
+    Outside: as ``may_resurrect`` and ``slices_with_log_inserts``.
     """
     minds_logs = rules.lookup.whole_table or rules.changes_known
     minds_logs |= rules.drop_found or rules.refuse_found
@@ -620,7 +634,10 @@ def lookup_files(
     logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
     both: dict[FileGroupId, FileSlice] = {}
     if not minds_logs and any(one.log_files for one in listed):
-        more = (*may_bring_back(context, view, listed), *hold_inserted(context, view, listed))
+        more = (
+            *may_resurrect(context, view, listed),
+            *slices_with_log_inserts(context, view, listed),
+        )
         both = {one.file_group: one for one in more}
     merged = [*both.values(), *logged]
     read = _read_of_keys(context, view.snapshot, merged, rules) if merged else None
@@ -634,7 +651,7 @@ def lookup_files(
                 file_id=group.file_id,
                 path="" if one.base_file is None else one.base_file.path,
                 virtual_keys=rules.keys.virtual,
-                merged=None if read is None else MergedSlice(slice=one, read=read),
+                merged=None if read is None else SliceWithLogs(slice=one, read=read),
             )
         )
 

@@ -15,15 +15,21 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import RowRules, WorkloadProfile
 from timeline.errors import InvalidInputError, SettingError
 from timeline.properties.setting_enums import IndexType
-from timeline.rules.bucket_ranges import EVERY_BUCKET, OwnBuckets
+from timeline.rules.bucket_ranges import EVERY_BUCKET, BucketRanges
 
-__all__ = ["own_buckets_of", "refuse_overwriting", "refuse_rows", "refuse_updates", "writes_where"]
+__all__ = [
+    "bucket_range_text",
+    "owned_buckets",
+    "refuse_overwriting",
+    "refuse_rows",
+    "refuse_updates",
+]
 
 _SHOWN_MAX = 10
 _FIELD = "own_buckets"
 
 
-def own_buckets_of(settings: WriteSettings) -> OwnBuckets | None:
+def owned_buckets(settings: WriteSettings) -> BucketRanges | None:
     """
     The buckets that the settings give this writer; None where it may write to all.
 
@@ -65,9 +71,9 @@ def _unfit(settings: WriteSettings, why: str, suggestion: str) -> SettingError:
     )
 
 
-def writes_where(settings: WriteSettings) -> str:
+def bucket_range_text(settings: WriteSettings) -> str:
     """What a writer tells the others: its range, or that it may write everywhere."""
-    own = own_buckets_of(settings)
+    own = owned_buckets(settings)
     return EVERY_BUCKET if own is None else str(own)
 
 

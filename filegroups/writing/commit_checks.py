@@ -20,39 +20,39 @@ from filegroups.keys.bucketing import bucket_of
 from filegroups.keys.keys import VirtualKeys
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, TableSchema
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.commit import Check
+from timeline.commit.commit import CommitCheck
 from timeline.context import TableContext
 from timeline.model.file_names import LogFile, join, parse_base_file_name
 from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.pending_plans import owned_by_plans, pending_compactions, reserved_file_groups
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.pending_plans import file_groups_to_avoid, pending_compactions, plan_conflict
 from timeline.ports.storage import Storage
-from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 
-__all__ = ["WhatIPublish", "further_checks", "refused_by"]
+__all__ = ["CommitFacts", "commit_checks", "rejected_by"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIPublish:
+class CommitFacts:
     """The facts of a candidate that the checks compare with what others published."""
 
     requested_time: InstantTime
     keys_looked_up: bool  # a key that is new here must be new there too
     batch_ids: tuple[str, ...]
     schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
-    claim: Claim
+    claim: WriteSet
     missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
     inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
     appended: tuple[LogFile, ...]  # my logs on slices that had some
     virtual_keys: VirtualKeys | None  # how keys are computed where files store none
-    read_only: tuple[TouchedFileGroup, ...]  # of the candidate
+    read_only: tuple[AccessedFileGroup, ...]  # of the candidate
     whole_table: bool  # a key is unique in the table, not in its partition
     in_buckets: bool  # a bucket has one file group in its partition
 
 
-def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
+def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
     """
     The check of one candidate.
 
@@ -61,15 +61,17 @@ def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
     """
 
     def check(
-        timeline: ActiveTimeline, rivals: list[Rival], config_now: Callable[[], TableConfig]
-    ) -> Refused | None:
-        refused = _replaced_ground(mine, rivals)
+        timeline: ActiveTimeline,
+        rivals: list[ConcurrentCommit],
+        config_now: Callable[[], TableConfig],
+    ) -> Rejected | None:
+        refused = _replaced_source(mine, rivals)
         if refused is not None:
             return refused
         # Through the backup when another writer is changing the properties just now (fmt 1.3).
         config = config_now()
         if config.table_version != context.config.table_version:
-            return Refused(
+            return Rejected(
                 RuleId.TABLE_UPGRADED,
                 f"the table is of version {config.table_version} now; open it again, then write",
                 (),
@@ -77,7 +79,7 @@ def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
             )
         changed = config.differs_for_writers(context.config)
         if changed:
-            return Refused(
+            return Rejected(
                 RuleId.PROPERTIES_CHANGED,
                 f"the table's properties were changed meanwhile ({', '.join(changed)}); open it "
                 "again, then write",
@@ -85,7 +87,7 @@ def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
                 retry_can_succeed=False,
             )
         if config.metadata_table_on and not context.limits.without_metadata_table:
-            return Refused(
+            return Rejected(
                 RuleId.METADATA_TABLE_SWITCHED_ON,
                 "the metadata table was switched on meanwhile, and this release does not "
                 "maintain it; hoodie.metadata.enable=false switches it off",
@@ -95,28 +97,30 @@ def further_checks(context: TableContext, mine: WhatIPublish) -> Check:
         return (
             _owned_by_new_plan(context, timeline, mine.claim)
             or _hidden_by_new_plan(context, timeline, mine)
-            or _met_keys(context, mine, rivals)
+            or _conflicting_keys(context, mine, rivals)
         )
 
     return check
 
 
-def refused_by(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def rejected_by(
+    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+) -> Rejected | None:
     """
     The part of the checks that looks at rivals alone: what members of a group ask of each other.
 
     Outside: the new files of both where both inserted into one partition.
     """
-    return _replaced_ground(mine, rivals) or _met_keys(context, mine, rivals)
+    return _replaced_source(mine, rivals) or _conflicting_keys(context, mine, rivals)
 
 
-def _replaced_ground(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def _replaced_source(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """Whether a rival published the same batch, or another schema than my files have."""
     for rival in rivals:
         if set(mine.batch_ids) & set(rival.batches):
-            return Refused(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
+            return Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
         if rival.schema and rival.schema not in mine.schemas:
-            return Refused(
+            return Rejected(
                 RuleId.SCHEMA_CHANGED,
                 "the other changed the table's schema; mine must be fitted to it",
                 (rival,),
@@ -124,7 +128,9 @@ def _replaced_ground(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     return None
 
 
-def _met_keys(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def _conflicting_keys(
+    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+) -> Rejected | None:
     refused = _missed_key(mine, rivals)
     if refused is None and mine.in_buckets:
         refused = _same_bucket(mine, rivals)
@@ -133,22 +139,22 @@ def _met_keys(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) ->
     return (
         _dropped_key(mine, rivals)
         or _same_new_key(context, mine, rivals)
-        or _key_brought_back(context, mine, rivals)
+        or _resurrected_key(context, mine, rivals)
     )
 
 
 def _owned_by_new_plan(
-    context: TableContext, timeline: ActiveTimeline, claim: Claim
-) -> Refused | None:
+    context: TableContext, timeline: ActiveTimeline, claim: WriteSet
+) -> Rejected | None:
     if not any(i.action in (Action.CLUSTERING, Action.REPLACECOMMIT) for i in timeline.pending):
         return None
-    owned = reserved_file_groups(context, timeline)
-    return owned_by_plans(owned, (item.file_group for item in claim.file_groups))
+    owned = file_groups_to_avoid(context, timeline)
+    return plan_conflict(owned, (item.file_group for item in claim.file_groups))
 
 
 def _hidden_by_new_plan(
-    context: TableContext, timeline: ActiveTimeline, mine: WhatIPublish
-) -> Refused | None:
+    context: TableContext, timeline: ActiveTimeline, mine: CommitFacts
+) -> Rejected | None:
     """
     Whether a compaction planned after my begin would hide a base file of mine (PUB-5).
 
@@ -165,12 +171,12 @@ def _hidden_by_new_plan(
     met = tuple(
         item.file_group
         for item in mine.claim.file_groups
-        if item.touch in (Touch.NEW, Touch.BASE)
+        if item.touch in (Access.NEW, Access.BASE)
         and max(planned.get(item.file_group, ()), default="") > mine.requested_time
     )
     if not met:
         return None
-    return Refused(
+    return Rejected(
         RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
         "a compaction was planned on it meanwhile, and would hide a base file that began before",
         (),
@@ -178,7 +184,7 @@ def _hidden_by_new_plan(
     )
 
 
-def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
     Whether a key that my deletes did not find may have been inserted meanwhile (hole 3).
 
@@ -189,7 +195,7 @@ def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
         if mine.whole_table and mine.missed_in:
             met = tuple(sorted(rival.claim.inserting))
         if met:
-            return Refused(
+            return Rejected(
                 RuleId.INSERTED_WHERE_I_MISSED,
                 "the other inserted keys where this delete did not find all of its own",
                 (rival,),
@@ -198,7 +204,7 @@ def _missed_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     return None
 
 
-def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
     Whether the other took keys out of a file group in which I may bring them back.
 
@@ -214,7 +220,7 @@ def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
         shared = mine_there & {item.file_group for item in rival.claim.file_groups}
         met = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
         if met:
-            return Refused(
+            return Rejected(
                 RuleId.KEYS_DROPPED,
                 "the other took keys out of the file group; mine must be looked up again",
                 (rival,),
@@ -223,7 +229,9 @@ def _dropped_key(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     return None
 
 
-def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def _same_new_key(
+    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+) -> Rejected | None:
     """
     Whether another upsert inserted a key that is new here too, in another file group (hole 3).
 
@@ -246,7 +254,7 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
             their_keys = _new_keys(storage, mine.virtual_keys, others, rival.requested_time)
             my_keys = _new_keys(storage, mine.virtual_keys, [path], mine.requested_time)
             if pc.any(pc.is_in(my_keys, value_set=their_keys)).as_py():
-                return Refused(
+                return Rejected(
                     RuleId.SAME_NEW_KEY,
                     "the other inserted a key that is new here too",
                     (rival,),
@@ -255,9 +263,9 @@ def _same_new_key(context: TableContext, mine: WhatIPublish, rivals: list[Rival]
     return None
 
 
-def _key_brought_back(
-    context: TableContext, mine: WhatIPublish, rivals: list[Rival]
-) -> Refused | None:
+def _resurrected_key(
+    context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
+) -> Rejected | None:
     """
     Whether another inserted a key elsewhere that my log may bring back where logs had deleted it.
 
@@ -283,7 +291,7 @@ def _key_brought_back(
                 )
             my_keys = keys_of_log(storage, log, schema, mine.virtual_keys)
             if pc.any(pc.is_in(my_keys, value_set=inserted[others])).as_py():
-                return Refused(
+                return Rejected(
                     RuleId.SAME_NEW_KEY,
                     "the other inserted a key that a log deleted and that is written here",
                     (rival,),
@@ -293,7 +301,9 @@ def _key_brought_back(
     return None
 
 
-def _base_files(rival: Rival, partition_path: str | None, *, but: str) -> tuple[str, ...]:
+def _base_files(
+    rival: ConcurrentCommit, partition_path: str | None, *, but: str
+) -> tuple[str, ...]:
     """The rival's base files of a partition, None for all, without those of a file id."""
     return tuple(
         join(item.file_group.partition_path, name)
@@ -305,7 +315,7 @@ def _base_files(rival: Rival, partition_path: str | None, *, but: str) -> tuple[
     )
 
 
-def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
+def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
     Whether another writer put rows of a bucket of mine under another file id (fmt 9).
 
@@ -314,14 +324,14 @@ def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
     mine_of: dict[tuple[str, int | None], FileGroupId] = {
         (item.file_group.partition_path, number): item.file_group
         for item in mine.claim.file_groups
-        if item.touch is not Touch.REPLACE
+        if item.touch is not Access.REPLACE
         and (number := bucket_of(item.file_group.file_id)) is not None
     }
     for rival in rivals:
         met = tuple(
             item.file_group
             for item in rival.claim.file_groups
-            if item.touch is not Touch.REPLACE
+            if item.touch is not Access.REPLACE
             and mine_of.get(
                 (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
                 item.file_group,
@@ -329,7 +339,7 @@ def _same_bucket(mine: WhatIPublish, rivals: list[Rival]) -> Refused | None:
             != item.file_group
         )
         if met:
-            return Refused(
+            return Rejected(
                 RuleId.SAME_FILE_GROUP_WRITTEN,
                 "the other opened another file group for a bucket of mine",
                 (rival,),

@@ -15,16 +15,16 @@ from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
 from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.workload import RowRules
-from timeline.commit.conflict_report import RefusalReport
+from timeline.commit.conflict_report import ConflictReport
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation
 from timeline.model.instant_time import InstantTime
 from timeline.snapshot import Snapshot
 
-__all__ = ["Receipt", "RowCounts", "WritePlan"]
+__all__ = ["CommitResult", "RowCounts", "WriteRequest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePlan:
+class WriteRequest:
     """What a caller wants written."""
 
     rules: RowRules
@@ -35,7 +35,7 @@ class WritePlan:
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
     reads: ReadSet | None = None  # what the rows were made from
-    refusals: tuple[RefusalReport, ...] = ()  # of attempts from earlier reads
+    refusals: tuple[ConflictReport, ...] = ()  # of attempts from earlier reads
     detect_early: bool = True  # look for conflicts before files are written, too
     paced: bool = True  # by the table's pace; services do not wait
     schema: SchemaRules = field(
@@ -47,7 +47,7 @@ class WritePlan:
         """The operation asked for."""
         return self.rules.operation
 
-    def with_keys(self, keys: KeySpec) -> WritePlan:
+    def with_keys(self, keys: KeySpec) -> WriteRequest:
         """The plan with record keys and partition paths made in another way."""
         return replace(self, rules=replace(self.rules, keys=keys))
 
@@ -75,7 +75,7 @@ class RowCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class CommitResult:
     """What a write did."""
 
     action: str
@@ -88,7 +88,7 @@ class Receipt:
     rows_deleted: int = 0
     files_written: int = 0  # one that has rows of several writes counts for each (GRP-7)
     bytes_written: int = 0
-    refusals: tuple[RefusalReport, ...] = ()
+    refusals: tuple[ConflictReport, ...] = ()
     redone: str = "nothing"  # "publication", "file groups" or "everything"
     lost_slots: int = 0  # others published first, and no data had to be touched
     already_published: bool = False  # a batch id that was published before

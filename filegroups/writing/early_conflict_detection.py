@@ -16,40 +16,48 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from filegroups.writing.assign_file_groups import Placement
-from filegroups.writing.pending_commit import planned_claim
+from filegroups.writing.assign_file_groups import FileGroupAssignment
+from filegroups.writing.pending_commit import planned_write_set
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.begin import Begun
-from timeline.commit.commit import Seen, judge_early
-from timeline.commit.conflict_report import Waited, report_of
-from timeline.commit.pending_writes import announced_rivals
+from timeline.commit.begin import StartedWrite
+from timeline.commit.commit import BaseState, validate_early
+from timeline.commit.conflict_report import WaitReport, conflict_report_of
+from timeline.commit.pending_writes import announced_writes
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import TableType
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, RuleId, judge, objection_to
-from timeline.rules.retry import Pace, free_at_ms, nudge_ms
+from timeline.model.write_set import FileGroupId, WriteSet
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
+    RuleId,
+    objection_to,
+    validate_write_set,
+)
+from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
 
-__all__ = ["keep_pace", "look_early"]
+__all__ = ["detect_early", "wait_for_rate_limit"]
 
 _PAUSE_MS_FIRST = 20
 _PAUSE_MS_MAX = 1_000
 
 
-def look_early(
+def detect_early(
     context: TableContext,
-    begun: Begun,
-    placement: Placement,
+    begun: StartedWrite,
+    placement: FileGroupAssignment,
     *,
     gives_way: bool,
     elapsed_ms: int,
-    told: Callable[[Waited], None] = lambda _: None,
-) -> tuple[Clean | Rebaseable | Refused, Seen]:
+    told: Callable[[WaitReport], None] = lambda _: None,
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Judge a placed write before any of its files is written.
 
-    Outside: 1 list, chain probes; with ``gives_way`` as ``announced_rivals`` and 1 list, again
+    Outside: 1 list, chain probes; with ``gives_way`` as ``announced_writes`` and 1 list, again
     while it waits.
 
     Args:
@@ -64,38 +72,40 @@ def look_early(
         HeartbeatExpiredError: This process paused too long (HB-3).
         StorageUnavailableError: The storage does not answer.
     """
-    claim = planned_claim(placement)
-    seen = Seen.by(begun.snapshot)
+    claim = planned_write_set(placement)
+    seen = BaseState.by(begun.snapshot)
     if gives_way:
-        met = _give_way(context, begun, claim, placement, elapsed_ms=elapsed_ms, told=told)
+        met = _wait_for_announced(
+            context, begun, claim, placement, elapsed_ms=elapsed_ms, told=told
+        )
         if met is not None:
             return met, seen
-    return judge_early(context, begun, claim, seen, logs_may_meet=placement.logs_may_meet)
+    return validate_early(context, begun, claim, seen, logs_may_meet=placement.logs_may_meet)
 
 
-def _give_way(
+def _wait_for_announced(
     context: TableContext,
-    begun: Begun,
-    claim: Claim,
-    placement: Placement,
+    begun: StartedWrite,
+    claim: WriteSet,
+    placement: FileGroupAssignment,
     *,
     elapsed_ms: int,
-    told: Callable[[Waited], None],
-) -> Refused | None:
+    told: Callable[[WaitReport], None],
+) -> Rejected | None:
     """Wait for those who announced the same before; a refusal when that may not go on."""
     clock, events = context.world.clock, context.world.events
     budget = context.limits.retry
     started = clock.monotonic_ms()
     pause_ms = 0
-    before: Refused | None = None
+    before: Rejected | None = None
     while True:
-        met = _met(context, begun, claim, logs_may_meet=placement.logs_may_meet)
+        met = _announced_conflicts(context, begun, claim, logs_may_meet=placement.logs_may_meet)
         waited_ms = clock.monotonic_ms() - started
         if met is None:
             if before is not None:
                 events.emit("write.way_given", rt=begun.requested_time, wait_ms=waited_ms)
-                report = report_of(begun.requested_time, before)
-                told(Waited(report=report, wait_ms=waited_ms))
+                report = conflict_report_of(begun.requested_time, before)
+                told(WaitReport(report=report, wait_ms=waited_ms))
             return None
         spent = 0 < budget.total_ms_max < elapsed_ms + waited_ms
         if spent or not budget.conflict_retries_max:
@@ -109,7 +119,7 @@ def _give_way(
         begun.heartbeat.check()
 
 
-def _both(before: Refused, met: Refused) -> Refused:
+def _both(before: Rejected, met: Rejected) -> Rejected:
     """One meeting with all who were waited for, in the order in which they were met."""
     return replace(
         before,
@@ -119,26 +129,28 @@ def _both(before: Refused, met: Refused) -> Refused:
     )
 
 
-def _met(
-    context: TableContext, begun: Begun, claim: Claim, *, logs_may_meet: bool
-) -> Refused | None:
+def _announced_conflicts(
+    context: TableContext, begun: StartedWrite, claim: WriteSet, *, logs_may_meet: bool
+) -> Rejected | None:
     """What living writers that were requested before this one have announced of the same."""
-    rivals: list[Rival] = []
+    rivals: list[ConcurrentCommit] = []
     groups: list[FileGroupId] = []
     partitions: list[str] = []
-    before = announced_rivals(context, context.active(), below=begun.requested_time)
+    before = announced_writes(context, context.active(), below=begun.requested_time)
     for rival in before:
-        verdict = judge(claim, begun.requested_time, [rival], logs_may_meet=logs_may_meet)
-        if not isinstance(verdict, Refused):
+        verdict = validate_write_set(
+            claim, begun.requested_time, [rival], logs_may_meet=logs_may_meet
+        )
+        if not isinstance(verdict, Rejected):
             verdict = objection_to(claim, [rival], context.limits.strategy) or verdict
-        if isinstance(verdict, Clean):
+        if isinstance(verdict, NoConflict):
             continue
         rivals.append(rival)
         groups += verdict.file_groups
-        partitions += verdict.partitions if isinstance(verdict, Refused) else ()
+        partitions += verdict.partitions if isinstance(verdict, Rejected) else ()
     if not rivals:
         return None
-    return Refused(
+    return Rejected(
         RuleId.ANNOUNCED_BY_OTHER,
         "the other began before and is about to change the same",
         tuple(rivals),
@@ -156,7 +168,7 @@ def _met(
 _MEMORY_MS = 3_600_000  # at least; what began before has no say: a debt is forgiven some day
 
 
-def keep_pace(context: TableContext) -> bool:
+def wait_for_rate_limit(context: TableContext) -> bool:
     """
     Wait until the table's pace lets a write begin.
 
@@ -174,7 +186,7 @@ def keep_pace(context: TableContext) -> bool:
     while True:
         begun = times.begins(context.active())
         waited_ms = clock.monotonic_ms() - started_ms
-        free_at = free_at_ms(begun, pace)
+        free_at = next_begin_ms(begun, pace)
         wait_ms = 0 if free_at is None else free_at - times.now_ms()
         if wait_ms <= 0:
             break
@@ -182,7 +194,7 @@ def keep_pace(context: TableContext) -> bool:
         if left_ms <= 0:
             events.emit("pace.overdue", waited_ms=waited_ms, early_ms=wait_ms)
             return True
-        wait_ms += nudge_ms(context.world.ids.jitter(), lost, pace)
+        wait_ms += jitter_ms(context.world.ids.jitter(), lost, pace)
         clock.sleep_ms(min(wait_ms, left_ms))
         lost += 1
     if lost:
@@ -198,7 +210,7 @@ class _TableTime:
     there by the own monotonic clock, or would wait as long as the clocks are apart.
     """
 
-    def __init__(self, context: TableContext, pace: Pace) -> None:
+    def __init__(self, context: TableContext, pace: RateLimit) -> None:
         self._clock = context.world.clock
         self._zone = context.zone
         self._memory_ms = max(_MEMORY_MS, math.ceil(pace.interval_ms * pace.burst))

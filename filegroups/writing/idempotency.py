@@ -14,21 +14,21 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
-from filegroups.writing.commit_result import Receipt, WritePlan
-from timeline.codecs.truncation_point import EarlierBatches, PublishedBatch
-from timeline.commit.apply import settle, unsettled
+from filegroups.writing.commit_result import CommitResult, WriteRequest
+from timeline.codecs.truncation_point import CommittedBatch, EarlierBatches
+from timeline.commit.apply import apply, not_applied
 from timeline.commit.revalidate import without_void
-from timeline.commit.section import take_turn
-from timeline.context import SeenBatches, TableContext
+from timeline.commit.section import commit_in_section
+from timeline.context import KnownBatches, TableContext
 from timeline.errors import CorruptTableError, InvalidInputError
-from timeline.layout import boundary_path
+from timeline.layout import truncation_point_path
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import ObjectMissingError
-from timeline.restored_away import withdrawn_by
-from timeline.truncation import boundary_number, read_batches, read_boundary
+from timeline.restored_away import restored_away_by
+from timeline.truncation import read_truncated_batches, read_truncation_point, truncated_up_to
 
-__all__ = ["batches_of", "published_batch", "receipt_of_batch"]
+__all__ = ["batches_of", "committed_batch", "result_of_batch"]
 
 
 class _Fingerprints(Container[str]):
@@ -39,7 +39,7 @@ class _Fingerprints(Container[str]):
     looked at itself.
     """
 
-    def __init__(self, batches: Iterable[PublishedBatch]) -> None:
+    def __init__(self, batches: Iterable[CommittedBatch]) -> None:
         self._sorted = array("Q", sorted(_fingerprint(one.batch.batch_id) for one in batches))
 
     def __contains__(self, batch_id: object) -> bool:
@@ -53,17 +53,17 @@ def _fingerprint(batch_id: str) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
-def receipt_of_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+def result_of_batch(context: TableContext, plan: WriteRequest) -> CommitResult | None:
     """
     The answer to a write whose batch id was published before (BATCH-1).
 
-    Outside and errors as ``published_batch``.
+    Outside and errors as ``committed_batch``.
 
     Raises:
         InvalidInputError: Another operation was published under this id, as where a step that
             deletes and one that upserts share it: what is asked for now was never written.
     """
-    known = published_batch(context, plan)
+    known = committed_batch(context, plan)
     if known is not None and known.operation != plan.operation.value:
         raise InvalidInputError(
             f"batch {plan.batch_id!r} was published as {known.operation} in instant "
@@ -78,7 +78,7 @@ def receipt_of_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
     return known
 
 
-def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
+def committed_batch(context: TableContext, plan: WriteRequest) -> CommitResult | None:
     """
     The receipt of a batch id that was published before (BATCH-1).
 
@@ -102,7 +102,7 @@ def published_batch(context: TableContext, plan: WritePlan) -> Receipt | None:
             continue
         if not _taken_away(context, one.requested_time):
             context.chain.assert_same_table()  # a slot seen before may be a dropped table's (F27)
-            return Receipt(
+            return CommitResult(
                 action=one.action,
                 operation=one.batch.operation or plan.operation.value,
                 requested_time=one.requested_time,
@@ -120,14 +120,14 @@ def _may_be_published(context: TableContext, batch_id: str) -> bool:
     """Whether a slot or a boundary has the batch, be it void or taken away."""
     seen, found, head = context.batches.seen, {}, context.chain.head()
     if seen.boundary > head:  # of a table that was dropped, and it is taken away again (SLOT-10)
-        seen = SeenBatches()
+        seen = KnownBatches()
     lowest = 0
     for slot in context.chain.newest_first(head):
         lowest = slot.number
         if lowest <= seen.through:
             break
         found[lowest] = frozenset(one.batch.batch_id for one in batches_of(slot))
-    seen = _with_boundary(context, seen)  # after the slots, as of BATCH-2
+    seen = _with_truncated_batches(context, seen)  # after the slots, as of BATCH-2
     if lowest > max(seen.through, seen.boundary) + 1:
         seen = _with_lost_boundary(context, seen, lowest - 1)
     ids = {
@@ -140,18 +140,18 @@ def _may_be_published(context: TableContext, batch_id: str) -> bool:
     return any(batch_id in those for those in (*ids.values(), *seen.archived.values()))
 
 
-def _with_boundary(context: TableContext, seen: SeenBatches) -> SeenBatches:
+def _with_truncated_batches(context: TableContext, seen: KnownBatches) -> KnownBatches:
     """
     With the batches of the present boundary. Outside: 1 list, 1 get per file not read before.
 
     A file that vanishes under our eyes was given up by a later boundary, which then is there.
     """
     storage = context.world.storage
-    if boundary_number(storage) <= seen.boundary:
+    if truncated_up_to(storage) <= seen.boundary:
         return seen  # it never goes back: what is not listed was seen, and says the same
     missed = -1
     while True:
-        boundary = read_boundary(storage)
+        boundary = read_truncation_point(storage)
         own = {boundary.number: _Fingerprints(boundary.batches)}
         kept = {one.number for one in boundary.earlier}
         known = {number: ids for number, ids in seen.archived.items() if number in kept}
@@ -165,7 +165,7 @@ def _with_boundary(context: TableContext, seen: SeenBatches) -> SeenBatches:
         return replace(seen, boundary=boundary.number, archived={**known, **read, **own})
 
 
-def _with_lost_boundary(context: TableContext, seen: SeenBatches, collected: int) -> SeenBatches:
+def _with_lost_boundary(context: TableContext, seen: KnownBatches, collected: int) -> KnownBatches:
     """
     Slots up to a number are gone, which no boundary tells: its file was lost.
 
@@ -174,18 +174,18 @@ def _with_lost_boundary(context: TableContext, seen: SeenBatches, collected: int
     Raises:
         CorruptTableError: It is not, or the listing still does not show it.
     """
-    _make_newest_boundary_again(context)
-    seen = _with_boundary(context, seen)
+    _rewrite_truncation_point(context)
+    seen = _with_truncated_batches(context, seen)
     if seen.boundary < collected:
-        raise _forgotten(boundary_path(collected), "says what batches were archived")
+        raise _forgotten(truncation_point_path(collected), "says what batches were archived")
     return seen
 
 
-def _make_newest_boundary_again(context: TableContext) -> None:
+def _rewrite_truncation_point(context: TableContext) -> None:
     """Nothing where it is there. Outside: 1 create."""
     cut = next((one for one in context.chain.newest_first() if one.kind is SlotKind.CUT), None)
     if cut is not None:
-        settle(context, cut)
+        apply(context, cut)
 
 
 def _fingerprints_of(
@@ -193,7 +193,7 @@ def _fingerprints_of(
 ) -> dict[int, Container[str]]:
     numbers = [one.number for one in earlier if one.number not in known]
     found = context.world.each(
-        lambda number: _Fingerprints(read_batches(context.world.storage, number)), numbers
+        lambda number: _Fingerprints(read_truncated_batches(context.world.storage, number)), numbers
     )
     return dict(zip(numbers, found, strict=True))
 
@@ -212,9 +212,9 @@ def _forgotten(
 
 def _decide_last(context: TableContext) -> None:
     """Settle the newest slots, or call void what may not count. Outside: 1 get, 1 list, a turn."""
-    left = unsettled(context, context.chain.head(), context.active())
+    left = not_applied(context, context.chain.head(), context.active())
     if left:
-        take_turn(context, f"settle {left[-1].instant_time}", lambda _: None)
+        commit_in_section(context, f"settle {left[-1].instant_time}", lambda _: None)
 
 
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
@@ -237,37 +237,37 @@ def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
 
 def _published_batches(
     context: TableContext, batch_id: str, withdrawn: set[InstantTime]
-) -> Iterator[PublishedBatch]:
+) -> Iterator[CommittedBatch]:
     """
     Those of the slots, newest first, then of each boundary that seems to have the batch.
 
     What is collected while slots are read is in the boundary by then (BATCH-2).
     """
     for slot in without_void(context.chain.newest_first()):
-        withdrawn |= withdrawn_by(slot)
+        withdrawn |= restored_away_by(slot)
         yield from batches_of(slot)
     seen, missed = context.batches.seen, -1
     while True:
-        seen = _with_boundary(context, seen)
+        seen = _with_truncated_batches(context, seen)
         having = [number for number, ids in seen.archived.items() if batch_id in ids]
         try:
             for number in sorted(having, reverse=True):
-                yield from read_batches(context.world.storage, number)
+                yield from read_truncated_batches(context.world.storage, number)
         except ObjectMissingError as error:  # a later boundary took over what was in it
             if seen.boundary == missed:
                 raise _forgotten(str(error)) from error
             missed = seen.boundary
-            _make_newest_boundary_again(context)  # or it is the newest, and was lost
+            _rewrite_truncation_point(context)  # or it is the newest, and was lost
             continue
         return
 
 
-def batches_of(slot: Slot) -> tuple[PublishedBatch, ...]:
+def batches_of(slot: Slot) -> tuple[CommittedBatch, ...]:
     """The batches that a slot published."""
     if slot.kind is not SlotKind.COMMIT:
         return ()
     return tuple(
-        PublishedBatch(
+        CommittedBatch(
             batch=batch,
             action=slot.action.value,
             requested_time=slot.requested_time,

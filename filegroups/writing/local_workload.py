@@ -18,20 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.append import write_task
-from filegroups.files.parquet import computing, is_small
-from filegroups.files.rewrite import FileGroupTask, FirstVersion, first_version
+from filegroups.files.parquet import is_small, with_compute_lock
+from filegroups.files.rewrite import FileGroupTask, NewFileGroup, make_new_file_group
 from filegroups.index import IndexedFile
-from filegroups.index.lookup import find_everywhere, tag
-from filegroups.keys.bucketing import Shares
+from filegroups.index.lookup import find_in_table, tag
+from filegroups.keys.bucketing import BucketAssigner
 from filegroups.keys.insert_buckets import (
-    Bucket,
+    InsertBucket,
     assign_buckets,
-    assign_shares,
+    assign_by_bucket,
     codes_of,
     rows_by_number,
 )
 from filegroups.keys.keys import addresses, validate_ordering
-from filegroups.merge.log_merging import combine_incoming, mark_leaving
+from filegroups.merge.log_merging import combine_incoming, mark_relocated_keys
 from filegroups.merge.merging import key_codes
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import refuse_null_elements
@@ -42,15 +42,15 @@ from timeline.errors import InvariantError
 from timeline.model.commit_metadata import MergeMode, WriteOperation, WriteStat
 from timeline.model.file_names import join
 from timeline.model.write_set import FileGroupId
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 
-__all__ = ["JoinedWorkload", "LocalWorkload", "are_joinable", "combined", "may_be_joined"]
+__all__ = ["CoalescedWorkload", "LocalWorkload", "can_coalesce_rows", "combined", "may_coalesce"]
 
 
 class LocalWorkload:
     """Rows of one write in memory. See ``filegroups.writing.workload.Workload`` for the contract."""
 
-    def __init__(self, world: World, rows: pa.Table) -> None:
+    def __init__(self, world: Ports, rows: pa.Table) -> None:
         self._world = world
         self._rows = rows
         self._schema = rows.schema
@@ -61,11 +61,11 @@ class LocalWorkload:
         self._shares: Any = None
         self._routed: dict[FileGroupId, Any] = {}
         self._attempted: set[str] = set()
-        self._ahead: dict[FileGroupTask, FirstVersion] = {}
+        self._ahead: dict[FileGroupTask, NewFileGroup] = {}
 
     @classmethod
     def of_prepared(
-        cls, world: World, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
+        cls, world: Ports, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
     ) -> LocalWorkload:
         """
         Rows that were prepared before, by another process or together.
@@ -101,7 +101,7 @@ class LocalWorkload:
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """As the contract."""
-        with computing(self._world.storage, self._rows):
+        with with_compute_lock(self._world.storage, self._rows):
             self._prepare(rules, schema)
 
     def _prepare(self, rules: RowRules, schema: TableSchema) -> None:
@@ -170,7 +170,7 @@ class LocalWorkload:
             deletes = np.ones(self._rows.num_rows, np.bool_)
         else:
             deletes = MergeRules(definition=rules.merge).deletes(self._rows)
-        where = find_everywhere(
+        where = find_in_table(
             self._world.storage,
             self._world.executor,
             candidates,
@@ -186,7 +186,7 @@ class LocalWorkload:
         )
         return where.partition_paths
 
-    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """As the contract."""
         places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
         where = pa.array(places)
@@ -200,7 +200,7 @@ class LocalWorkload:
         pairs = zip(found.tolist(), counts.tolist(), strict=True)
         return {(names[one // wide], one % wide): count for one, count in pairs}
 
-    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+    def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
         """As the contract."""
         rules = self._required_rules()
         if len(buckets) == 1 and buckets[0].rows == self._rows.num_rows:
@@ -220,7 +220,7 @@ class LocalWorkload:
             if self._shares is None:
                 numbers[places] = assign_buckets(homes, buckets)
             else:
-                numbers[places] = assign_shares(homes, self._shares[places], buckets)
+                numbers[places] = assign_by_bucket(homes, self._shares[places], buckets)
         if not rules.drop_found and not new.all():
             places = np.flatnonzero(~new)
             where = pa.array(places)
@@ -241,7 +241,9 @@ class LocalWorkload:
         for task in tasks:
             rows = self.rows_of(task)
             if task.log is None and task.base_path is None and is_small(rows):
-                self._ahead[_unannounced(task)] = first_version(self._world.storage, task, rows)
+                self._ahead[_unannounced(task)] = make_new_file_group(
+                    self._world.storage, task, rows
+                )
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """As the contract."""
@@ -267,7 +269,7 @@ class LocalWorkload:
             rows = self._rows.take(pa.array(positions))
         if leaving is None:
             return rows
-        return mark_leaving(rows, self._rows.take(pa.array(leaving)))
+        return mark_relocated_keys(rows, self._rows.take(pa.array(leaving)))
 
     def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
         """One task, on whatever thread."""
@@ -353,7 +355,7 @@ def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
 _PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
 
 
-def may_be_joined(rules: RowRules) -> bool:
+def may_coalesce(rules: RowRules) -> bool:
     """Whether rows prepared so can be merged with those of others before they are written."""
     merge = rules.merge
     if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.changes_known:
@@ -365,7 +367,7 @@ def may_be_joined(rules: RowRules) -> bool:
     return not (merge.precombines or merge.deletes_by_order or merge.late_rows_sign)
 
 
-def are_joinable(workload: LocalWorkload, avro_json: str) -> bool:
+def can_coalesce_rows(workload: LocalWorkload, avro_json: str) -> bool:
     """
     The same of the rows themselves, where their rules allow it.
 
@@ -377,17 +379,17 @@ def are_joinable(workload: LocalWorkload, avro_json: str) -> bool:
     return not combining.by_order or not combining.deletes(workload.rows).any()
 
 
-class JoinedWorkload(LocalWorkload):
+class CoalescedWorkload(LocalWorkload):
     """
     Rows of several prepared workloads, in the order of their writes.
 
     Args:
         world: The ports.
-        parts: Workloads of one plan that ``may_be_joined``, prepared for one schema.
+        parts: Workloads of one plan that ``may_coalesce``, prepared for one schema.
         avro_json: That schema.
     """
 
-    def __init__(self, world: World, parts: Sequence[LocalWorkload], avro_json: str) -> None:
+    def __init__(self, world: Ports, parts: Sequence[LocalWorkload], avro_json: str) -> None:
         rules = parts[0].rules
         every = pa.concat_tables([one.rows for one in parts])
         super().__init__(world, combined(every, rules, avro_json))

@@ -21,48 +21,50 @@ from filegroups.files.rewrite import FileGroupTask, announce_base_file, create_p
 from filegroups.merge.merging import DeleteKind
 from filegroups.reading.read import READS_KEY
 from filegroups.schema.schema import TableSchema
-from filegroups.writing.assign_file_groups import Placement
-from filegroups.writing.commit_checks import WhatIPublish, further_checks
-from filegroups.writing.commit_result import WritePlan
-from filegroups.writing.read_validation import ReadWatch
+from filegroups.writing.assign_file_groups import FileGroupAssignment
+from filegroups.writing.commit_checks import CommitFacts, commit_checks
+from filegroups.writing.commit_result import WriteRequest
+from filegroups.writing.read_validation import ReadValidation
 from filegroups.writing.workload import Workload
-from timeline.commit.begin import Begun, make_inflight
-from timeline.commit.commit import Candidate, Seen
-from timeline.commit.concurrent_commits import claim_of
-from timeline.commit.conflict_report import RefusalReport, Waited
+from timeline.commit.begin import StartedWrite, make_inflight
+from timeline.commit.commit import BaseState, PendingCommit
+from timeline.commit.concurrent_commits import write_set_of
+from timeline.commit.conflict_report import ConflictReport, WaitReport
 from timeline.commit.markers import marker_files
 from timeline.context import TableContext
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.file_names import LogFile, join
 from timeline.model.slot import Batch
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Clean, Rebaseable, Refused
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 
 __all__ = [
-    "Written",
+    "WrittenFiles",
     "announce",
     "announce_tasks",
-    "candidate_of",
-    "facts_of",
-    "planned_claim",
-    "reconcile",
+    "commit_facts_of",
+    "pending_commit_of",
+    "planned_write_set",
+    "reconcile_files",
 ]
 
-Looked: TypeAlias = tuple[Clean | Rebaseable | Refused, Seen]
-EarlyLook: TypeAlias = Callable[[TableContext, Begun, Placement], Looked]
+TimelineState: TypeAlias = tuple[NoConflict | Rebase | Rejected, BaseState]
+EarlyDetectionRun: TypeAlias = Callable[
+    [TableContext, StartedWrite, FileGroupAssignment], TimelineState
+]
 
 _MARKERS_MAX = 16  # of more file groups each task makes its own, beside the others
 
 
 def announce(
     context: TableContext,
-    begun: Begun,
-    placement: Placement,
+    begun: StartedWrite,
+    placement: FileGroupAssignment,
     workload: Workload | None,
-    look: EarlyLook | None,
+    look: EarlyDetectionRun | None,
     *,
     then: bool,
-) -> tuple[Placement, Looked]:
+) -> tuple[FileGroupAssignment, TimelineState]:
     """
     Show what the write intends, and look for what it meets early.
 
@@ -79,11 +81,13 @@ def announce(
     Returns:
         The placement, its tasks knowing whether they are announced, and what the look found.
     """
-    found: list[Looked] = []
+    found: list[TimelineState] = []
 
     def looks() -> None:
         found.append(
-            (Clean(), Seen.by(begun.snapshot)) if look is None else look(context, begun, placement)
+            (NoConflict(), BaseState.by(begun.snapshot))
+            if look is None
+            else look(context, begun, placement)
         )
 
     if then or not context.world.storage.capabilities.far:
@@ -97,7 +101,7 @@ def announce(
 
 def announce_tasks(
     context: TableContext,
-    begun: Begun,
+    begun: StartedWrite,
     profile: CommitMetadata,
     parts: Sequence[tuple[Workload, Sequence[FileGroupTask]]],
     *beside: Callable[[], None],
@@ -142,12 +146,12 @@ def announce_tasks(
             )
             for path, ending in sorted(opened.items())
         ),
-        *(partial(_make_ahead, workload, tasks) for workload, tasks in parts),
+        *(partial(_precompute, workload, tasks) for workload, tasks in parts),
     )
     return [tuple(_shown(task, opened) for task in tasks) for _, tasks in parts]
 
 
-def _make_ahead(workload: Workload, tasks: Sequence[FileGroupTask]) -> None:
+def _precompute(workload: Workload, tasks: Sequence[FileGroupTask]) -> None:
     with suppress(Exception):  # it fails again when the files are written
         workload.make_ahead(tasks)
 
@@ -172,17 +176,17 @@ def _opens_its_partition(task: FileGroupTask) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenFiles:
     """Data files of one attempt, durable and not visible."""
 
-    placement: Placement
+    placement: FileGroupAssignment
     stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
     schema: TableSchema
     schema_before: str
-    refusals: tuple[RefusalReport, ...]
+    refusals: tuple[ConflictReport, ...]
     attempts: int
-    watch: ReadWatch | None = None  # of a plan with reads
-    waits: tuple[Waited, ...] = ()
+    watch: ReadValidation | None = None  # of a plan with reads
+    waits: tuple[WaitReport, ...] = ()
     dropped: frozenset[str] = frozenset()  # files of former tasks that are deleted already
 
     def bytes_of(self, file_groups: frozenset[FileGroupId] | None) -> int:
@@ -195,8 +199,11 @@ class Written:
         )
 
 
-def reconcile(
-    context: TableContext, begun: Begun, written: Written, attempted: frozenset[str] | None
+def reconcile_files(
+    context: TableContext,
+    begun: StartedWrite,
+    written: WrittenFiles,
+    attempted: frozenset[str] | None,
 ) -> None:
     """
     Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
@@ -216,13 +223,13 @@ def reconcile(
     )
 
 
-def candidate_of(
+def pending_commit_of(
     context: TableContext,
-    begun: Begun,
-    plan: WritePlan,
-    written: Written,
+    begun: StartedWrite,
+    plan: WriteRequest,
+    written: WrittenFiles,
     batches: tuple[Batch, ...] = (),
-) -> Candidate:
+) -> PendingCommit:
     """
     Everything an attempt offers for publication: what it touched, its metadata, its checks.
 
@@ -245,21 +252,21 @@ def candidate_of(
         extra_metadata=_extra_metadata(context, plan, written),
         partition_to_replace_file_ids=replaced,
     )
-    claim = claim_of(metadata)
+    claim = write_set_of(metadata)
     # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
     idle = tuple(
-        TouchedFileGroup(
+        AccessedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=_touch_of(task),
+            touch=_access_of(task),
             source_requested_time=task.base_requested_time,
         )
         for task, stats in written.stats
-        if not stats and _touch_of(task) is not Touch.NEW
+        if not stats and _access_of(task) is not Access.NEW
     )
     written_to = {item.file_group for item in claim.file_groups}
     found = (one for one in written.placement.read_only if one.file_group not in written_to)
     read_only = (*idle, *found)
-    claim = Claim.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
+    claim = WriteSet.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
     if plan.batch_id is not None:
         batches = (
             *batches,
@@ -271,10 +278,10 @@ def candidate_of(
                 rows_deleted=metadata.total_rows_deleted,
             ),
         )
-    check = further_checks(
-        context, facts_of(begun, plan, written, claim, batches, read_only=read_only)
+    check = commit_checks(
+        context, commit_facts_of(begun, plan, written, claim, batches, read_only=read_only)
     )
-    return Candidate(
+    return PendingCommit(
         claim=claim,
         metadata=metadata,
         read_only=read_only,
@@ -287,17 +294,17 @@ def candidate_of(
     )
 
 
-def facts_of(
-    begun: Begun,
-    plan: WritePlan,
-    written: Written,
-    claim: Claim,
+def commit_facts_of(
+    begun: StartedWrite,
+    plan: WriteRequest,
+    written: WrittenFiles,
+    claim: WriteSet,
     batches: tuple[Batch, ...],
     *,
-    read_only: tuple[TouchedFileGroup, ...],
-) -> WhatIPublish:
+    read_only: tuple[AccessedFileGroup, ...],
+) -> CommitFacts:
     """What the checks compare with what others published."""
-    return WhatIPublish(
+    return CommitFacts(
         requested_time=begun.requested_time,
         keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
         whole_table=plan.rules.lookup.whole_table,
@@ -318,7 +325,7 @@ def facts_of(
     )
 
 
-def _appended(written: Written) -> tuple[LogFile, ...]:
+def _appended(written: WrittenFiles) -> tuple[LogFile, ...]:
     """The logs that were written onto logs: these may have deleted keys which mine bring back."""
     found = (
         LogFile.found(task.partition_path, path.rpartition("/")[2], stat.file_size_in_bytes)
@@ -330,7 +337,7 @@ def _appended(written: Written) -> tuple[LogFile, ...]:
     return tuple(log for log in found if log is not None)
 
 
-def _missed_in(written: Written) -> tuple[str, ...]:
+def _missed_in(written: WrittenFiles) -> tuple[str, ...]:
     """
     Partitions in which a delete did not find its key, by key or by a row that says so.
 
@@ -350,12 +357,14 @@ def _missed_in(written: Written) -> tuple[str, ...]:
     return tuple(sorted({*written.placement.missed_in, *rows, *gone}))
 
 
-def _sought(written: Written, task: FileGroupTask) -> int:
+def _sought(written: WrittenFiles, task: FileGroupTask) -> int:
     group = FileGroupId(task.partition_path, task.file_id)
     return written.placement.sought.get(group, 0)
 
 
-def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) -> dict[str, str]:
+def _extra_metadata(
+    context: TableContext, plan: WriteRequest, written: WrittenFiles
+) -> dict[str, str]:
     refusals = (*plan.refusals, *written.refusals)
     extra = {
         **plan.extra_metadata,
@@ -374,23 +383,23 @@ def _extra_metadata(context: TableContext, plan: WritePlan, written: Written) ->
     return extra
 
 
-def _touch_of(task: FileGroupTask) -> Touch:
+def _access_of(task: FileGroupTask) -> Access:
     if task.log is not None:
-        return Touch.LOG
-    return Touch.NEW if task.base_path is None else Touch.BASE
+        return Access.LOG
+    return Access.NEW if task.base_path is None else Access.BASE
 
 
-def planned_claim(placement: Placement) -> Claim:
+def planned_write_set(placement: FileGroupAssignment) -> WriteSet:
     """What a placement is going to touch."""
     touched = [
-        TouchedFileGroup(
+        AccessedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=_touch_of(task),
+            touch=_access_of(task),
             source_requested_time=task.base_requested_time,
         )
         for task in placement.tasks
     ]
     touched.extend(
-        TouchedFileGroup(file_group=group, touch=Touch.REPLACE) for group in placement.replaced
+        AccessedFileGroup(file_group=group, touch=Access.REPLACE) for group in placement.replaced
     )
-    return Claim.of(touched, placement.claimed_partitions)
+    return WriteSet.of(touched, placement.claimed_partitions)

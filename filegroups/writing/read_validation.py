@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from filegroups.reading.read import READS_KEY, ReadSet, plan_scan, scan, view_of
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.apply import unsettled
-from timeline.commit.begin import Begun
-from timeline.commit.commit import Check, Seen, rivals_since
+from timeline.commit.apply import not_applied
+from timeline.commit.begin import StartedWrite
+from timeline.commit.commit import BaseState, CommitCheck, commits_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata
@@ -24,15 +24,15 @@ from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Claim, FileGroupId, TouchedFileGroup
-from timeline.rules.conflicts import Refused, Rival, RuleId
-from timeline.rules.isolation import judge_reads
+from timeline.model.write_set import AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
+from timeline.rules.isolation import validate_reads
 from timeline.snapshot import Snapshot
 
-__all__ = ["ReadWatch"]
+__all__ = ["ReadValidation"]
 
 
-class ReadWatch:
+class ReadValidation:
     """
     What became visible since a write read, as far as its attempt has looked.
 
@@ -42,16 +42,16 @@ class ReadWatch:
         reads: What its rows were made from.
     """
 
-    def __init__(self, context: TableContext, begun: Begun, reads: ReadSet) -> None:
+    def __init__(self, context: TableContext, begun: StartedWrite, reads: ReadSet) -> None:
         self._context = context
         self._begun = begun
         self._reads = reads
-        self._rivals: dict[tuple[InstantTime, InstantTime], Rival] = {}
+        self._rivals: dict[tuple[InstantTime, InstantTime], ConcurrentCommit] = {}
         # Every look judges all of them, the last one under the lock: files are read once.
         self._missed: dict[tuple[InstantTime, FileGroupId], bool] = {}
         self._held_none: dict[FileGroupId, bool] = {}
 
-    def before_begin(self, mine: Claim) -> Refused | None:
+    def before_begin(self, mine: WriteSet) -> Rejected | None:
         """
         Judge what was published between the reads and the begin, before any file is written.
 
@@ -64,13 +64,15 @@ class ReadWatch:
                 "the timeline begins elsewhere than when this write's rows were read"
             )
         try:
-            rivals, _ = rivals_since(self._context, Seen.by(read), base.active, head=base.head)
+            rivals, _ = commits_since(
+                self._context, BaseState.by(read), base.active, head=base.head
+            )
         except MissingFileError:
             return self._cannot_tell(
                 "commit slots were collected since this write's rows were read"
             )
         # Left to the turn, which settles them first: reading again would not show them yet.
-        left = {one.completion_time for one in unsettled(self._context, base.head, base.active)}
+        left = {one.completion_time for one in not_applied(self._context, base.head, base.active)}
         rivals = [one for one in rivals if one.completion_time not in left]
         return self.judge(mine, rivals)
 
@@ -88,17 +90,19 @@ class ReadWatch:
         completed = self._context.history.times().newest_completion
         return completed > (read.newest_time or "")
 
-    def before(self, check: Check, mine: Claim) -> Check:
+    def before(self, check: CommitCheck, mine: WriteSet) -> CommitCheck:
         """A candidate's check with the reads judged first."""
 
         def both(
-            timeline: ActiveTimeline, rivals: list[Rival], config: Callable[[], TableConfig]
-        ) -> Refused | None:
+            timeline: ActiveTimeline,
+            rivals: list[ConcurrentCommit],
+            config: Callable[[], TableConfig],
+        ) -> Rejected | None:
             return self.judge(mine, rivals) or check(timeline, rivals, config)
 
         return both
 
-    def judge(self, mine: Claim, rivals: Sequence[Rival]) -> Refused | None:
+    def judge(self, mine: WriteSet, rivals: Sequence[ConcurrentCommit]) -> Rejected | None:
         """
         Judge the reads against these rivals and all that were met before.
 
@@ -108,11 +112,11 @@ class ReadWatch:
         for rival in rivals:
             self._rivals[rival.requested_time, rival.completion_time] = rival
         level = self._reads.level or self._context.limits.isolation
-        return judge_reads(level, mine, self._reads.part, tuple(self._rivals.values()), self)
+        return validate_reads(level, mine, self._reads.part, tuple(self._rivals.values()), self)
 
     # ---- what a rival did
 
-    def only_inserted(self, rival: Rival, group: FileGroupId) -> bool:
+    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
         """As of ``Looks``, by the counts of its commit."""
         metadata = self._metadata_of(rival)
         if metadata is None:
@@ -121,12 +125,12 @@ class ReadWatch:
         mine = [stat for stat in stats if stat.file_id == group.file_id]
         return bool(mine) and not any(stat.num_update_writes or stat.num_deletes for stat in mine)
 
-    def has_reads(self, rival: Rival) -> bool:
+    def has_reads(self, rival: ConcurrentCommit) -> bool:
         """As of ``Looks``; what cannot be looked at may have."""
         metadata = self._metadata_of(rival)
         return metadata is None or READS_KEY in metadata.extra_metadata
 
-    def misses(self, rival: Rival, item: TouchedFileGroup) -> bool:
+    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         """As of ``Looks``: exact, by the rows that carry the rival's commit time."""
         key = (rival.requested_time, item.file_group)
         if key not in self._missed:
@@ -147,7 +151,7 @@ class ReadWatch:
             return False
         return found is not None and self._none_in(read, [found])
 
-    def _no_row_of(self, rival: Rival, item: TouchedFileGroup) -> bool:
+    def _no_row_of(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         if not item.files:
             return False
         partition_path = item.file_group.partition_path
@@ -185,7 +189,7 @@ class ReadWatch:
         except HoodooError:
             return False  # cleaned, or of another schema: nobody can tell
 
-    def _metadata_of(self, rival: Rival) -> CommitMetadata | None:
+    def _metadata_of(self, rival: ConcurrentCommit) -> CommitMetadata | None:
         completed = Instant(
             action=rival.action.completes_as,
             requested_time=rival.requested_time,
@@ -197,8 +201,8 @@ class ReadWatch:
         except MissingFileError:
             return None  # not settled yet, or archived since
 
-    def _cannot_tell(self, why: str) -> Refused:
-        return Refused(
+    def _cannot_tell(self, why: str) -> Rejected:
+        return Rejected(
             RuleId.READ_WAS_CHANGED,
             f"{why}, so nobody can tell whether they still hold; read again, then write",
             (),

@@ -11,21 +11,34 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from filegroups.files.rewrite import FileGroupTask, announce_base_file
-from filegroups.writing.commit_result import Receipt
-from filegroups.writing.early_conflict_detection import keep_pace
-from filegroups.writing.pending_commit import Written
+from filegroups.writing.commit_result import CommitResult
+from filegroups.writing.early_conflict_detection import wait_for_rate_limit
+from filegroups.writing.pending_commit import WrittenFiles
 from filegroups.writing.workload import Workload
-from timeline.commit.admission import is_shared
-from timeline.commit.conflict_report import KINDS, RefusalReport, Waited
+from timeline.commit.admission import is_lock_shared
+from timeline.commit.conflict_report import KINDS, ConflictReport, WaitReport
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, WriteConflictError
 from timeline.model.file_names import join
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId
-from timeline.rules.conflicts import Rebaseable, Rival, RuleId
-from timeline.rules.retry import Redo, hold_ms, pause_ms, spent_bound, within_time
+from timeline.rules.conflicts import ConcurrentCommit, Rebase, RuleId
+from timeline.rules.retry import (
+    RetryScope,
+    exhausted_limit,
+    keep_lock_ms,
+    pause_ms,
+    pause_within_limit,
+)
 
-__all__ = ["Announced", "Tries", "announce_again", "from_fresh_reads", "on_newest_files", "redo"]
+__all__ = [
+    "AnnouncedRebase",
+    "RetryState",
+    "announce_rebase",
+    "rebase",
+    "rebase_tasks",
+    "rerun_until_unchanged",
+]
 
 #: Redos of one of those who have the lock together before it has it alone, which ends that for all
 #: of them: the last of as many as are allowed by default.
@@ -33,7 +46,7 @@ _FIRST_WITHOUT = 3
 
 
 @dataclass(slots=True)
-class Tries:
+class RetryState:
     """The attempts of one write so far."""
 
     started_ms: int
@@ -41,8 +54,8 @@ class Tries:
     groups_redone: int = 0  # in the attempt that is going on
     wasted_bytes: int = 0
     last_pause_ms: int = 0
-    refusals: list[RefusalReport] = field(default_factory=list)
-    waits: list[Waited] = field(default_factory=list)
+    refusals: list[ConflictReport] = field(default_factory=list)
+    waits: list[WaitReport] = field(default_factory=list)
     begun_ms: int = 0  # of the last attempt, on the monotonic clock
     offered_ms: int | None = None  # when it first asked to be published
 
@@ -60,7 +73,7 @@ class Tries:
 
     def spent_bound(self, context: TableContext) -> str | None:
         """The option that forbids to do it again; None while it may be."""
-        return spent_bound(
+        return exhausted_limit(
             context.limits.retry,
             conflicts=len(self.refusals),
             elapsed_ms=self._elapsed_ms(context),
@@ -72,12 +85,12 @@ class Tries:
         ended_ms = self.offered_ms
         if ended_ms is None:
             ended_ms = context.world.clock.monotonic_ms()
-        return hold_ms(
+        return keep_lock_ms(
             context.limits.retry,
             conflicts=len(self.refusals),
             work_ms=ended_ms - self.begun_ms,
             look_ms=context.looked.took_ms if context.world.storage.capabilities.far else 0,
-            first_without=_FIRST_WITHOUT if is_shared(context) else 0,
+            first_without=_FIRST_WITHOUT if is_lock_shared(context) else 0,
         )
 
     def must_queue(self, context: TableContext) -> bool:
@@ -102,7 +115,7 @@ class Tries:
             self.begun - 1, world.ids.jitter(), budget, previous_ms=self.last_pause_ms
         )
         elapsed_ms = self._elapsed_ms(context)
-        world.clock.sleep_ms(within_time(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
+        world.clock.sleep_ms(pause_within_limit(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
 
     def _elapsed_ms(self, context: TableContext) -> int:
         return context.world.clock.monotonic_ms() - self.started_ms
@@ -117,16 +130,20 @@ _AT_ONCE_MAX = 16  # file groups whose markers are made, and former files delete
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedRebase:
     """File groups whose next attempt is announced, and files of the former one that are deleted."""
 
     file_groups: frozenset[FileGroupId] = frozenset()
     dropped: frozenset[str] = frozenset()
 
 
-def announce_again(
-    context: TableContext, written: Written, file_groups: Collection[FileGroupId], *, number: int
-) -> Announced:
+def announce_rebase(
+    context: TableContext,
+    written: WrittenFiles,
+    file_groups: Collection[FileGroupId],
+    *,
+    number: int,
+) -> AnnouncedRebase:
     """
     Far away, before a place is waited for: all that a redo asks of the storage besides its files.
 
@@ -134,24 +151,24 @@ def announce_again(
     """
     again = [pair for pair in written.stats if _group(pair[0]) in file_groups]
     if not context.world.storage.capabilities.far or len(again) > _AT_ONCE_MAX:
-        return Announced()
+        return AnnouncedRebase()
     storage = context.world.storage
     former = frozenset(path for _, stats in again for stat in stats for path in stat.paths)
     context.world.together(
         *(partial(announce_base_file, storage, _next_attempt(task, number)) for task, _ in again),
         *(partial(storage.delete, path) for path in sorted(former)),
     )
-    return Announced(frozenset(_group(task) for task, _ in again), former)
+    return AnnouncedRebase(frozenset(_group(task) for task, _ in again), former)
 
 
-def redo(
+def rebase(
     workload: Workload,
-    written: Written,
-    verdict: Rebaseable,
-    announced: Announced,
+    written: WrittenFiles,
+    verdict: Rebase,
+    announced: AnnouncedRebase,
     *,
     number: int,
-) -> Written:
+) -> WrittenFiles:
     """
     Merge the overlapping file groups again, on the winners' files; the others stay.
 
@@ -159,13 +176,13 @@ def redo(
         workload: The rows.
         written: The attempt so far.
         verdict: What it met.
-        announced: What ``announce_again`` did.
+        announced: What ``announce_rebase`` did.
         number: Of this redo, above every one before in the same instant.
 
     Errors: as ``Workload.rewrite``.
     """
     stale = sorted(set(verdict.file_groups))
-    moved = {_group(task): task for task in on_newest_files(written.placement.tasks, verdict)}
+    moved = {_group(task): task for task in rebase_tasks(written.placement.tasks, verdict)}
     again = [
         replace(_next_attempt(moved[group], number), announced=group in announced.file_groups)
         for group in stale
@@ -185,9 +202,7 @@ def _next_attempt(task: FileGroupTask, number: int) -> FileGroupTask:
     return replace(task, write_token=f"{task.task_number}-{number}-0")
 
 
-def on_newest_files(
-    tasks: Sequence[FileGroupTask], verdict: Rebaseable
-) -> tuple[FileGroupTask, ...]:
+def rebase_tasks(tasks: Sequence[FileGroupTask], verdict: Rebase) -> tuple[FileGroupTask, ...]:
     """The tasks, those of overlapping file groups based on the winner's files."""
     stale = set(verdict.file_groups)
     moved = []
@@ -201,7 +216,7 @@ def on_newest_files(
     return tuple(moved)
 
 
-def _newest_file(group: FileGroupId, rivals: Sequence[Rival]) -> tuple[str, InstantTime]:
+def _newest_file(group: FileGroupId, rivals: Sequence[ConcurrentCommit]) -> tuple[str, InstantTime]:
     found = [
         (rival.requested_time, item.files[-1])
         for rival in rivals
@@ -224,9 +239,9 @@ def _group(task: FileGroupTask) -> FileGroupId:
 _OVERTAKEN = frozenset({KINDS[RuleId.READ_WAS_CHANGED], KINDS[RuleId.INSERTED_WHERE_I_MISSED]})
 
 
-def from_fresh_reads(
-    context: TableContext, attempt: Callable[[tuple[RefusalReport, ...]], Receipt]
-) -> Receipt:
+def rerun_until_unchanged(
+    context: TableContext, attempt: Callable[[tuple[ConflictReport, ...]], CommitResult]
+) -> CommitResult:
     """
     Read and write until nobody changed what was read in between, within the retry budget.
 
@@ -243,21 +258,21 @@ def from_fresh_reads(
     """
     world, budget = context.world, context.limits.retry
     started_ms = world.clock.monotonic_ms()
-    refusals: list[RefusalReport] = []
+    refusals: list[ConflictReport] = []
     pause = wasted_bytes = 0
     while True:
-        keep_pace(context)  # not between reading and writing
+        wait_for_rate_limit(context)  # not between reading and writing
         try:
             receipt = attempt(tuple(refusals))
         except WriteConflictError as error:
             if error.kind not in _OVERTAKEN:
                 raise
-            refusals.append(RefusalReport(**error.fields["report"]))
+            refusals.append(ConflictReport(**error.fields["report"]))
             wasted_bytes += error.fields["wasted_bytes"]
         else:
             break
         elapsed_ms = world.clock.monotonic_ms() - started_ms
-        bound = spent_bound(
+        bound = exhausted_limit(
             budget, conflicts=len(refusals), elapsed_ms=elapsed_ms, wasted_bytes=wasted_bytes
         )
         if bound is not None:
@@ -269,12 +284,12 @@ def from_fresh_reads(
                 bound=bound,
             )
         pause = pause_ms(len(refusals) - 1, world.ids.jitter(), budget, previous_ms=pause)
-        world.clock.sleep_ms(within_time(budget, pause, elapsed_ms=elapsed_ms))
+        world.clock.sleep_ms(pause_within_limit(budget, pause, elapsed_ms=elapsed_ms))
     if not refusals:
         return receipt
     return replace(
         receipt,
         attempts=receipt.attempts + len(refusals),
         refusals=(*refusals, *receipt.refusals),
-        redone=Redo.EVERYTHING.value,
+        redone=RetryScope.EVERYTHING.value,
     )

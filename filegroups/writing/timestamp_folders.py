@@ -14,12 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.slice_reader import read_slice
-from filegroups.keys.dropped_partition_columns import FolderColumns
+from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
 from filegroups.keys.keys import DEFAULT_PARTITION, KeySpec
 from filegroups.reading.read import known_schema, plan_scan, view_of
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-from timeline.rules.instant_times import NUMBERS, MomentForm, MomentTexts, form_of, moment_texts
+from timeline.rules.instant_times import (
+    NUMBERS,
+    TimestampForm,
+    TimestampTexts,
+    form_of,
+    timestamp_texts,
+)
 from timeline.snapshot import Snapshot
 
 __all__ = ["folders_as_stored"]
@@ -71,14 +77,14 @@ def _is_moment(schema: pa.Schema, name: str) -> bool:
 
 def _told(
     context: TableContext, snapshot: Snapshot, keys: KeySpec, names: list[str]
-) -> MomentTexts | None:
-    folders = FolderColumns(
+) -> TimestampTexts | None:
+    folders = DroppedPartitionColumns(
         fields=keys.partition_fields,
         left_out=(),
         hive_style=keys.hive_style,
         url_encode=keys.url_encode,
     )
-    forms: dict[MomentForm, str] = {}
+    forms: dict[TimestampForm, str] = {}
     samples: list[tuple[str, str, str]] = []
     for path in view_of(context, snapshot).partition_paths():
         for name, text in _values(folders, path, names):
@@ -98,12 +104,14 @@ def _told(
     if not forms:
         return None
     (form,) = forms
-    if form is MomentForm.NUMBER:
+    if form is TimestampForm.NUMBER:
         return NUMBERS
-    return MomentTexts(form, *_zones(context, snapshot, form, samples))
+    return TimestampTexts(form, *_zones(context, snapshot, form, samples))
 
 
-def _values(folders: FolderColumns, path: str, names: Iterable[str]) -> Iterable[tuple[str, str]]:
+def _values(
+    folders: DroppedPartitionColumns, path: str, names: Iterable[str]
+) -> Iterable[tuple[str, str]]:
     try:
         values = folders.values(path)
     except CorruptTableError:
@@ -114,7 +122,7 @@ def _values(folders: FolderColumns, path: str, names: Iterable[str]) -> Iterable
 def _zones(
     context: TableContext,
     snapshot: Snapshot,
-    form: MomentForm,
+    form: TimestampForm,
     samples: list[tuple[str, str, str]],
 ) -> list[str]:
     """
@@ -129,7 +137,7 @@ def _zones(
         moment = _first_moment(context, snapshot, path, name)
         if moment is None:
             continue
-        zones = [one for one in zones if _shows(moment, MomentTexts(form, one), name, text)]
+        zones = [one for one in zones if _shows(moment, TimestampTexts(form, one), name, text)]
         seen += 1
         if not zones:
             raise UnsupportedTableError(
@@ -153,16 +161,18 @@ def _telling(samples: list[tuple[str, str, str]], zones: list[str]) -> list[tupl
     moments = moments.cast(pa.timestamp("s", "UTC"))
     name = samples[0][1]
     try:
-        shown = [moment_texts(moments, MomentTexts(MomentForm.SQL, one), name) for one in zones]
+        shown = [
+            timestamp_texts(moments, TimestampTexts(TimestampForm.SQL, one), name) for one in zones
+        ]
     except InvalidInputError:  # a zone that only the operating system knows
         return samples
     same = pc.fill_null(pc.equal(*shown), False).to_pylist()
     return [one for one, alike in zip(samples, same, strict=True) if not alike]
 
 
-def _shows(moment: pa.Array, how: MomentTexts, name: str, text: str) -> bool:
+def _shows(moment: pa.Array, how: TimestampTexts, name: str, text: str) -> bool:
     try:
-        (shown,) = moment_texts(moment, how, name).to_pylist()
+        (shown,) = timestamp_texts(moment, how, name).to_pylist()
     except InvalidInputError:  # a zone that only the operating system knows
         return False
     return bool(shown.replace("%3A", ":") == text.replace("%3A", ":"))

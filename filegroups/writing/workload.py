@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.index import IndexedFile, LookupRules
-from filegroups.keys.bucketing import BucketRules, Shares
-from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.bucketing import BucketAssigner, BucketRules
+from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.schema import TableSchema
 from timeline.model.commit_metadata import MergeMode, WriteOperation, WriteStat
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.write_set import FileGroupId
-from timeline.rules.bucket_ranges import OwnBuckets
+from timeline.rules.bucket_ranges import BucketRanges
 
 __all__ = ["RowRules", "Workload", "WorkloadProfile"]
 
@@ -46,7 +46,7 @@ class RowRules:
     merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
     lookup: LookupRules = field(default_factory=LookupRules)
     buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up
-    own_buckets: OwnBuckets | None = None  # rows of others are refused (OWN-1)
+    own_buckets: BucketRanges | None = None  # rows of others are refused (OWN-1)
     # The columns that rows change of records that are there, none meaning all they have; None
     # for whole rows.
     partial_columns: tuple[str, ...] | None = None
@@ -127,10 +127,10 @@ class Workload(Protocol):
             MissingFileError: A candidate was cleaned meanwhile; tag anew.
         """
 
-    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """Count the rows not found by ``tag`` by partition path and bucket of a bucket index."""
 
-    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+    def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
         """Route new records to buckets; ``file_ids`` gives each bucket number its file id."""
 
     def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:

@@ -18,9 +18,9 @@ from filegroups.schema.schema import (
     TableSchema,
     drop_meta,
     missing_fields,
-    reconcile,
+    reconcile_schema,
 )
-from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.commit_result import WriteRequest
 from filegroups.writing.key_encoding import keys_as_stored
 from filegroups.writing.timestamp_folders import folders_as_stored
 from filegroups.writing.workload import Workload
@@ -34,14 +34,14 @@ from timeline.errors import (
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.snapshot import Snapshot
 
-__all__ = ["addressed", "as_stored", "refuse_other_key_types", "rows_schema", "schema_for"]
+__all__ = ["addressed", "refuse_other_key_types", "rows_schema", "schema_for", "with_stored_forms"]
 
 
 _NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
 
 
 def schema_for(
-    context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WritePlan
+    context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WriteRequest
 ) -> tuple[TableSchema, str]:
     """
     The schema to write with, and the table's own before (Avro JSON, "" for none).
@@ -67,7 +67,7 @@ def _kept(text: str) -> tuple[TableSchema, str]:
 
 
 def _fitted(
-    context: TableContext, text: str | None, workload: Workload | None, plan: WritePlan
+    context: TableContext, text: str | None, workload: Workload | None, plan: WriteRequest
 ) -> tuple[TableSchema, str]:
     if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
         if text is None:
@@ -81,12 +81,12 @@ def _fitted(
         _check_fields(context, workload.schema)
         return TableSchema.from_arrow(stored, context.config.name), ""
     before = TableSchema.from_avro(text)
-    changed, _ = reconcile(before, stored, plan.schema)
+    changed, _ = reconcile_schema(before, stored, plan.schema)
     return changed, before.avro_json
 
 
 def rows_schema(
-    context: TableContext, schema: TableSchema, workload: Workload, plan: WritePlan
+    context: TableContext, schema: TableSchema, workload: Workload, plan: WriteRequest
 ) -> TableSchema:
     """
     The columns of the rows as they are written: the table's, or those of a partial update.
@@ -155,7 +155,7 @@ def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
     return pa.schema([each for each in incoming if each.name not in config.partition_fields])
 
 
-def addressed(plan: WritePlan, workload: Workload | None) -> WritePlan:
+def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
     """
     Plan how rows of a table without key fields are found again, as Java does.
 
@@ -188,7 +188,7 @@ def addressed(plan: WritePlan, workload: Workload | None) -> WritePlan:
     )
 
 
-def as_stored(context: TableContext, looked: Snapshot, plan: WritePlan) -> WritePlan:
+def with_stored_forms(context: TableContext, looked: Snapshot, plan: WriteRequest) -> WriteRequest:
     """
     Plan keys and folders in the forms that stored rows have.
 
@@ -198,7 +198,7 @@ def as_stored(context: TableContext, looked: Snapshot, plan: WritePlan) -> Write
     return plan.with_keys(folders_as_stored(context, looked, keys))
 
 
-def refuse_other_key_types(plan: WritePlan, prepared: TableSchema, now: TableSchema) -> None:
+def refuse_other_key_types(plan: WriteRequest, prepared: TableSchema, now: TableSchema) -> None:
     """
     Refuse rows whose keys were made for other columns than the table has by now.
 

@@ -12,8 +12,8 @@ import click
 
 from filegroups.settings.option_table import WRITE_OPTIONS
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.cli.services import import_all, tell_events, tell_health
-from hoodoo.committer.server import Committer, CommitterReport, served_table
+from hoodoo.cli.services import import_all, log_events, write_health_file
+from hoodoo.committer.server import Committer, CommitterReport, committer_table
 from hoodoo.committer.sockets import SocketListener
 from tableservices.worker import StopFlag
 from timeline.errors import SettingError
@@ -57,19 +57,19 @@ def committer(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: _ask(stop))
     if events:
-        tell_events()
+        log_events()
     with ExitStack() as held:
         tables = [held.enter_context(invocation.open_table(one)) for one in addresses]
         first = tables[0].settings
         path = socket or (Path(first.group_service) if first.group_service else None)
         if path is None:
             raise _no_socket()
-        served = [served_table(one) for one in tables]
+        served = [committer_table(one) for one in tables]
         clock = tables[0].core.context.world.clock
         listener = held.enter_context(
             closing(SocketListener(path, clock, send_ms=min(one.answer_ms for one in served)))
         )
-        told = _Told(health, clock)
+        told = _HealthReporter(health, clock)
         serving = Committer(listener, served, watcher=told)
         told.tell("serving", serving.report)
         invocation.printer.remark(f"publishing for writers at {path}")
@@ -82,7 +82,7 @@ def committer(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _HealthReporter:
     """Keeps the health file."""
 
     health: Path | None
@@ -95,7 +95,7 @@ class _Told:
     def tell(self, state: str, report: CommitterReport) -> None:
         """What it did so far."""
         if self.health is not None:
-            tell_health(
+            write_health_file(
                 self.health, {"state": state, "at_ms": self.clock.now_ms(), **asdict(report)}
             )
 

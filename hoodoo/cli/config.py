@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from filegroups.settings.writer_agreement import agreement_of
-from filegroups.writing.bucket_ownership import writes_where
+from filegroups.writing.bucket_ownership import bucket_range_text
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
 from hoodoo.configuration import (
     EffectiveValue,
@@ -15,7 +15,7 @@ from hoodoo.configuration import (
     describe,
     problem_of,
 )
-from hoodoo.factory import operation_of, plan_of, properties_of_table
+from hoodoo.factory import operation_of, properties_of_table, write_request_of
 from hoodoo.services import service_options, services_of
 from hoodoo.writer_registration import refuse_unshared_lock
 from lockproviders.registry import registry_for
@@ -127,13 +127,13 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
         with invocation.open_table(address) as opened:
             context, settings = opened.core.context, opened.settings
             # As each write does; with the operation that is configured.
-            plan_of(
+            write_request_of(
                 settings, opened.config, operation_of(settings, opened.config.record_key_fields)
             )
             refuse_unshared_lock(settings, context.world.lock, registry_for(opened.properties))
             context.identity.assert_decided_here(context.world)
             agreement = agreement_of(settings, context.world, context.zone)
-            refuse_disagreement(context, agreement, writes_where(settings))
+            refuse_disagreement(context, agreement, bucket_range_text(settings))
     except HoodooError as error:
         return (problem_of(error),)
     return ()

@@ -13,8 +13,8 @@ from typing import NoReturn
 import click
 
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
-from hoodoo.cli.timeline import print_accounts
-from hoodoo.demo.run import Outcome, Settings, as_document, perform
+from hoodoo.cli.timeline import print_timeline
+from hoodoo.demo.run import DemoResult, DemoSettings, as_document, run_demo
 from timeline.errors import MissingExtraError
 
 __all__ = ["demo"]
@@ -60,11 +60,11 @@ def demo(invocation: Invocation, *, path: Path, engine: str, half_months: int | 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _as_interrupt)
     invocation.layers.load()  # a wrong file is told before anything starts
-    settings = Settings(
+    settings = DemoSettings(
         props=tuple(Path(str(source)) for source in invocation.layers.props),
         hoodie_conf=invocation.layers.hoodie_conf,
     )
-    outcome = perform(path, engine=engine, say=say, batches_max=half_months, settings=settings)
+    outcome = run_demo(path, engine=engine, say=say, batches_max=half_months, settings=settings)
     if told:
         _tell(invocation, outcome)
     else:
@@ -78,11 +78,11 @@ def _as_interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _tell(invocation: Invocation, outcome: Outcome) -> None:
+def _tell(invocation: Invocation, outcome: DemoResult) -> None:
     printer = invocation.printer
     printer.line()
     printer.line("What happened (UTC)", style="bold")
-    print_accounts(printer, list(outcome.accounts))
+    print_timeline(printer, list(outcome.accounts))
     printer.line()
     printer.line(
         f"{outcome.overlaps} pairs of writes were under way at the same time; "
@@ -103,7 +103,7 @@ def _tell(invocation: Invocation, outcome: Outcome) -> None:
         printer.line(f"  {command}")
 
 
-def _commands(outcome: Outcome) -> list[str]:
+def _commands(outcome: DemoResult) -> list[str]:
     hoodoo, path = Path(sys.argv[0]), outcome.path
     name = str(hoodoo) if hoodoo.name == "hoodoo" else "hoodoo"
     if hoodoo.is_absolute() and hoodoo.is_relative_to(Path.cwd()):

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import click
 
 from hoodoo.cli.invocation import Invocation, reading
-from hoodoo.inspect.contention import contention_of
+from hoodoo.inspect.contention import measure_contention
 from hoodoo.inspect.instants import explain_instant
 from timeline.commit.conflict_report import KINDS
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
     BY_STRATEGY,
     ActionCell,
-    Deed,
-    Standing,
+    MatrixAction,
+    OtherProgress,
 )
 from timeline.rules.conflicts import MATRIX, RuleId
 
@@ -75,7 +75,7 @@ def explain(
 
 def _print_contention(invocation: Invocation, address: str) -> None:
     with invocation.open_table(address) as opened:
-        told = contention_of(opened.core, archived=True)
+        told = measure_contention(opened.core, archived=True)
     if invocation.printer.for_people:
         for line in told.lines():
             invocation.printer.line(line)
@@ -119,7 +119,7 @@ def _print_matrix(invocation: Invocation) -> None:
 
 
 def _action_cell(
-    strategy: str, place: tuple[Deed, Deed, Standing], cell: ActionCell
+    strategy: str, place: tuple[MatrixAction, MatrixAction, OtherProgress], cell: ActionCell
 ) -> dict[str, str]:
     mine, theirs, standing = place
     return {

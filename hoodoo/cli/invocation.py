@@ -18,13 +18,13 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.cli.printing import Output, Printer
 from hoodoo.factory import Layers
 from hoodoo.table import Table
 from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Reaction
 from timeline.ports.ports import EventSink, Value
-from timeline.rules.retry import Redo
+from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
 
 __all__ = [
@@ -38,11 +38,11 @@ __all__ = [
     "USAGE",
     "Invocation",
     "changing",
+    "commit_result_document",
     "exit_code",
-    "nothing_done",
+    "nothing_to_do",
+    "progress_events",
     "reading",
-    "receipt_document",
-    "shown_progress",
 ]
 
 DONE: Final = 0
@@ -89,7 +89,7 @@ class Invocation:
     ) -> Table:
         """Open a table under the given layers; ``told`` hear its events. Errors: as there."""
         layers = self.layers.with_code(code) if code else self.layers
-        events = FanOut([LoggingEvents(), _DamageTold(self.printer), *told])
+        events = FanOut([LoggingEvents(), _DamageReporter(self.printer), *told])
         return Table.open(address, layers, events=events)
 
     def confirm(self, question: str) -> None:
@@ -111,7 +111,7 @@ class Invocation:
 
 
 @dataclass(frozen=True, slots=True)
-class _DamageTold:
+class _DamageReporter:
     """Says once a file what reading left out: rows may be missing from an answer that looks whole."""
 
     printer: Printer
@@ -216,7 +216,7 @@ class _Bar:
 
 
 @contextmanager
-def shown_progress(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
+def progress_events(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
     """Who else hears the events of a table while it is worked on; nobody without a watcher."""
     if not (invocation.printer.tells and sys.stderr.isatty()):
         yield ()
@@ -228,7 +228,7 @@ def shown_progress(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
 # ------------------------ Receipts as documents: what a command that changed something says it did
 
 
-def receipt_document(receipt: Receipt) -> dict[str, Any]:
+def commit_result_document(receipt: CommitResult) -> dict[str, Any]:
     """The promised shape; what had to be done again and why is added when there was anything."""
     document: dict[str, Any] = {
         "action": receipt.action,
@@ -242,7 +242,7 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "files_written": receipt.files_written,
         "bytes_written": receipt.bytes_written,
     }
-    if receipt.redone != Redo.NOTHING.value:
+    if receipt.redone != RetryScope.NOTHING.value:
         document["redone"] = receipt.redone
         document["lost_slots"] = receipt.lost_slots
     if receipt.refusals:
@@ -259,7 +259,7 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
     return document
 
 
-def nothing_done(action: str, operation: str) -> dict[str, Any]:
+def nothing_to_do(action: str, operation: str) -> dict[str, Any]:
     """The same shape when there was nothing to do, or only a look was wanted."""
     return {
         "action": action,

@@ -27,15 +27,15 @@ from typing import Any
 import click
 
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
-from hoodoo.factory import assemble
+from hoodoo.factory import compose_ports
 from hoodoo.table import Table
 from lockproviders.acquire import ProviderLock
-from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, note_break, read_audit
+from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, read_audit, record_break
 from lockproviders.client import BreakableLockClient, describe_owner, parse_note
 from lockproviders.doctor import LockExamination, examine
 from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError
 from timeline.model.instant_time import UTC_ZONE, TimelineZone
-from timeline.model.time_arguments import Moment, parse_time_travel
+from timeline.model.time_arguments import TimeArgument, parse_time_travel
 from timeline.ports.lock import Lease
 
 __all__ = ["CANNOT_RUN", "NOT_FOUND", "locks", "run_under"]
@@ -43,7 +43,7 @@ __all__ = ["CANNOT_RUN", "NOT_FOUND", "locks", "run_under"]
 NOT_FOUND = 127  # as shells report it
 CANNOT_RUN = 126
 KILLED_BY = 128  # plus the signal's number
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 KILL_SECONDS_MAX = 30.0
 
 _FORWARDED = (
@@ -96,7 +96,7 @@ def run_under(lease: Lease, command: Sequence[str], *, kill_after_seconds: float
 def _watched(lease: Lease, process: subprocess.Popen[bytes]) -> int:
     while True:
         try:
-            code = process.wait(LOOK_SECONDS)
+            code = process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
             lease.assert_held()
         else:
@@ -156,13 +156,13 @@ class _Forwarding:
         """SIGTERM, then SIGKILL; also to what it started, which may outlive it."""
         self._process = process
         self._send(signal.SIGTERM)
-        looks_left = round(kill_after_seconds / LOOK_SECONDS)
+        looks_left = round(kill_after_seconds / POLL_SECONDS)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(kill_after_seconds)
         pause = threading.Event()
         while process.returncode is not None and self._is_group_left(process) and looks_left > 0:
             looks_left -= 1
-            pause.wait(LOOK_SECONDS)
+            pause.wait(POLL_SECONDS)
         if process.returncode is None:
             self._send(signal.SIGKILL)
             process.wait(KILL_SECONDS_MAX)
@@ -213,7 +213,7 @@ class _Forwarding:
 
 # ------ ``hoodoo locks``: does the lock exclude, who holds it, who held it, and a command under it
 
-RIVAL_DEADLINE_MS = 100
+CONTENDER_DEADLINE_MS = 100
 SHOWN_MAX = 1_000
 
 
@@ -246,8 +246,8 @@ def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
     with invocation.open_table(address) as opened:
         world = opened.core.context.world
         # The deadline alone: some providers derive their lease from Hudi's waiting times.
-        quick = invocation.layers.with_code({"hoodoo.lock.deadline.ms": RIVAL_DEADLINE_MS})
-        rival = _provider_lock(assemble(address, quick.load(opened.config.raw)).lock)
+        quick = invocation.layers.with_code({"hoodoo.lock.deadline.ms": CONTENDER_DEADLINE_MS})
+        rival = _provider_lock(compose_ports(address, quick.load(opened.config.raw)).lock)
         try:
             found = examine(
                 _lock_of(opened),
@@ -375,7 +375,7 @@ _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def _moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> Moment | None:
+def _moment(_ctx: click.Context, _option: click.Parameter, text: str | None) -> TimeArgument | None:
     """A moment (in the table's zone where it names none), or as ``30m`` ago."""
     if text is None:
         return None
@@ -403,8 +403,8 @@ def audit(
     invocation: Invocation,
     *,
     address: str,
-    since: Moment | None,
-    until: Moment | None,
+    since: TimeArgument | None,
+    until: TimeArgument | None,
     limit: int,
 ) -> None:
     """Show who held the lock and how long, as recorded under hoodoo.lock.audit=true."""
@@ -489,7 +489,7 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
                 raise _changed(lock.holder(), found["owner"] or text)
             document["broken"] = True
             try:
-                document["audit"] = note_break(
+                document["audit"] = record_break(
                     world.storage,
                     clock=world.clock,
                     ids=world.ids,
@@ -610,7 +610,7 @@ def _provider_lock(lock: object) -> ProviderLock:
     return lock
 
 
-def _as_ms(moment: Moment | None, zone: TimelineZone) -> int | None:
+def _as_ms(moment: TimeArgument | None, zone: TimelineZone) -> int | None:
     return None if moment is None else zone.wall_ms(parse_time_travel(moment, zone))
 
 

@@ -20,7 +20,14 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from hoodoo.cli.rows import compact_json, fit_rows, harmless, json_lines, json_text, with_variants
+from hoodoo.cli.rows import (
+    compact_json,
+    escape_text,
+    fit_rows,
+    json_lines,
+    json_text,
+    with_variants,
+)
 from timeline.errors import HoodooError
 
 __all__ = ["Output", "Printer"]
@@ -77,7 +84,7 @@ class Printer:
     def grid(self, headings: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
         """Print a table for people."""
         made = Grid(box=None, header_style="bold", pad_edge=False)
-        cells = [[harmless("" if cell is None else cell) for cell in line] for line in lines]
+        cells = [[escape_text("" if cell is None else cell) for cell in line] for line in lines]
         for number, heading in enumerate(headings):
             longest = max((len(line[number]) for line in cells), default=0)
             # Times and names stay on one line of a narrow terminal, long texts are folded.
@@ -89,12 +96,12 @@ class Printer:
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """Print one line of a result for people."""
-        _console(sys.stdout).print(Text(harmless(text), style=style), soft_wrap=True)
+        _console(sys.stdout).print(Text(escape_text(text), style=style), soft_wrap=True)
 
     def remark(self, text: str) -> None:
         """Say something beside the result, on standard error."""
         if not self._quiet:
-            _console(sys.stderr).print(Text(harmless(text)), soft_wrap=True)
+            _console(sys.stderr).print(Text(escape_text(text)), soft_wrap=True)
 
     def progress(self, text: str) -> None:
         """Tell where the work is, on standard error and only to a person."""
@@ -121,7 +128,7 @@ class Printer:
         self._error_line(f"unexpected, please report it{hint}: {what}")
 
     def _error_line(self, message: str) -> None:
-        text = Text.assemble(("error:", "bold red"), " ", harmless(message))
+        text = Text.assemble(("error:", "bold red"), " ", escape_text(message))
         _console(sys.stderr).print(text, soft_wrap=True)
 
     def _default(self, for_scripts: Output) -> Output:
@@ -141,7 +148,7 @@ class Printer:
             if more:
                 break
         self._row_grid(
-            names, [["" if cell is None else harmless(cell) for cell in row] for row in shown]
+            names, [["" if cell is None else escape_text(cell) for cell in row] for row in shown]
         )
         if more:
             self.remark(
@@ -152,7 +159,7 @@ class Printer:
     def _row_grid(self, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         console = _console(sys.stdout)
         width = console.width if sys.stdout.isatty() else None
-        fitted = fit_rows([harmless(name) for name in names], rows, width)
+        fitted = fit_rows([escape_text(name) for name in names], rows, width)
         for number, line in enumerate(fitted.text_lines(width)):
             style = "" if number else "bold"
             console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)

@@ -17,7 +17,7 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.schema import META_COLUMNS, RAW, told_type, with_meta
+from filegroups.schema.schema import META_COLUMNS, RAW, hudi_type_name, with_meta
 from filegroups.settings.settings import ReadSettings
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.table import Table
@@ -235,14 +235,14 @@ def read(
                 query_type=settings.query_type.value,
             )
         )
-    _tell_of_raw(invocation, table, names)
+    _warn_of_raw(invocation, table, names)
     invocation.printer.rows(batches if limit is None else _limited(batches, limit))
 
 
-def _tell_of_raw(invocation: Invocation, table: Table, names: list[str] | None) -> None:
+def _warn_of_raw(invocation: Invocation, table: Table, names: list[str] | None) -> None:
     """Say which columns are shown as they are stored, because nothing here decodes them."""
     for column in table.schema:
-        told = told_type(column)
+        told = hudi_type_name(column)
         if told is not None and told.startswith(RAW) and (names is None or column.name in names):
             invocation.printer.remark(f"column {column.name!r} is shown {told}: no decoder is here")
 

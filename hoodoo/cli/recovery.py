@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hoodoo.cli.invocation import Invocation, changing, nothing_done, reading
+from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
 from tableservices.restoring.restore import finish_restore, plan_restore
 from tableservices.restoring.restore import restore as go_back
 from tableservices.restoring.rollback import plan_rollback
-from tableservices.restoring.rollback import rollback as undo
+from tableservices.restoring.rollback import rollback_write as undo
 from tableservices.restoring.savepoints import delete_savepoint, plan_savepoint, savepoints
 from tableservices.restoring.savepoints import savepoint as make_savepoint
 from timeline.errors import InstantNotFoundError
@@ -35,7 +35,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
         instant = context.instant_named(instant)
         planned = plan_rollback(context, instant, force=force)
         document: dict[str, Any] = {
-            **nothing_done("rollback", "rollback"),
+            **nothing_to_do("rollback", "rollback"),
             "rolled_back": instant,
             "files_deleted": list(planned.files),
         }
@@ -77,7 +77,7 @@ def restore(
     with invocation.open_table(address) as opened:
         context = opened.core.context
         instant = None if instant is None else context.instant_named(instant)
-        document: dict[str, Any] = nothing_done("restore", "restore")
+        document: dict[str, Any] = nothing_to_do("restore", "restore")
         question = "finish the restore that another engine left?"
         if instant is not None:
             planned = plan_restore(context, instant, force=force)
@@ -135,7 +135,7 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
             made = make_savepoint(context, instant, comments=comment)
     invocation.printer.document(
         {
-            **nothing_done("savepoint", "savepoint"),
+            **nothing_to_do("savepoint", "savepoint"),
             "requested_time": made.requested_time,
             "completion_time": made.completion_time,
             "attempts": 0 if invocation.dry_run else 1,
@@ -193,7 +193,7 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
                 kind="no_such_savepoint",
                 requested_time=instant,
             )
-        document = {**nothing_done("savepoint", "delete_savepoint"), "requested_time": instant}
+        document = {**nothing_to_do("savepoint", "delete_savepoint"), "requested_time": instant}
         if not invocation.dry_run:
             invocation.confirm(f"give up the savepoint {instant}?")
             opened.join_writers()

@@ -28,8 +28,8 @@ __all__ = [
     "NEEDS_ESCAPE",
     "FittedRows",
     "compact_json",
+    "escape_text",
     "fit_rows",
-    "harmless",
     "json_lines",
     "json_text",
     "with_variants",
@@ -45,7 +45,7 @@ NEEDS_ESCAPE = (
 )
 
 
-def harmless(text: object) -> str:
+def escape_text(text: object) -> str:
     """The text on one line, hostile characters spelled out."""
     return _HOSTILE.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
 

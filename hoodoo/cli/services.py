@@ -21,44 +21,51 @@ from hoodoo.cli.invocation import (
     Invocation,
     changing,
     exit_code,
-    nothing_done,
+    nothing_to_do,
+    progress_events,
     reading,
-    shown_progress,
 )
 from hoodoo.cli.printing import Printer
-from hoodoo.factory import working_context
+from hoodoo.factory import service_context
 from hoodoo.services import chosen_services, find_plan, planned_services_of, preview, services_of
 from hoodoo.table import Table
-from tableservices.archiving.execute import ArchiveReceipt
-from tableservices.cleaning.execute import CleanReceipt
-from tableservices.clustering.execute import ClusteringReceipt
-from tableservices.compaction.execute import CompactionReceipt
-from tableservices.logcompaction.execute import LogCompactionReceipt
-from tableservices.planned_service import Part, PlannedService, run_plan, run_round
+from tableservices.archiving.execute import ArchiveResult
+from tableservices.cleaning.execute import CleanResult
+from tableservices.clustering.execute import ClusteringResult
+from tableservices.compaction.execute import CompactionResult
+from tableservices.logcompaction.execute import LogCompactionResult
+from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
 from tableservices.schedule_plan import pending_plans
-from tableservices.service import ServiceReceipt, TableService
-from tableservices.ttl.execute import TtlReceipt
+from tableservices.service import ServiceResult, TableService
+from tableservices.ttl.execute import TtlResult
 from tableservices.worker import (
     WORKER_OPTIONS,
-    Failing,
-    Served,
+    FailingService,
     ServiceExecutor,
     StopFlag,
     WorkerReport,
     WorkerSettings,
+    WorkerTable,
     run_worker,
 )
-from timeline.commit.cancel_plan import cancel as cancel_plan
+from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.ports.ports import Clock
 
-__all__ = ["WorkerTold", "import_all", "print_receipt", "services", "tell_events", "tell_health"]
+__all__ = [
+    "WorkerReporter",
+    "import_all",
+    "log_events",
+    "print_service_result",
+    "services",
+    "write_health_file",
+]
 
 
-def print_receipt(
+def print_service_result(
     printer: Printer,
     service: str,
-    receipt: ServiceReceipt | None,
+    receipt: ServiceResult | None,
     *,
     table: str | None = None,
 ) -> None:
@@ -81,14 +88,14 @@ def print_receipt(
 
 
 def _document(service: str, table: str | None) -> dict[str, Any]:
-    document = nothing_done(service, service)
+    document = nothing_to_do(service, service)
     return document if table is None else {**document, "table": table}
 
 
-def _figures(receipt: ServiceReceipt) -> Mapping[str, object]:
+def _figures(receipt: ServiceResult) -> Mapping[str, object]:
     """What a receipt counted, under the names of documents; nothing of a plug-in's."""
     match receipt:
-        case CompactionReceipt():
+        case CompactionResult():
             return {
                 "file_groups": receipt.file_groups,
                 "files_written": receipt.file_groups,
@@ -97,14 +104,14 @@ def _figures(receipt: ServiceReceipt) -> Mapping[str, object]:
                 "log_files_merged": receipt.log_files,
                 "log_bytes_merged": receipt.log_bytes,
             }
-        case LogCompactionReceipt():
+        case LogCompactionResult():
             return {
                 "file_groups": receipt.file_groups,
                 "files_written": receipt.file_groups,
                 "bytes_written": receipt.bytes_written,
                 "log_files_merged": receipt.log_files,
             }
-        case ClusteringReceipt():
+        case ClusteringResult():
             return {
                 "file_groups": receipt.file_groups_replaced,
                 "files_written": receipt.files_written,
@@ -112,16 +119,16 @@ def _figures(receipt: ServiceReceipt) -> Mapping[str, object]:
                 "bytes_written": receipt.bytes_written,
                 "groups_left_to_writers": receipt.groups_left_out,
             }
-        case CleanReceipt():
+        case CleanResult():
             return {"files_deleted": list(receipt.files)}
-        case ArchiveReceipt():
+        case ArchiveResult():
             return {"instants_archived": receipt.instants, "slots_up_to": receipt.slots_up_to}
-        case TtlReceipt():
+        case TtlResult():
             return {"partitions_deleted": list(receipt.partitions)}
     return {}
 
 
-def tell_events() -> None:
+def log_events() -> None:
     """Events of this process on standard error, as lines of a log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -140,7 +147,7 @@ def import_all() -> None:
     pa.array([])
 
 
-def tell_health(path: Path, document: Mapping[str, Any]) -> None:
+def write_health_file(path: Path, document: Mapping[str, Any]) -> None:
     """
     Write a health file; replaced as a whole, so that whoever looks never reads half of it.
 
@@ -161,7 +168,7 @@ def tell_health(path: Path, document: Mapping[str, Any]) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerTold:
+class WorkerReporter:
     """
     Prints what a worker does and keeps its health file.
 
@@ -179,17 +186,17 @@ class WorkerTold:
     _report: WorkerReport = field(default_factory=WorkerReport)
     _doing: dict[str, str] | None = None
 
-    def began(self, served: Served, service: TableService) -> None:
+    def began(self, served: WorkerTable, service: TableService) -> None:
         """As ``Watcher``."""
         self._doing = {"table": _address(served), "service": service.name}
         self._tell("at_work")
 
-    def did(self, served: Served, service: TableService, receipt: ServiceReceipt) -> None:
+    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """As ``Watcher``."""
         table = _address(served) if self.several else None
-        print_receipt(self.printer, service.name, receipt, table=table)
+        print_service_result(self.printer, service.name, receipt, table=table)
 
-    def failed(self, failing: Failing) -> None:
+    def failed(self, failing: FailingService) -> None:
         """As ``Watcher``."""
         if self.printer.for_people:
             self.printer.line(failing.text, style="red")
@@ -223,10 +230,10 @@ class WorkerTold:
                 for one in report.failing
             ],
         }
-        tell_health(self.health, document)
+        write_health_file(self.health, document)
 
 
-def _address(served: Served) -> str:
+def _address(served: WorkerTable) -> str:
     return served.context.world.storage.base_uri
 
 
@@ -264,7 +271,7 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _said(**values: object) -> dict[str, object]:
+def _given_options(**values: object) -> dict[str, object]:
     """Options of the command line as the properties they stand for."""
     return {WORKER_OPTIONS[name].key: value for name, value in values.items() if value is not None}
 
@@ -294,9 +301,9 @@ def run(
 ) -> None:
     """Run one round of a service now, due or not."""
     wait_ms = None if wait_s is None else round(wait_s * 1000)
-    said = _said(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
+    said = _given_options(executor=executor, file_groups_max=file_groups_max, wait_ms=wait_ms)
     with (
-        shown_progress(invocation) as told,
+        progress_events(invocation) as told,
         invocation.open_table(address, said, told=told) as opened,
     ):
         context = opened.core.context
@@ -311,10 +318,10 @@ def run(
         if invocation.dry_run:
             named = None if instant is None else planned.requested_time
             shown = _would_run(opened, chosen, planning, named)
-            invocation.printer.document({**nothing_done(service, service), **shown})
+            invocation.printer.document({**nothing_to_do(service, service), **shown})
             return
         opened.join_writers()
-        context = working_context(context, opened.properties)
+        context = service_context(context, opened.properties)
         wait_ms = WorkerSettings.from_properties(opened.properties).wait_ms
         if instant is not None:
             receipt = run_plan(context, planning[service], planned, wait_ms=wait_ms)
@@ -322,7 +329,7 @@ def run(
             receipt = run_round(context, planning[service], now=True, wait_ms=wait_ms)
         else:
             receipt = chosen.run_once(context)
-    print_receipt(invocation.printer, chosen.name, receipt)
+    print_service_result(invocation.printer, chosen.name, receipt)
 
 
 def _would_run(
@@ -357,12 +364,12 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
                 services_of(opened.properties, settings=opened.settings), (service,)
             )
             shown = preview(context, any_one, opened.properties, planning)
-            invocation.printer.document({**nothing_done(service, service), **shown})
+            invocation.printer.document({**nothing_to_do(service, service), **shown})
             return
         [chosen] = chosen_services(tuple(planning.values()), (service,))
         opened.join_writers()
-        receipt = run_round(context, chosen, Part.SCHEDULE, now=True)
-    print_receipt(invocation.printer, service, receipt)
+        receipt = run_round(context, chosen, Phase.SCHEDULE, now=True)
+    print_service_result(invocation.printer, service, receipt)
 
 
 def _planning(opened: Table) -> dict[str, PlannedService]:
@@ -381,7 +388,7 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
         context = opened.core.context
         planned = find_plan(context, instant)
         document: dict[str, Any] = {
-            **nothing_done("cancel", planned.action.value),
+            **nothing_to_do("cancel", planned.action.value),
             "cancelled": planned.requested_time,
         }
         if not invocation.dry_run:
@@ -403,7 +410,7 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
 @click.option("--service", "names", multiple=True, help="Only this one; may be repeated.")
 @click.option(
     "--only",
-    type=click.Choice([Part.SCHEDULE.value, Part.EXECUTE.value]),
+    type=click.Choice([Phase.SCHEDULE.value, Phase.EXECUTE.value]),
     help="Of services that plan first, one part.",
 )
 @click.option("--interval-ms", type=click.IntRange(min=100), help="Pause between two rounds.")
@@ -439,24 +446,26 @@ def worker(
     The first signal lets the present service end, a second one breaks it off; its plan stays,
     and the next worker carries it out.
     """
-    part = Part(only) if only else Part.BOTH
+    part = Phase(only) if only else Phase.BOTH
     import_all()
     stop = StopFlag()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: _ask(stop))
     if events:
-        tell_events()
-    said = _said(executor=executor, file_groups_max=file_groups_max, interval_ms=interval_ms)
+        log_events()
+    said = _given_options(
+        executor=executor, file_groups_max=file_groups_max, interval_ms=interval_ms
+    )
     with ExitStack() as held:
         tables = [held.enter_context(invocation.open_table(one, said)) for one in addresses]
         served = []
         for opened in tables:
             chosen = chosen_services(services_of(opened.properties, part, opened.settings), names)
             opened.join_writers()
-            context = working_context(opened.core.context, opened.properties)
-            served.append(Served(context=context, services=chosen))
-        told = WorkerTold(
+            context = service_context(opened.core.context, opened.properties)
+            served.append(WorkerTable(context=context, services=chosen))
+        told = WorkerReporter(
             printer=invocation.printer,
             clock=served[0].context.world.clock,
             several=len(served) > 1,

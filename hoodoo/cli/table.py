@@ -11,21 +11,21 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from filegroups.schema.schema import drop_meta, told_type
-from hoodoo.catalog import create_table, planned_table
+from filegroups.schema.schema import drop_meta, hudi_type_name
+from hoodoo.catalog import create_table, preview_create
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
 from hoodoo.factory import file_rules_of
 from hoodoo.table import Table
-from hoodoo.timestamp_repair import repair_moments
+from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
 from timeline.errors import InvalidInputError, TableNotFoundError, UnsupportedTableError
 from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
-from timeline.storage.folder_walker import unavailable
-from timeline.writer_registry import adopt_copy, refuse_beside_writers
+from timeline.storage.folder_walker import system_call_error
+from timeline.writer_registry import refuse_with_writers, reset_copied_table
 
 __all__ = ["table"]
 
@@ -86,7 +86,7 @@ def create(
         "properties": invocation.layers,
     }
     if invocation.dry_run:
-        planned_table(address, **told)
+        preview_create(address, **told)
         _refuse_existing(invocation, address)
         invocation.printer.document({"creates_table": address, "columns": _names(columns)})
         return
@@ -152,7 +152,7 @@ def _plain(value: Any) -> str:
 
 def _type_words(column: pa.Field) -> str:
     """Arrow's type, and in brackets Hudi's where that says more."""
-    told = told_type(column)
+    told = hudi_type_name(column)
     return str(column.type) if told is None else f"{column.type} ({told})"
 
 
@@ -317,10 +317,10 @@ def repair_moments_command(invocation: Invocation, *, address: str) -> None:
     early must stay, and nothing tells the two apart.
     """
     with invocation.open_table(address) as opened:
-        found = repair_moments(opened, dry_run=True)
+        found = repair_timestamps(opened, dry_run=True)
         if found.rows and not invocation.dry_run:
             invocation.confirm(f"multiply early moments of {found.rows} rows by 1000?")
-            found = repair_moments(opened)
+            found = repair_timestamps(opened)
         name = opened.config.name
     repaired = not invocation.dry_run
     invocation.printer.document({"name": name, **asdict(found), "repaired": repaired})
@@ -371,11 +371,11 @@ def adopt(invocation: Invocation, *, address: str) -> None:
     """
     with invocation.open_table(address) as opened:
         context = opened.core.context
-        found = adopt_copy(context, dry_run=True)
+        found = reset_copied_table(context, dry_run=True)
         if found and not invocation.dry_run:
             names = "; ".join(f"{one.text} on {one.address}" for one in found)
             invocation.confirm(f"forget the writers of the original in this copy: {names}?")
-            found = adopt_copy(context)
+            found = reset_copied_table(context)
     writers = [{"writer_id": one.writer_id, "address": one.address} for one in found]
     invocation.printer.document({"forgotten": writers, "adopted": not invocation.dry_run})
 
@@ -413,7 +413,7 @@ def drop(invocation: Invocation, *, address: str) -> None:
             raise UnsupportedTableError(
                 f"only a table on a local disk can be dropped here: {address}", kind="drop"
             )
-        refuse_beside_writers(opened.core.context)
+        refuse_with_writers(opened.core.context)
         document = {"dropped": str(root), "name": opened.config.name}
         if invocation.dry_run:
             invocation.printer.document({**document, "dropped": None, "would_drop": str(root)})
@@ -431,4 +431,4 @@ def _delete(folder: Path) -> None:
         doing = "the table is dropped, delete what is left of its folder by hand: deleting"
         shutil.rmtree(folder)
     except OSError as error:
-        raise unavailable(error, str(error.filename or folder), doing) from error
+        raise system_call_error(error, str(error.filename or folder), doing) from error

@@ -8,11 +8,11 @@ import click
 
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
-from hoodoo.inspect.instant_summary import Account, moment
-from hoodoo.inspect.instants import accounts_of
+from hoodoo.inspect.instant_summary import InstantSummary, time_text
+from hoodoo.inspect.instants import list_instants
 from hoodoo.table import Table
 
-__all__ = ["print_accounts", "timeline"]
+__all__ = ["print_timeline", "timeline"]
 
 
 @click.group()
@@ -28,7 +28,7 @@ def show(invocation: Invocation, *, address: str, history: bool) -> None:
     """Show every instant, ascending by requested time."""
     with invocation.open_table(address) as opened:
         if invocation.printer.for_people:
-            print_accounts(invocation.printer, accounts_of(opened.core, archived=history))
+            print_timeline(invocation.printer, list_instants(opened.core, archived=history))
         else:
             invocation.printer.document(_document(opened, archived=history))
 
@@ -55,15 +55,15 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
     }
 
 
-def print_accounts(printer: Printer, accounts: list[Account]) -> None:
+def print_timeline(printer: Printer, accounts: list[InstantSummary]) -> None:
     """The timeline for people: who did what, from when to when, and what it met."""
     printer.grid(
         ("instant", "from", "to", "what", "by", "rows"),
         [
             (
                 one.requested_time,
-                moment(one.requested_time)[11:],
-                moment(one.completion_time)[11:] if one.completion_time else one.state,
+                time_text(one.requested_time)[11:],
+                time_text(one.completion_time)[11:] if one.completion_time else one.state,
                 _what(one),
                 one.who,
                 one.rows_text or (f"{one.files_deleted} files" if one.files_deleted else ""),
@@ -94,7 +94,7 @@ def print_accounts(printer: Printer, accounts: list[Account]) -> None:
         printer.line(f"{rule}: {why}")
 
 
-def _what(one: Account) -> str:
+def _what(one: InstantSummary) -> str:
     operation = one.operation.lower()
     words = one.action if operation in ("", one.action) else f"{one.action} {operation}"
     return words + (" (archived)" if one.archived else "")

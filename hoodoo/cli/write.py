@@ -12,7 +12,7 @@ from filegroups.reading.read import known_schema
 from filegroups.schema.schema import drop_meta, with_meta
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Receipt, rehearse
+from filegroups.writing.write import CommitResult, dry_run_write
 from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.cli.input_files import read_rows
@@ -20,13 +20,13 @@ from hoodoo.cli.invocation import (
     PROBLEMS_FOUND,
     Invocation,
     changing,
-    nothing_done,
-    receipt_document,
+    commit_result_document,
+    nothing_to_do,
 )
 from hoodoo.cli.read import parse_filter
-from hoodoo.factory import plan_of
+from hoodoo.factory import write_request_of
 from hoodoo.inputs import named_partitions, refuse_other_types
-from hoodoo.recovery import key_columns
+from hoodoo.recovery import delete_key_columns
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
@@ -132,7 +132,7 @@ def _delete_where(
 ) -> None:
     conditions = parse_filter(condition, with_meta(table.schema))
     if invocation.dry_run:
-        keys = table.to_arrow(key_columns(table.config), conditions)
+        keys = table.to_arrow(delete_key_columns(table.config), conditions)
         _would_do(invocation, table, WriteOperation.DELETE, keys)
         return
     invocation.confirm(f"delete the rows of {table.config.name} where {condition}; go on?")
@@ -177,7 +177,7 @@ def _created(
     record_keys(rows, KeySpec(record_key_fields=keys, partition_fields=partitions))
     validate_ordering(rows, ordering)
     planned, chosen = new_table_config(address, settings, schema), settings.operation
-    if addressed(plan_of(settings, planned, chosen), None).operation is not chosen:
+    if addressed(write_request_of(settings, planned, chosen), None).operation is not chosen:
         raise InvalidInputError(
             "a new table without key fields only takes inserts; name the key (--key), or say "
             f"--operation insert: {chosen.value}",
@@ -185,7 +185,7 @@ def _created(
             operation=chosen.value,
         )
     if invocation.dry_run:
-        nothing = nothing_done(_action_of(chosen), chosen.value)
+        nothing = nothing_to_do(_action_of(chosen), chosen.value)
         invocation.printer.document({**nothing, "creates_table": True, "rows": rows.num_rows})
         raise click.exceptions.Exit(0)
     return create_table(address, schema=schema, properties=invocation.layers.with_code(code))
@@ -216,7 +216,7 @@ def _write(
     _tell(invocation, receipt)
 
 
-def _tell(invocation: Invocation, receipt: Receipt) -> None:
+def _tell(invocation: Invocation, receipt: CommitResult) -> None:
     printer = invocation.printer
     if printer.for_people:
         if receipt.already_published:
@@ -233,7 +233,7 @@ def _tell(invocation: Invocation, receipt: Receipt) -> None:
         for report in receipt.refusals:
             printer.line(f"  refused first: {report.text}")
         return
-    printer.document(receipt_document(receipt))
+    printer.document(commit_result_document(receipt))
 
 
 def _action_of(operation: WriteOperation) -> str:
@@ -251,11 +251,11 @@ def _would_do(
     """
     settings = table.settings
     table.refuse_writes()
-    document = nothing_done(_action_of(operation), operation.value)
+    document = nothing_to_do(_action_of(operation), operation.value)
     deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
-    plan = plan_of(settings, table.config, operation, delete_partitions=deleted)
+    plan = write_request_of(settings, table.config, operation, delete_partitions=deleted)
     workload = None if rows is None else LocalWorkload(table.core.context.world, rows)
-    met = rehearse(table.core.context, plan, workload)
+    met = dry_run_write(table.core.context, plan, workload)
     if rows is not None and workload is not None:
         document |= {"rows": rows.num_rows, "partitions": list(workload.partition_paths())}
     invocation.printer.document(

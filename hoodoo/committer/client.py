@@ -15,35 +15,35 @@ from pathlib import Path
 from typing import Protocol
 
 from filegroups.group_commit.committer import GroupCommitter
-from filegroups.group_commit.member import Member, may_be_offered, write_through
+from filegroups.group_commit.member import Member, can_be_offered, write_by_committer
 from filegroups.group_commit.messages import PeerLostError, PeerSilentError
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.commit_result import Receipt, WritePlan
+from filegroups.writing.commit_result import CommitResult, WriteRequest
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import Work, prepared, write_prepared
+from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
 from hoodoo.committer.sockets import SocketChannel, connect
 from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsafeSetupError
 from timeline.properties.options import TABLE_LAYER
 
-__all__ = ["Grouping", "ServiceWriter", "answer_ms", "grouping_of", "release"]
+__all__ = ["CommitterWriter", "GroupCommit", "answer_ms", "group_commit_of", "release"]
 
 
 #: How old a look rows are fitted to the table by may be: whoever publishes them looks again.
 _LOOK_MS_MAX = 10_000
 
 
-class Grouping(Protocol):
+class GroupCommit(Protocol):
     """Whoever publishes the writes of a table together."""
 
-    def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+    def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """Run one write. Errors: as ``filegroups.writing.write.write``."""
 
     def close(self) -> None:
         """Give up connections."""
 
 
-class ServiceWriter:
+class CommitterWriter:
     """
     Hands the writes of a table to the committer at a socket.
 
@@ -74,7 +74,7 @@ class ServiceWriter:
         self._rests_until_ms: int | None = None
         self._release = release()  # what runs, not what may be installed beside it later
 
-    def write(self, plan: WritePlan, workload: Workload | None) -> Receipt:
+    def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """
         Run one write, in an instant with those of other processes where they do not meet.
 
@@ -83,13 +83,13 @@ class ServiceWriter:
         """
         looked = self._context.glance(_LOOK_MS_MAX)
         try:
-            work = prepared(self._context, plan, workload, looked)
+            work = prepare_write(self._context, plan, workload, looked)
         except HoodooError:  # rows that do not fit an older look may fit the table as it is now
             now = self._context.snapshot()
             if now.head == looked.head and now.active.file_names == looked.active.file_names:
                 raise
-            work = prepared(self._context, plan, workload, now)
-        receipt = self._shared(work) if may_be_offered(work) else None
+            work = prepare_write(self._context, plan, workload, now)
+        receipt = self._shared(work) if can_be_offered(work) else None
         if receipt is not None:
             return receipt
         self._before()
@@ -102,7 +102,7 @@ class ServiceWriter:
         while self._idle:
             self._idle.pop().close()
 
-    def _shared(self, work: Work) -> Receipt | None:
+    def _shared(self, work: PreparedWrite) -> CommitResult | None:
         """The receipt of the committer; None when nothing of the write was published."""
         try:
             channel, used = self._channel()
@@ -124,8 +124,8 @@ class ServiceWriter:
             self._rest(error.message)
         return None
 
-    def _through(self, channel: SocketChannel, member: Member) -> Receipt | None:
-        return write_through(
+    def _through(self, channel: SocketChannel, member: Member) -> CommitResult | None:
+        return write_by_committer(
             channel, member, wait_ms=self._wait_ms, done=lambda: self._idle.append(channel)
         )
 
@@ -158,13 +158,13 @@ class ServiceWriter:
         world.events.emit("group.committer_failed", socket=str(self._path), why=why)
 
 
-def grouping_of(
+def group_commit_of(
     context: TableContext,
     settings: WriteSettings,
     *,
     before: Callable[[], object],
     after: Callable[[], object],
-) -> Grouping | None:
+) -> GroupCommit | None:
     """
     How writes of this process share instants; None when each has its own.
 
@@ -177,7 +177,7 @@ def grouping_of(
     # Whom a process talks to is its caller's word, never the table's (SEC4).
     origin = settings.origin("group_service")
     if settings.group_service and origin != TABLE_LAYER:
-        return ServiceWriter(
+        return CommitterWriter(
             context,
             Path(settings.group_service),
             wait_ms=settings.group_service_wait_ms,

@@ -22,29 +22,29 @@ import pyarrow as pa
 
 from filegroups.group_commit.commit_group import (
     Answer,
-    Left,
-    may_share,
-    not_known_to_meet,
-    write_together,
+    NotCommitted,
+    are_compatible,
+    commit_group,
+    without_known_conflict,
 )
 from filegroups.group_commit.committer import PATIENCE
 from filegroups.group_commit.messages import (
-    GoAlone,
-    IsUnknown,
+    FallBack,
+    MemberResult,
     Message,
     Offer,
-    OwnPart,
+    OutcomeUnknown,
     PeerLostError,
-    WasPublished,
-    offer_texts,
+    WasCommitted,
+    offer_of,
 )
 from filegroups.group_commit.remote_workload import remote_work
-from filegroups.writing.commit_result import Receipt, WritePlan
-from filegroups.writing.write import Work
-from filegroups.writing.write_schema import as_stored
+from filegroups.writing.commit_result import CommitResult, WriteRequest
+from filegroups.writing.write import PreparedWrite
+from filegroups.writing.write_schema import with_stored_forms
 from hoodoo.committer.client import answer_ms, release
 from hoodoo.committer.sockets import SocketChannel, SocketListener
-from hoodoo.factory import plan_of
+from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
@@ -53,7 +53,14 @@ from timeline.model.write_set import FileGroupId
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import Started, ThreadExecutor
 
-__all__ = ["Committer", "CommitterReport", "ServedTable", "Stop", "Watcher", "served_table"]
+__all__ = [
+    "Committer",
+    "CommitterListener",
+    "CommitterReport",
+    "ServedTable",
+    "Stop",
+    "committer_table",
+]
 
 _CONNECTIONS_MAX = 512
 _STEP_S = 0.2  # how soon a stop is noticed
@@ -78,7 +85,7 @@ class ServedTable:
     """
 
     context: TableContext
-    plan_of: Callable[[Offer], WritePlan]
+    plan_of: Callable[[Offer], WriteRequest]
     writes_max: int
     linger_ms: int
     answer_ms: int
@@ -86,7 +93,7 @@ class ServedTable:
     after: Callable[[], object] = lambda: None
 
 
-def served_table(table: Table) -> ServedTable:
+def committer_table(table: Table) -> ServedTable:
     """
     An opened table as a committer serves it, by the table's properties.
 
@@ -105,14 +112,16 @@ def served_table(table: Table) -> ServedTable:
     table.begin_writing()
     _warm_up()
 
-    def plan(offer: Offer) -> WritePlan:
+    def plan(offer: Offer) -> WriteRequest:
         operation = WriteOperation(offer.operation)
         config = table.core.config
-        made = plan_of(settings, config, operation, batch_id=offer.batch_id, partial=offer.partial)
+        made = write_request_of(
+            settings, config, operation, batch_id=offer.batch_id, partial=offer.partial
+        )
         keys, context = made.rules.keys, table.core.context
         # The writer looked at what is stored, too.
-        if keys.has_two_forms or offer_texts(context, made) != offer.plan:
-            made = as_stored(context, context.glance(), made)
+        if keys.has_two_forms or offer_of(context, made) != offer.plan:
+            made = with_stored_forms(context, context.glance(), made)
         return made
 
     told = settings.origin("group_writes_max") != DEFAULT_LAYER
@@ -156,7 +165,7 @@ class CommitterReport:
     last_failure: str = ""
 
 
-class Watcher(Protocol):
+class CommitterListener(Protocol):
     """Who is told how a committer fares, on its thread."""
 
     def rested(self, report: CommitterReport) -> None:
@@ -168,13 +177,13 @@ class _Waiting:
     """An offer that has no answer yet."""
 
     channel: SocketChannel
-    work: Work
+    work: PreparedWrite
     since_ms: int
     met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
 
 
 @dataclass(slots=True)
-class _Desk:
+class _TableQueue:
     """One table and who waits for it, in their order."""
 
     served: ServedTable
@@ -200,7 +209,7 @@ class Committer:
         listener: SocketListener,
         tables: Sequence[ServedTable],
         *,
-        watcher: Watcher | None = None,
+        watcher: CommitterListener | None = None,
     ) -> None:
         self._listener = listener
         self._desks = {one.context.table_id: _desk_of(one) for one in tables}
@@ -209,7 +218,7 @@ class Committer:
         self._watcher = watcher
         self._told_ms = 0
         self._channels: set[SocketChannel] = set()
-        self._busy: dict[SocketChannel, _Desk] = {}
+        self._busy: dict[SocketChannel, _TableQueue] = {}
         self.report = CommitterReport()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -233,7 +242,7 @@ class Committer:
                 self._tell()
             for desk in self._desks.values():
                 for one in desk.waiting:
-                    self._answer(one, GoAlone(why="the committer ends"))
+                    self._answer(one, FallBack(why="the committer ends"))
         finally:
             # Broken off in a group, nobody may be told that it can go alone: each finds out.
             for channel in list(self._channels):
@@ -261,18 +270,18 @@ class Committer:
 
     # ---- who offers something
 
-    def _led(self) -> list[_Desk]:
+    def _led(self) -> list[_TableQueue]:
         """The tables for which somebody waits."""
         return [desk for desk in self._desks.values() if desk.waiting]
 
-    def _linger_ms(self, desk: _Desk) -> int:
+    def _linger_ms(self, desk: _TableQueue) -> int:
         """How long the first write still waits before an instant is begun for it."""
         if len(desk.waiting) >= desk.served.writes_max:
             return 0
         waited_ms = self._clock.monotonic_ms() - desk.waiting[0].since_ms
         return max(0, desk.served.linger_ms - waited_ms)
 
-    def _left_ms(self, desk: _Desk) -> int:
+    def _left_ms(self, desk: _TableQueue) -> int:
         """How long a group may still wait for those who were just answered."""
         if not desk.answered or len(desk.waiting) >= desk.served.writes_max:
             return 0
@@ -331,45 +340,45 @@ class Committer:
                 return
         self._events.emit("committer.handed_back", why=why)
         self.report.handed_back += 1
-        self._send(channel, GoAlone(why=why[:_SAID_MAX]))
+        self._send(channel, FallBack(why=why[:_SAID_MAX]))
 
     def _work_of(
         self, served: ServedTable, channel: SocketChannel, offer: Offer
-    ) -> tuple[Work | None, str]:
+    ) -> tuple[PreparedWrite | None, str]:
         plan = served.plan_of(offer)
-        mine = offer_texts(served.context, plan)
+        mine = offer_of(served.context, plan)
         if mine != offer.plan:
             names = sorted(
                 name for name in {*mine, *offer.plan} if mine.get(name) != offer.plan.get(name)
             )
             return None, f"the committer is configured otherwise: {', '.join(names[:5])}"
         work = remote_work(served.context, plan, offer, channel, answer_ms=served.answer_ms)
-        if not may_share(work, work):
+        if not are_compatible(work, work):
             return None, "such a write is never shared"
         return work, ""
 
     # ---- groups
 
-    def _lead(self, desk: _Desk) -> None:
+    def _lead(self, desk: _TableQueue) -> None:
         group = [desk.waiting[0]]
         left: list[Callable[[], None]] = []  # of the group, which nobody waits for
         began_ms = self._clock.monotonic_ms()
         answers = self._answers(desk, group, left)
         desk.answered = set()
         for one, answer in zip(group, answers, strict=True):
-            if answer is Left.MEETS:
+            if answer is NotCommitted.MEETS:
                 continue  # it stays, and the first of those who stay leads the next group
             desk.waiting = [waiting for waiting in desk.waiting if waiting is not one]
-            if answer is Left.LOST:
+            if answer is NotCommitted.LOST:
                 self._drop(one.channel)
-            elif isinstance(answer, Receipt):
+            elif isinstance(answer, CommitResult):
                 desk.answered.add(one.channel)
                 self._answer(one, _told(answer))
             elif isinstance(answer, OutcomeUnknownError):
-                self._answer(one, IsUnknown())
+                self._answer(one, OutcomeUnknown())
             else:
                 self.report.handed_back += 1
-                self._answer(one, GoAlone(why="it failed in the group, or the group was refused"))
+                self._answer(one, FallBack(why="it failed in the group, or the group was refused"))
         for channel in [one for one in self._channels if one.closed]:
             self._drop(channel)  # the part of its writer failed for good
         now_ms = self._clock.monotonic_ms()
@@ -377,7 +386,7 @@ class Committer:
         self._tidy_up(desk, left)
         self._afterwards(desk.served)
 
-    def _tidy_up(self, desk: _Desk, left: Sequence[Callable[[], None]]) -> None:
+    def _tidy_up(self, desk: _TableQueue, left: Sequence[Callable[[], None]]) -> None:
         """What is left of a group; far away while the next one is begun."""
         _wait_for_tidy(desk)
 
@@ -390,7 +399,7 @@ class Committer:
         else:
             tidy_up()
 
-    def _joined(self, desk: _Desk, group: list[_Waiting]) -> list[Work]:
+    def _joined(self, desk: _TableQueue, group: list[_Waiting]) -> list[PreparedWrite]:
         """Who came while the group's instant was begun, and who comes in what is left of its time."""
         while (left_ms := self._left_ms(desk)) > 0:
             self._listen(min(_STEP_S, left_ms / 1000))
@@ -399,19 +408,19 @@ class Committer:
         return [one.work for one in group[1:]]
 
     def _answers(
-        self, desk: _Desk, group: list[_Waiting], left: list[Callable[[], None]]
+        self, desk: _TableQueue, group: list[_Waiting], left: list[Callable[[], None]]
     ) -> Sequence[Answer]:
         served = desk.served
         joined = False
 
-        def join() -> list[Work]:
+        def join() -> list[PreparedWrite]:
             nonlocal joined
             joined = True
             return self._joined(desk, group)
 
         try:
             served.before()
-            answers = write_together(
+            answers = commit_group(
                 served.context,
                 [group[0].work],
                 meeting=partial(_note, group),
@@ -422,11 +431,11 @@ class Committer:
             if not joined:  # it was not begun, which was tried for these, too
                 group.extend(_others(desk, group[0]))
             self._failed(error)
-            return [Left.ALONE] * len(group)
+            return [NotCommitted.ALONE] * len(group)
         unknown = [one for one in answers if isinstance(one, OutcomeUnknownError)]
         if unknown:
             self._failed(unknown[0])
-        published = sum(isinstance(one, Receipt) for one in answers)
+        published = sum(isinstance(one, CommitResult) for one in answers)
         self.report.groups += published > 0
         self.report.writes += published
         return answers
@@ -472,16 +481,18 @@ class Committer:
         return True
 
 
-def _wait_for_tidy(desk: _Desk) -> None:
+def _wait_for_tidy(desk: _TableQueue) -> None:
     tidying, desk.tidying = desk.tidying, None
     if tidying is not None:
         tidying.wait()
 
 
-def _others(desk: _Desk, first: _Waiting) -> list[_Waiting]:
+def _others(desk: _TableQueue, first: _Waiting) -> list[_Waiting]:
     """Who may be in a group with the first of it."""
-    others = (one for one in desk.waiting if one is not first and may_share(first.work, one.work))
-    together = not_known_to_meet([first, *others], lambda one: one.met_on)
+    others = (
+        one for one in desk.waiting if one is not first and are_compatible(first.work, one.work)
+    )
+    together = without_known_conflict([first, *others], lambda one: one.met_on)
     return together[1 : desk.served.writes_max]
 
 
@@ -489,20 +500,20 @@ def _note(group: Sequence[_Waiting], number: int, file_groups: frozenset[FileGro
     group[number].met_on = file_groups
 
 
-def _told(receipt: Receipt) -> WasPublished:
-    return WasPublished(
+def _told(receipt: CommitResult) -> WasCommitted:
+    return WasCommitted(
         requested_time=receipt.requested_time,
         completion_time=receipt.completion_time,
         group=receipt.group,
         lost_slots=receipt.lost_slots,
-        own=OwnPart.of(receipt),
+        own=MemberResult.of(receipt),
     )
 
 
-def _desk_of(served: ServedTable) -> _Desk:
+def _desk_of(served: ServedTable) -> _TableQueue:
     """The table over an executor with a thread for each member, which only waits there."""
     context = served.context
     threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.world.events)
     # What it sees and publishes the table has seen, too: upkeep after a group looks at nothing anew.
     own = replace(context, world=replace(context.world, executor=threads))
-    return _Desk(served=replace(served, context=own), threads=threads)
+    return _TableQueue(served=replace(served, context=own), threads=threads)

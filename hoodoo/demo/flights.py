@@ -28,7 +28,7 @@ __all__ = [
     "ORDERING",
     "PARTITION",
     "ROWS",
-    "Batch",
+    "FlightBatch",
     "batches",
     "corrections",
     "load_flights",
@@ -44,7 +44,7 @@ _DAY_MINUTES: Final = 1440
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class FlightBatch:
     """Half a month: what one commit of either writer is about."""
 
     number: int
@@ -63,10 +63,10 @@ class Batch:
         return rows.filter(pc.and_(pc.equal(rows["month"], self.month), half))
 
 
-def batches() -> tuple[Batch, ...]:
+def batches() -> tuple[FlightBatch, ...]:
     """The whole year in order; two halves a month, so that one fills what the other corrects."""
     return tuple(
-        Batch(number=number, month=number // 2 + 1, second_half=bool(number % 2))
+        FlightBatch(number=number, month=number // 2 + 1, second_half=bool(number % 2))
         for number in range(24)
     )
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Actor", "Cast"]
+__all__ = ["DemoProcess", "DemoProcesses"]
 
 _END_S = 15.0
 
 
-class Actor:
+class DemoProcess:
     """One process and the lines it says."""
 
     def __init__(
@@ -95,17 +95,17 @@ class Actor:
         self._lines.put((self.name, None))
 
 
-class Cast:
+class DemoProcesses:
     """All processes of one run; leaving the block ends those that still run."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self.lines: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
-        self.actors: dict[str, Actor] = {}
+        self.actors: dict[str, DemoProcess] = {}
 
-    def start(self, name: str, command: Sequence[str]) -> Actor:
+    def start(self, name: str, command: Sequence[str]) -> DemoProcess:
         """Start one."""
-        actor = Actor(name, command, self._logs / f"{name}.log", self.lines)
+        actor = DemoProcess(name, command, self._logs / f"{name}.log", self.lines)
         self.actors[name] = actor
         return actor
 

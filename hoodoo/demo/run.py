@@ -21,11 +21,11 @@ import hoodoo
 from hoodoo.catalog import create_table
 from hoodoo.configuration import PropertySource
 from hoodoo.demo.flights import KEY_COLUMNS, ORDERING, PARTITION, batches, corrections, load_flights
-from hoodoo.demo.processes import Cast
+from hoodoo.demo.processes import DemoProcesses
 from hoodoo.demo.writer import pairs_of
 from hoodoo.factory import Layers
-from hoodoo.inspect.instant_summary import Account
-from hoodoo.inspect.instants import accounts_of
+from hoodoo.inspect.instant_summary import InstantSummary
+from hoodoo.inspect.instants import list_instants
 from hoodoo.verify.verify import Verification, verify_at
 from timeline.errors import InvalidInputError, NotFoundError, UnavailableError
 
@@ -33,13 +33,13 @@ __all__ = [
     "CLEANER_PROPERTIES",
     "WRITER_PROPERTIES",
     "Comparison",
-    "Outcome",
-    "Settings",
+    "DemoResult",
+    "DemoSettings",
     "as_document",
     "compare",
     "expected_rows",
-    "perform",
     "ready_properties",
+    "run_demo",
     "set_up",
 ]
 
@@ -182,11 +182,11 @@ def compare(expected: pa.Table, found: pa.Table) -> Comparison:
 WRITERS = ("loader", "corrector")
 CLEANER = "cleaner"
 
-Say = Callable[[str, str, str], None]
+Report = Callable[[str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DemoSettings:
     """What configures the processes: properties files and ``key=value`` texts over them."""
 
     props: tuple[Path, ...] = ()  # the ready file for many writers when empty
@@ -209,12 +209,12 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DemoResult:
     """What became of the table."""
 
     path: Path
     seconds: float
-    accounts: tuple[Account, ...]
+    accounts: tuple[InstantSummary, ...]
     comparison: Comparison
     verification: Verification
 
@@ -224,7 +224,7 @@ class Outcome:
         return self.comparison.ok and self.verification.ok
 
     @property
-    def refused(self) -> tuple[Account, ...]:
+    def refused(self) -> tuple[InstantSummary, ...]:
         """Commits that were refused at least once before they were published."""
         return tuple(account for account in self.accounts if account.refusals)
 
@@ -240,14 +240,14 @@ class Outcome:
         )
 
 
-def perform(
+def run_demo(
     path: Path,
     *,
     engine: str,
-    say: Say,
+    say: Report,
     batches_max: int | None = None,
-    settings: Settings | None = None,
-) -> Outcome:
+    settings: DemoSettings | None = None,
+) -> DemoResult:
     """
     Play it.
 
@@ -264,7 +264,7 @@ def perform(
         SettingError: A properties file is missing or wrong.
         UnavailableError: A writer failed; its last words are in the message.
     """
-    chosen = settings or Settings()
+    chosen = settings or DemoSettings()
     began = time.monotonic()
     flights = load_flights()
     set_up(path, flights.schema, [*chosen.files, chosen.pairs])
@@ -272,7 +272,7 @@ def perform(
     count = min(batches_max or len(batches()), len(batches()))
     work = Path(tempfile.mkdtemp(prefix="hoodoo-demo-"))
     try:
-        with Cast(work) as cast:
+        with DemoProcesses(work) as cast:
             for role in WRITERS:
                 command = _writer(role, path, chosen, work=work, engine=engine, count=count)
                 cast.start(role, command)
@@ -284,8 +284,8 @@ def perform(
     comparison = _compare(path, flights, count)
     verification = verify_at(path, Layers())
     with hoodoo.open_table(path) as table:
-        accounts = tuple(accounts_of(table.core, archived=True))
-    return Outcome(
+        accounts = tuple(list_instants(table.core, archived=True))
+    return DemoResult(
         path=path,
         seconds=time.monotonic() - began,
         accounts=accounts,
@@ -295,7 +295,7 @@ def perform(
 
 
 def _writer(
-    role: str, path: Path, settings: Settings, *, work: Path, engine: str, count: int
+    role: str, path: Path, settings: DemoSettings, *, work: Path, engine: str, count: int
 ) -> list[str]:
     return [
         *(sys.executable, "-m", "hoodoo.demo.writer", role, str(path.absolute())),
@@ -304,7 +304,7 @@ def _writer(
     ]
 
 
-def _cleaner(path: Path, settings: Settings) -> list[str]:
+def _cleaner(path: Path, settings: DemoSettings) -> list[str]:
     # The writers' files come last, so that all who change the table have the same lock.
     files = (ready_properties(CLEANER_PROPERTIES), *settings.props)
     return [
@@ -315,13 +315,13 @@ def _cleaner(path: Path, settings: Settings) -> list[str]:
     ]
 
 
-def _started(cast: Cast, settings: Settings) -> str:
+def _started(cast: DemoProcesses, settings: DemoSettings) -> str:
     names = [f"{actor.name} (pid {actor.pid})" for actor in cast.actors.values()]
     told = ", ".join([each.name for each in settings.files] + sorted(settings.pairs))
     return f"started {', '.join(names)}, configured by {told}"
 
 
-def _listen(cast: Cast, say: Say) -> None:
+def _listen(cast: DemoProcesses, say: Report) -> None:
     """Tell what is said until both writers are done, then end the cleaner."""
     waiting, starting = set(WRITERS), set(WRITERS)
     while waiting:
@@ -349,7 +349,7 @@ def _listen(cast: Cast, say: Say) -> None:
     cast.actors[CLEANER].end()
 
 
-def _repeat(name: str, said: dict[str, Any], say: Say) -> None:
+def _repeat(name: str, said: dict[str, Any], say: Report) -> None:
     if name == CLEANER:
         deleted = len(said.get("files_deleted", ()))
         if deleted:
@@ -386,7 +386,7 @@ def _compare(path: Path, flights: pa.Table, count: int) -> Comparison:
         return compare(expected, table.to_arrow())
 
 
-def as_document(outcome: Outcome) -> dict[str, Any]:
+def as_document(outcome: DemoResult) -> dict[str, Any]:
     """JSON-ready form of the outcome."""
     return {
         "ok": outcome.ok,

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import hoodoo
-from filegroups.writing.write import Receipt
-from hoodoo.demo.flights import Batch, batches, corrections, load_flights
+from filegroups.writing.write import CommitResult
+from hoodoo.demo.flights import FlightBatch, batches, corrections, load_flights
 from timeline.codecs.properties import parse_properties
 from timeline.context import TableContext
 from timeline.errors import HoodooError
@@ -36,7 +36,7 @@ __all__ = ["BATCH_KEY", "main", "pairs_of"]
 BATCH_KEY: Final = "demo.batch"
 _POLL_S: Final = 0.05
 
-Write = Callable[[pa.Table, dict[str, str]], Receipt]
+Write = Callable[[pa.Table, dict[str, str]], CommitResult]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,13 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
         "hoodie.datasource.write.operation": "upsert",
         "hoodie.datasource.write.commitmeta.key.prefix": "demo.",
     }
-    tell(event="starting", engine=chosen.engine)
+    emit(event="starting", engine=chosen.engine)
     rows = load_flights()
     if chosen.engine == "local":
         write = _local(chosen.path)
     else:
         write = _spark(chosen.role, chosen.path, chosen.work)
-    tell(event="ready")
+    emit(event="ready")
     if not sys.stdin.readline():
         return 1  # the parent is gone
     everything = batches()[: chosen.batches]
@@ -81,13 +81,13 @@ def main(arguments: list[str] | None = None) -> int:
                 _wait_for(chosen.path, partial(_has_written, "corrector", last_but_one))
             _write(write, batch, mine, options)
     except HoodooError as error:
-        tell(event="failed", kind=error.kind, message=error.message)
+        emit(event="failed", kind=error.kind, message=error.message)
         return 1
-    tell(event="done")
+    emit(event="done")
     return 0
 
 
-def tell(**fields: Any) -> None:
+def emit(**fields: Any) -> None:
     """Say one thing to the process that started this one."""
     sys.stdout.write(json.dumps(fields, default=str) + "\n")
     sys.stdout.flush()
@@ -99,10 +99,10 @@ def pairs_of(texts: Iterable[str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in parts}
 
 
-def _write(write: Write, batch: Batch, rows: pa.Table, options: dict[str, str]) -> None:
+def _write(write: Write, batch: FlightBatch, rows: pa.Table, options: dict[str, str]) -> None:
     began = time.monotonic()
     receipt = write(rows, {**options, BATCH_KEY: batch.name})
-    tell(
+    emit(
         event="wrote",
         batch=batch.name,
         seconds=round(time.monotonic() - began, 2),
@@ -124,7 +124,7 @@ def _wait_for(path: str, seen: Callable[[TableContext], bool]) -> None:
         time.sleep(_POLL_S)
 
 
-def _has_written(writer: str, batch: Batch, context: TableContext) -> bool:
+def _has_written(writer: str, batch: FlightBatch, context: TableContext) -> bool:
     for instant in reversed(context.active().completed_writes):
         extra = context.commits.read(instant).extra_metadata
         if (extra.get(BATCH_KEY), extra.get("hoodoo.application")) == (batch.name, writer):
@@ -132,7 +132,7 @@ def _has_written(writer: str, batch: Batch, context: TableContext) -> bool:
     return False
 
 
-def _writes(writer: str, batch: Batch, context: TableContext) -> bool:
+def _writes(writer: str, batch: FlightBatch, context: TableContext) -> bool:
     """Whether it is under way or written; who asks is the only other writer, and writes nothing."""
     return bool(context.active().pending_ingestion) or _has_written(writer, batch, context)
 
@@ -140,7 +140,7 @@ def _writes(writer: str, batch: Batch, context: TableContext) -> bool:
 def _local(path: str) -> Write:
     """Writing without Spark, for machines that have none."""
 
-    def write(rows: pa.Table, options: dict[str, str]) -> Receipt:
+    def write(rows: pa.Table, options: dict[str, str]) -> CommitResult:
         with hoodoo.open_table(path, properties=options) as table:
             return table.upsert(rows)
 
@@ -154,12 +154,12 @@ def _spark(role: str, path: str, work: Path) -> Write:
 
     spark = local_session(role)
 
-    def write(rows: pa.Table, options: dict[str, str]) -> Receipt:
+    def write(rows: pa.Table, options: dict[str, str]) -> CommitResult:
         source = work / f"{role}.parquet"
         pq.write_table(rows, source)
         frame = spark.read.parquet(str(source))
         frame.write.format("hoodoo").options(**options).mode("append").save(path)
-        receipt: Receipt | None = hoodoo.spark.last_receipt(spark)
+        receipt: CommitResult | None = hoodoo.spark.last_result(spark)
         if receipt is None:
             raise RuntimeError("the save left no receipt")
         return receipt

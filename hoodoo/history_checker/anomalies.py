@@ -19,9 +19,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hoodoo.history_checker.history import NONE, CodedRun, Numbers, RecordedRun
+from hoodoo.history_checker.history import NONE, EncodedHistory, History, Numbers
 
-__all__ = ["Anomaly", "AnomalyKind", "Cycle", "Dependency", "Edges", "find_cycles", "judge_run"]
+__all__ = [
+    "Anomaly",
+    "AnomalyKind",
+    "Cycle",
+    "Dependency",
+    "Edges",
+    "find_anomalies",
+    "find_cycles",
+]
 
 
 class Dependency(Enum):
@@ -220,9 +228,9 @@ class Anomaly:
     item: str = ""
 
 
-def judge_run(run: RecordedRun) -> list[Anomaly]:
+def find_anomalies(run: History) -> list[Anomaly]:
     """Everything that is wrong with a run; empty when all is well."""
-    coded = CodedRun(run)
+    coded = EncodedHistory(run)
     checks = (_answers, _twice, _dirty, _unrepeatable, _lost, _overwritten, _cyclic)
     found = []
     for check in checks:
@@ -238,7 +246,7 @@ def judge_run(run: RecordedRun) -> list[Anomaly]:
 # ---------------------------------------------------------------- the checks
 
 
-def _answers(run: CodedRun) -> Iterator[Anomaly]:
+def _answers(run: EncodedHistory) -> Iterator[Anomaly]:
     """What clients were told against what was committed; and each batch once (I2, I12)."""
     told = run.run.transactions
     committed = pc.is_valid(told.column("position"))
@@ -259,7 +267,7 @@ def _answers(run: CodedRun) -> Iterator[Anomaly]:
         )
 
 
-def _twice(run: CodedRun) -> Iterator[Anomaly]:
+def _twice(run: EncodedHistory) -> Iterator[Anomaly]:
     """One item more than once in one read."""
     counted = (
         run.run.reads.filter(pc.is_valid(run.run.reads.column("version")))
@@ -280,7 +288,7 @@ def _twice(run: CodedRun) -> Iterator[Anomaly]:
         )
 
 
-def _dirty(run: CodedRun) -> Iterator[Anomaly]:
+def _dirty(run: EncodedHistory) -> Iterator[Anomaly]:
     """A version that was never committed, or only after the snapshot it was seen in (I3)."""
     there = run.versions != NONE
     writer = np.where(there, run.versions, 0)
@@ -294,7 +302,7 @@ def _dirty(run: CodedRun) -> Iterator[Anomaly]:
         yield _of_read(run, row, AnomalyKind.DIRTY_READ, "which was committed after its snapshot")
 
 
-def _unrepeatable(run: CodedRun) -> Iterator[Anomaly]:
+def _unrepeatable(run: EncodedHistory) -> Iterator[Anomaly]:
     """Two answers about one item from one snapshot, by one reader or by two (I4)."""
     # Of two rows of one key in two places a client may have meant either.
     other = (run.several[run.items_read] & (run.places == NONE)) | run.undone[run.items_read]
@@ -329,7 +337,7 @@ def _unrepeatable(run: CodedRun) -> Iterator[Anomaly]:
     yield from _missing_rows(run)
 
 
-def _missing_rows(run: CodedRun) -> Iterator[Anomaly]:
+def _missing_rows(run: EncodedHistory) -> Iterator[Anomaly]:
     """An item that one of several full reads of a snapshot has and another has not."""
     fully = run.full & (run.at != NONE)
     states, counts = np.unique(run.at[fully], return_counts=True)
@@ -349,7 +357,7 @@ def _missing_rows(run: CodedRun) -> Iterator[Anomaly]:
         )
 
 
-def _lost(run: CodedRun) -> Iterator[Anomaly]:
+def _lost(run: EncodedHistory) -> Iterator[Anomaly]:
     """A snapshot that does not show the newest version that was committed by then (I1)."""
     yield from _lost_rows(run)
     for row, version in zip(*_stale(run), strict=True):
@@ -357,7 +365,7 @@ def _lost(run: CodedRun) -> Iterator[Anomaly]:
         yield _of_read(run, row, AnomalyKind.LOST_UPDATE, why)
 
 
-def _stale(run: CodedRun) -> tuple[Numbers, Numbers]:
+def _stale(run: EncodedHistory) -> tuple[Numbers, Numbers]:
     """Reads of readers at a snapshot, and the version that they should have seen instead."""
     if not run.run.ordered:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -374,7 +382,7 @@ def _stale(run: CodedRun) -> tuple[Numbers, Numbers]:
     return rows[stale], newest[stale]
 
 
-def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
+def _lost_rows(run: EncodedHistory) -> Iterator[Anomaly]:
     """Items that somebody wrote and a full read lacks."""
     items = np.unique(run.version_item[run.version_in_rows])
     items = items[~run.unsure[items]]
@@ -400,7 +408,7 @@ def _lost_rows(run: CodedRun) -> Iterator[Anomaly]:
             )
 
 
-def _overwritten(run: CodedRun) -> Iterator[Anomaly]:
+def _overwritten(run: EncodedHistory) -> Iterator[Anomaly]:
     """A writer that read a version and wrote over a newer one it never saw (I5)."""
     for row, between in zip(*_overwriting(run), strict=True):
         by = run.name(run.version_writer[between])
@@ -409,7 +417,7 @@ def _overwritten(run: CodedRun) -> Iterator[Anomaly]:
         )
 
 
-def _overwriting(run: CodedRun) -> tuple[Numbers, Numbers]:
+def _overwriting(run: EncodedHistory) -> tuple[Numbers, Numbers]:
     """Reads by writers of the same item, and the version between what was read and written."""
     own = run.row_of_write(run.items_read, run.readers)
     candidates = np.flatnonzero(
@@ -423,7 +431,7 @@ def _overwriting(run: CodedRun) -> tuple[Numbers, Numbers]:
     return candidates[not_mine], between[not_mine]
 
 
-def _cyclic(run: CodedRun) -> Iterator[Anomaly]:
+def _cyclic(run: EncodedHistory) -> Iterator[Anomaly]:
     """Cycles of dependencies; those of two writers that read what the other wrote are skews."""
     for cycle in find_cycles(_dependencies(run), len(run.names)):
         names = [run.name(one) for one in cycle.nodes]
@@ -436,7 +444,7 @@ def _cyclic(run: CodedRun) -> Iterator[Anomaly]:
         )
 
 
-def _dependencies(run: CodedRun) -> Edges:
+def _dependencies(run: EncodedHistory) -> Edges:
     """All ww, wr and rw edges, and where each node may stand in a serial order."""
     if not run.run.ordered:
         return Edges.none()
@@ -466,7 +474,7 @@ def _anomaly(kind: AnomalyKind, names: list[str], message: str, item: str = "") 
     return Anomaly(kind=kind, transactions=tuple(names), message=text, item=item)
 
 
-def _of_read(run: CodedRun, row: Any, kind: AnomalyKind, why: str) -> Anomaly:
+def _of_read(run: EncodedHistory, row: Any, kind: AnomalyKind, why: str) -> Anomaly:
     reader, version = run.name(run.readers[row]), run.name(run.versions[row])
     saw = f"read the version of {version}" if version != "nobody" else "did not see it"
     return _anomaly(

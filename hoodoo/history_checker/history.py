@@ -24,10 +24,10 @@ __all__ = [
     "READS",
     "TRANSACTIONS",
     "WRITES",
-    "CodedRun",
+    "EncodedHistory",
+    "History",
+    "HistoryRecorder",
     "Numbers",
-    "RecordedRun",
-    "RunRecorder",
     "numbers",
 ]
 
@@ -71,7 +71,7 @@ READS: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRun:
+class History:
     """
     What is judged.
 
@@ -92,7 +92,7 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Account:
+class _ClientRecord:
     source: str
     answer: str | None
     batch: str | None
@@ -100,7 +100,7 @@ class _Account:
 
 
 @dataclass(slots=True)
-class RunRecorder:
+class HistoryRecorder:
     """
     Puts a run together, one event or one table of rows at a time.
 
@@ -116,7 +116,7 @@ class RunRecorder:
     _transactions: dict[str, dict[str, object]] = field(default_factory=dict)
     _writes: list[pa.Table] = field(default_factory=list)
     _reads: list[pa.Table] = field(default_factory=list)
-    _accounts: dict[str, list[_Account]] = field(default_factory=dict)
+    _accounts: dict[str, list[_ClientRecord]] = field(default_factory=dict)
 
     def transaction(
         self,
@@ -158,7 +158,7 @@ class RunRecorder:
         Where several tell of one, each tells of a part of it (GRP-1).
         """
         self.transaction(name)
-        told = _Account(source=source, answer=answer, batch=batch, reads=reads)
+        told = _ClientRecord(source=source, answer=answer, batch=batch, reads=reads)
         self._accounts.setdefault(name, []).append(told)
 
     def writes(
@@ -203,7 +203,7 @@ class RunRecorder:
             )
         return count
 
-    def finish(self) -> RecordedRun:
+    def finish(self) -> History:
         """The run; once."""
         for name, accounts in self._accounts.items():
             self._join(name, accounts)
@@ -218,7 +218,7 @@ class RunRecorder:
             in_rows = writes.column("in_rows")
             ranks = pc.if_else(in_rows, pa.scalar(None, pa.int64()), writes.column("rank"))
             writes = writes.set_column(writes.schema.get_field_index("rank"), "rank", ranks)
-        return RecordedRun(
+        return History(
             transactions=pa.Table.from_pylist(told, schema=TRANSACTIONS),
             writes=writes,
             reads=pa.concat_tables([READS.empty_table(), *self._reads]),
@@ -228,7 +228,7 @@ class RunRecorder:
             taken_back=self._taken_back,
         )
 
-    def _join(self, name: str, accounts: Sequence[_Account]) -> None:
+    def _join(self, name: str, accounts: Sequence[_ClientRecord]) -> None:
         """Of several accounts the one that is wrong counts, and each read on its own snapshot."""
         known = self._transactions[name]
         answers = [one.answer for one in accounts if one.answer is not None]
@@ -260,7 +260,7 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-class CodedRun:
+class EncodedHistory:
     """
     A run in numbers: names and items by their code, versions in the order of each item.
 
@@ -271,7 +271,7 @@ class CodedRun:
     those that somebody wrote and a restore took back: what was seen in between is not judged.
     """
 
-    def __init__(self, run: RecordedRun) -> None:
+    def __init__(self, run: History) -> None:
         self.run = run
         told, writes, reads = run.transactions, run.writes, run.reads
         codes, self.names = _encode(

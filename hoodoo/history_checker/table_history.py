@@ -40,10 +40,10 @@ from typing import Any, Final
 
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, PARTITION_COLUMN
-from hoodoo.history_checker.anomalies import Anomaly, judge_run
-from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.anomalies import Anomaly, find_anomalies
+from hoodoo.history_checker.history import HistoryRecorder
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_body import decode_archived_commit
 from timeline.commit.revalidate import without_void
 from timeline.context import TableContext
@@ -53,15 +53,15 @@ from timeline.model.commit_metadata import CommitMetadata, MergeMode, TableType
 from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import Claim, Touch
-from timeline.restored_away import withdrawn_by
-from timeline.rollback.rollback import undoings
+from timeline.model.write_set import Access, WriteSet
+from timeline.restored_away import restored_away_by
+from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import Snapshot
 
 __all__ = [
     "check_history",
+    "read_client_history",
     "read_line",
-    "record_journal",
     "record_table",
     "record_versions",
     "write_line",
@@ -70,7 +70,7 @@ __all__ = [
 _ANSWERS: Final = ("ok", "fail", "unknown")
 _TIME: Final = re.compile(r"\d{17}", re.ASCII)
 
-Versions = Sequence[tuple[str, InstantTime | None]]
+VersionColumns = Sequence[tuple[str, InstantTime | None]]
 
 
 def write_line(
@@ -80,7 +80,7 @@ def write_line(
     *,
     instant: InstantTime | None = None,
     deletes: bool = False,
-    reads: Versions = (),
+    reads: VersionColumns = (),
     batch: str | None = None,
 ) -> str:
     """The line of a write, with its line feed."""
@@ -98,7 +98,7 @@ def write_line(
 
 
 def read_line(
-    name: str, rows: Versions, *, at: InstantTime | None = None, full: bool = False
+    name: str, rows: VersionColumns, *, at: InstantTime | None = None, full: bool = False
 ) -> str:
     """The line of a read, with its line feed."""
     document = {
@@ -111,7 +111,7 @@ def read_line(
     return json.dumps(document) + "\n"
 
 
-def record_journal(run: RunRecorder, lines: Iterable[bytes], *, source: str) -> int:
+def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source: str) -> int:
     """
     Add a journal to a run; the last line may be torn, as a killed client leaves it.
 
@@ -153,7 +153,7 @@ def _not_a_journal(source: str, number: int, error: Exception) -> InvalidInputEr
     )
 
 
-def _record(run: RunRecorder, event: dict[str, Any], place: str) -> None:
+def _record(run: HistoryRecorder, event: dict[str, Any], place: str) -> None:
     if event["event"] == "read":
         name = f"{event.get('name') or 'read'} ({place})"
         rows = _pairs(event["rows"])
@@ -215,14 +215,14 @@ def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[
     Outside: the timeline and the history; 1 get per instant and slot; the key columns of all
     rows.
     """
-    run = RunRecorder(
+    run = HistoryRecorder(
         ordered=context.config.merge.mode is MergeMode.COMMIT_TIME_ORDERING,
         by_commits=context.config.table_type is TableType.COPY_ON_WRITE,
     )
     for journal in journals:
         try:
             with journal.open("rb") as lines:
-                record_journal(run, lines, source=journal.name)
+                read_client_history(run, lines, source=journal.name)
         except OSError as error:
             raise InvalidInputError(
                 f"a journal cannot be read ({error.strerror}): {journal}",
@@ -230,10 +230,10 @@ def check_history(context: TableContext, journals: Sequence[Path] = ()) -> list[
                 path=str(journal),
             ) from error
     record_table(context, run)
-    return judge_run(run.finish())
+    return find_anomalies(run.finish())
 
 
-def record_table(context: TableContext, run: RunRecorder) -> None:
+def record_table(context: TableContext, run: HistoryRecorder) -> None:
     """Add to a run what a table itself tells; journals come first. Outside: as above."""
     deletes = run.deletes()
     snapshot = context.snapshot()
@@ -246,13 +246,13 @@ def record_table(context: TableContext, run: RunRecorder) -> None:
             run.cleared = max(run.cleared, position)
     run.known_since = min(committed, default="")
     # Until when each may have hidden rows, so that readers saw them gone.
-    taken_back = _taken_back(context, snapshot, archived, committed)
-    claims: list[tuple[InstantTime, Claim]] = []
+    taken_back = _restored_away(context, snapshot, archived, committed)
+    claims: list[tuple[InstantTime, WriteSet]] = []
     for slot in without_void(context.chain.newest_first(snapshot.head)):
         if slot.kind is SlotKind.COMMIT and slot.requested_time in committed:
             _record_batches(run, slot)
             claims.append((slot.requested_time, slot.claim))
-        for name in withdrawn_by(slot):
+        for name in restored_away_by(slot):
             taken_back[name] = int(slot.completion_time)
         if slot.kind is SlotKind.COMMIT and slot.requested_time in taken_back:
             taken_back[slot.requested_time] = int(slot.completion_time)
@@ -275,10 +275,10 @@ def record_table(context: TableContext, run: RunRecorder) -> None:
         _record_rows(context, run, snapshot)
 
 
-def _taken_back(
+def _restored_away(
     context: TableContext,
     snapshot: Snapshot,
-    archived: Sequence[HistoryInstant],
+    archived: Sequence[ArchivedInstant],
     committed: Mapping[InstantTime, int],
 ) -> dict[InstantTime, int]:
     """
@@ -295,14 +295,14 @@ def _taken_back(
 
     return {
         name: int(one.completion_time)
-        for one in undoings(context, snapshot.active, archived)
+        for one in rollback_records(context, snapshot.active, archived)
         for name in one.targets
         if one.action is Action.RESTORE or was_newest(name, int(one.requested_time))
     }
 
 
 def _commits(
-    snapshot: Snapshot, archived: Sequence[HistoryInstant]
+    snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> Iterator[tuple[str, int, CommitMetadata]]:
     """Requested time, completion time and content of every write that counts."""
     present = {one.requested_time for one in snapshot.active.completed_writes}
@@ -323,7 +323,7 @@ def _clears(metadata: CommitMetadata, told: int) -> bool:
     return deletes > told or operation in _HIDING or (operation == "DELETE" and not told)
 
 
-def _record_batches(run: RunRecorder, slot: Slot) -> None:
+def _record_batches(run: HistoryRecorder, slot: Slot) -> None:
     position = int(slot.completion_time)
     for number, batch in enumerate(slot.batches):
         name = slot.requested_time
@@ -331,7 +331,7 @@ def _record_batches(run: RunRecorder, slot: Slot) -> None:
         run.transaction(of_batch, position=position, batch=batch.batch_id)
 
 
-def record_versions(run: RunRecorder, claims: Sequence[tuple[InstantTime, Claim]]) -> None:
+def record_versions(run: HistoryRecorder, claims: Sequence[tuple[InstantTime, WriteSet]]) -> None:
     """
     Add the versions of file groups: who made which, and of which older one.
 
@@ -344,7 +344,7 @@ def record_versions(run: RunRecorder, claims: Sequence[tuple[InstantTime, Claim]
     """
     written, sources = set[tuple[str, str]](), set[tuple[str, str]]()
     for name, claim in claims:
-        made = [one for one in claim.file_groups if one.touch in (Touch.NEW, Touch.BASE)]
+        made = [one for one in claim.file_groups if one.touch in (Access.NEW, Access.BASE)]
         read = [(str(one.file_group), one.source_requested_time) for one in made]
         run.reads(name, [(item, source) for item, source in read if source is not None])
         written |= {(name, item) for item, _ in read}
@@ -353,7 +353,7 @@ def record_versions(run: RunRecorder, claims: Sequence[tuple[InstantTime, Claim]
         run.writes(name, [item for _, item in pairs], rank=int(name), in_rows=False)
 
 
-def _record_rows(context: TableContext, run: RunRecorder, snapshot: Snapshot) -> None:
+def _record_rows(context: TableContext, run: HistoryRecorder, snapshot: Snapshot) -> None:
     columns = [KEY_COLUMN, COMMIT_TIME_COLUMN, PARTITION_COLUMN]
     rows = TableSnapshot(context, snapshot).to_arrow(columns=columns)
     name = "the newest state"

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from filegroups.table import Table
-from hoodoo.inspect.instant_summary import Account
-from hoodoo.inspect.instants import accounts_of, gave_up
+from hoodoo.inspect.instant_summary import InstantSummary
+from hoodoo.inspect.instants import list_instants, rejected_writes_of
 from timeline.model.instant_time import InstantTime
 
-__all__ = ["Contention", "Meeting", "contention_of"]
+__all__ = ["ConflictCount", "Contention", "measure_contention"]
 
 _PLACES_SHOWN_MAX = 3
 
@@ -56,7 +56,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class ConflictCount:
     """One writer refused by another, or made to wait, of one kind, so many times."""
 
     loser: str
@@ -76,7 +76,7 @@ class Contention:
     gave_up: int  # ended unpublished, of those that are remembered
     refused_attempts: int
     waits: int  # for writes that had announced the same, before anything was computed (BEG-8)
-    meetings: tuple[Meeting, ...]
+    meetings: tuple[ConflictCount, ...]
     advice: tuple[str, ...]
 
     def as_document(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Contention:
         return told
 
 
-def contention_of(table: Table, *, archived: bool = False) -> Contention:
+def measure_contention(table: Table, *, archived: bool = False) -> Contention:
     """
     Sum up what the writes of a table met, those among them that gave up in the end.
 
@@ -110,9 +110,9 @@ def contention_of(table: Table, *, archived: bool = False) -> Contention:
     Raises:
         CorruptTableError: A slot cannot be read.
     """
-    writes = [one for one in accounts_of(table, archived=archived) if one.attempts is not None]
-    lost = gave_up(table.context)
-    met = [each for one in (*writes, *lost) for each in _met_by(one)]
+    writes = [one for one in list_instants(table, archived=archived) if one.attempts is not None]
+    lost = rejected_writes_of(table.context)
+    met = [each for one in (*writes, *lost) for each in _conflict_counts(one)]
     meetings = sorted(
         (_summed(key, [one for one in met if one[0] == key]) for key in {key for key, *_ in met}),
         key=lambda one: (-one.times, one.loser, one.winner, one.kind),
@@ -128,7 +128,7 @@ def contention_of(table: Table, *, archived: bool = False) -> Contention:
     )
 
 
-def _seconds(account: Account, instant: InstantTime) -> float:
+def _seconds(account: InstantSummary, instant: InstantTime) -> float:
     wall_ms = account.zone.wall_ms
     return (wall_ms(account.requested_time) - wall_ms(instant)) / 1000
 
@@ -137,20 +137,20 @@ _Key = tuple[str, str, str]
 _Met = tuple[_Key, bool, float, tuple[str, ...]]
 
 
-def _met_by(account: Account) -> Iterable[_Met]:
+def _conflict_counts(account: InstantSummary) -> Iterable[_Met]:
     """(loser, winner, kind), whether all was written again, seconds lost, where; one each."""
     for refusal in account.refusals:
         instant = str(refusal.get("instant", ""))
         anew = bool(instant) and instant != account.requested_time
         lost = _seconds(account, instant) if anew else 0.0
-        yield _key_of(account, refusal), anew, lost, _places_of(refusal)
+        yield _key_of(account, refusal), anew, lost, _conflict_places(refusal)
     for wait in account.waits:
         waited_ms = wait.get("wait_ms", 0)
         lost = waited_ms / 1000 if isinstance(waited_ms, int) else 0.0
-        yield _key_of(account, wait), False, lost, _places_of(wait)
+        yield _key_of(account, wait), False, lost, _conflict_places(wait)
 
 
-def _key_of(account: Account, report: Mapping[str, Any]) -> _Key:
+def _key_of(account: InstantSummary, report: Mapping[str, Any]) -> _Key:
     winners = list(report.get("winners", ())) or ["an unknown writer"]
     who = str(winners[0]).rpartition(" by ")[2]
     winner = who.partition(" (pid ")[0] or who  # all processes of one application together
@@ -158,14 +158,14 @@ def _key_of(account: Account, report: Mapping[str, Any]) -> _Key:
     return account.who or account.writer or "an unknown writer", winner, kind
 
 
-def _places_of(report: Mapping[str, Any]) -> tuple[str, ...]:
+def _conflict_places(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, (*report.get("file_groups", ()), *report.get("partitions", ()))))
 
 
-def _summed(key: _Key, met: list[_Met]) -> Meeting:
+def _summed(key: _Key, met: list[_Met]) -> ConflictCount:
     places = Counter(place for *_, found in met for place in found)
     loser, winner, kind = key
-    return Meeting(
+    return ConflictCount(
         loser=loser,
         winner=winner,
         kind=kind,

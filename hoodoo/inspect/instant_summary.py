@@ -8,11 +8,11 @@ from typing import Any
 
 from timeline.model.instant_time import UTC_ZONE, InstantTime, TimelineZone
 
-__all__ = ["Account", "moment"]
+__all__ = ["InstantSummary", "time_text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class InstantSummary:
     """One instant, told. Empty texts and None mean that nobody wrote it down."""
 
     requested_time: InstantTime
@@ -104,10 +104,10 @@ class Account:
             told.append(f"operation {self.operation.lower()}")
         if self.host or self.application:
             told.append(f"by {self.application or '-'} (pid {self.pid} on {self.host})")
-        told.append(f"requested {moment(self.requested_time)} {self.zone.name}")
+        told.append(f"requested {time_text(self.requested_time)} {self.zone.name}")
         if self.completion_time is not None:
             told.append(
-                f"completed {moment(self.completion_time)} {self.zone.name}, after {self.seconds} s"
+                f"completed {time_text(self.completion_time)} {self.zone.name}, after {self.seconds} s"
             )
         if self.slot_number is not None:
             token = f", fencing token {self.fencing_token}" if self.fencing_token else ""
@@ -127,7 +127,7 @@ class Account:
         return told
 
 
-def moment(time: InstantTime) -> str:
+def time_text(time: InstantTime) -> str:
     """An instant time as people read it: ``2026-11-21 10:09:56.962``."""
     text = time if len(time) == 17 else f"{time}000"
     date = f"{text[:4]}-{text[4:6]}-{text[6:8]}"

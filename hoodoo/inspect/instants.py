@@ -16,8 +16,8 @@ from typing import Any
 
 from filegroups.group_commit.commit_group import GROUP_KEY
 from filegroups.table import Table
-from hoodoo.inspect.instant_summary import Account, moment
-from hoodoo.inspect.rejected_writes import GivenUp, given_up_writes
+from hoodoo.inspect.instant_summary import InstantSummary, time_text
+from hoodoo.inspect.rejected_writes import RejectedWrite, rejected_writes
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.commit_body import (
     FENCING_TOKEN_KEY,
@@ -25,23 +25,23 @@ from timeline.codecs.commit_body import (
     decode_archived_commit,
 )
 from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
-from timeline.commit.apply import unsettled
+from timeline.commit.apply import not_applied
 from timeline.commit.revalidate import without_void
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InstantNotFoundError, MissingFileError
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import instant_file_name, pending_file_names
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.model.time_arguments import Moment
+from timeline.model.time_arguments import TimeArgument
 from timeline.ports.storage import ObjectMissingError
-from timeline.restored_away import withdrawn_by
-from timeline.rollback.rollback import undoings
+from timeline.restored_away import restored_away_by
+from timeline.rollback.rollback import rollback_records
 
-__all__ = ["accounts_of", "explain_instant", "gave_up"]
+__all__ = ["explain_instant", "list_instants", "rejected_writes_of"]
 
 _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
@@ -79,7 +79,7 @@ _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
 }
 
 
-def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
+def list_instants(table: Table, *, archived: bool = False) -> list[InstantSummary]:
     """
     Every instant of a table, ascending by requested time.
 
@@ -102,7 +102,7 @@ def accounts_of(table: Table, *, archived: bool = False) -> list[Account]:
     return sorted(told, key=lambda one: (one.requested_time, one.action))
 
 
-def explain_instant(table: Table, requested_time: Moment) -> Account:
+def explain_instant(table: Table, requested_time: TimeArgument) -> InstantSummary:
     """
     The story of one instant, also of one that was refused, rolled back or archived.
 
@@ -113,10 +113,10 @@ def explain_instant(table: Table, requested_time: Moment) -> Account:
     """
     context = table.context
     time = context.instant_named(requested_time)
-    return replace(_story(context, time), zone=context.zone)
+    return replace(_lines_of(context, time), zone=context.zone)
 
 
-def _story(context: TableContext, requested_time: InstantTime) -> Account:
+def _lines_of(context: TableContext, requested_time: InstantTime) -> InstantSummary:
     slots = _slots_by_instant(context)
     active = context.active()
     for instant in active.instants:
@@ -130,36 +130,39 @@ def _story(context: TableContext, requested_time: InstantTime) -> Account:
 
 
 def _vanished(
-    context: TableContext, active: ActiveTimeline, archived: Sequence[Account], time: InstantTime
-) -> Account:
+    context: TableContext,
+    active: ActiveTimeline,
+    archived: Sequence[InstantSummary],
+    time: InstantTime,
+) -> InstantSummary:
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
     context.identity.assert_decided_here(context.world)
     for slot in context.chain.newest_first():
         named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
-        if slot.kind in _ENDINGS and (named or time in withdrawn_by(slot)):
+        if slot.kind in _ENDINGS and (named or time in restored_away_by(slot)):
             state, told = _ENDINGS[slot.kind]
             remark = told.format(
                 who=slot.owner.text,
-                when=f"{moment(slot.completion_time)} {context.zone.name}",
+                when=f"{time_text(slot.completion_time)} {context.zone.name}",
                 instant=slot.instant_time,
                 number=f"number {slot.number} of this table",
             )
             decided = _slots_by_instant(context).get((time, False), slot)
             return _without_files(time, decided.action, state, remark)
-    for slot in unsettled(context, context.chain.head(), active):
+    for slot in not_applied(context, context.chain.head(), active):
         if slot.instant_time == time and slot.file_name is not None:
-            return _without_files(time, slot.own_action, "decided", _shown_late(slot))
+            return _without_files(time, slot.own_action, "decided", _not_applied_remark(slot))
     written = (_account(context, one, {}) for one in active.completed_writes)
     for told_of in itertools.chain(written, archived):
         attempt = _refused_first(told_of, time)
         if attempt is not None:
             return attempt
-    for one in given_up_writes(context):
+    for one in rejected_writes(context):
         if one.has(time):
-            return _given_up(one, time)
-    for undoing in undoings(context, active, context.history.instants(times_only=False)):
+            return _rejected_write(one, time)
+    for undoing in rollback_records(context, active, context.history.instants(times_only=False)):
         if time in undoing.targets:
-            when = f"{moment(undoing.completion_time)} {context.zone.name}"
+            when = f"{time_text(undoing.completion_time)} {context.zone.name}"
             ended = f"rolled back at {when}, as instant "
             remark = ended + undoing.requested_time
             return _without_files(time, undoing.action, "rolled back", remark)
@@ -171,8 +174,8 @@ def _vanished(
     )
 
 
-def _without_files(time: InstantTime, action: Action, state: str, remark: str) -> Account:
-    return Account(
+def _without_files(time: InstantTime, action: Action, state: str, remark: str) -> InstantSummary:
+    return InstantSummary(
         requested_time=time,
         completion_time=None,
         action=action.value,
@@ -182,11 +185,11 @@ def _without_files(time: InstantTime, action: Action, state: str, remark: str) -
     )
 
 
-def _refused_first(write: Account, time: InstantTime) -> Account | None:
+def _refused_first(write: InstantSummary, time: InstantTime) -> InstantSummary | None:
     """The attempt of a published write that had this requested time and was refused, if any."""
     for refusal in write.refusals:
         if refusal.get("instant") == time:
-            return Account(
+            return InstantSummary(
                 requested_time=time,
                 completion_time=None,
                 action=write.action,
@@ -202,12 +205,12 @@ def _refused_first(write: Account, time: InstantTime) -> Account | None:
     return None
 
 
-def _given_up(write: GivenUp, time: InstantTime) -> Account:
+def _rejected_write(write: RejectedWrite, time: InstantTime) -> InstantSummary:
     """One attempt of a write that gave up, the last one with all that it met."""
     last = time == write.requested_time
     met = write.attempts if last else [one for one in write.attempts if one.get("instant") == time]
     told = f"not published, and given up: {write.message}"
-    return Account(
+    return InstantSummary(
         requested_time=time,
         completion_time=None,
         action=write.action,
@@ -224,9 +227,9 @@ def _given_up(write: GivenUp, time: InstantTime) -> Account:
     )
 
 
-def gave_up(context: TableContext) -> list[Account]:
-    """The writes that ended unpublished, as ``given_up_writes``; of each its last attempt."""
-    return [_given_up(one, one.requested_time) for one in given_up_writes(context)]
+def rejected_writes_of(context: TableContext) -> list[InstantSummary]:
+    """The writes that ended unpublished, as ``rejected_writes``; of each its last attempt."""
+    return [_rejected_write(one, one.requested_time) for one in rejected_writes(context)]
 
 
 _Slots = Mapping[tuple[InstantTime, bool], Slot]
@@ -254,7 +257,7 @@ def _account(
     *,
     in_full: bool = False,
     active: ActiveTimeline | None = None,
-) -> Account:
+) -> InstantSummary:
     slot = _published_by(instant, slots)
     fields: dict[str, Any] = {}
     if slot is not None:
@@ -282,7 +285,7 @@ def _account(
             fields |= _announced_by(context, instant)
         if in_full and active is not None:
             remarks.extend(_pending_remarks(context, instant, active))
-    return Account(
+    return InstantSummary(
         requested_time=instant.requested_time,
         completion_time=instant.completion_time,
         action=(instant.action.completes_as if instant.completed else instant.action).value,
@@ -402,8 +405,8 @@ def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTime
     if taken is not None and taken.kind is not SlotKind.COMMIT:
         return [_UNDONE.format(who=taken.owner.text, instant=taken.instant_time)]
     if taken is not None:
-        return [_shown_late(taken)]
-    dead = instants_that_seem_dead(
+        return [_not_applied_remark(taken)]
+    dead = instants_with_expired_heartbeat(
         context.world.storage, (instant.requested_time,), context.limits.heartbeat
     )
     if dead:
@@ -411,7 +414,7 @@ def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTime
     return ["its writer gives signs of life"]
 
 
-def _shown_late(slot: Slot) -> str:
+def _not_applied_remark(slot: Slot) -> str:
     """What is told of a slot whose file is not there yet."""
     return (_UNDECIDED if slot.foreign else _PUBLISHED).format(slot.number)
 
@@ -423,14 +426,14 @@ def _deciding(context: TableContext, instant: Instant) -> Slot | None:
         (
             slot
             for slot in without_void(context.chain.newest_first())
-            if time in withdrawn_by(slot)
+            if time in restored_away_by(slot)
             or (slot.kind in (SlotKind.COMMIT, SlotKind.ABORT) and slot.requested_time == time)
         ),
         None,
     )
 
 
-def _archived(context: TableContext) -> list[Account]:
+def _archived(context: TableContext) -> list[InstantSummary]:
     told = []
     for row in context.history.instants(times_only=False):
         fields: dict[str, Any] = {}
@@ -444,7 +447,7 @@ def _archived(context: TableContext) -> list[Account]:
         except CorruptTableError:
             fields = {"remarks": ("its metadata cannot be read",)}
         told.append(
-            Account(
+            InstantSummary(
                 requested_time=row.requested_time,
                 completion_time=row.completion_time,
                 action=row.action,

@@ -15,23 +15,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.commit_result import WriteRequest
 from filegroups.writing.write import action_of
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
-from timeline.layout import REFUSED
+from timeline.layout import REJECTED_WRITES
 
-__all__ = ["KEPT_MAX", "GivenUp", "given_up_writes", "remembered"]
+__all__ = ["REJECTED_WRITES_MAX", "RejectedWrite", "record_rejected_write", "rejected_writes"]
 
 #: What a write ends with that met others until it gave up.
 _GIVING_UP: Final = (ConflictError, RolledBackError)
-KEPT_MAX: Final = 256
+REJECTED_WRITES_MAX: Final = 256
 _TIME: Final = re.compile(r"[0-9]{17}")
 _SLACK = 32  # so many more before the oldest go, since each look costs a listing's length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class RejectedWrite:
     """One write that ended unpublished; ``attempts`` are the reports of its refusals, oldest first."""
 
     requested_time: str  # of its last attempt
@@ -52,7 +52,7 @@ class GivenUp:
 
 
 @contextmanager
-def remembered(context: TableContext, plan: WritePlan) -> Iterator[None]:
+def record_rejected_write(context: TableContext, plan: WriteRequest) -> Iterator[None]:
     """A write, whose last word is kept where it gives up."""
     try:
         yield
@@ -61,7 +61,7 @@ def remembered(context: TableContext, plan: WritePlan) -> Iterator[None]:
         raise
 
 
-def _remember(context: TableContext, plan: WritePlan, error: HoodooError) -> None:
+def _remember(context: TableContext, plan: WriteRequest, error: HoodooError) -> None:
     """
     Keep what a write met that gives up now; where that fails its error still tells all.
 
@@ -88,25 +88,27 @@ def _remember(context: TableContext, plan: WritePlan, error: HoodooError) -> Non
     }
     storage = context.world.storage
     with suppress(HoodooError):
-        storage.write(f"{REFUSED}/{last}.json", json.dumps(document, sort_keys=True).encode())
-        names = sorted(storage.names(REFUSED))
-        if len(names) > KEPT_MAX + _SLACK:
-            for name in names[:-KEPT_MAX]:
-                storage.delete(f"{REFUSED}/{name}")
+        storage.write(
+            f"{REJECTED_WRITES}/{last}.json", json.dumps(document, sort_keys=True).encode()
+        )
+        names = sorted(storage.names(REJECTED_WRITES))
+        if len(names) > REJECTED_WRITES_MAX + _SLACK:
+            for name in names[:-REJECTED_WRITES_MAX]:
+                storage.delete(f"{REJECTED_WRITES}/{name}")
 
 
-def given_up_writes(context: TableContext) -> list[GivenUp]:
+def rejected_writes(context: TableContext) -> list[RejectedWrite]:
     """
     Those that are remembered, oldest first; an unreadable one is left out.
 
     Outside: 1 list, 1 get each.
     """
     storage = context.world.storage
-    names = [name for name in sorted(storage.names(REFUSED)) if _TIME.fullmatch(name[:-5])]
+    names = [name for name in sorted(storage.names(REJECTED_WRITES)) if _TIME.fullmatch(name[:-5])]
 
-    def read(name: str) -> GivenUp | None:
+    def read(name: str) -> RejectedWrite | None:
         try:
-            return _read(name[:-5], json.loads(storage.read(f"{REFUSED}/{name}")))
+            return _read(name[:-5], json.loads(storage.read(f"{REJECTED_WRITES}/{name}")))
         except (
             ArithmeticError,
             AttributeError,
@@ -120,8 +122,8 @@ def given_up_writes(context: TableContext) -> list[GivenUp]:
     return [one for one in context.world.each(read, names) if one is not None]
 
 
-def _read(time: str, document: Mapping[str, Any]) -> GivenUp:
-    return GivenUp(
+def _read(time: str, document: Mapping[str, Any]) -> RejectedWrite:
+    return RejectedWrite(
         requested_time=time,
         **{
             name: str(document[name])

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hoodoo.spark.session import install, last_receipt
+from hoodoo.spark.session import install, last_result
 from hoodoo.spark.table import SparkTable
 from hoodoo.spark.write import reads
 
-__all__ = ["SparkTable", "install", "last_receipt", "reads", "table"]
+__all__ = ["SparkTable", "install", "last_result", "reads", "table"]
 
 
 def table(spark: Any, path: str, options: Mapping[str, object] | None = None) -> SparkTable:

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from filegroups.files.cdc_reader import ChangeRead, ChangeUnit, read_changes
+from filegroups.files.cdc_reader import CdcRead, CdcUnit, read_cdc
 from filegroups.merge.change_images import AFTER, BEFORE, CHANGE_TIME, OPERATION
-from filegroups.reading.cdc import plan_changes
-from filegroups.reading.scan import assert_all_listed
+from filegroups.reading.cdc import plan_cdc
+from filegroups.reading.scan import assert_not_cleaned
 from filegroups.settings.settings import ReadSettings
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.schema import spark_schema_of
@@ -28,18 +28,18 @@ from timeline.errors import HoodooError, InvalidInputError
 from timeline.reader_lease import ReaderLease
 from timeline.system import LoggingEvents
 
-__all__ = ["ReadUnits", "load_changes", "refuse_every_change"]
+__all__ = ["ReadCdcUnits", "load_cdc", "refuse_cdc"]
 
 _JSON = {"ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadUnits:
+class ReadCdcUnits:
     """Read the units whose numbers arrive."""
 
     address: StorageAddress
-    units: tuple[ChangeUnit, ...]
-    read: ChangeRead
+    units: tuple[CdcUnit, ...]
+    read: CdcRead
     shape: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -49,13 +49,13 @@ class ReadUnits:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     unit = self.units[number]
-                    for changes in read_changes(storage, events, unit, self.read):
+                    for changes in read_cdc(storage, events, unit, self.read):
                         yield changes.cast(self.shape)
         except HoodooError as error:
             raise TaskFailedError(error) from error
 
 
-def load_changes(
+def load_cdc(
     spark: Any, table: Table, settings: ReadSettings, arrow_shape: Any
 ) -> tuple[Any, ReaderLease | None]:
     """
@@ -77,14 +77,14 @@ def load_changes(
     """
     context = table.core.context
     start, end = settings.range_in(context.zone)
-    plan = plan_changes(context, start, end)
+    plan = plan_cdc(context, start, end)
     lease = ReaderLease(context, plan.snapshot, since=start, until=end)
-    assert_all_listed(context, plan.snapshot, lease)
+    assert_not_cleaned(context, plan.snapshot, lease)
     shape = spark_schema_of(plan.output_schema)
     storage = table.core.context.world.storage
     found = spark.createDataFrame([], shape)
     if plan.units:
-        work = ReadUnits(
+        work = ReadCdcUnits(
             address=StorageAddress(
                 base_uri=storage.base_uri, options=tuple(storage_options(table).items())
             ),
@@ -99,7 +99,7 @@ def load_changes(
     return changes, lease if plan.units else None
 
 
-def refuse_every_change(settings: ReadSettings) -> None:
+def refuse_cdc(settings: ReadSettings) -> None:
     """
     Refuse a change data query where only rows are read.
 

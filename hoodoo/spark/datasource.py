@@ -24,12 +24,19 @@ from pyspark.sql.datasource import (
 
 from filegroups.settings.settings import ReadSettings
 from hoodoo.spark.options import layers_without_session, path_of
-from hoodoo.spark.read import HeldBatch, HeldTask, Load, ReadSlices, arrow_shape, plan_load
+from hoodoo.spark.read import (
+    PinnedBatch,
+    PinnedTask,
+    ReadSlices,
+    SparkReadPlan,
+    arrow_shape,
+    plan_load,
+)
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.model.instant_time import EARLIEST
-from timeline.model.time_arguments import range_of
+from timeline.model.time_arguments import parse_range
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]
 
@@ -82,7 +89,7 @@ class _HudiClassDataSource(HoodooDataSource):
 HUDI_SOURCES = (_HudiDataSource, _HudiClassDataSource)
 
 
-class _Files:
+class _PlannedFiles:
     """Planned files as partitions, and a partition's rows as batches of the asked columns."""
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
@@ -103,17 +110,17 @@ class _Files:
             yield from work.rows(one)
 
     def _held_while_read(self, moment: str) -> AbstractContextManager[object]:
-        return HeldTask(partial(_opened, self._options), moment)
+        return PinnedTask(partial(_opened, self._options), moment)
 
 
-class HoodooDataSourceReader(_Files, DataSourceReader):
+class HoodooDataSourceReader(_PlannedFiles, DataSourceReader):
     """A load: the newest state, a time of the past or a range."""
 
     def partitions(self) -> list[InputPartition]:
         return self._planned({})
 
 
-class HoodooStreamSource(_Files, DataSourceStreamReader):
+class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader):
     """
     A stream of changed rows; offsets are completion times, so nothing is met twice.
 
@@ -123,7 +130,7 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: Any) -> None:
         super().__init__(options, schema)
-        self.held: HeldBatch | None = None
+        self.held: PinnedBatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options and the schema; who reads files there holds nothing."""
@@ -150,7 +157,7 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
         table = _opened({**self._options, **wanted})
         try:
             found = plan_load(table, table.properties)
-            self.held = HeldBatch(table, found.lease)
+            self.held = PinnedBatch(table, found.lease)
         except BaseException:
             table.close()
             raise
@@ -170,7 +177,7 @@ class HoodooStreamSource(_Files, DataSourceStreamReader):
             held.end()
 
 
-def _partitions(found: Load) -> list[InputPartition]:
+def _partitions(found: SparkReadPlan) -> list[InputPartition]:
     moment = found.lease.newest
     return [
         InputPartition((found.address, one, found.plan.read, moment)) for one in found.plan.slices
@@ -182,7 +189,7 @@ def _begin_of(table: Table) -> str | None:
     settings = ReadSettings.from_properties(table.properties)
     said = settings.begin_time or settings.start_offset
     # offsets are compared as texts
-    return None if said.lower() == "latest" else range_of(said, None, table.core.context.zone)[0]
+    return None if said.lower() == "latest" else parse_range(said, None, table.core.context.zone)[0]
 
 
 def _newest(table: Table) -> str:

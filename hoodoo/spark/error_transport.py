@@ -19,7 +19,7 @@ from timeline.errors import HoodooError, InternalError
 
 __all__ = [
     "TaskFailedError",
-    "collect",
+    "collect_dataframe",
     "error_from_json",
     "error_from_rows",
     "error_from_spark",
@@ -79,7 +79,7 @@ def error_from_spark(error: Exception) -> HoodooError | None:
     return error_from_json(base64.b64decode(match.group(1)).decode())
 
 
-def collect(df: Any) -> list[Any]:
+def collect_dataframe(df: Any) -> list[Any]:
     """
     A DataFrame's rows.
 

@@ -9,12 +9,12 @@ from typing import Any, NoReturn, TypeVar
 from pyspark.sql import SparkSession
 
 from hoodoo.spark.error_transport import TaskFailedError, error_from_spark
-from hoodoo.spark.options import reaching_storage
+from hoodoo.spark.options import storage_properties
 from hoodoo.spark.session import install
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
-from timeline.ports.lock import Sharing
-from timeline.ports.ports import Executor, Ticker, World
+from timeline.ports.lock import LockSharing
+from timeline.ports.ports import Executor, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
 __all__ = ["SparkExecutor", "local_session", "session_of_this_process", "spark_executor"]
@@ -89,7 +89,7 @@ class SparkExecutor:
         """As the port."""
         return self.local.every(interval_ms, work)
 
-    def spread(self, work: Callable[[World, Task], Result], tasks: Sequence[Task]) -> list[Result]:
+    def spread(self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """
         Run ``work`` on every task, each with ports of its own, and return the results in order.
 
@@ -98,7 +98,7 @@ class SparkExecutor:
         """
         if not tasks:
             return []
-        run = _Run(work, self.address)
+        run = _ClusterRun(work, self.address)
         try:
             at_a_time = min(len(tasks), self.tasks_max or len(tasks))
             sent = self.spark.sparkContext.parallelize(list(tasks), at_a_time)
@@ -122,7 +122,7 @@ def session_of_this_process() -> Any:
 
 
 def spark_executor(
-    spark: Any, world: World, properties: Mapping[str, str], *, tasks_max: int | None = None
+    spark: Any, world: Ports, properties: Mapping[str, str], *, tasks_max: int | None = None
 ) -> SparkExecutor:
     """
     The executor of a table whose work on file groups goes to a session's cluster.
@@ -134,20 +134,20 @@ def spark_executor(
         tasks_max: As of ``SparkExecutor``.
     """
     address = StorageAddress(
-        base_uri=world.storage.base_uri, options=tuple(reaching_storage(properties).items())
+        base_uri=world.storage.base_uri, options=tuple(storage_properties(properties).items())
     )
     return SparkExecutor(spark=spark, address=address, local=world.executor, tasks_max=tasks_max)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ClusterRun:
     """What travels to the cluster."""
 
-    work: Callable[[World, Any], Any]
+    work: Callable[[Ports, Any], Any]
     address: StorageAddress
 
     def __call__(self, task: Any) -> Any:
-        world = World(
+        world = Ports(
             storage=self.address.open(),
             clock=SystemClock(),
             ids=SystemIds(""),
@@ -175,7 +175,7 @@ class _NoLock:
         raise InternalError(f"a task on the cluster asked for the lock: {purpose}", kind="task")
 
     def acquire_while(
-        self, _wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+        self, _wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO
     ) -> NoReturn:
         """As the port."""
         self.acquire(purpose)

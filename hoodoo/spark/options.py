@@ -16,10 +16,10 @@ __all__ = [
     "layers_for",
     "layers_without_session",
     "path_of",
-    "reaching_storage",
+    "reader_properties",
     "session_properties",
     "session_settings",
-    "without_reader_words",
+    "storage_properties",
 ]
 
 _OF_SESSION = ("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs.")
@@ -52,16 +52,14 @@ def layers_for(spark: Any, options: Mapping[str, object], *, tells: bool = True)
         options: As of Spark's reader or writer.
         tells: As of ``Layers``: whether nobody opened the same table with them before.
     """
-    return Layers(
-        session=session_properties(spark), code=without_reader_words(options), tells=tells
-    )
+    return Layers(session=session_properties(spark), code=reader_properties(options), tells=tells)
 
 
 def layers_without_session(options: Mapping[str, object], *, tells: bool = False) -> Layers:
     """The same in a process that has no session: its settings came along among the options."""
     carried = {key: str(value) for key, value in options.items() if _is_of_session(key)}
     told = {key: value for key, value in options.items() if key not in carried}
-    return Layers(session=carried, code=without_reader_words(told), tells=tells)
+    return Layers(session=carried, code=reader_properties(told), tells=tells)
 
 
 def session_settings(spark: Any) -> dict[str, str]:
@@ -69,7 +67,7 @@ def session_settings(spark: Any) -> dict[str, str]:
     return {key: value for key, value in session_properties(spark).items() if _is_of_session(key)}
 
 
-def reaching_storage(properties: Mapping[str, str]) -> dict[str, str]:
+def storage_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """What tasks need to open the table's storage; never an endpoint of the table's (SEC11)."""
     said = as_property_set(properties).without_layer(TABLE_LAYER)
     wanted = SLOT_OPTIONS["backend"].key
@@ -97,7 +95,7 @@ def _with_spark(keys: Iterable[str]) -> frozenset[str]:
     return frozenset(f"spark.{key}".lower() for key in keys)
 
 
-def without_reader_words(options: Mapping[str, object]) -> dict[str, object]:
+def reader_properties(options: Mapping[str, object]) -> dict[str, object]:
     """Options that are properties; None ones are left out as Spark does."""
     return {
         key: value

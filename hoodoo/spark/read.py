@@ -25,19 +25,19 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, read_slice
-from filegroups.reading.incremental import changed_since
+from filegroups.reading.incremental import plan_incremental_read
 from filegroups.reading.read import ScanPlan, plan_scan
-from filegroups.reading.scan import assert_all_listed, is_overtaken
+from filegroups.reading.scan import assert_not_cleaned, may_be_cleaned
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.evolution import canonical_type, needs_repair
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from filegroups.settings.settings import QueryType, ReadSettings
-from hoodoo.spark.cdc import load_changes, refuse_every_change
+from hoodoo.spark.cdc import load_cdc, refuse_cdc
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.options import layers_for
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress
-from hoodoo.spark.write import remember_state, storage_options
+from hoodoo.spark.write import attach_read_state, storage_options
 from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.errors import HoodooError
@@ -49,19 +49,19 @@ from timeline.reader_lease import LONG_READ_MS, ReaderLease
 from timeline.system import LoggingEvents, ThreadTicker
 
 __all__ = [
-    "HeldBatch",
-    "HeldTask",
-    "Load",
+    "PinnedBatch",
+    "PinnedTask",
     "ReadSlices",
+    "SparkReadPlan",
     "arrow_shape",
-    "keep_while_read",
     "load_dataframe",
     "load_state",
+    "pin_while_read",
     "plan_load",
 ]
 
 
-def keep_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
+def pin_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
     """Take and renew a lease for as long as the DataFrame, or one made of it, is read."""
     if not lease.is_useful:
         return
@@ -69,7 +69,7 @@ def keep_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: A
     keeper.ticker = context.world.executor.every(LONG_READ_MS, keeper.beat)
 
 
-class HeldBatch:
+class PinnedBatch:
     """
     What a micro-batch of a stream reads, held from a moment after it was planned to its ``end``.
 
@@ -99,7 +99,7 @@ class HeldBatch:
         self._lease.beat()
 
 
-class HeldTask:
+class PinnedTask:
     """
     What a task reads, held once that has lasted for a while.
 
@@ -191,7 +191,7 @@ _AS_WRITTEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class SparkReadPlan:
     """
     What a load reads.
 
@@ -283,17 +283,17 @@ def load_dataframe(
     with Table.open(path, layers) as table:
         settings = ReadSettings.from_properties(table.properties)
         if settings.every_change:
-            changes, lease = load_changes(spark, table, settings, arrow_shape)
+            changes, lease = load_cdc(spark, table, settings, arrow_shape)
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
             df = changes.select(*wanted) if wanted else changes
             if lease is not None:
-                keep_while_read(spark, table.core.context, lease, df)
-            return remember_state(df, None)
+                pin_while_read(spark, table.core.context, lease, df)
+            return attach_read_state(df, None)
         found = plan_load(table, table.properties)
         context = table.core.context
     df = _dataframe(spark, path, found, schema)
     if found.paths or found.merged:
-        keep_while_read(spark, context, found.lease, df)
+        pin_while_read(spark, context, found.lease, df)
     return df
 
 
@@ -310,10 +310,10 @@ def load_state(spark: Any, path: str, table: Table, state: TableSnapshot) -> Any
     return _dataframe(spark, path, _of_state(table, state, QueryType.SNAPSHOT), None)
 
 
-def _dataframe(spark: Any, path: str, found: Load, schema: Any) -> Any:
+def _dataframe(spark: Any, path: str, found: SparkReadPlan, schema: Any) -> Any:
     shape = schema if schema is not None else spark_schema_of(found.schema)
     if not found.paths and not found.merged:
-        return remember_state(spark.createDataFrame([], shape), found.state)
+        return attach_read_state(spark.createDataFrame([], shape), found.state)
     parts = []
     wanted = spark.createDataFrame([], shape).schema
     if found.paths:
@@ -329,7 +329,7 @@ def _dataframe(spark: Any, path: str, found: Load, schema: Any) -> Any:
         )
         parts.append(spark.range(0, count, 1, count).mapInArrow(work, wanted))
     df = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    return remember_state(df, found.state)
+    return attach_read_state(df, found.state)
 
 
 def _read_by_spark(
@@ -370,7 +370,7 @@ def _no_pattern(path: str) -> str:
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
-def plan_load(table: Table, properties: PropertySet) -> Load:
+def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
     """
     Choose the slices of a load by the read options. Errors: as ``load_dataframe``.
 
@@ -378,7 +378,7 @@ def plan_load(table: Table, properties: PropertySet) -> Load:
         SnapshotExpiredError: Files of a time or range that was asked for are just being cleaned.
     """
     settings = ReadSettings.from_properties(properties)
-    refuse_every_change(settings)
+    refuse_cdc(settings)
     core = table.core
     if settings.query_type is QueryType.INCREMENTAL:
         return _changed(table, settings)
@@ -386,36 +386,36 @@ def plan_load(table: Table, properties: PropertySet) -> Load:
         return _newest(table, settings.query_type)
     state = core.as_of(settings.as_of)
     found = _of_state(table, state, settings.query_type)
-    assert_all_listed(core.context, state.snapshot, found.lease)
+    assert_not_cleaned(core.context, state.snapshot, found.lease)
     return found
 
 
-def _newest(table: Table, query_type: QueryType) -> Load:
+def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
     """The newest state; held while it is planned where cleaning was faster (RDL-2)."""
     state = table.core.pin()
     found = _of_state(table, state, query_type)
-    if not is_overtaken(table.core.context, state.snapshot, found.lease):
+    if not may_be_cleaned(table.core.context, state.snapshot, found.lease):
         return found
     with table.core.held_if_allowed() as held:
         found = _of_state(table, held, query_type)
         if held.is_held:
             found.lease.show()  # before the other ends
         else:
-            assert_all_listed(table.core.context, held.snapshot, found.lease)
+            assert_not_cleaned(table.core.context, held.snapshot, found.lease)
     return found
 
 
-def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> Load:
+def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> SparkReadPlan:
     plan = state.plan(with_hoodie_columns=True, query_type=query_type.value)
     found = _load(table, plan, None, ReaderLease(table.core.context, state.snapshot))
     # Base files alone are older than the state, so nothing can be made from them.
     return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
 
 
-def _changed(table: Table, settings: ReadSettings) -> Load:
+def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
     core = table.core
     start, end = settings.range_in(core.context.zone)
-    changed = changed_since(core.context, start, end, ahead=True)
+    changed = plan_incremental_read(core.context, start, end, ahead=True)
     plan = plan_scan(
         core.context,
         changed.snapshot,
@@ -427,18 +427,20 @@ def _changed(table: Table, settings: ReadSettings) -> Load:
         wholes=changed.wholes,
     )
     lease = ReaderLease(core.context, changed.snapshot, until=changed.until)
-    assert_all_listed(core.context, changed.snapshot, lease)
+    assert_not_cleaned(core.context, changed.snapshot, lease)
     return _load(table, plan, sorted(changed.instants), lease)
 
 
-def _load(table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease) -> Load:
+def _load(
+    table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease
+) -> SparkReadPlan:
     storage = table.core.context.world.storage
     # Spark finds columns by their names and types of now: files with older ones, or without a
     # column that the folder tells, are read by our tasks.
     files = _in_types_of_now(table, plan) if plan.read.files_suffice else frozenset()
     theirs = [one for one in plan.slices if one.base_file in files and not one.log_files]
     ours = [one for one in plan.slices if one.base_file not in files or one.log_files]
-    return Load(
+    return SparkReadPlan(
         plan=plan,
         paths=tuple(storage.locate(one.base_file.path) for one in theirs if one.base_file),
         merged=tuple(ours),

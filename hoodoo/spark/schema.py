@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from filegroups.schema.schema import HUDI_TYPE
 from timeline.errors import InvalidInputError
 
-__all__ = ["arrow_schema_of", "carried_schema", "spark_schema_of"]
+__all__ = ["arrow_schema_of", "spark_schema_of", "transport_schema"]
 
 # Newer Sparks leave the zone out unless told, which would make two types one.
 _ZONE: Final[dict[str, str]] = (
@@ -55,7 +55,7 @@ def spark_schema_of(schema: pa.Schema) -> Any:
     return from_arrow_schema(plain, prefer_timestamp_ntz=True)
 
 
-def carried_schema(schema: pa.Schema) -> pa.Schema:
+def transport_schema(schema: pa.Schema) -> pa.Schema:
     """The schema that Spark takes rows in from a task: it knows no lists of fixed size."""
     return pa.schema([each.with_type(_carried(each.type)) for each in schema])
 

@@ -17,15 +17,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
-from filegroups.writing.write import Receipt
-from hoodoo.services import tell_ignored
+from filegroups.writing.write import CommitResult
+from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.options import layers_for, path_of, session_settings
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
 from timeline.system import LoggingEvents
 
-__all__ = ["install", "last_receipt", "serves"]
+__all__ = ["install", "last_result", "serves"]
 
 FORMAT = "hoodoo"
 _HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
@@ -72,9 +72,9 @@ def install(spark: Any) -> Any:
     return spark
 
 
-def last_receipt(spark: Any) -> Receipt | None:
+def last_result(spark: Any) -> CommitResult | None:
     """What the session's newest save did; None before the first and after an ignored one."""
-    found: Receipt | None = getattr(spark, _RECEIPT, None)
+    found: CommitResult | None = getattr(spark, _RECEIPT, None)
     return found
 
 
@@ -86,7 +86,7 @@ def serves(spark: Any, name: str | None) -> bool:
     return folded == FORMAT or (folded in _HUDI_FORMATS and not _has_hudi_bundle(spark))
 
 
-class _Told:
+class _GivenOptions:
     """What a reader or writer was told, kept beside what Spark keeps for itself."""
 
     _told_format: str | None = None
@@ -116,7 +116,7 @@ class _Told:
         return super().options(**options)  # type: ignore[misc]
 
 
-class HoodooWriter(_Told, DataFrameWriter):
+class HoodooWriter(_GivenOptions, DataFrameWriter):
     """Spark's writer; saves of our format are ours."""
 
     _told_mode: str | None = None
@@ -147,7 +147,7 @@ class HoodooWriter(_Told, DataFrameWriter):
         partitionBy: Any = None,  # noqa: N803
         reads: Any = None,
         **options: Any,
-    ) -> Receipt | None:
+    ) -> CommitResult | None:
         """As Spark's; ours takes ``reads=`` (``hoodoo.spark.reads``) and gives the receipt back."""
         spark = self._df.sparkSession
         if not serves(spark, format or self._told_format):
@@ -183,7 +183,7 @@ class HoodooWriter(_Told, DataFrameWriter):
         super().saveAsTable(name, format, mode, partitionBy, **options)
 
 
-class HoodooReader(_Told, DataFrameReader):
+class HoodooReader(_GivenOptions, DataFrameReader):
     """Spark's reader; loads of our format are ours."""
 
     _told_schema: Any = None
@@ -209,7 +209,7 @@ class HoodooReader(_Told, DataFrameReader):
         return load_dataframe(self._spark, path_of(path, told, "load()"), told, schema=chosen)
 
 
-class HoodooStreamWriter(_Told, DataStreamWriter):
+class HoodooStreamWriter(_GivenOptions, DataStreamWriter):
     """Spark's stream writer; each micro-batch of our format is one save."""
 
     _told_output: str | None = None
@@ -276,7 +276,7 @@ class HoodooStreamWriter(_Told, DataStreamWriter):
             super().partitionBy(*self._told_partitions)
 
 
-class HoodooStreamReader(_Told, DataStreamReader):
+class HoodooStreamReader(_GivenOptions, DataStreamReader):
     """Spark's stream reader; our format needs Python data sources, Spark 4.0 or later."""
 
     def load(
@@ -291,7 +291,9 @@ class HoodooStreamReader(_Told, DataStreamReader):
             if not hasattr(self._spark, "dataSource"):
                 raise _unsupported("readStream before Spark 4.0")
             format = FORMAT  # noqa: A001 - "hudi" too
-            tell_ignored(layers_for(self._spark, self._options(options)).load(), LoggingEvents())
+            warn_ignored_keys(
+                layers_for(self._spark, self._options(options)).load(), LoggingEvents()
+            )
             # Spark runs the source in processes that have no session to ask.
             options = {**session_settings(self._spark), **options}
         return super().load(path, format, schema, **options)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from filegroups.reading.read import Filter, ReadSet
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.services import Services
 from hoodoo.spark.executor import spark_executor
 from hoodoo.spark.options import layers_for
@@ -20,10 +20,10 @@ from tableservices.worker import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
 
-__all__ = ["SparkState", "SparkTable"]
+__all__ = ["PinnedState", "SparkTable"]
 
 
-class SparkState:
+class PinnedState:
     """One state of a table, held: it reads the same until ``release``, and writes are made from it."""
 
     def __init__(self, spark: Any, path: str, table: Table) -> None:
@@ -103,50 +103,50 @@ class SparkTable:
         told = {**self._options, **options}
         return load_dataframe(self._spark, self._path, told, tells=bool(options))
 
-    def hold(self) -> SparkState:
+    def hold(self) -> PinnedState:
         """
         The table as it is now, kept from cleaning: ``with table.hold() as state: ...``.
 
         Raises:
             SnapshotExpiredError: Cleaning was faster again and again.
         """
-        return SparkState(self._spark, self._path, self._table)
+        return PinnedState(self._spark, self._path, self._table)
 
     def upsert(
         self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> Receipt:
+    ) -> CommitResult:
         """Replace rows by key, insert what is new. Arguments, errors: ``hoodoo.Table.upsert``."""
         return self._write(df, WriteOperation.UPSERT, batch_id, reads)
 
     def merge(
         self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> Receipt:
+    ) -> CommitResult:
         """Merge by record key; this release has the one form that equals ``upsert``."""
         return self.upsert(df, batch_id=batch_id, reads=reads)
 
     def insert(
         self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> Receipt:
+    ) -> CommitResult:
         """Append rows without looking keys up. Errors: as ``hoodoo.Table.insert``."""
         return self._write(df, WriteOperation.INSERT, batch_id, reads)
 
     def delete(
         self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> Receipt:
+    ) -> CommitResult:
         """Delete by key; ``df`` has the record key and partition columns."""
         return self._write(df, WriteOperation.DELETE, batch_id, reads)
 
-    def insert_overwrite(self, df: Any) -> Receipt:
+    def insert_overwrite(self, df: Any) -> CommitResult:
         """Replace every partition the rows belong to."""
         return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE)
 
-    def insert_overwrite_table(self, df: Any) -> Receipt:
+    def insert_overwrite_table(self, df: Any) -> CommitResult:
         """Replace the whole table."""
         return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE_TABLE)
 
     def _write(
         self, df: Any, operation: WriteOperation, batch_id: str | None, reads: ReadSet | None
-    ) -> Receipt:
+    ) -> CommitResult:
         return write_dataframe(self._table, df, operation, batch_id=batch_id, reads=reads)
 
     def close(self) -> None:

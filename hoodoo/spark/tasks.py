@@ -18,9 +18,9 @@ from pyspark import TaskContext
 
 from filegroups.files.append import write_task
 from filegroups.files.rewrite import FileGroupTask, stats_to_json
-from filegroups.index import IndexedFile, MergedSlice
-from filegroups.index.lookup import held_rows
-from filegroups.keys.bucketing import Shares
+from filegroups.index import IndexedFile, SliceWithLogs
+from filegroups.index.lookup import file_group_rows
+from filegroups.keys.bucketing import BucketAssigner
 from filegroups.keys.keys import (
     KeySpec,
     VirtualKeys,
@@ -36,16 +36,17 @@ from filegroups.schema.casting import refuse_null_elements
 from filegroups.schema.schema import META_FIELDS, drop_meta, normalise
 from filegroups.writing.workload import RowRules
 from hoodoo.spark.error_transport import TaskFailedError, error_to_json
-from hoodoo.spark.schema import carried_schema
-from lockproviders.registry import decides_elsewhere
+from hoodoo.spark.schema import transport_schema
+from lockproviders.registry import has_external_slots
 from timeline.errors import HoodooError, UnavailableError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Storage
-from timeline.storage.non_atomic import WrittenStorage
+from timeline.storage.non_atomic import NonAtomicStorage
 from timeline.storage.open_storage import storage_for
 
 __all__ = [
     "ANSWERS",
+    "BUCKET_COLUMN",
     "ERROR",
     "FOUND_KEYS",
     "KEY",
@@ -53,11 +54,10 @@ __all__ = [
     "OLD_ORDER",
     "ORDER",
     "PARTITION",
-    "SHARE",
     "TARGET",
+    "AssignBuckets",
     "CombineRows",
     "NamePartitions",
-    "NumberRows",
     "PrepareRows",
     "ReadKeys",
     "StorageAddress",
@@ -67,7 +67,7 @@ __all__ = [
 
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"
-SHARE = "_hoodoo_share"  # the bucket of a bucket index
+BUCKET_COLUMN = "_hoodoo_share"  # the bucket of a bucket index
 OLD_ORDER = "_hoodoo_old_"  # prefix: ordering values of rows that are there
 
 FOUND_KEYS = pa.schema(
@@ -101,12 +101,12 @@ class StorageAddress:
         """The table's storage, in this process, for what no slot store has to decide."""
         options = dict(self.options)
         storage = storage_for(self.base_uri, options=options)
-        return WrittenStorage(storage) if decides_elsewhere(options) else storage
+        return NonAtomicStorage(storage) if has_external_slots(options) else storage
 
 
 def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
     """What ``PrepareRows`` gives: the table's columns, key, partition path, order, error."""
-    own = () if rules.operation is WriteOperation.DELETE else tuple(carried_schema(schema))
+    own = () if rules.operation is WriteOperation.DELETE else tuple(transport_schema(schema))
     return pa.schema(
         [
             *own,
@@ -148,7 +148,7 @@ class PrepareRows:
             own = normalise(rows, self.schema)
             if self.rules.for_java:
                 refuse_null_elements(own)
-            columns.extend(own.cast(carried_schema(self.schema)).columns)
+            columns.extend(own.cast(transport_schema(self.schema)).columns)
         order = pa.array(np.arange(position, position + rows.num_rows))
         columns.extend([keys, paths, order, pa.nulls(rows.num_rows, pa.string())])
         return pa.Table.from_arrays(columns, schema=shape)
@@ -204,16 +204,16 @@ class NamePartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberRows:
+class AssignBuckets:
     """Give each row the number of its bucket, for a table with a bucket index."""
 
-    shares: Shares
+    shares: BucketAssigner
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run in a worker."""
         for batch in batches:
             numbers = self.shares.numbers(batch.column(KEY), batch.column(PARTITION))
-            yield batch.append_column(SHARE, pa.array(numbers.astype(np.int32)))
+            yield batch.append_column(BUCKET_COLUMN, pa.array(numbers.astype(np.int32)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +224,7 @@ class ReadKeys:
     virtual_keys: VirtualKeys | None = None  # how to compute keys that files do not store
     schema: pa.Schema  # of the table
     ordering: tuple[str, ...] = ()  # fields to read beside the keys
-    merged: Mapping[int, MergedSlice] = field(default_factory=dict)  # by number: logs count, too
+    merged: Mapping[int, SliceWithLogs] = field(default_factory=dict)  # by number: logs count, too
 
     @property
     def answers(self) -> pa.Schema:
@@ -248,7 +248,7 @@ class ReadKeys:
                         virtual_keys=self.virtual_keys,
                         merged=self.merged.get(file["number"]),
                     )
-                    rows = held_rows(storage, indexed, self.schema, self.ordering)
+                    rows = file_group_rows(storage, indexed, self.schema, self.ordering)
                 except HoodooError as error:
                     raise TaskFailedError(error) from error
                 for piece in rows.to_batches():

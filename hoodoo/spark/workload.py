@@ -21,25 +21,25 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from filegroups.files.rewrite import FileGroupTask, stats_from_json
 from filegroups.index import IndexedFile
-from filegroups.keys.bucketing import Shares
-from filegroups.keys.insert_buckets import Bucket
-from filegroups.merge.log_merging import LEAVES_COLUMN
+from filegroups.keys.bucketing import BucketAssigner
+from filegroups.keys.insert_buckets import InsertBucket
+from filegroups.merge.log_merging import RELOCATED_COLUMN
 from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
 from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
 from filegroups.writing.workload import RowRules, WorkloadProfile
-from hoodoo.spark.error_transport import collect, error_from_rows
+from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.tasks import (
     ANSWERS,
+    BUCKET_COLUMN,
     ERROR,
     KEY,
     OLD_ORDER,
     ORDER,
     PARTITION,
-    SHARE,
     TARGET,
+    AssignBuckets,
     CombineRows,
-    NumberRows,
     PrepareRows,
     ReadKeys,
     StorageAddress,
@@ -49,15 +49,22 @@ from hoodoo.spark.tasks import (
 from timeline.errors import InvariantError, UnsafeSetupError
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.write_set import FileGroupId
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 
-__all__ = ["LEFT", "NUMBER", "SparkWorkload", "one_row_a_key", "spread_targets", "with_whereabouts"]
+__all__ = [
+    "NUMBER",
+    "RELOCATED_FROM",
+    "SparkWorkload",
+    "one_row_a_key",
+    "shuffle_numbers",
+    "with_row_targets",
+]
 
 _MASK = 0xFFFFFFFF
 _SEED = 42
 
 
-def spread_targets(targets: int, partitions: int) -> list[int]:
+def shuffle_numbers(targets: int, partitions: int) -> list[int]:
     """
     Numbers for ``targets`` file groups, evenly over ``partitions`` shuffle partitions.
 
@@ -101,7 +108,7 @@ def _spark_hash(number: int) -> int:
 # its own.
 
 NUMBER = "_hoodoo_number"  # of the candidate file that a row is merged into
-LEFT = "_hoodoo_left"  # of the candidate file that a moving row leaves
+RELOCATED_FROM = "_hoodoo_left"  # of the candidate file that a moving row leaves
 _FOUND, _RANK = "_hoodoo_found", "_hoodoo_rank"
 
 
@@ -118,7 +125,7 @@ def one_row_a_key(rows: Any, rules: MergeRules) -> Any:
     return ranked.where((F.col(_RANK) == 1) | F.col(ERROR).isNotNull()).drop(_RANK)
 
 
-def with_whereabouts(rows: Any, held: Any, rules: RowRules, *, small: bool) -> Any:
+def with_row_targets(rows: Any, held: Any, rules: RowRules, *, small: bool) -> Any:
     """
     Tell for each row the file it is merged into, and the one it leaves.
 
@@ -146,7 +153,7 @@ def with_whereabouts(rows: Any, held: Any, rules: RowRules, *, small: bool) -> A
         moves &= newer >= older  # a null is less than any value, as Java takes it
     moves = F.coalesce(moves, F.lit(False))
     return (
-        joined.withColumn(LEFT, F.when(moves, number))
+        joined.withColumn(RELOCATED_FROM, F.when(moves, number))
         .withColumn(NUMBER, F.when(~moves, number))
         .drop(_FOUND)
     )
@@ -190,7 +197,7 @@ class SparkWorkload:
 
     def __init__(
         self,
-        world: World,
+        world: Ports,
         df: Any,
         *,
         storage_options: Mapping[str, str] | None = None,
@@ -214,7 +221,7 @@ class SparkWorkload:
         self._everywhere: Any = None  # rows of a global index, with where their keys are
         self._candidates: list[FileGroupId] = []
         self._buckets: tuple[tuple[FileGroupId, int, int, int], ...] = ()
-        self._shares: Shares | None = None
+        self._shares: BucketAssigner | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -249,7 +256,7 @@ class SparkWorkload:
             raise
 
     def _counted(self) -> dict[str, int]:
-        counted = collect(
+        counted = collect_dataframe(
             self._prepared.groupBy(PARTITION).agg(
                 F.count("*").alias("rows"), F.collect_list(ERROR).alias(ERROR)
             )
@@ -297,7 +304,7 @@ class SparkWorkload:
         )
         held = named.mapInArrow(reading, spark_schema_of(reading.answers))
         if rules.lookup.whole_table:
-            self._everywhere = with_whereabouts(self._prepared, held, rules, small=self._small)
+            self._everywhere = with_row_targets(self._prepared, held, rules, small=self._small)
             self._everywhere.persist(StorageLevel.MEMORY_AND_DISK)
             return self._counted_everywhere()
         wanted = self._prepared.select(PARTITION, KEY)
@@ -308,7 +315,9 @@ class SparkWorkload:
         # A key that lies in several file groups goes to the first of them, as locally.
         found = met.groupBy(PARTITION, KEY).agg(F.min("number").alias(NUMBER))
         self._hits = found.persist(StorageLevel.MEMORY_AND_DISK)
-        counted = collect(self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n")))
+        counted = collect_dataframe(
+            self._tagged().groupBy(PARTITION, NUMBER).agg(F.count("*").alias("n"))
+        )
         updates: dict[FileGroupId, int] = {}  # a file group may be a candidate twice
         for row in counted:
             if row[NUMBER] is not None:
@@ -320,27 +329,29 @@ class SparkWorkload:
         )
 
     def _counted_everywhere(self) -> WorkloadProfile:
-        grouped = self._everywhere.groupBy(PARTITION, NUMBER, LEFT)
+        grouped = self._everywhere.groupBy(PARTITION, NUMBER, RELOCATED_FROM)
         inserts: dict[str, int] = {}
         updates: dict[FileGroupId, int] = {}
-        for row in collect(grouped.agg(F.count("*").alias("n"))):
+        for row in collect_dataframe(grouped.agg(F.count("*").alias("n"))):
             if row[NUMBER] is None:
                 inserts[row[PARTITION]] = inserts.get(row[PARTITION], 0) + row["n"]
-            for number in (row[NUMBER], row[LEFT]):
+            for number in (row[NUMBER], row[RELOCATED_FROM]):
                 if number is not None:
                     group = self._candidates[number]
                     updates[group] = updates.get(group, 0) + row["n"]
         return WorkloadProfile(inserts=inserts, updates=updates)
 
-    def spread(self, shares: Shares) -> Mapping[tuple[str, int], int]:
+    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """As the contract. The rows stay where they are; only counts travel."""
         self._shares = shares
         new = self._tagged().where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
         new = self._with_shares(new)
-        counted = collect(new.groupBy(PARTITION, SHARE).agg(F.count("*").alias("n")))
-        return {(row[PARTITION], row[SHARE]): row["n"] for row in counted}
+        counted = collect_dataframe(
+            new.groupBy(PARTITION, BUCKET_COLUMN).agg(F.count("*").alias("n"))
+        )
+        return {(row[PARTITION], row[BUCKET_COLUMN]): row["n"] for row in counted}
 
-    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+    def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
         """As the contract: the hash of the record key chooses, weighted by the buckets' rows."""
         self._new_rows = sum(bucket.rows for bucket in buckets)
         if self._shares is not None:
@@ -354,7 +365,7 @@ class SparkWorkload:
                 for bucket in buckets
             )
             return
-        shares: dict[str, list[Bucket]] = {}
+        shares: dict[str, list[InsertBucket]] = {}
         for bucket in buckets:
             shares.setdefault(bucket.partition_path, []).append(bucket)
         ranges: list[tuple[FileGroupId, int, int, int]] = []
@@ -374,12 +385,12 @@ class SparkWorkload:
         if not tasks:
             return []
         width = self._width(len(tasks))
-        numbers = spread_targets(len(tasks), width)
+        numbers = shuffle_numbers(len(tasks), width)
         groups = [FileGroupId(task.partition_path, task.file_id) for task in tasks]
         targets = dict(zip(groups, numbers, strict=True))
         texts = {number: task.to_json() for number, task in zip(numbers, tasks, strict=True)}
         work = WriteGroups(address=self._address, rules=self._required_rules(), tasks=texts)
-        answers = collect(
+        answers = collect_dataframe(
             self._routed(targets)
             .repartition(width, TARGET)
             .sortWithinPartitions(TARGET, ORDER)
@@ -441,10 +452,10 @@ class SparkWorkload:
         names = [name for name in self._prepared.columns if name != ERROR]
         if self._everywhere is None:
             return routed.where(F.col(TARGET) >= 0).select(*names, TARGET)
-        leaving = rows.withColumn(TARGET, known_targets[F.col(LEFT)])
+        leaving = rows.withColumn(TARGET, known_targets[F.col(RELOCATED_FROM)])
         return (
-            routed.select(*names, TARGET, F.lit(False).alias(LEAVES_COLUMN))
-            .union(leaving.select(*names, TARGET, F.lit(True).alias(LEAVES_COLUMN)))
+            routed.select(*names, TARGET, F.lit(False).alias(RELOCATED_COLUMN))
+            .union(leaving.select(*names, TARGET, F.lit(True).alias(RELOCATED_COLUMN)))
             .where(F.col(TARGET) >= 0)
         )
 
@@ -460,7 +471,7 @@ class SparkWorkload:
         )
         if self._shares is not None:
             mine = (F.col(PARTITION) == F.col(_BUCKET_PATH)) & (
-                F.col(SHARE) == F.col("_hoodoo_low")
+                F.col(BUCKET_COLUMN) == F.col("_hoodoo_low")
             )
             return self._with_shares(rows).join(F.broadcast(buckets), mine, "left")
         # Rows without keys are spread by their place, which every row has for itself.
@@ -476,8 +487,8 @@ class SparkWorkload:
     def _with_shares(self, rows: Any) -> Any:
         if self._shares is None:
             raise InvariantError("rows were asked for their buckets before buckets were known")
-        shape = StructType([*rows.schema.fields, StructField(SHARE, IntegerType())])
-        return rows.mapInArrow(NumberRows(shares=self._shares), shape)
+        shape = StructType([*rows.schema.fields, StructField(BUCKET_COLUMN, IntegerType())])
+        return rows.mapInArrow(AssignBuckets(shares=self._shares), shape)
 
     def _tagged(self) -> Any:
         """Prepared rows, each with the number of the candidate file that holds its key."""

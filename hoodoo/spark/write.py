@@ -20,11 +20,17 @@ from filegroups.reading.read import Filter, ReadSet
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import OverwriteMode, WriteSettings
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.catalog import create_table, new_table_config
-from hoodoo.factory import Layers, assemble, operation_of, plan_of, properties_of_table
-from hoodoo.spark.error_transport import collect, error_from_rows
-from hoodoo.spark.options import layers_for, reaching_storage, without_reader_words
+from hoodoo.factory import (
+    Layers,
+    compose_ports,
+    operation_of,
+    properties_of_table,
+    write_request_of,
+)
+from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
+from hoodoo.spark.options import layers_for, reader_properties, storage_properties
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
 from hoodoo.spark.workload import SparkWorkload
@@ -32,12 +38,12 @@ from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 
-__all__ = ["reads", "remember_state", "save_dataframe", "write_dataframe"]
+__all__ = ["attach_read_state", "reads", "save_dataframe", "write_dataframe"]
 
 _STATE = "_hoodoo_state"
 
 
-def remember_state(df: Any, state: TableSnapshot | None) -> Any:
+def attach_read_state(df: Any, state: TableSnapshot | None) -> Any:
     """Let a DataFrame know the state it shows; None where it shows no state, but a range."""
     setattr(df, _STATE, state)
     return df
@@ -103,7 +109,7 @@ def save_dataframe(
     batch_id: str | None = None,
     reads: ReadSet | None = None,
     tells: bool = True,
-) -> Receipt | None:
+) -> CommitResult | None:
     """
     Save a DataFrame as Spark's writer is asked to.
 
@@ -131,7 +137,7 @@ def save_dataframe(
         raise InvalidInputError(
             f"a save mode is one of {', '.join(_MODES)}: {mode!r}", kind="save_mode"
         )
-    options = without_reader_words(options)
+    options = reader_properties(options)
     if partition_by:
         options = _with_partitions(options, partition_by)
     layers = layers_for(df.sparkSession, options, tells=tells)
@@ -170,7 +176,7 @@ def write_dataframe(
     batch_id: str | None = None,
     reads: ReadSet | None = None,
     prepared: SparkWorkload | None = None,
-) -> Receipt:
+) -> CommitResult:
     """
     Write a DataFrame into an opened table by one operation, on the cluster.
 
@@ -212,13 +218,13 @@ def _prepared_for_new_table(
     config = new_table_config(path, settings, arrow_schema_of(df.schema))
     schema = TableSchema.from_avro(config.create_schema_json or "")
     workload = SparkWorkload(
-        assemble(path, properties),
+        compose_ports(path, properties),
         df,
-        storage_options=reaching_storage(properties),
+        storage_options=storage_properties(properties),
         shuffle_tasks=settings.shuffle_tasks,
     )
     try:
-        workload.prepare(plan_of(settings, config, operation).rules, schema)
+        workload.prepare(write_request_of(settings, config, operation).rules, schema)
     except BaseException:
         workload.release()
         raise
@@ -227,7 +233,7 @@ def _prepared_for_new_table(
 
 def storage_options(table: Table) -> dict[str, str]:
     """What executors need to open the table's storage."""
-    return reaching_storage(table.properties)
+    return storage_properties(table.properties)
 
 
 def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
@@ -288,7 +294,9 @@ def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> d
 
 def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
     """The partitions that the rows' own partition columns name, told by tasks as of a write."""
-    spec = plan_of(table.settings, table.config, WriteOperation.DELETE_PARTITION).rules.keys
+    spec = write_request_of(
+        table.settings, table.config, WriteOperation.DELETE_PARTITION
+    ).rules.keys
     wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
     columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
     context = table.core.context
@@ -296,7 +304,7 @@ def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
     own = TableSchema.from_avro(told).arrow if told else pa.schema([])
     work = NamePartitions(keys=spec, schema=own)
     shape = spark_schema_of(NAMED_PARTITIONS)
-    named = collect(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
+    named = collect_dataframe(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
     failed = [row[ERROR] for row in named if row[ERROR] is not None]
     if failed:
         raise error_from_rows(failed)

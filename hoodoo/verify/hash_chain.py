@@ -9,16 +9,16 @@ from typing import Any, Protocol
 from hoodoo.verify.records import Report
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.slot import decode_slot, is_signed_by
-from timeline.codecs.truncation_point import Boundary
-from timeline.commit.apply import unsettled
+from timeline.codecs.truncation_point import TruncationPoint
+from timeline.commit.apply import not_applied
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsafeSetupError
-from timeline.layout import SLOTS, boundary_path, slot_path, timeline_path
+from timeline.layout import SLOTS, slot_path, timeline_path, truncation_point_path
 from timeline.model.file_names import instant_file_name
 from timeline.model.slot import (
     DIGEST,
     NOTHING_BEFORE,
-    Seal,
+    HashLink,
     Slot,
     SlotKind,
     SlotOwner,
@@ -28,13 +28,13 @@ from timeline.model.slot import (
 )
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import fileless_since
-from timeline.truncation import boundary_number, read_boundary
+from timeline.restored_away import slots_with_removed_file
+from timeline.truncation import read_truncation_point, truncated_up_to
 
-__all__ = ["Evidence", "Witness", "check_chain", "check_seals"]
+__all__ = ["HashChainCoverage", "Witness", "check_commit_log", "verify_hash_chain"]
 
 
-class _Report(Protocol):
+class _CommitLogReport(Protocol):
     def problem(self, kind: str, path: str, message: str) -> None:
         """One thing that is wrong."""
 
@@ -42,8 +42,8 @@ class _Report(Protocol):
         """One thing worth knowing."""
 
 
-def check_chain(
-    context: TableContext, slots: Sequence[Slot], timeline: ActiveTimeline, report: _Report
+def check_commit_log(
+    context: TableContext, slots: Sequence[Slot], timeline: ActiveTimeline, report: _CommitLogReport
 ) -> None:
     """
     Compare both ends of the chain with what boundary and timeline tell of it.
@@ -62,7 +62,7 @@ def check_chain(
     except UnsafeSetupError as error:
         report.note(error.kind, SLOTS, f"slots were not checked: {error.message}")
         return
-    collected = boundary_number(context.world.storage)
+    collected = truncated_up_to(context.world.storage)
     first = slots[0].number if slots else collected and collected + 2  # a cut is above its boundary
     if first - 1 > collected:
         report.problem("slot_missing", slot_path(first - 1), "a number of the chain is missing")
@@ -121,7 +121,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class HashChainCoverage:
     """What the seals cover: slots from ``first`` to the head, and whether signatures were checked."""
 
     first: int
@@ -139,14 +139,14 @@ class Evidence:
         return f"slots {how} since {self.first}; head to note elsewhere: {self.head}"
 
 
-def check_seals(
+def verify_hash_chain(
     context: TableContext,
     slots: Sequence[Slot],
     timeline: ActiveTimeline,
     report: Report,
     *,
     witness: Witness | None = None,
-) -> Evidence | None:
+) -> HashChainCoverage | None:
     """
     Compare every seal with what it was made of.
 
@@ -165,12 +165,12 @@ def check_seals(
     demanded = context.limits.sealing.evidence is not TamperEvidence.NONE
     if not demanded and witness is None and not any(slot.seal for slot in slots):
         return None
-    run = _Seals(context=context, report=report, demanded=demanded)
+    run = _HashChainCheck(context=context, report=report, demanded=demanded)
     return run.everything(slots, timeline, witness)
 
 
 @dataclass(kw_only=True)
-class _Seals:
+class _HashChainCheck:
     context: TableContext
     report: Report
     demanded: bool
@@ -178,8 +178,8 @@ class _Seals:
 
     def everything(
         self, known: Sequence[Slot], timeline: ActiveTimeline, witness: Witness | None
-    ) -> Evidence | None:
-        boundary = read_boundary(self.context.world.storage)
+    ) -> HashChainCoverage | None:
+        boundary = read_truncation_point(self.context.world.storage)
         read = [each for slot in known if (each := self._read(slot.number)) is not None]
         slots = [slot for slot, _ in read]
         digests = {slot.number: slot.digest for slot in slots}
@@ -208,7 +208,7 @@ class _Seals:
         if self.other_keys:
             self._other_keys()
         self._shown(slots, first, timeline)
-        return Evidence(
+        return HashChainCoverage(
             first=first.number,
             head=Witness(number=slots[-1].number, digest=slots[-1].digest),
             signed=bool(self.context.limits.sealing.keys) and _has_signatures(slots),
@@ -222,7 +222,7 @@ class _Seals:
             return None
         return decode_slot(data, path=path, number=number), data
 
-    def _linked(self, slot: Slot, seal: Seal, below: str) -> None:
+    def _linked(self, slot: Slot, seal: HashLink, below: str) -> None:
         path = slot_path(slot.number)
         if below and seal.before != below:
             self.report.problem(
@@ -236,7 +236,7 @@ class _Seals:
                 "slot_edited", path, "its seal is that of another completed file than it holds"
             )
 
-    def _signed(self, slot: Slot, seal: Seal, data: bytes) -> None:
+    def _signed(self, slot: Slot, seal: HashLink, data: bytes) -> None:
         sealing = self.context.limits.sealing
         path = slot_path(slot.number)
         if not seal.key_id:
@@ -269,13 +269,13 @@ class _Seals:
             f"no seal, although slots before it have one; taken by {slot.owner.text}",
         )
 
-    def _collected(self, boundary: Boundary) -> None:
+    def _collected(self, boundary: TruncationPoint) -> None:
         """The boundary is what a cut of the chain says, to the byte (GC-2)."""
         if not boundary.number:
             return
         # Looked for anew: an archiver may have cut since. The cut of a boundary lies above it.
         cuts = [one for one in self.context.chain.newest_first() if one.kind is SlotKind.CUT]
-        path = boundary_path(boundary.number)
+        path = truncation_point_path(boundary.number)
         try:
             data = self.context.world.storage.read(path)
         except ObjectMissingError:
@@ -307,8 +307,8 @@ class _Seals:
         now = self.context.active()
         ended = {one.requested_time for one in now.instants if one.completed}
         ended.update(self.context.history.times().completions)
-        left = unsettled(self.context, slots[-1].number, now)
-        gone = fileless_since(slots)
+        left = not_applied(self.context, slots[-1].number, now)
+        gone = slots_with_removed_file(slots)
         for slot in slots:
             if slot.kind is not SlotKind.COMMIT or slot.number < first.number - 1:
                 continue
@@ -321,7 +321,9 @@ class _Seals:
                     f"its completed file was taken out, nobody took {slot.instant_time} back",
                 )
 
-    def _witnessed(self, witness: Witness, digests: dict[int, str], boundary: Boundary) -> None:
+    def _witnessed(
+        self, witness: Witness, digests: dict[int, str], boundary: TruncationPoint
+    ) -> None:
         path = slot_path(witness.number)
         found = digests.get(witness.number)
         if witness.number == boundary.number:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, assert_base_fits, assert_logs_fit, read_slice
-from filegroups.index.bucket_properties import rules_kept_in
+from filegroups.index.bucket_properties import bucket_rules_in
 from filegroups.keys.bucketing import BucketEngine, bucket_of
 from filegroups.keys.java_hashes import java_hashes, xx_hashes
 from filegroups.keys.keys import KeyGenerator, KeySpec, addresses, refuse_untyped
@@ -29,15 +29,15 @@ from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.key_encoding import stored_forms
 from filegroups.writing.timestamp_folders import folders_as_stored
-from hoodoo.factory import leaves_rows_elsewhere
-from hoodoo.timestamp_repair import doubtful_moments
+from hoodoo.factory import may_misplace_rows
+from hoodoo.timestamp_repair import doubtful_timestamps
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.table_config import TableConfig
 from timeline.properties.options import TABLE_LAYER, PropertySet
-from timeline.properties.properties_file import load_config, rows_may_lie_elsewhere
+from timeline.properties.properties_file import load_config, may_have_misplaced_rows
 from timeline.snapshot import Snapshot
 
 __all__ = ["Addresses", "Report", "addresses_of", "check_records", "keys_of_table"]
@@ -74,7 +74,7 @@ def keys_of_table(
             class of the table's owner makes them (``keys_of_others``); as ``folders_as_stored``.
     """
     config = context.config
-    keys = key_spec_of(settings or _told_by_table(config), config)
+    keys = key_spec_of(settings or _from_table(config), config)
     try:
         refuse_untyped(keys)
     except SettingError as error:
@@ -86,8 +86,8 @@ def keys_of_table(
             kind="keys_of_others",
             feature="keys made again",
         )
-    elsewhere = rows_may_lie_elsewhere(context.world.storage, load_config(context.world.storage))
-    elsewhere |= settings is not None and leaves_rows_elsewhere(settings, config)
+    elsewhere = may_have_misplaced_rows(context.world.storage, load_config(context.world.storage))
+    elsewhere |= settings is not None and may_misplace_rows(settings, config)
     # Files name no folder but the one they lie in, or rows may lie in another.
     if config.drop_partition_columns or elsewhere:
         keys = replace(keys, partition_fields=(), partition_types=())
@@ -126,7 +126,7 @@ def addresses_of(rows: pa.Table, partition_path: str | pa.ChunkedArray, keys: Ke
     return Addresses(keys=made, paths=paths, other_key=other_key, other_path=other_path)
 
 
-def _told_by_table(config: TableConfig) -> WriteSettings:
+def _from_table(config: TableConfig) -> WriteSettings:
     try:
         return WriteSettings.from_properties(PropertySet().with_layer(TABLE_LAYER, config.raw))
     except SettingError:
@@ -187,7 +187,7 @@ def check_records(
     view = view_of(context, snapshot)
     whole = _whole_rows(context, snapshot, report)
     has_keys = context.config.populate_meta_fields
-    buckets = rules_kept_in(context.config)
+    buckets = bucket_rules_in(context.config)
     keys = _keys_to_make(context, snapshot, report) if all_columns else None
     file_slices = rows = 0
     for partition_path in view.partition_paths():
@@ -213,13 +213,13 @@ def check_records(
             if one.base_file is not None and one.file_group not in read
         )
         _unique(context, snapshot, found, partition_path, report)
-        _tell_elsewhere([one.elsewhere for one in found], partition_path, report)
+        _report_misplaced([one.elsewhere for one in found], partition_path, report)
         if all_columns:
-            _tell_doubtful(context, snapshot, slices, partition_path, report)
+            _report_doubtful(context, snapshot, slices, partition_path, report)
     return file_slices, rows
 
 
-def _tell_doubtful(
+def _report_doubtful(
     context: TableContext,
     snapshot: Snapshot,
     slices: Sequence[FileSlice],
@@ -228,7 +228,7 @@ def _tell_doubtful(
 ) -> None:
     """Tell of moments that an earlier release may have divided by a thousand; some may be true."""
     try:
-        found = sum(one.rows.num_rows for one in doubtful_moments(context, snapshot, slices))
+        found = sum(one.rows.num_rows for one in doubtful_timestamps(context, snapshot, slices))
     except HoodooError:
         return  # told already by whoever reads all columns
     if found:
@@ -242,18 +242,18 @@ def _tell_doubtful(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _RowSummary:
     """What is kept of a slice's rows: how many there are, and of each key a hash."""
 
     slice: FileSlice
     rows: int
     without_key: int
     hashes: npt.NDArray[np.uint64]
-    elsewhere: _Elsewhere
+    elsewhere: _MisplacedRows
 
 
 @dataclass(slots=True)
-class _Elsewhere:
+class _MisplacedRows:
     """Rows that lie under another key or in another folder than their columns make."""
 
     keys: int = 0
@@ -374,7 +374,7 @@ def _looked_through(
     keys: KeySpec | None,
     *,
     all_columns: bool,
-) -> list[_Seen]:
+) -> list[_RowSummary]:
     """Read slices, all alone or all with logs; what cannot be read is told and left out."""
     if not slices:
         return []
@@ -388,7 +388,7 @@ def _looked_through(
     # A slice with logs is held in memory as a whole, so only one at a time.
     answers = map(look, slices) if slices[0].log_files else context.world.executor.map(look, slices)
     for one, answer in zip(slices, answers, strict=True):
-        if isinstance(answer, _Seen):
+        if isinstance(answer, _RowSummary):
             seen.append(answer)
         else:
             path = str(answer.fields.get("path", one.file_group.partition_path))
@@ -408,9 +408,9 @@ def _plan(
 
 def _seen(
     context: TableContext, read: SliceRead, keys: KeySpec | None, one: FileSlice
-) -> _Seen | HoodooError:
+) -> _RowSummary | HoodooError:
     rows = without_key = 0
-    elsewhere = _Elsewhere()
+    elsewhere = _MisplacedRows()
     hashes = [np.zeros(0, np.uint64)]
     try:
         for batch in read_slice(context.world.storage, context.world.events, one, read):
@@ -424,7 +424,7 @@ def _seen(
                 hashes.append(_hashes(held))
     except HoodooError as error:
         return error
-    return _Seen(
+    return _RowSummary(
         slice=one,
         rows=rows,
         without_key=without_key,
@@ -450,7 +450,7 @@ def _keys_to_make(context: TableContext, snapshot: Snapshot, report: Report) -> 
         return None
 
 
-def _tell_elsewhere(found: Sequence[_Elsewhere], partition_path: str, report: Report) -> None:
+def _report_misplaced(found: Sequence[_MisplacedRows], partition_path: str, report: Report) -> None:
     keys, paths = sum(one.keys for one in found), sum(one.paths for one in found)
     example = next((one.example for one in found if one.example), "")
     advice = (
@@ -479,7 +479,7 @@ def _tell_elsewhere(found: Sequence[_Elsewhere], partition_path: str, report: Re
 def _unique(
     context: TableContext,
     snapshot: Snapshot,
-    found: Sequence[_Seen],
+    found: Sequence[_RowSummary],
     partition_path: str,
     report: Report,
 ) -> None:

@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from filegroups.table import Table
-from hoodoo.factory import Layers, assemble, limits_of, properties_of_table
+from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
 from hoodoo.history_checker.anomalies import Anomaly
 from hoodoo.history_checker.table_history import check_history
-from hoodoo.services import tell_ignored
-from hoodoo.verify.hash_chain import Evidence, Witness, check_chain, check_seals
+from hoodoo.services import warn_ignored_keys
+from hoodoo.verify.hash_chain import HashChainCoverage, Witness, check_commit_log, verify_hash_chain
 from hoodoo.verify.records import check_records
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.apply import is_settled
+from timeline.commit.apply import is_applied
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.layout import (
     HEARTBEATS,
     MARKERS,
-    boundary_path,
     heartbeat_path,
     slot_path,
     timeline_path,
+    truncation_point_path,
 )
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, TableType, WriteStat
 from timeline.model.file_names import (
@@ -41,19 +41,19 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind, digest_of
 from timeline.partitions import list_partition_paths
 from timeline.ports.storage import ObjectMissingError
-from timeline.restored_away import fileless_since
+from timeline.restored_away import slots_with_removed_file
 from timeline.snapshot import Snapshot
-from timeline.truncation import boundary_number, read_boundary
+from timeline.truncation import read_truncation_point, truncated_up_to
 
 __all__ = ["Finding", "Verification", "check_batches", "verify", "verify_at"]
 
 
-class _Report(Protocol):
+class _BatchReport(Protocol):
     def problem(self, kind: str, path: str, message: str) -> None:
         """One thing that is wrong."""
 
 
-def check_batches(context: TableContext, report: _Report) -> None:
+def check_batches(context: TableContext, report: _BatchReport) -> None:
     """
     Compare the earlier boundaries with what the present one says of them.
 
@@ -68,10 +68,10 @@ def check_batches(context: TableContext, report: _Report) -> None:
     """
     storage = context.world.storage
     while True:
-        boundary = read_boundary(storage)
+        boundary = read_truncation_point(storage)
         found: list[tuple[str, str, str]] = []
         for one in boundary.earlier:
-            path = boundary_path(one.number)
+            path = truncation_point_path(one.number)
             try:
                 differs = digest_of(storage.read(path)) != one.digest
             except ObjectMissingError:
@@ -81,7 +81,7 @@ def check_batches(context: TableContext, report: _Report) -> None:
             if differs:
                 told = "it is not what the present boundary was built upon: it was edited"
                 found.append(("boundary_differs", path, told))
-        if not found or boundary_number(storage) == boundary.number:
+        if not found or truncated_up_to(storage) == boundary.number:
             break
     for each in found:
         report.problem(*each)
@@ -133,7 +133,7 @@ class Verification:
     instants: int = 0
     file_slices: int = 0
     rows: int = 0
-    evidence: Evidence | None = None  # when slots are sealed
+    evidence: HashChainCoverage | None = None  # when slots are sealed
 
     @property
     def ok(self) -> bool:
@@ -183,12 +183,12 @@ def verify_at(
     witness = None if expect_head is None else Witness.parse(expect_head)
     try:
         properties, settings = properties_of_table(address, layers)
-        table = Table.open(assemble(address, properties), limits_of(settings, properties))
+        table = Table.open(compose_ports(address, properties), limits_of(settings, properties))
     except CorruptTableError as error:
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
     if layers.tells:
-        tell_ignored(properties, table.context.world.events)
+        warn_ignored_keys(properties, table.context.world.events)
     try:
         found = verify(
             table.context,
@@ -233,7 +233,7 @@ def verify(
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
     slot; and what ``check_records`` reads.
     """
-    run = _Run(context=context, tell=progress or _silent, witness=witness)
+    run = _Verification(context=context, tell=progress or _silent, witness=witness)
     try:
         run.everything(history=history, all_columns=all_columns)
     except CorruptTableError as error:
@@ -254,13 +254,13 @@ def _silent(_: str) -> None:
 
 
 @dataclass(kw_only=True)
-class _Run:
+class _Verification:
     """One verification; the checks in the order of ``everything``."""
 
     context: TableContext
     tell: Callable[[str], None]
     witness: Witness | None = None
-    evidence: Evidence | None = None
+    evidence: HashChainCoverage | None = None
     problems: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
     instants: int = 0
@@ -324,7 +324,7 @@ class _Run:
         chain = self.context.chain
         try:
             slots = list(chain.newest_first())[::-1]
-            check_chain(self.context, slots, active, self)
+            check_commit_log(self.context, slots, active, self)
             check_batches(self.context, self)
         except (CorruptTableError, InternalError) as error:
             self.problem(error.kind, str(error.fields.get("path", "")), error.message)
@@ -338,10 +338,10 @@ class _Run:
                     "its completion time does not exceed the times of the slot before it",
                 )
         self._settled(slots)
-        self.evidence = check_seals(self.context, slots, active, self, witness=self.witness)
+        self.evidence = verify_hash_chain(self.context, slots, active, self, witness=self.witness)
 
     def _settled(self, slots: list[Slot]) -> None:
-        taken = fileless_since(slots)
+        taken = slots_with_removed_file(slots)
         newest = slots[-1] if slots else None
         for slot in slots:  # below the newest one: shown once, and taken away by another engine
             if slot.foreign and slot.kind in _TAKEN_AWAY and slot is not newest:
@@ -350,7 +350,7 @@ class _Run:
         for look in range(_LOOKS):
             active = self.context.active()
             waiting = [
-                slot for slot in waiting if not is_settled(slot, active, self.context.history)
+                slot for slot in waiting if not is_applied(slot, active, self.context.history)
             ]
             if not waiting:
                 break
@@ -443,7 +443,9 @@ class _Run:
         now = self.context.active()  # what began since the snapshot is known, too
         pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
         done = {one.requested_time for one in now.completed_writes}
-        dead = set(instants_that_seem_dead(storage, tuple(pending), self.context.limits.heartbeat))
+        dead = set(
+            instants_with_expired_heartbeat(storage, tuple(pending), self.context.limits.heartbeat)
+        )
         exact = self.context.config.timeline_layout_version == 2  # older archives have holes
         archived = self.context.history.times()
         for path in sizes:

@@ -34,9 +34,9 @@ from lockproviders.dynamodb.connection import (
     region_of_machine,
 )
 from lockproviders.dynamodb.rows import (
-    LockRow,
+    DynamoLockRow,
     RowAddress,
-    Sighting,
+    SeenVersion,
     Take,
     count_request,
     create_request,
@@ -56,7 +56,7 @@ from timeline.ports.ports import Clock, Ids
 
 __all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "DynamoClient"]
 
-GIVEN_UP_MAX = 64
+ABANDONED_VERSIONS_MAX = 64
 OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
 TAKES_PER_TRY = 2  # a guess without reading, then what the row says
 BREAK_TRIES = 5
@@ -67,7 +67,7 @@ _NO_ROW = (ConditionFailedError, MissingTableError)
 class DynamoHolding:
     """One holding: the own row, known by owner and version number."""
 
-    def __init__(self, client: DynamoClient, row: LockRow, *, sent_at_ms: int) -> None:
+    def __init__(self, client: DynamoClient, row: DynamoLockRow, *, sent_at_ms: int) -> None:
         self._client = client
         self._row = row
         self._ours: tuple[str, ...] = (row.version,)  # several after unanswered renewals
@@ -137,7 +137,7 @@ class DynamoHolding:
                 return
         self._client.ask("delete_item", request)
 
-    def _change_version(self, row: LockRow) -> None:
+    def _change_version(self, row: DynamoLockRow) -> None:
         """One renewal; returns only when the row has the new number."""
         request = renew_request(self._client.address, row, self._ours)
         try:
@@ -197,8 +197,8 @@ class DynamoClient:
         self._process = 0
         self._owner = ""
         self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
-        self._sighting: Sighting | None = None
-        self._given_up: deque[str] = deque(maxlen=GIVEN_UP_MAX)
+        self._sighting: SeenVersion | None = None
+        self._given_up: deque[str] = deque(maxlen=ABANDONED_VERSIONS_MAX)
         self._created_at_ms: int | None = None
 
     @property
@@ -285,11 +285,11 @@ class DynamoClient:
         """One request; raises what the transport raises."""
         return self._connected().call(operation, request)
 
-    def read(self) -> LockRow | None:
+    def read(self) -> DynamoLockRow | None:
         """The row now; notes when its version number was seen first."""
         return self._noted(self.ask("get_item", read_request(self.address)).get("Item"))
 
-    def row_after(self, failure: ConditionFailedError) -> LockRow | None:
+    def row_after(self, failure: ConditionFailedError) -> DynamoLockRow | None:
         """The row that failed a condition; read where the server does not send it along."""
         return self.read() if failure.item is None else self._noted(failure.item)
 
@@ -302,11 +302,11 @@ class DynamoClient:
         self._given_up.extend(versions)
 
     def _take(
-        self, take: Take, seen: LockRow | None, owner_text: str
-    ) -> tuple[DynamoHolding | None, LockRow | None]:
+        self, take: Take, seen: DynamoLockRow | None, owner_text: str
+    ) -> tuple[DynamoHolding | None, DynamoLockRow | None]:
         """One conditional write: the holding, or the row that stood in the way."""
         self._connected()  # which names the owner, and may take long the first time
-        row = LockRow(
+        row = DynamoLockRow(
             owner=self._owner,
             lease_ms=self._settings.lease_ms,
             version=self.new_version(),
@@ -353,14 +353,14 @@ class DynamoClient:
         request = count_request(self.address, self._owner, self.new_version(), self._clock.now_ms())
         return decode_token(self.ask("update_item", request))
 
-    def _noted(self, item: Mapping[str, Any] | None) -> LockRow | None:
+    def _noted(self, item: Mapping[str, Any] | None) -> DynamoLockRow | None:
         """The row of an item; since when its version number is known is kept."""
         row = decode_row(self.address, item)
         if row is None or row.released:
             self._sighting = None
             return row
         now_ms = self.monotonic_ms()
-        known = self._sighting or Sighting(version=row.version, since_ms=now_ms)
+        known = self._sighting or SeenVersion(version=row.version, since_ms=now_ms)
         self._sighting = known.or_newer(row, now_ms)
         return row
 

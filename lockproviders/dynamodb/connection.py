@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 CONNECTIONS_MAX = 2  # the renewal's and the caller's (SEC17)
-SHOWN_CHARACTERS_MAX = 300
+MESSAGE_CHARACTERS_MAX = 300
 THROTTLED = "lock_throttled"  # kind of the error of a request that was one too many
 
 _THROTTLED = frozenset(
@@ -310,4 +310,4 @@ def region_of_machine() -> str | None:
 
 
 def _shown(text: str) -> str:
-    return ascii(text[:SHOWN_CHARACTERS_MAX])[1:-1]
+    return ascii(text[:MESSAGE_CHARACTERS_MAX])[1:-1]

@@ -22,9 +22,9 @@ from typing import Any
 from timeline.errors import UnsafeSetupError
 
 __all__ = [
-    "LockRow",
+    "DynamoLockRow",
     "RowAddress",
-    "Sighting",
+    "SeenVersion",
     "Take",
     "count_request",
     "create_request",
@@ -69,7 +69,7 @@ class RowAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockRow:
+class DynamoLockRow:
     """One lock as it stands in the table."""
 
     owner: str
@@ -85,17 +85,17 @@ class LockRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class SeenVersion:
     """A version number and since when this process sees it, on its monotonic clock."""
 
     version: str
     since_ms: int
 
-    def or_newer(self, row: LockRow, now_ms: int) -> Sighting:
+    def or_newer(self, row: DynamoLockRow, now_ms: int) -> SeenVersion:
         """This sighting, or a new one when the row has moved on."""
         if row.version == self.version:
             return self
-        return Sighting(version=row.version, since_ms=now_ms)
+        return SeenVersion(version=row.version, since_ms=now_ms)
 
 
 class Take(Enum):
@@ -107,7 +107,7 @@ class Take(Enum):
 
 
 def decide(
-    row: LockRow | None, sighting: Sighting | None, given_up: Collection[str], now_ms: int
+    row: DynamoLockRow | None, sighting: SeenVersion | None, given_up: Collection[str], now_ms: int
 ) -> Take | None:
     """
     Whether the lock can be taken now, and under which condition.
@@ -130,7 +130,7 @@ def decide(
     return Take.IF_UNCHANGED if now_ms - sighting.since_ms > row.lease_ms else None
 
 
-def put_request(at: RowAddress, row: LockRow, take: Take, seen: str | None) -> Request:
+def put_request(at: RowAddress, row: DynamoLockRow, take: Take, seen: str | None) -> Request:
     """PutItem of the whole row, as Java takes a lock; ``seen`` is the number taken over."""
     request: Request = {
         "TableName": at.table,
@@ -160,7 +160,7 @@ def read_request(at: RowAddress) -> Request:
     return {"TableName": at.table, "Key": {KEY: _text(at.key)}, "ConsistentRead": True}
 
 
-def renew_request(at: RowAddress, row: LockRow, ours: Collection[str]) -> Request:
+def renew_request(at: RowAddress, row: DynamoLockRow, ours: Collection[str]) -> Request:
     """
     UpdateItem with a new version number and a full lease.
 
@@ -240,7 +240,7 @@ def create_request(table: str, capacity: tuple[int, int] | None) -> Request:
     return request
 
 
-def decode_row(at: RowAddress, item: Item | None) -> LockRow | None:
+def decode_row(at: RowAddress, item: Item | None) -> DynamoLockRow | None:
     """
     The lock in an item, None without one.
 
@@ -251,7 +251,7 @@ def decode_row(at: RowAddress, item: Item | None) -> LockRow | None:
     if not item:
         return None
     if _attribute(item, RELEASED) == "1":
-        return LockRow(
+        return DynamoLockRow(
             owner=_attribute(item, OWNER),
             lease_ms=0,
             version=_attribute(item, VERSION),
@@ -267,7 +267,7 @@ def decode_row(at: RowAddress, item: Item | None) -> LockRow | None:
             table=at.table,
             key=at.key,
         )
-    return LockRow(
+    return DynamoLockRow(
         owner=_attribute(item, OWNER),
         lease_ms=int(lease),
         version=version,

@@ -162,7 +162,7 @@ class DynamoSettings:
             UnsafeSetupError: ``machine_region`` finds it doubtful.
         """
         said = as_property_set(properties)
-        read = _Reader(said)
+        read = _PropertyReader(said)
         lease_ms = LockSettings.from_properties(said).try_ms
         if lease_ms < LEASE_MS_MIN:
             read.refuse(
@@ -193,7 +193,7 @@ class DynamoSettings:
         )
 
 
-class _Reader:
+class _PropertyReader:
     """Typed values out of a property set, refused by key, value and layer."""
 
     def __init__(self, said: PropertySet) -> None:

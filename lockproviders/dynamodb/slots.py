@@ -27,7 +27,7 @@ from timeline.ports.storage import (
     ObjectExistsError,
     ObjectMissingError,
     SlotNames,
-    slots_lost,
+    slot_store_lost,
 )
 
 __all__ = ["DynamoSlotStore"]
@@ -144,7 +144,7 @@ class DynamoSlotStore:
             raise
         except MissingTableError as error:
             if self._answered:
-                raise slots_lost(self.identity) from error
+                raise slot_store_lost(self.identity) from error
             self._make_table(error)
             answer = self._ask_of_new_table(operation, named)
         self._answered = True

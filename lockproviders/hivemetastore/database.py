@@ -33,7 +33,7 @@ __all__ = [
     "USER",
     "CommitUnknownError",
     "LockName",
-    "LockRow",
+    "MetastoreLockRow",
     "MetastoreRows",
     "agent_text",
     "check_name",
@@ -87,7 +87,7 @@ class LockName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockRow:
+class MetastoreLockRow:
     """One request of anybody for the lock, as the metastore lists it."""
 
     lock_id: int
@@ -332,7 +332,7 @@ class MetastoreRows:
 
         return self._transaction(work)
 
-    def rows(self, name: LockName) -> list[LockRow]:
+    def rows(self, name: LockName) -> list[MetastoreLockRow]:
         """
         All requests for this lock, without the mutex.
 
@@ -447,7 +447,7 @@ class MetastoreRows:
             self._run(_NEW_MUTEX)
             self._run(_MUTEX)
 
-    def _rows(self, name: LockName) -> list[LockRow]:
+    def _rows(self, name: LockName) -> list[MetastoreLockRow]:
         rows = []
         for lock_id, state, user, host, agent, ahead_ms in self._run(
             _ROWS, self._offset_ms, name.database, name.table
@@ -462,7 +462,7 @@ class MetastoreRows:
                     address=self._here,
                     ahead_ms=int(ahead_ms),
                 )
-            row = LockRow(
+            row = MetastoreLockRow(
                 lock_id=int(lock_id),
                 acquired=state == "a",
                 user=user or "",

@@ -30,7 +30,7 @@ from lockproviders.hivemetastore.database import (
     NONCE_CHARACTERS,
     CommitUnknownError,
     LockName,
-    LockRow,
+    MetastoreLockRow,
     MetastoreRows,
     agent_text,
     nonce_of,
@@ -202,7 +202,7 @@ class LockTables(Protocol):
     def take(self, name: LockName, host: str, agent: str, strays: set[str]) -> int | None:
         """Take the lock, delete strays; the lock id, or None."""
 
-    def rows(self, name: LockName) -> list[LockRow]:
+    def rows(self, name: LockName) -> list[MetastoreLockRow]:
         """All requests for the lock."""
 
     def beat(self, lock_id: int, agent: str) -> None:

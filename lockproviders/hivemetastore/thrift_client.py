@@ -29,7 +29,7 @@ from typing import Protocol, TypeVar
 from lockproviders.hivemetastore.database import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
-    LockRow,
+    MetastoreLockRow,
     agent_text,
     duration_ms,
     nonce_of,
@@ -299,11 +299,11 @@ class HiveMetastoreClient:
                 self._unlock_leftovers(self._wire.show(self._settings.name))
             raise
 
-    def _others(self) -> list[LockRow]:
+    def _others(self) -> list[MetastoreLockRow]:
         """The requests of others, after our leftovers are taken away."""
         return self._unlock_leftovers(self._twice(lambda: self._wire.show(self._settings.name)))
 
-    def _unlock_leftovers(self, rows: Sequence[LockRow]) -> list[LockRow]:
+    def _unlock_leftovers(self, rows: Sequence[MetastoreLockRow]) -> list[MetastoreLockRow]:
         """Take away the rows that are ours and not held; answers those of others."""
         now_ms = self.clock.monotonic_ms()
         others = []

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from lockproviders.hivemetastore.database import USER, LockName, LockRow
+from lockproviders.hivemetastore.database import USER, LockName, MetastoreLockRow
 from timeline.errors import (
     HoodooError,
     LeaseLostError,
@@ -96,7 +96,7 @@ class MetastoreWire(Protocol):
     def unlock(self, lock_id: int) -> None:
         """Take a request or the lock back; one that is gone is no error."""
 
-    def show(self, name: LockName) -> Sequence[LockRow]:
+    def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
         """All requests for this lock."""
 
 
@@ -277,7 +277,7 @@ class ThriftWire:
         except gone:
             return
 
-    def show(self, name: LockName) -> Sequence[LockRow]:
+    def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
         """
         All requests for this lock.
 
@@ -288,7 +288,7 @@ class ThriftWire:
         request = types.ShowLocksRequest(dbname=name.database, tablename=name.table)
         answer = self._call("show_locks", (request,))
         return [
-            LockRow(
+            MetastoreLockRow(
                 lock_id=row.lockid,
                 acquired=row.state == types.LockState.ACQUIRED,
                 user=row.user or "",

@@ -15,7 +15,15 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, Row, RowExists, Value
+from lockproviders.sql.database import (
+    Database,
+    NoTable,
+    NotExecuted,
+    OutcomeLost,
+    Row,
+    RowExists,
+    Value,
+)
 from lockproviders.sql.settings import OPTIONS, SqlSettings
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
@@ -129,9 +137,9 @@ class SqlTable:
         try:
             try:
                 return request()
-            except AnswerLost:
+            except OutcomeLost:
                 return request()
-        except (AnswerLost, Refused) as error:
+        except (OutcomeLost, NotExecuted) as error:
             raise self.silent(str(error)) from error
 
 
@@ -409,12 +417,12 @@ class SqlClient:
             values = (*taking, self._name, seen, self._unsure)
         try:
             return self._table.change_once(statement, values) == 1
-        except AnswerLost:
+        except OutcomeLost:
             trying.is_lost = True
             return False
         except (RowExists, NoTable):
             return False  # the next look tells
-        except Refused as error:
+        except NotExecuted as error:
             raise self._table.silent(str(error)) from error
         except UnsafeSetupError:
             raise

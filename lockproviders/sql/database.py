@@ -5,9 +5,9 @@ Its own file because the lock's algorithm is the same everywhere and the drivers
 how to connect with a deadline, what the database's clock is called and, above all, what an
 error means. Every failure becomes one of these, and nothing else leaves this module:
 
-- ``Refused``: nothing happened (busy, deadlock, no connection); ask again later. ``OnlyReads``: and
+- ``NotExecuted``: nothing happened (busy, deadlock, no connection); ask again later. ``ReadOnlyServer``: and
   on a new connection, because a server that was replaced serves its old ones for ever.
-- ``AnswerLost``: sent, fate unknown; read it back before anything is concluded (UNK-1).
+- ``OutcomeLost``: sent, fate unknown; read it back before anything is concluded (UNK-1).
 - ``RowExists``: somebody made it meanwhile, the row or the table itself.
 - ``NoTable``: the lock's table is not there.
 - ``UnsafeSetupError``: waiting does not help (no access, no such database, no driver).
@@ -26,11 +26,11 @@ from timeline.errors import UnsafeSetupError
 from timeline.ports.ports import Ids
 
 __all__ = [
-    "AnswerLost",
     "Database",
     "NoTable",
-    "OnlyReads",
-    "Refused",
+    "NotExecuted",
+    "OutcomeLost",
+    "ReadOnlyServer",
     "Row",
     "RowExists",
     "SqliteDatabase",
@@ -43,15 +43,15 @@ Row = tuple[Any, ...]
 Value = str | int | None
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a fault
+class NotExecuted(Exception):  # noqa: N818 - an answer, not a fault
     """The database did nothing; asking again later may help."""
 
 
-class OnlyReads(Refused):
+class ReadOnlyServer(NotExecuted):
     """The server takes no changes; where its name leads by now there may be one that does."""
 
 
-class AnswerLost(Exception):  # noqa: N818
+class OutcomeLost(Exception):  # noqa: N818
     """The statement was sent and nobody knows whether it was executed."""
 
 
@@ -138,7 +138,7 @@ class Database(ABC):
                 return self._execute(self._connection, self.spelled(statement), values)
             except Exception as error:
                 trouble = self._meaning(error)
-                if isinstance(trouble, AnswerLost | OnlyReads):
+                if isinstance(trouble, OutcomeLost | ReadOnlyServer):
                     self._drop()
                 raise trouble from error
             except BaseException:
@@ -152,8 +152,8 @@ class Database(ABC):
             raise
         except Exception as error:
             trouble = self._meaning(error)
-            if isinstance(trouble, AnswerLost):
-                trouble = Refused(str(trouble))  # nothing was asked yet
+            if isinstance(trouble, OutcomeLost):
+                trouble = NotExecuted(str(trouble))  # nothing was asked yet
             raise trouble from error
 
     def _notice_fork(self) -> None:
@@ -283,13 +283,13 @@ class SqliteDatabase(Database):
             return self._setup(error.strerror or type(error).__name__)
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return Refused(str(error))
+            return NotExecuted(str(error))
         if code == sqlite3.SQLITE_CONSTRAINT:
             return RowExists(str(error))
         if "no such table" in str(error):
             return NoTable(str(error))
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT):
-            return AnswerLost(str(error))
+            return OutcomeLost(str(error))
         if code == sqlite3.SQLITE_CANTOPEN and not self._path.parent.is_dir():
             return self._setup("its folder is missing")
         if code == sqlite3.SQLITE_CANTOPEN and not self._path.exists():

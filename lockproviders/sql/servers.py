@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockproviders.sql.database import (
-    AnswerLost,
     Database,
     NoTable,
-    OnlyReads,
-    Refused,
+    NotExecuted,
+    OutcomeLost,
+    ReadOnlyServer,
     Row,
     RowExists,
     Value,
@@ -144,14 +144,14 @@ class MySqlDatabase(Database):
         if code == 1062:
             return RowExists(text)
         if code in _MYSQL_BROKEN:  # some of them among those of the set-up
-            return AnswerLost(text)
+            return OutcomeLost(text)
         if code in _MYSQL_SETUP or "CERTIFICATE_VERIFY_FAILED" in text or 1100 <= code < 1200:
             return self._setup(text)
         if code in _MYSQL_ONLY_READS:
-            return OnlyReads(text)
+            return ReadOnlyServer(text)
         if 1000 <= code < 2000:
-            return Refused(text)
-        return AnswerLost(text)
+            return NotExecuted(text)
+        return OutcomeLost(text)
 
 
 # What waiting does not heal: access, unknown database, a statement it rejects, no TLS.
@@ -287,10 +287,10 @@ class PostgresDatabase(Database):
         if not state and any(part in text for part in _POSTGRES_SETUP):
             return self._setup(text)  # an error while connecting carries no state
         if state == "25006":
-            return OnlyReads(text)
+            return ReadOnlyServer(text)
         if (state and state[:2] not in ("08", "57", "58", "XX")) or state == "57014":
-            return Refused(text)
-        return AnswerLost(text)
+            return NotExecuted(text)
+        return OutcomeLost(text)
 
 
 # Not for everybody: who waits for standbys, too, goes on to do so.

@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 
 from lockproviders.sql.client import SqlTable, row_name
-from lockproviders.sql.database import AnswerLost, Database, NoTable, Refused, Row, RowExists
+from lockproviders.sql.database import Database, NoTable, NotExecuted, OutcomeLost, Row, RowExists
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,
     SlotNames,
-    slots_lost,
+    slot_store_lost,
 )
 
 __all__ = ["SqlSlotStore"]
@@ -73,9 +73,9 @@ class SqlSlotStore:
             self._answered = True
         except RowExists as error:
             raise ObjectExistsError(path) from error
-        except AnswerLost as error:
+        except OutcomeLost as error:
             raise AmbiguousWriteError(path) from error
-        except Refused as error:
+        except NotExecuted as error:
             raise self._table.silent(str(error)) from error
 
     def _insert_anew(self, values: tuple[str, ...]) -> None:
@@ -123,7 +123,7 @@ class SqlSlotStore:
             UnsafeSetupError: It was there.
         """
         if self._answered:
-            raise slots_lost(self.identity) from missing
+            raise slot_store_lost(self.identity) from missing
 
 
 def _key(path: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from lockproviders.client import as_shared
+from lockproviders.client import shared_owner_note
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
@@ -25,13 +25,13 @@ from lockproviders.storage_based.lock_file import (
     ChangedError,
     ConditionalObject,
     LockRecord,
-    Seen,
+    ObjectVersion,
     StorageHolding,
     Tag,
     next_token,
 )
 from lockproviders.storage_based.settings import OPTIONS, StorageLockSettings
-from lockproviders.storage_based.shared_lock import ALONE_MS, SharedHolding, Sharer
+from lockproviders.storage_based.shared_lock import ALONE_MS, SharedFileHolding, SharedLockState
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 from timeline.ports.storage import AmbiguousWriteError
@@ -73,7 +73,7 @@ class StorageClient:
         # Whether a request without an answer to take what was shared may have been done: whoever
         # joined before it is to be waited for.
         self._is_after_shared = False
-        self._sharer = Sharer(
+        self._sharer = SharedLockState(
             place, owner=self._owner, validity_ms=settings.validity_ms, clock=clock, ids=ids
         )
 
@@ -115,7 +115,9 @@ class StorageClient:
         self._prove_once()
         return self._take_over(before, None if seen is None else seen.tag, owner_text)
 
-    def try_share(self, owner_text: str, *, starts: bool) -> StorageHolding | SharedHolding | None:
+    def try_share(
+        self, owner_text: str, *, starts: bool
+    ) -> StorageHolding | SharedFileHolding | None:
         """
         Join those of ours who have the lock together, else take it if it is free, else None.
 
@@ -315,7 +317,7 @@ class StorageClient:
         found = LockRecord.decode(seen.data, self._place.address)
         return seen.tag if found.is_holding(record.owner, record.nonce) else None
 
-    def _is_free(self, record: LockRecord | None, seen: Seen | None) -> bool:
+    def _is_free(self, record: LockRecord | None, seen: ObjectVersion | None) -> bool:
         """Whether it may be taken; what is shared may be, by who waits or joins."""
         if record is None or seen is None or record.expired or record.is_shared:
             return True
@@ -338,7 +340,7 @@ def _alone_to_ms(before: LockRecord | None, now_ms: int, *, wants_alone: bool) -
 
 def _holder_text(record: LockRecord) -> str:
     note = record.note or f"a Java writer, owner {record.owner}"
-    return as_shared(note) if record.is_shared else note
+    return shared_owner_note(note) if record.is_shared else note
 
 
 def _client(context: LockContext) -> StorageClient:

@@ -25,7 +25,7 @@ from timeline.layout import LOCKS, check_size
 from timeline.ports.ports import Clock
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.storage.object_address import ObjectAddress
-from timeline.storage.object_client import Fate, fate_of, unavailable
+from timeline.storage.object_client import RequestFailure, classify_failure, request_error
 
 __all__ = [
     "DRIFT_MS",
@@ -34,7 +34,7 @@ __all__ = [
     "ChangedError",
     "ConditionalObject",
     "LockRecord",
-    "Seen",
+    "ObjectVersion",
     "StorageHolding",
     "Tag",
     "next_token",
@@ -170,7 +170,7 @@ def next_token(before: LockRecord | None, *, now_ms: int, validity_ms: int, at_l
 #: What names one content of the object: S3 and Azure an ETag, GCS a generation.
 Tag = tuple[str | None, str | None]
 
-_SETUP = (Fate.DENIED, Fate.NO_BUCKET, Fate.WRONG)
+_SETUP = (RequestFailure.DENIED, RequestFailure.NO_BUCKET, RequestFailure.WRONG)
 
 
 class ChangedError(Exception):
@@ -178,7 +178,7 @@ class ChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObjectVersion:
     """One look at the object."""
 
     data: bytes
@@ -202,7 +202,7 @@ class ConditionalObject:
         self._clock_key = address.key_of(path.rpartition("/")[0] + "/hoodoo_clock")
         self.address = f"{address.base_uri}/{path}"
 
-    def read(self) -> Seen | None:
+    def read(self) -> ObjectVersion | None:
         """
         What the object is now, None when there is none. Outside: 1 get.
 
@@ -221,11 +221,11 @@ class ConditionalObject:
         except CorruptTableError:
             raise
         except Exception as error:
-            fate = fate_of(error)
-            if fate is Fate.MISSING:
+            fate = classify_failure(error)
+            if fate is RequestFailure.MISSING:
                 return None
             raise self._trouble(error, "reading the lock file", fate) from error
-        return Seen(
+        return ObjectVersion(
             data=data,
             tag=(meta.get("e_tag"), meta.get("version")),
             modified_ms=int(meta["last_modified"].timestamp() * 1000),
@@ -251,10 +251,15 @@ class ConditionalObject:
         try:
             done = obstore.put(self._client, self._key, data, mode=mode, use_multipart=False)
         except Exception as error:
-            fate = fate_of(error)
-            if fate in (Fate.EXISTS, Fate.CHANGED, Fate.BUSY, Fate.MISSING):
+            fate = classify_failure(error)
+            if fate in (
+                RequestFailure.EXISTS,
+                RequestFailure.CHANGED,
+                RequestFailure.BUSY,
+                RequestFailure.MISSING,
+            ):
                 raise ChangedError(self.address) from error
-            if fate is Fate.UNKNOWN:
+            if fate is RequestFailure.UNKNOWN:
                 raise AmbiguousWriteError(self.address) from error
             raise self._trouble(error, "writing the lock file", fate) from error
         return done["e_tag"], done["version"]
@@ -279,8 +284,8 @@ class ConditionalObject:
             outdated: Any = {name: value for name, value in named.items() if value is not None}
             obstore.put(self._client, self._clock_key, b"3", mode=outdated, use_multipart=False)
         except Exception as error:
-            fate = fate_of(error)
-            if fate is Fate.CHANGED:
+            fate = classify_failure(error)
+            if fate is RequestFailure.CHANGED:
                 return
             raise self._trouble(error, "trying a conditional write", fate) from error
         raise UnsafeSetupError(
@@ -304,13 +309,15 @@ class ConditionalObject:
             obstore.put(self._client, self._clock_key, b"", use_multipart=False)
             found = obstore.head(self._client, self._clock_key)
         except Exception as error:
-            raise self._trouble(error, "reading the store's clock", fate_of(error)) from error
+            raise self._trouble(
+                error, "reading the store's clock", classify_failure(error)
+            ) from error
         return int(found["last_modified"].timestamp() * 1000)
 
     def _trouble(
-        self, error: Exception, doing: str, fate: Fate
+        self, error: Exception, doing: str, fate: RequestFailure
     ) -> UnavailableError | UnsafeSetupError:
-        failed = unavailable(error, self.address, doing, fate)
+        failed = request_error(error, self.address, doing, fate)
         if fate in _SETUP:
             return UnsafeSetupError(failed.message, kind="lock_storage", **failed.fields)
         return UnavailableError(failed.message, **failed.fields)
@@ -449,7 +456,7 @@ class StorageHolding:
         )
 
 
-def _decoded(seen: Seen, place: ConditionalObject) -> LockRecord | None:
+def _decoded(seen: ObjectVersion, place: ConditionalObject) -> LockRecord | None:
     """The record, None when it is damaged and so certainly not ours."""
     try:
         return LockRecord.decode(seen.data, place.address)

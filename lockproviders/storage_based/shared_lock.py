@@ -23,7 +23,7 @@ from lockproviders.storage_based.lock_file import (
     ChangedError,
     ConditionalObject,
     LockRecord,
-    Seen,
+    ObjectVersion,
     Tag,
     next_token,
 )
@@ -31,7 +31,7 @@ from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 from timeline.ports.storage import AmbiguousWriteError
 
-__all__ = ["ALONE_MS", "GAP_MS", "SESSION_MS", "SharedHolding", "Sharer"]
+__all__ = ["ALONE_MS", "GAP_MS", "SESSION_MS", "SharedFileHolding", "SharedLockState"]
 
 LENGTH_MS_MAX = 5_000  # of one holding; so long waits who wants the lock alone
 MARGIN_SHARE = 5  # of a holding's length its last fifth is not used
@@ -41,17 +41,17 @@ ALONE_MS = 30_000  # after somebody wanted it alone
 
 
 @dataclass(frozen=True, slots=True)
-class _Time:
+class _SharedPeriod:
     """What this process has of the holding that it joined last."""
 
     ends_at_ms: int  # on the monotonic clock
     token: int
 
 
-class SharedHolding:
+class SharedFileHolding:
     """One use of the lock by one of those who have it together."""
 
-    def __init__(self, sharer: Sharer, time: _Time, note: str) -> None:
+    def __init__(self, sharer: SharedLockState, time: _SharedPeriod, note: str) -> None:
         self._sharer = sharer
         self._time = time
         self._note = note
@@ -91,7 +91,7 @@ class SharedHolding:
         """Nothing: others may be in it, and it ends by itself."""
 
 
-class Sharer:
+class SharedLockState:
     """
     What one client knows of the holding that it has with others.
 
@@ -115,7 +115,7 @@ class Sharer:
         self._enough_ms = self.length_ms // 2
         self._validity_ms = validity_ms
         self.last_token = 0  # the greatest that this client had, together with others or alone
-        self._had = _Time(0, 0)
+        self._had = _SharedPeriod(0, 0)
         self._alone_to_ms = 0
 
     @property
@@ -123,7 +123,7 @@ class Sharer:
         """Whether somebody wanted the lock alone not long ago, as far as this client has seen."""
         return self.clock.now_ms() < self._alone_to_ms
 
-    def look(self) -> tuple[LockRecord | None, Seen | None]:
+    def look(self) -> tuple[LockRecord | None, ObjectVersion | None]:
         """
         The file, None when there is none. Outside: 1 get.
 
@@ -142,13 +142,15 @@ class Sharer:
         """What a content of the file tells about who wants the lock alone."""
         self._alone_to_ms = record.alone_to_ms
 
-    def known(self, note: str) -> SharedHolding | None:
+    def known(self, note: str) -> SharedFileHolding | None:
         """A holding without a request, where enough is left of the last one."""
-        return SharedHolding(self, self._had, note) if self._left_ms() >= self._enough_ms else None
+        return (
+            SharedFileHolding(self, self._had, note) if self._left_ms() >= self._enough_ms else None
+        )
 
     def join(
         self, before: LockRecord, tag: Tag, note: str, *, asked_at_ms: int
-    ) -> SharedHolding | None:
+    ) -> SharedFileHolding | None:
         """
         Join those who have the lock together; None while that ends.
 
@@ -168,23 +170,23 @@ class Sharer:
         if before.expired or now_ms >= before.shared_to_ms + GAP_MS:
             return self.start(before, tag, note)
         left_ms = min(before.valid_until_ms - now_ms, self.length_ms)
-        had = _Time(asked_at_ms + left_ms, before.token)
+        had = _SharedPeriod(asked_at_ms + left_ms, before.token)
         if left_ms < self._enough_ms:
             sent_at_ms, now_ms = self.clock.monotonic_ms(), self.clock.now_ms()
             until_ms = min(now_ms + self.length_ms, before.shared_to_ms)
             if until_ms - now_ms >= self._enough_ms:
                 try:
                     self._place.put(replace(before.until(until_ms), note=note).encode(), tag)
-                    had = _Time(sent_at_ms + until_ms - now_ms, before.token)
+                    had = _SharedPeriod(sent_at_ms + until_ms - now_ms, before.token)
                 except UnavailableError:
                     self._had = had
                     if not self._serves():
                         raise
         self.last_token = max(self.last_token, had.token)
         self._had = had
-        return SharedHolding(self, had, note) if self._serves() else None
+        return SharedFileHolding(self, had, note) if self._serves() else None
 
-    def start(self, before: LockRecord | None, tag: Tag | None, note: str) -> SharedHolding:
+    def start(self, before: LockRecord | None, tag: Tag | None, note: str) -> SharedFileHolding:
         """
         Make a free lock, or one whose time together is over, one that is shared. Outside: 1 put.
 
@@ -206,10 +208,10 @@ class Sharer:
         )
         self._place.put(record.encode(), tag)
         self.last_token = record.token
-        self._had = _Time(sent_at_ms + self.length_ms, record.token)
-        return SharedHolding(self, self._had, note)
+        self._had = _SharedPeriod(sent_at_ms + self.length_ms, record.token)
+        return SharedFileHolding(self, self._had, note)
 
-    def again(self, note: str) -> _Time | None:
+    def again(self, note: str) -> _SharedPeriod | None:
         """
         The time left after another look from within a holding; None where it ends as it was.
 

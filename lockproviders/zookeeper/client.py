@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.settings import ADDRESS_OPTION
 from lockproviders.zookeeper.queue import (
-    node_ahead,
     node_prefix,
     node_text,
     own_nodes,
     owner_in,
+    predecessor,
     queue_order,
 )
 from lockproviders.zookeeper.settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from timeline.ports.ports import Clock, Ids
 
 __all__ = [
+    "CHECKS_MAX",
     "ENTRY",
     "IMPLICIT_ENTRY",
-    "LOOKS_MAX",
     "OPTIONS",
     "ZooKeeperClient",
     "ZooKeeperHolding",
-    "ZooKeeperPlace",
+    "ZooKeeperQueueEntry",
 ]
 
-LOOKS_MAX = 3  # at a queue that moves while we look
+CHECKS_MAX = 3  # at a queue that moves while we look
 # A watch wakes the waiter; this look is for a watch that was lost with its server.
-LOOK_AGAIN_MS = 1_000
+RECHECK_MS = 1_000
 
 
 class ZooKeeperHolding:
@@ -144,7 +144,7 @@ class ZooKeeperHolding:
         return self._gone or self.session.is_lost
 
 
-class ZooKeeperPlace:
+class ZooKeeperQueueEntry:
     """One waiter's node in the queue."""
 
     def __init__(self, client: ZooKeeperClient, owner_text: str) -> None:
@@ -178,7 +178,7 @@ class ZooKeeperPlace:
             self._changed.clear()  # before looking, so that nothing is missed
             self._ahead = None
         session = self._client.session()
-        for _ in range(LOOKS_MAX):
+        for _ in range(CHECKS_MAX):
             asked_ms = clock.monotonic_ms()
             names = self._look(session)
             own = own_nodes(names, self._unique)
@@ -190,7 +190,7 @@ class ZooKeeperPlace:
                     path=self._client.path,
                 )
             self._own = own[0]
-            ahead = node_ahead(names, own[0])
+            ahead = predecessor(names, own[0])
             if ahead is None:
                 return self._hold(session, own[0], asked_ms)
             self._looked_ms = asked_ms
@@ -230,7 +230,7 @@ class ZooKeeperPlace:
             and not self._changed.is_set()
             and session is not None
             and session.is_connected
-            and now_ms - self._looked_ms < LOOK_AGAIN_MS
+            and now_ms - self._looked_ms < RECHECK_MS
         )
 
     def _look(self, session: ZkSession) -> tuple[str, ...]:
@@ -338,9 +338,9 @@ class ZooKeeperClient:
         session_ms = self._settings.session_timeout_ms if session is None else session.lease_ms
         return 2 * request_timeout_ms(session_ms)
 
-    def enter(self, owner_text: str) -> ZooKeeperPlace:
+    def enter(self, owner_text: str) -> ZooKeeperQueueEntry:
         """A place for one acquire; queued at its first try."""
-        return ZooKeeperPlace(self, owner_text)
+        return ZooKeeperQueueEntry(self, owner_text)
 
     def try_acquire(self, owner_text: str) -> ZooKeeperHolding | None:
         """
@@ -441,7 +441,7 @@ class ZooKeeperClient:
     def _first(self) -> tuple[str, bytes] | None:
         """Name and text of the first node."""
         session = self.session()
-        for _ in range(LOOKS_MAX):
+        for _ in range(CHECKS_MAX):
             names = queue_order(session.children(self.path))
             if not names:
                 return None

@@ -17,11 +17,11 @@ from timeline.errors import SettingError
 __all__ = [
     "hosts_identity",
     "lock_path",
-    "node_ahead",
     "node_prefix",
     "node_text",
     "own_nodes",
     "owner_in",
+    "predecessor",
     "queue_order",
     "split_hosts",
 ]
@@ -54,7 +54,7 @@ def own_nodes(names: Iterable[str], unique: str) -> list[str]:
     return queue_order(name for name in names if name.startswith(prefix))
 
 
-def node_ahead(names: Iterable[str], own: str) -> str | None:
+def predecessor(names: Iterable[str], own: str) -> str | None:
     """Whom ``own`` waits for, and only that one; None when the lock is its."""
     order = queue_order(names)
     place = order.index(own)

@@ -18,20 +18,20 @@ from contextlib import contextmanager, suppress
 
 from tableservices.archiving.settings import ArchivingSettings
 from timeline.archived import (
-    HistoryFiles,
-    missing_history_file,
+    ArchiveFiles,
+    missing_archive_file,
     newest_manifest,
-    read_history_files,
-    said_manifest,
+    read_archive_files,
+    version_file_number,
 )
 from timeline.codecs.archived_instants import (
-    HistoryFile,
-    HistoryInstant,
-    encode_history_rows,
+    ArchivedInstant,
+    ArchiveFile,
+    archive_file,
+    encode_archived_instants,
     encode_manifest,
-    history_file,
-    merge_history_files,
-    parse_history_rows,
+    merge_archive_files,
+    parse_archived_instants,
     parse_manifest,
 )
 from timeline.context import TableContext
@@ -44,10 +44,16 @@ from timeline.ports.storage import (
     Storage,
 )
 
-__all__ = ["Made", "add_to_history", "archived_between", "in_own_history", "merge_levels"]
+__all__ = [
+    "CreatedFiles",
+    "append_to_archive",
+    "archived_between",
+    "merge_levels",
+    "undo_if_table_replaced",
+]
 
 #: What somebody put into the history, by path; its bytes tell it from what others put there.
-Made = dict[str, bytes]
+CreatedFiles = dict[str, bytes]
 
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
 _VERSION = f"{HISTORY}/_version_"
@@ -60,17 +66,17 @@ def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple
 
     Outside: 1 list, 2 gets, 1 get per file whose range overlaps.
     """
-    _, found = read_history_files(
+    _, found = read_archive_files(
         storage,
         newest_manifest(storage)[1],
         lambda one: one.first_time <= last and first <= one.last_time,
-        lambda data, path: parse_history_rows(data, path=path, times_only=True),
+        lambda data, path: parse_archived_instants(data, path=path, times_only=True),
     )
     return frozenset((row.requested_time, row.action) for rows in found for row in rows)
 
 
 @contextmanager
-def in_own_history(context: TableContext) -> Iterator[Made]:
+def undo_if_table_replaced(context: TableContext) -> Iterator[CreatedFiles]:
     """
     Within, the history is written to; what is made there is noted in what this yields.
 
@@ -80,7 +86,7 @@ def in_own_history(context: TableContext) -> Iterator[Made]:
         TableReplacedError: The table was dropped; of what was made nothing is left in the one
             that was made in its place.
     """
-    made: Made = {}
+    made: CreatedFiles = {}
     try:
         yield made
     finally:
@@ -91,7 +97,7 @@ def in_own_history(context: TableContext) -> Iterator[Made]:
             raise
 
 
-def _take_away(storage: Storage, made: Made) -> None:
+def _take_away(storage: Storage, made: CreatedFiles) -> None:
     """Manifests before the files that they name, then a ``_version_`` that none answers to."""
     for path, data in reversed(made.items()):
         with suppress(ObjectMissingError):
@@ -99,7 +105,7 @@ def _take_away(storage: Storage, made: Made) -> None:
                 storage.delete(path)
     found = (match for name in storage.names(HISTORY) if (match := _MANIFEST.fullmatch(name)))
     newest = max((int(match[1]) for match in found), default=0)
-    if said_manifest(storage) <= newest:
+    if version_file_number(storage) <= newest:
         return
     if newest:
         storage.write(_VERSION, str(newest).encode(), durable=True)
@@ -107,14 +113,14 @@ def _take_away(storage: Storage, made: Made) -> None:
         storage.delete(_VERSION)
 
 
-def add_to_history(
-    storage: Storage, rows: Sequence[HistoryInstant], made: Made | None = None
+def append_to_archive(
+    storage: Storage, rows: Sequence[ArchivedInstant], made: CreatedFiles | None = None
 ) -> None:
     """
     Put archived instants into a new file of level 0 and show it.
 
     Without any, make sure that what is in the history is shown: its archiver may have died,
-    or sleep, before it said so. Outside: 1 put, see ``_show``.
+    or sleep, before it said so. Outside: 1 put, see ``_write_manifest``.
 
     Args:
         storage: The table's.
@@ -123,19 +129,19 @@ def add_to_history(
     """
     made = {} if made is None else made
     if not rows:
-        _say_newest(storage)
+        _write_version_file(storage)
         return
     times = [row.requested_time for row in rows]
-    data = encode_history_rows(rows)
-    added = history_file(min(times), max(times), level=0, size_bytes=len(data))
+    data = encode_archived_instants(rows)
+    added = archive_file(min(times), max(times), level=0, size_bytes=len(data))
     path = f"{HISTORY}/{added.file_name}"
     made[path] = data
     storage.write(path, data, durable=True)
 
-    def with_added(files: HistoryFiles) -> HistoryFiles | None:
+    def with_added(files: ArchiveFiles) -> ArchiveFiles | None:
         return None if any(_same(one, added) for one in files) else (*files, added)
 
-    _show(storage, with_added, made)
+    _write_manifest(storage, with_added, made)
     if storage.stat(path) is None:  # tidied away before the manifest named it
         storage.write(path, data, durable=True)
 
@@ -144,8 +150,8 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     """
     Merge what has become many small files, level by level, then tidy up; returns the merges.
 
-    Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_show`` and
-    ``in_own_history``; 1 list, and where manifests go 1 get for each, 1 get, the deletes.
+    Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_write_manifest`` and
+    ``undo_if_table_replaced``; 1 list, and where manifests go 1 get for each, 1 get, the deletes.
     """
     storage = context.world.storage
     merges = level = 0
@@ -153,7 +159,7 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
         inputs = _to_merge(newest_manifest(storage)[1], level, settings)
         if len(inputs) < 2:
             break
-        with in_own_history(context) as made:
+        with undo_if_table_replaced(context) as made:
             _merge(storage, inputs, level, made)
         merges += 1
         level += 1
@@ -161,12 +167,12 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     return merges
 
 
-def _to_merge(files: HistoryFiles, level: int, settings: ArchivingSettings) -> HistoryFiles:
+def _to_merge(files: ArchiveFiles, level: int, settings: ArchivingSettings) -> ArchiveFiles:
     """The oldest files of a level when there are enough, as long as they are not too big."""
     of_level = sorted((one for one in files if one.level == level), key=_name)
     if len(of_level) < settings.merged_files:
         return ()
-    chosen: list[HistoryFile] = []
+    chosen: list[ArchiveFile] = []
     for one in of_level[: settings.merged_files]:
         if sum(each.size_bytes for each in (*chosen, one)) > settings.merged_bytes_max:
             break
@@ -174,15 +180,15 @@ def _to_merge(files: HistoryFiles, level: int, settings: ArchivingSettings) -> H
     return tuple(chosen)
 
 
-def _merge(storage: Storage, inputs: HistoryFiles, level: int, made: Made) -> None:
+def _merge(storage: Storage, inputs: ArchiveFiles, level: int, made: CreatedFiles) -> None:
     paths = [f"{HISTORY}/{one.file_name}" for one in inputs]
     try:
-        data = merge_history_files((path, storage.read(path)) for path in paths)
+        data = merge_archive_files((path, storage.read(path)) for path in paths)
     except ObjectMissingError as error:
         if not set(inputs) <= set(newest_manifest(storage)[1]):
             return  # another archiver merged them
-        raise missing_history_file(str(error)) from error
-    merged = history_file(
+        raise missing_archive_file(str(error)) from error
+    merged = archive_file(
         min(one.first_time for one in inputs),
         max(one.last_time for one in inputs),
         level=level + 1,
@@ -193,18 +199,18 @@ def _merge(storage: Storage, inputs: HistoryFiles, level: int, made: Made) -> No
     storage.write(path, data, durable=True)
     gone = {one.file_name for one in inputs}
 
-    def with_merged(files: HistoryFiles) -> HistoryFiles | None:
+    def with_merged(files: ArchiveFiles) -> ArchiveFiles | None:
         if not gone <= {one.file_name for one in files}:
             return None  # another archiver merged them
         first = next(at for at, one in enumerate(files) if one.file_name in gone)
         left = [one for one in files if one.file_name not in gone]
         return (*left[:first], merged, *left[first:])
 
-    _show(storage, with_merged, made)
+    _write_manifest(storage, with_merged, made)
 
 
-def _show(
-    storage: Storage, change: Callable[[HistoryFiles], HistoryFiles | None], made: Made
+def _write_manifest(
+    storage: Storage, change: Callable[[ArchiveFiles], ArchiveFiles | None], made: CreatedFiles
 ) -> None:
     """
     Make the next manifest from the newest one, then say that it counts.
@@ -227,10 +233,10 @@ def _show(
         except ObjectExistsError:
             if newest_manifest(storage)[0] == number:
                 storage.delete(path)  # a stray of an archiver that died while it wrote
-    _say_newest(storage)
+    _write_version_file(storage)
 
 
-def _say_newest(storage: Storage) -> None:
+def _write_version_file(storage: Storage) -> None:
     """Write ``_version_``; once more when a greater manifest came, so that it never stays behind."""
     said = -1
     while True:
@@ -238,7 +244,7 @@ def _say_newest(storage: Storage) -> None:
         if number in (0, said):
             return
         # A greater number is another archiver's, of manifests made since ours were listed.
-        if said_manifest(storage) < number:
+        if version_file_number(storage) < number:
             storage.write(_VERSION, str(number).encode(), durable=True)
         said = number
 
@@ -269,9 +275,9 @@ def _tidy(context: TableContext, *, manifests_kept: int) -> None:
         storage.delete(f"{HISTORY}/{name}")
 
 
-def _same(one: HistoryFile, other: HistoryFile) -> bool:
+def _same(one: ArchiveFile, other: ArchiveFile) -> bool:
     return one.file_name == other.file_name
 
 
-def _name(one: HistoryFile) -> str:
+def _name(one: ArchiveFile) -> str:
     return one.file_name

@@ -14,19 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from timeline.codecs.truncation_point import Boundary, EarlierBatches, PublishedBatch
+from timeline.codecs.truncation_point import CommittedBatch, EarlierBatches, TruncationPoint
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import digest_of
 from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.truncation import read_batches
+from timeline.truncation import read_truncated_batches
 
-__all__ = ["CarriedBatches", "carry_batches"]
+__all__ = ["RememberedBatches", "remember_batches"]
 
 _FILE_TIMES_MAX: Final = 16  # so many times what a cut repeats may be in one file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedBatches:
+class RememberedBatches:
     """
     What the next boundary repeats, and the earlier ones it names for the rest.
 
@@ -34,20 +34,20 @@ class CarriedBatches:
     slots as well.
     """
 
-    batches: tuple[PublishedBatch, ...] = ()
+    batches: tuple[CommittedBatch, ...] = ()
     earlier: tuple[EarlierBatches, ...] = ()
     since: InstantTime = ""
 
 
-def carry_batches(
+def remember_batches(
     storage: Storage,
-    former: Boundary,
+    former: TruncationPoint,
     body: bytes,
     *,
     since: InstantTime,
     withdrawn: frozenset[InstantTime],
     together: int,
-) -> CarriedBatches:
+) -> RememberedBatches:
     """
     What the boundary after ``former`` takes over.
 
@@ -73,7 +73,7 @@ def carry_batches(
         if merged is batches:
             earlier.append(_left_in_file(former, body))
         batches = () if merged is batches else merged
-    return CarriedBatches(
+    return RememberedBatches(
         batches=tuple(
             one
             for one in batches
@@ -84,7 +84,7 @@ def carry_batches(
     )
 
 
-def _left_in_file(former: Boundary, body: bytes) -> EarlierBatches:
+def _left_in_file(former: TruncationPoint, body: bytes) -> EarlierBatches:
     return EarlierBatches(
         number=former.number,
         count=len(former.batches),
@@ -96,13 +96,13 @@ def _left_in_file(former: Boundary, body: bytes) -> EarlierBatches:
 def _merged(
     storage: Storage,
     earlier: list[EarlierBatches],
-    batches: tuple[PublishedBatch, ...],
+    batches: tuple[CommittedBatch, ...],
     count_max: int,
-) -> tuple[PublishedBatch, ...]:
+) -> tuple[CommittedBatch, ...]:
     """With those of the newest files, which are given up, as long as they are no larger."""
     while earlier and earlier[-1].count <= min(len(batches), count_max - len(batches)):
         try:
-            batches = (*read_batches(storage, earlier[-1].number), *batches)
+            batches = (*read_truncated_batches(storage, earlier[-1].number), *batches)
         except ObjectMissingError:
             break  # another cut came, and this one will be refused; or it is lost: stay with what is
         del earlier[-1]
@@ -111,12 +111,12 @@ def _merged(
 
 def _taken_out(
     storage: Storage, earlier: list[EarlierBatches], withdrawn: frozenset[InstantTime]
-) -> tuple[PublishedBatch, ...]:
+) -> tuple[CommittedBatch, ...]:
     """The batches of the files that have a withdrawn one, which are given up."""
-    found: tuple[PublishedBatch, ...] = ()
+    found: tuple[CommittedBatch, ...] = ()
     for one in tuple(earlier):
         with suppress(ObjectMissingError):  # as above
-            batches = read_batches(storage, one.number)
+            batches = read_truncated_batches(storage, one.number)
             if not withdrawn.isdisjoint(each.requested_time for each in batches):
                 found = (*found, *batches)
                 earlier.remove(one)

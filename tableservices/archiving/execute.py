@@ -15,43 +15,48 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from tableservices.archiving.archived_timeline import (
-    add_to_history,
+    append_to_archive,
     archived_between,
-    in_own_history,
     merge_levels,
+    undo_if_table_replaced,
 )
-from tableservices.archiving.batch_ids import carry_batches
+from tableservices.archiving.batch_ids import remember_batches
 from tableservices.archiving.plan import (
-    Lines,
+    ArchivalLimits,
+    archival_limits,
     ceiling_of,
     choose_instants,
     is_due,
-    lines_of,
-    next_boundary,
+    next_truncation_point,
 )
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.plan import refuse_uncleanable
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.archived_instants import HistoryInstant
-from timeline.codecs.truncation_point import NO_BOUNDARY, Boundary, decode_boundary, encode_boundary
-from timeline.commit.apply import data_files_of, settle, unmove_boundary
+from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.truncation_point import (
+    NO_TRUNCATION,
+    TruncationPoint,
+    decode_truncation_point,
+    encode_truncation_point,
+)
+from timeline.commit.apply import apply, data_files_of, revert_truncation
 from timeline.commit.revalidate import without_void
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
-from timeline.layout import BOUNDARIES, SLOTS, boundary_path, slot_path, timeline_path
+from timeline.layout import BOUNDARIES, SLOTS, slot_path, timeline_path, truncation_point_path
 from timeline.model.file_names import parse_instant_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import withdrawn_in
+from timeline.restored_away import restored_away_in
 from timeline.rules.instant_times import Residue
-from timeline.truncation import came_since, raise_pin
+from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
-__all__ = ["ArchiveMemory", "ArchiveReceipt", "archive", "preview"]
+__all__ = ["ArchiveBackoff", "ArchiveResult", "archive", "preview_archive"]
 
 _REST_MS = 10_000
 _TRIES_MAX = 3
@@ -63,13 +68,13 @@ class _Planned:
     """A cut as it was decided outside the turn."""
 
     slots: tuple[Slot, ...]
-    lines: Lines
+    lines: ArchivalLimits
     going: frozenset[Instant]
     released: frozenset[InstantTime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveReceipt:
+class ArchiveResult:
     """What one archive did; times are those of its last cut."""
 
     requested_time: InstantTime
@@ -85,7 +90,7 @@ class ArchiveReceipt:
 
 
 @dataclass(slots=True)
-class ArchiveMemory:
+class ArchiveBackoff:
     """
     When to look again after a look that found nothing to move, on the monotonic clock.
 
@@ -99,13 +104,13 @@ def archive(
     context: TableContext,
     rules: ArchiveRules,
     *,
-    memory: ArchiveMemory | None = None,
+    memory: ArchiveBackoff | None = None,
     beside_others: bool = False,
-) -> ArchiveReceipt | None:
+) -> ArchiveResult | None:
     """
     Archive what the settings no longer keep on the active timeline.
 
-    Outside: nothing while it is not due; else 1 get, what ``lines_of`` asks, and per cut 1 turn,
+    Outside: nothing while it is not due; else 1 get, what ``archival_limits`` asks, and per cut 1 turn,
     the registry, 1 get per file of its instants, the history's files, 1 delete per file and slot.
 
     Args:
@@ -125,7 +130,7 @@ def archive(
         CorruptTableError: A file of the history or an instant cannot be read; nothing more
             was moved.
     """
-    memory = memory or ArchiveMemory()
+    memory = memory or ArchiveBackoff()
     if context.world.clock.monotonic_ms() < memory.rests_until_ms:
         return None
     timeline = context.glance().active
@@ -133,14 +138,18 @@ def archive(
         return None
     refuse_uncleanable(context, "archive")
     left = beside_others and _another_is_at_it(context, timeline)
-    cuts = [] if left else list(_cuts(context, rules, 1 if beside_others else _TRIES_MAX))
+    cuts = (
+        []
+        if left
+        else list(_truncate_repeatedly(context, rules, 1 if beside_others else _TRIES_MAX))
+    )
     if not cuts:
         memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
         return None
     with _alone(context):
         merges = merge_levels(context, rules.archiving)
     documents = [_document(cut) for cut in cuts]
-    receipt = ArchiveReceipt(
+    receipt = ArchiveResult(
         requested_time=cuts[-1].requested_time,
         completion_time=cuts[-1].completion_time,
         instants=sum(len(one.completed) for one in documents),
@@ -163,7 +172,7 @@ def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
     Writers that all archive after their commits find the same work due at the same time. Who
     died on the way is followed when it has rested as long as others would. Outside: 1 get.
     """
-    last = _last_cut(context)
+    last = _last_truncation(context)
     if last is None or last.owner.writer_id == context.world.ids.identity().writer_id:
         return False
     moment = context.zone.from_then_on(context.world.clock.now_ms() - _REST_MS)
@@ -171,7 +180,7 @@ def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
     return moving and last.completion_time > moment
 
 
-def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Slot]:
+def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Slot]:
     """
     Cut after cut, each carried out, until nothing is left to move or somebody needs it.
 
@@ -179,7 +188,7 @@ def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Sl
     """
     finished = stale = 0
     while stale < tries:
-        last = _last_cut(context)
+        last = _last_truncation(context)
         if last is not None and last.number != finished:  # another's, or of one who died
             if not _finish(context, last):
                 return
@@ -190,7 +199,7 @@ def _cuts(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Sl
         if _last_of(planned.slots) not in (None, finished):
             stale += 1  # another cut came with that look: it is finished first (GC-1)
             continue
-        cut = _try_cut(context, rules.archiving, planned)
+        cut = _try_truncate(context, rules.archiving, planned)
         if cut is None:
             stale += 1
             context.world.events.emit("archiving.replanned")
@@ -213,12 +222,12 @@ def _alone(context: TableContext) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _last_cut(context: TableContext) -> Slot | None:
+def _last_truncation(context: TableContext) -> Slot | None:
     return next((s for s in context.chain.newest_first() if s.kind is SlotKind.CUT), None)
 
 
-def _document(cut: Slot) -> Boundary:
-    return decode_boundary(cut.body, path=slot_path(cut.number))
+def _document(cut: Slot) -> TruncationPoint:
+    return decode_truncation_point(cut.body, path=slot_path(cut.number))
 
 
 def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
@@ -227,9 +236,11 @@ def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
     if not is_due(snapshot.active, rules.archiving, rules.released):
         return None
     if context.pin.entry is not None:
-        raise_pin(context)  # what this process needs no more must not hold its archive back
+        raise_low_water_mark(
+            context
+        )  # what this process needs no more must not hold its archive back
     slots = tuple(without_void(context.chain.newest_first()))[::-1]
-    lines = lines_of(context, snapshot, slots, rules)
+    lines = archival_limits(context, snapshot, slots, rules)
     going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
     if not going:
         return None
@@ -243,7 +254,7 @@ def _left_by(storage: Storage, ended: Sequence[InstantTime]) -> list[str]:
     return [path for target in ended for path in data_files_of(storage, target)]
 
 
-def preview(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
+def preview_archive(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
     """
     The instants that an archive would move now; nothing is changed.
 
@@ -253,16 +264,18 @@ def preview(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
     if not is_due(snapshot.active, rules.archiving, rules.released):
         return ()
     slots = tuple(without_void(context.chain.newest_first()))[::-1]
-    lines = lines_of(context, snapshot, slots, rules)
+    lines = archival_limits(context, snapshot, slots, rules)
     going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
     return tuple(map(str, going))
 
 
-def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Planned) -> Slot | None:
+def _try_truncate(
+    context: TableContext, settings: ArchivingSettings, planned: _Planned
+) -> Slot | None:
     slots = planned.slots
     cuts = [one for one in slots if one.kind is SlotKind.CUT]
     documents = [_document(one) for one in cuts]
-    former = documents[-1] if documents else NO_BOUNDARY
+    former = documents[-1] if documents else NO_TRUNCATION
     bodies = (
         cut.body for cut, one in zip(cuts, documents, strict=True) if one.number == former.number
     )
@@ -272,16 +285,16 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
     now = context.world.clock.now_ms()
     if slots:
         now = min(now, context.zone.wall_ms(slots[-1].newest_time))
-    carried = carry_batches(
+    carried = remember_batches(
         context.world.storage,
         former,
         next(bodies, b""),  # its file is the first cut's, and never overwritten
         since=context.zone.from_then_on(now - settings.batches_kept_ms),
-        withdrawn=withdrawn_in(slots),
+        withdrawn=restored_away_in(slots),
         together=settings.batches_together,
     )
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         if _is_stale(context, newest, turn.head):
             return None
         chosen = choose_instants(turn.timeline, settings, planned.lines.times, planned.released)
@@ -289,7 +302,7 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
         if not going:
             return None
         requested = turn.draw(context, Residue.SLOT_REQUESTED)
-        boundary = next_boundary(
+        boundary = next_truncation_point(
             former,
             turn.timeline,
             going,
@@ -303,18 +316,20 @@ def _try_cut(context: TableContext, settings: ArchivingSettings, planned: _Plann
             Action.COMMIT,
             requested,
             nonce=nonce,
-            body=encode_boundary(boundary),
+            body=encode_truncation_point(boundary),
         )
 
     if _is_stale(context, newest, context.chain.head()):
         return None  # told without the queue, in which all writers would wait for it
-    slot, _ = take_turn(context, "archive", decide)
+    slot, _ = commit_in_section(context, "archive", decide)
     if slot is not None:
-        _tell_batches(context, former, _document(slot))
+        _emit_batches(context, former, _document(slot))
     return slot
 
 
-def _tell_batches(context: TableContext, former: Boundary, boundary: Boundary) -> None:
+def _emit_batches(
+    context: TableContext, former: TruncationPoint, boundary: TruncationPoint
+) -> None:
     before = {one.number for one in former.earlier}
     now = {one.number for one in boundary.earlier}
     if now - before:
@@ -325,7 +340,7 @@ def _tell_batches(context: TableContext, former: Boundary, boundary: Boundary) -
 
 def _is_stale(context: TableContext, after: int, last: int) -> bool:
     """Whether the slots ``after < n <= last`` change what was decided without them."""
-    came = came_since(context, after, last)
+    came = slots_since_snapshot(context, after, last)
     return came is None or not all(map(_leaves_as_it_is, came))
 
 
@@ -343,7 +358,7 @@ def _finish(context: TableContext, cut: Slot) -> bool:
     boundary = _document(cut)
     with _alone(context):
         context.chain.assert_same_table()  # the cut may be one of a table that was dropped (SLOT-10)
-        settle(context, cut)
+        apply(context, cut)
         _assert_same_table(context, cut)
         names = context.active().file_names
         left = [name for name in boundary.completed if name in names]
@@ -357,8 +372,8 @@ def _finish(context: TableContext, cut: Slot) -> bool:
             _move(context, cut, boundary, names)
         _assert_same_table(context, cut)
         context.world.each(context.world.storage.delete, slots)
-        for number in _given_up(context.world.storage, boundary):
-            context.world.storage.delete(boundary_path(number))
+        for number in _unneeded_truncation_points(context.world.storage, boundary):
+            context.world.storage.delete(truncation_point_path(number))
     context.chain.forget(boundary.number)
     return True
 
@@ -368,18 +383,20 @@ def _assert_same_table(context: TableContext, cut: Slot) -> None:
     try:
         context.chain.assert_same_table()
     except TableReplacedError:
-        unmove_boundary(context, cut)
+        revert_truncation(context, cut)
         raise
 
 
-def _reach(context: TableContext, boundary: Boundary) -> int:
+def _reach(context: TableContext, boundary: TruncationPoint) -> int:
     """The greatest slot that a cut collects, or whose completed file it moves."""
     times = {name[:17] for name in boundary.completed}
     slots = context.chain.newest_first()
     return max([boundary.number, *(s.number for s in slots if s.instant_time in times)])
 
 
-def _move(context: TableContext, cut: Slot, boundary: Boundary, names: frozenset[str]) -> None:
+def _move(
+    context: TableContext, cut: Slot, boundary: TruncationPoint, names: frozenset[str]
+) -> None:
     storage = context.world.storage
     named = {name: one for name in boundary.completed if (one := parse_instant_name(name))}
     instants = list(named.values())
@@ -391,7 +408,7 @@ def _move(context: TableContext, cut: Slot, boundary: Boundary, names: frozenset
         for slot in context.chain.newest_first(cut.number)
         if slot.file_name in named and slot.body
     }
-    rows: list[HistoryInstant | None] = [None]
+    rows: list[ArchivedInstant | None] = [None]
     for _ in range(_LOOKS):  # what vanishes under our eyes is in the history by then
         if None not in rows:
             break
@@ -402,8 +419,8 @@ def _move(context: TableContext, cut: Slot, boundary: Boundary, names: frozenset
             if (one.requested_time, one.action.value) not in archived
         ]
         rows = context.world.each(lambda one: _row(storage, *one), missing)
-    with in_own_history(context) as made:
-        add_to_history(storage, [row for row in rows if row is not None], made)
+    with undo_if_table_replaced(context) as made:
+        append_to_archive(storage, [row for row in rows if row is not None], made)
     begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
     context.world.each(storage.delete, begun)
     for name in boundary.completed:
@@ -438,7 +455,7 @@ _PLANS = (
 
 def _row(
     storage: Storage, name: str, instant: Instant, pending: Sequence[str], fixed: bytes | None
-) -> HistoryInstant | None:
+) -> ArchivedInstant | None:
     """The archived form of a completed instant; None when another engine archived it meanwhile."""
     begun = {(one.action, one.state): n for n in pending if (one := parse_instant_name(n))}
     plans = [begun[kind] for kind in _PLANS if kind in begun]
@@ -449,7 +466,7 @@ def _row(
     except ObjectMissingError:
         return None
     plan = next(filter(None, contents), None)
-    return HistoryInstant(
+    return ArchivedInstant(
         requested_time=instant.requested_time,
         completion_time=instant.completion_time,
         action=instant.action.value,
@@ -463,7 +480,7 @@ def _slots_up_to(storage: Storage, number: int) -> list[str]:
     return [slot_path(n) for n in sorted(map(int, names)) if n <= number]
 
 
-def _given_up(storage: Storage, boundary: Boundary) -> list[int]:
+def _unneeded_truncation_points(storage: Storage, boundary: TruncationPoint) -> list[int]:
     """
     Older boundaries whose batches no later one leaves to them.
 

@@ -10,14 +10,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from filegroups.writing.idempotency import batches_of
-from tableservices.archiving.batch_ids import CarriedBatches
+from tableservices.archiving.batch_ids import RememberedBatches
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
-from tableservices.cleaning.plan import needing, read_last_clean, retained_line
+from tableservices.cleaning.plan import (
+    earliest_commit_to_retain,
+    pending_that_need_files,
+    read_last_clean,
+)
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.compaction.settings import CompactionSettings, CompactionTrigger
 from tableservices.schedule_plan import PLANS
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.truncation_point import Boundary, PublishedBatch
+from timeline.codecs.truncation_point import CommittedBatch, TruncationPoint
 from timeline.context import TableContext
 from timeline.layout import slot_path
 from timeline.model.commit_metadata import TableType
@@ -29,34 +33,34 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
-from timeline.model.slot import UNSETTLED_MAX, Slot, SlotKind
-from timeline.model.write_set import FileGroupId, Touch
+from timeline.model.slot import NOT_APPLIED_MAX, Slot, SlotKind
+from timeline.model.write_set import Access, FileGroupId
 from timeline.ports.storage import Storage
-from timeline.restored_away import withdrawn_by, withdrawn_in
+from timeline.restored_away import restored_away_by, restored_away_in
 from timeline.snapshot import Snapshot
 from timeline.truncation import GRACE_OF_SILENCES
 from timeline.writer_registry import registered_writers
 
 __all__ = [
-    "CUT_INSTANTS_MAX",
-    "Lines",
+    "TRUNCATE_INSTANTS_MAX",
+    "ArchivalLimits",
+    "archival_limits",
     "ceiling_of",
     "choose_instants",
-    "compaction_line",
+    "compaction_limit",
     "ended_by",
     "is_due",
-    "left_behind",
-    "lines_of",
+    "kept_by_savepoint",
     "needed_since",
-    "next_boundary",
+    "next_truncation_point",
 ]
 
 _HOUR_MS = 3_600_000
-_WRITING = frozenset({Touch.NEW, Touch.BASE})
+_WRITING = frozenset({Access.NEW, Access.BASE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class ArchivalLimits:
     """
     The lines of one decision, and the greatest slot that nobody has pinned.
 
@@ -68,7 +72,7 @@ class Lines:
     ceiling: int
     ended: tuple[InstantTime, ...] = ()
 
-    def and_(self, *more: InstantTime | None) -> Lines:
+    def and_(self, *more: InstantTime | None) -> ArchivalLimits:
         """With further lines, those that there are."""
         return replace(self, times=(*self.times, *(one for one in more if one)))
 
@@ -81,15 +85,15 @@ def ceiling_of(context: TableContext, head: int) -> int:
     """
     own = context.world.ids.identity().writer_id
     pins = [one.pin for one in registered_writers(context, but=own) if not one.silent]
-    return min([*pins, context.pin.floor(head), head - UNSETTLED_MAX])
+    return min([*pins, context.pin.floor(head), head - NOT_APPLIED_MAX])
 
 
-def lines_of(
+def archival_limits(
     context: TableContext,
     snapshot: Snapshot,
     slots: Sequence[Slot],
     rules: ArchiveRules,
-) -> Lines:
+) -> ArchivalLimits:
     """
     Look at everything that may need an old instant.
 
@@ -105,11 +109,11 @@ def lines_of(
     """
     active = snapshot.active
     ceiling = ceiling_of(context, snapshot.head)
-    lines = Lines(times=(), ceiling=ceiling).and_(
+    lines = ArchivalLimits(times=(), ceiling=ceiling).and_(
         needed_since(slots, ceiling),
-        _cleaning_line(context, active, rules.cleaning),
+        _cleaning_limit(context, active, rules.cleaning),
         _clean_retained(context, active) if rules.archiving.not_past_clean else None,
-        _compaction_line(context, active, rules.compaction),
+        _compaction_limit(context, active, rules.compaction),
     )
     going = choose_instants(active, rules.archiving, lines.times, rules.released)
     if not going:
@@ -120,27 +124,27 @@ def lines_of(
     )
 
 
-def _cleaning_line(
+def _cleaning_limit(
     context: TableContext, active: ActiveTimeline, cleaning: CleaningSettings
 ) -> InstantTime | None:
     """The commit before the one that cleaning retains: Java keeps it as well."""
-    oldest = min((one.requested_time for one in needing(active)), default=None)
+    oldest = min((one.requested_time for one in pending_that_need_files(active)), default=None)
     hours_ago = context.world.clock.now_ms() - cleaning.hours_retained * _HOUR_MS
     writes = active.completed_writes
-    line = retained_line(writes, oldest, cleaning, context.zone.from_then_on(hours_ago))
+    line = earliest_commit_to_retain(writes, oldest, cleaning, context.zone.from_then_on(hours_ago))
     if line is None:
         return None
     return writes[max(0, writes.index(line) - 1)].requested_time
 
 
-def _compaction_line(
+def _compaction_limit(
     context: TableContext, active: ActiveTimeline, compaction: CompactionSettings
 ) -> InstantTime | None:
     if context.config.table_type is not TableType.MERGE_ON_READ:
         return None
     if compaction.trigger not in (CompactionTrigger.NUM_COMMITS, CompactionTrigger.NUM_AND_TIME):
         return None
-    return compaction_line(active, compaction.commits_max)
+    return compaction_limit(active, compaction.commits_max)
 
 
 def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
@@ -242,7 +246,7 @@ def _is_aged(context: TableContext, slot: Slot) -> bool:
 # that somebody may still need ends the cut.
 
 #: So many instants move at a time; more come in the next cut.
-CUT_INSTANTS_MAX = 500
+TRUNCATE_INSTANTS_MAX = 500
 
 #: Slots whose instant has to be archived before they go.
 _SHOWN = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.ABORT})
@@ -257,10 +261,12 @@ def is_due(
 ) -> bool:
     """Whether there are more completed commits than are kept, or one that is not kept any more."""
     more = len(timeline.completed_writes) > settings.commits_kept_max
-    return more or bool(left_behind(timeline, released))
+    return more or bool(kept_by_savepoint(timeline, released))
 
 
-def left_behind(timeline: ActiveTimeline, saved: Collection[InstantTime]) -> tuple[Instant, ...]:
+def kept_by_savepoint(
+    timeline: ActiveTimeline, saved: Collection[InstantTime]
+) -> tuple[Instant, ...]:
     """
     Writes before the first one that no savepoint keeps, of those that these savepoints keep.
 
@@ -296,7 +302,7 @@ def choose_instants(
         released: Saved writes whose savepoint is about to be deleted; those left behind move
             first.
     """
-    freed = left_behind(timeline, released)
+    freed = kept_by_savepoint(timeline, released)
     if freed:
         line = min(lines, default=None)
         return tuple(
@@ -324,7 +330,7 @@ def choose_instants(
             break
         if not settings.beyond_savepoint or one.requested_time not in saved:
             writes.append(one)
-        if len(writes) == CUT_INSTANTS_MAX:
+        if len(writes) == TRUNCATE_INSTANTS_MAX:
             break
     if not writes:
         return ()
@@ -340,7 +346,7 @@ def choose_instants(
     return tuple(sorted([*writes, *upkeep], key=lambda one: one.requested_time))
 
 
-def compaction_line(timeline: ActiveTimeline, delta_commits_max: int) -> InstantTime | None:
+def compaction_limit(timeline: ActiveTimeline, delta_commits_max: int) -> InstantTime | None:
     """
     What a merge-on-read table keeps so that its next compaction is still due in time.
 
@@ -367,7 +373,7 @@ def ended_by(slot: Slot) -> frozenset[InstantTime]:
     """Requested times of instants that a slot ended before or after they were published."""
     if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL):
         return frozenset({slot.requested_time})
-    return withdrawn_by(slot)
+    return restored_away_by(slot)
 
 
 def needed_since(slots: Iterable[Slot], ceiling: int) -> InstantTime | None:
@@ -380,15 +386,15 @@ def needed_since(slots: Iterable[Slot], ceiling: int) -> InstantTime | None:
     return min(shown, default=None)
 
 
-def next_boundary(
-    former: Boundary,
+def next_truncation_point(
+    former: TruncationPoint,
     timeline: ActiveTimeline,
     going: Sequence[Instant],
     slots: Sequence[Slot],
     *,
     ceiling: int,
-    carried: CarriedBatches,
-) -> Boundary:
+    carried: RememberedBatches,
+) -> TruncationPoint:
     """
     The boundary that takes these instants with it; its number may stay where it was.
 
@@ -409,21 +415,21 @@ def next_boundary(
     }
     newest_commit = max((s.number for s in slots if s.kind is SlotKind.COMMIT), default=0)
     number, digest = former.number, former.digest
-    batches: list[PublishedBatch] = []
+    batches: list[CommittedBatch] = []
     for slot in slots:
         if slot.number > ceiling or slot.number >= newest_commit or _shows(slot, left):
             break
         number, digest = slot.number, slot.digest
         batches += batches_of(slot)
     if number == former.number:
-        carried = CarriedBatches(batches=former.batches, earlier=former.earlier)
-    withdrawn = withdrawn_in(slots)
+        carried = RememberedBatches(batches=former.batches, earlier=former.earlier)
+    withdrawn = restored_away_in(slots)
     new = (
         one
         for one in batches
         if one.completion_time >= carried.since and one.requested_time not in withdrawn
     )
-    return Boundary(
+    return TruncationPoint(
         number=number,
         time=max([former.time, *(one.newest_time for one in going)]),
         completed=tuple(instant_file_name(one) for one in going),

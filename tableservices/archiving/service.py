@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from tableservices.archiving.execute import ArchiveMemory, archive
+from tableservices.archiving.execute import ArchiveBackoff, archive
 from tableservices.archiving.settings import ArchiveRules
-from tableservices.service import ServiceReceipt
+from tableservices.service import ServiceResult
 from timeline.context import TableContext
 
 __all__ = ["ArchivingService"]
@@ -21,7 +21,7 @@ class ArchivingService:
     rules: ArchiveRules
     beside_others: bool = False  # as one of many writers after their commits, as of ``archive``
     name: str = "archive"
-    memory: ArchiveMemory = field(default_factory=ArchiveMemory)
+    memory: ArchiveBackoff = field(default_factory=ArchiveBackoff)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, beside_others: bool = False) -> Self:
@@ -39,6 +39,6 @@ class ArchivingService:
         """``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
         return self.rules.archiving.beside
 
-    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+    def run_once(self, context: TableContext) -> ServiceResult | None:
         """Archive once; errors as ``archive``."""
         return archive(context, self.rules, memory=self.memory, beside_others=self.beside_others)

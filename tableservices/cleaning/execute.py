@@ -14,10 +14,10 @@ from enum import Enum
 from tableservices.cleaning.foreign_cleans import ForeignCleans, finish_foreign_cleans
 from tableservices.cleaning.plan import (
     SAVEPOINTED,
-    CleanFacts,
+    CleanInput,
     CleanPlan,
-    Gathered,
-    gather,
+    CollectedCleanInput,
+    collect_clean_input,
     is_due,
     plan_clean,
     refuse_uncleanable,
@@ -25,10 +25,10 @@ from tableservices.cleaning.plan import (
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.schedule_plan import PLANS
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
-from timeline.commit.apply import data_files_of, settle
+from timeline.commit.apply import apply, data_files_of
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.heartbeat import stray_heartbeats
@@ -44,19 +44,19 @@ from timeline.model.plans import (
     CleanPartitionMetadata,
 )
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import Touch
+from timeline.model.write_set import Access
 from timeline.ports.storage import Storage
-from timeline.reader_lease import sweep_leased
+from timeline.reader_lease import run_deferred_deletes
 from timeline.restored_away import ended_times
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
-__all__ = ["CleanMemory", "CleanReceipt", "clean", "remove_leftovers"]
+__all__ = ["CleanResult", "LastClean", "clean", "remove_stray_files"]
 
 
 @dataclass(slots=True)
-class CleanMemory:
+class LastClean:
     """
     The newest head at which no file was superseded by a newer one; None before a look.
 
@@ -76,7 +76,7 @@ class CleanMemory:
         since_ms = context.world.clock.monotonic_ms() - self.looked_at_ms
         return since_ms < context.limits.heartbeat.interval_ms and self.still_quiet(context)
 
-    def note(self, snapshot: Snapshot, facts: CleanFacts) -> None:
+    def note(self, snapshot: Snapshot, facts: CleanInput) -> None:
         """Remember a look at everything, and what it found."""
         quiet = not facts.replaced and all(len(slices) < 2 for slices in facts.groups.values())
         self.head = snapshot.head if quiet else None
@@ -96,7 +96,7 @@ class CleanMemory:
             self.head = None
             return False
         for slot in slots:
-            fresh = all(item.touch is Touch.NEW for item in slot.claim.file_groups)
+            fresh = all(item.touch is Access.NEW for item in slot.claim.file_groups)
             if slot.kind is not SlotKind.COMMIT or not fresh or slot.claim.partitions:
                 self.head = None
                 return False
@@ -112,7 +112,7 @@ class CleanMemory:
 # looked (RB-10); the slot that ended it allows to delete those too.
 
 
-def remove_leftovers(context: TableContext) -> int:
+def remove_stray_files(context: TableContext) -> int:
     """
     Remove stray heartbeats and marker folders; returns how many.
 
@@ -122,7 +122,7 @@ def remove_leftovers(context: TableContext) -> int:
     """
     storage = context.world.storage
     _sweep_late_plans(context)
-    sweep_leased(context)
+    run_deferred_deletes(context)
     limits = context.limits.heartbeat
     beats = stray_heartbeats(storage, frozenset(), limits)
     marked = _old_marker_folders(storage, limits.tolerated_ms)
@@ -164,7 +164,7 @@ def _sweep_late_plans(context: TableContext) -> None:
         return
     for slot in context.chain.newest_first():
         if slot.kind is SlotKind.CANCEL and slot.requested_time in late:
-            settle(context, slot)
+            apply(context, slot)
     for requested_time, action in late.items():
         inflight = pending_file_names(action, requested_time)[0]
         context.world.storage.delete(context.instant_path(inflight))
@@ -195,7 +195,7 @@ _PLANS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanReceipt:
+class CleanResult:
     """What one clean did; times are instant times."""
 
     requested_time: InstantTime
@@ -215,12 +215,12 @@ class _Stale(Enum):
 
 
 def clean(
-    context: TableContext, settings: CleaningSettings, *, memory: CleanMemory | None = None
-) -> CleanReceipt | None:
+    context: TableContext, settings: CleaningSettings, *, memory: LastClean | None = None
+) -> CleanResult | None:
     """
     Clean the table once.
 
-    Outside: 1 get, see ``gather``; then 1 turn (lock, list, get, create), the deletes, 3 creates; last
+    Outside: 1 get, see ``collect_clean_input``; then 1 turn (lock, list, get, create), the deletes, 3 creates; last
     the listings of heartbeats and markers.
 
     Args:
@@ -240,7 +240,7 @@ def clean(
         CorruptTableError, MissingFileError: What the decision depends on cannot be read;
             nothing was deleted.
     """
-    memory = memory or CleanMemory()
+    memory = memory or LastClean()
     if memory.may_rest(context):
         return None
     refuse_uncleanable(context)
@@ -253,21 +253,21 @@ def clean(
         if foreign is ForeignCleans.ENDED:
             snapshot = context.snapshot()
         receipt = _clean_own(context, settings, snapshot, memory)
-    remove_leftovers(context)
+    remove_stray_files(context)
     memory.note_look(context)
     return receipt
 
 
 def _clean_own(
-    context: TableContext, settings: CleaningSettings, snapshot: Snapshot, memory: CleanMemory
-) -> CleanReceipt | None:
+    context: TableContext, settings: CleaningSettings, snapshot: Snapshot, memory: LastClean
+) -> CleanResult | None:
     if memory.still_quiet(context):
         return None
     for _ in range(_PLANS_MAX):
         started = context.world.clock.monotonic_ms()
         if not is_due(snapshot.active, settings):
             return None
-        gathered = gather(context, snapshot, settings)
+        gathered = collect_clean_input(context, snapshot, settings)
         plan = plan_clean(gathered.facts, settings)
         if not plan.paths:
             memory.note(snapshot, gathered.facts)
@@ -284,14 +284,14 @@ def _clean_own(
 def _publish(
     context: TableContext,
     settings: CleaningSettings,
-    gathered: Gathered,
+    gathered: CollectedCleanInput,
     plan: CleanPlan,
     taken_ms: int,
-) -> CleanReceipt | _Stale:
+) -> CleanResult | _Stale:
     nonce = context.world.ids.nonce()
     plan_bytes = encode_clean_plan(_cleaner_plan(context, settings, gathered, plan))
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         if not gathered.still_holds(context, turn):
             return None
         refuse_uncleanable(context)
@@ -311,14 +311,14 @@ def _publish(
             floor=plan.floor,
         )
 
-    slot, _ = take_turn(context, "clean", decide)
+    slot, _ = commit_in_section(context, "clean", decide)
     if slot is None:
         return _Stale.STALE
     line = gathered.facts.line
     context.world.events.emit(
         "cleaning.done", rt=slot.requested_time, number=slot.number, files=len(plan.paths)
     )
-    return CleanReceipt(
+    return CleanResult(
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,
         files=plan.paths,
@@ -327,7 +327,10 @@ def _publish(
 
 
 def _cleaner_plan(
-    context: TableContext, settings: CleaningSettings, gathered: Gathered, plan: CleanPlan
+    context: TableContext,
+    settings: CleaningSettings,
+    gathered: CollectedCleanInput,
+    plan: CleanPlan,
 ) -> CleanerPlan:
     line = gathered.facts.line
     locate = context.world.storage.locate
@@ -352,7 +355,7 @@ def _cleaner_plan(
 def _metadata(
     context: TableContext,
     settings: CleaningSettings,
-    gathered: Gathered,
+    gathered: CollectedCleanInput,
     plan: CleanPlan,
     requested: InstantTime,
     *,
@@ -380,10 +383,10 @@ def _metadata(
     )
 
 
-def _last_completed(gathered: Gathered) -> InstantTime:
+def _last_completed(gathered: CollectedCleanInput) -> InstantTime:
     completed = gathered.snapshot.active.completed_writes
     return completed[-1].requested_time if completed else ""
 
 
-def _extra(gathered: Gathered) -> dict[str, str]:
+def _extra(gathered: CollectedCleanInput) -> dict[str, str]:
     return {SAVEPOINTED: ",".join(gathered.savepoints)} if gathered.savepoints else {}

@@ -12,13 +12,18 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from tableservices.cleaning.plan import Gathered, gather, plan_clean, refuse_uncleanable
+from tableservices.cleaning.plan import (
+    CollectedCleanInput,
+    collect_clean_input,
+    plan_clean,
+    refuse_uncleanable,
+)
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean_plan, encode_clean
-from timeline.commit.apply import settle
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.apply import apply
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, MalformedNameError
 from timeline.layout import timeline_path
@@ -54,13 +59,13 @@ def finish_foreign_cleans(
     Finish what another engine's cleaner left behind.
 
     A requested file younger than the tolerated silence of writers counts as being worked on.
-    Outside per pending clean: 1 stat, 1 get, the listing of ``gather``, 1 turn.
+    Outside per pending clean: 1 stat, 1 get, the listing of ``collect_clean_input``, 1 turn.
     """
     at_work = ended = False
     for instant in timeline.pending:
         if instant.action is not Action.CLEAN:
             continue
-        if _settled(context, instant):
+        if _is_applied(context, instant):
             ended = True
             continue
         age_ms = requested_age_ms(context, instant)
@@ -79,7 +84,7 @@ def finish_foreign_cleans(
     return ForeignCleans.ENDED if ended else ForeignCleans.NONE
 
 
-def _settled(context: TableContext, instant: Instant) -> bool:
+def _is_applied(context: TableContext, instant: Instant) -> bool:
     """Whether the clean is our own chain's, interrupted between its slot and its end: finish it."""
     last = context.chain.read(context.chain.head())  # all earlier ones are settled (PUB-3)
     if last is None or last.kind is not SlotKind.CLEAN:
@@ -87,9 +92,9 @@ def _settled(context: TableContext, instant: Instant) -> bool:
     if last.instant_time != instant.requested_time:
         return False
     if last.foreign:  # under the lock: others may be ending it, and its file came late (FOR-9)
-        take_turn(context, f"finish clean {instant.requested_time}", lambda _: None)
+        commit_in_section(context, f"finish clean {instant.requested_time}", lambda _: None)
     else:
-        settle(context, last)
+        apply(context, last)
     return True
 
 
@@ -102,11 +107,11 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
     data = context.world.storage.read(path)
     plan = decode_clean_plan(data, path=path)
     planned = planned_paths(context, plan)
-    gathered = _harmless(context, settings, planned)
+    gathered = _input_without_effect(context, settings, planned)
     metadata = _metadata(instant, plan, planned)
     nonce = context.world.ids.nonce()
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         now = turn.timeline.find(instant.requested_time, Action.CLEAN)
         if now is None or now.completed or not gathered.still_holds(context, turn):
             return None
@@ -122,7 +127,7 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
             deletes=tuple(path for paths in planned.values() for path in paths),
         )
 
-    slot, _ = take_turn(context, f"finish clean {instant.requested_time}", decide)
+    slot, _ = commit_in_section(context, f"finish clean {instant.requested_time}", decide)
     if slot is not None:
         context.world.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
 
@@ -168,9 +173,9 @@ def _plain(address: str) -> str:
     return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
 
 
-def _harmless(
+def _input_without_effect(
     context: TableContext, settings: CleaningSettings, planned: dict[str, tuple[str, ...]]
-) -> Gathered:
+) -> CollectedCleanInput:
     """
     The facts by which every planned file is needless or gone already.
 
@@ -180,7 +185,7 @@ def _harmless(
     loosest = settings.model_copy(
         update={"policy": CleaningPolicy.VERSIONS, "versions_retained": 1}
     )
-    gathered = gather(context, context.snapshot(), loosest)
+    gathered = collect_clean_input(context, context.snapshot(), loosest)
     needless = set(plan_clean(gathered.facts, loosest).paths)
     for path in (path for paths in planned.values() for path in paths):
         if path not in needless and context.world.storage.stat(path) is not None:

@@ -14,7 +14,7 @@ from filegroups.reading.file_system_view import FileSystemView
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean, decode_savepoint
-from timeline.commit.state import Turn
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.layout import timeline_path
@@ -35,23 +35,23 @@ from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
-from timeline.reader_lease import owed_paths
+from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import Snapshot
-from timeline.truncation import came_since
+from timeline.truncation import slots_since_snapshot
 
 __all__ = [
     "SAVEPOINTED",
-    "CleanFacts",
+    "CleanInput",
     "CleanPlan",
-    "Gathered",
-    "gather",
+    "CollectedCleanInput",
+    "collect_clean_input",
+    "earliest_commit_to_retain",
     "is_due",
     "last_completed_clean",
-    "needing",
+    "pending_that_need_files",
     "plan_clean",
     "read_last_clean",
     "refuse_uncleanable",
-    "retained_line",
     "savepoints_of",
 ]
 
@@ -62,14 +62,14 @@ _UNSHOWN_FAR = 2  # commits with a slot and without their file, all the time (PU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
+class CollectedCleanInput:
     """The facts, the snapshot they are from and the savepoints that were looked at."""
 
     snapshot: Snapshot
-    facts: CleanFacts
+    facts: CleanInput
     savepoints: tuple[InstantTime, ...]
 
-    def still_holds(self, context: TableContext, turn: Turn) -> bool:
+    def still_holds(self, context: TableContext, turn: CommitSection) -> bool:
         """
         Whether nothing that appeared since the snapshot needs a file the facts let go.
 
@@ -79,14 +79,14 @@ class Gathered:
         that vanished, by a restore, under the ones to delete. Outside: new slots.
         """
         seen, now = self.snapshot.active, turn.timeline
-        slots = came_since(context, self.snapshot.head, turn.head)
+        slots = slots_since_snapshot(context, self.snapshot.head, turn.head)
         if slots is None or any(slot.kind is SlotKind.CLEAN for slot in slots):
             return False
         if set(savepoints_of(now)) != set(savepoints_of(seen)):
             return False
         newest = seen.newest_decided_time or ""
-        known = {(one.action, one.requested_time) for one in needing(seen)}
-        for one in needing(now):
+        known = {(one.action, one.requested_time) for one in pending_that_need_files(seen)}
+        for one in pending_that_need_files(now):
             if one.action is Action.RESTORE:
                 return False
             if (one.action, one.requested_time) not in known and one.requested_time <= newest:
@@ -99,7 +99,7 @@ class Gathered:
         )
 
 
-def needing(timeline: ActiveTimeline) -> tuple[Instant, ...]:
+def pending_that_need_files(timeline: ActiveTimeline) -> tuple[Instant, ...]:
     """Pending instants that may still need files they saw: everything but cleans and rollbacks."""
     return tuple(
         one for one in timeline.pending if one.action not in (Action.CLEAN, Action.ROLLBACK)
@@ -114,7 +114,7 @@ def _oldest_needed(timeline: ActiveTimeline, *, unshown: int) -> InstantTime | N
     newest: they had slots, but not yet the files that show them. Where that is rare, such a write
     is done again instead (CLN-3).
     """
-    requested = min((one.requested_time for one in needing(timeline)), default=None)
+    requested = min((one.requested_time for one in pending_that_need_files(timeline)), default=None)
     if requested is None:
         return None
     before = sorted(
@@ -132,11 +132,11 @@ def savepoints_of(timeline: ActiveTimeline) -> tuple[Instant, ...]:
     )
 
 
-def gather(
+def collect_clean_input(
     context: TableContext,
     snapshot: Snapshot,
     settings: CleaningSettings,
-) -> Gathered:
+) -> CollectedCleanInput:
     """
     Look at the table; at no partition when nothing can be old enough.
 
@@ -154,7 +154,7 @@ def gather(
     far = context.world.storage.capabilities.far
     oldest = _oldest_needed(active, unshown=_UNSHOWN_FAR if far else 0)
     now = context.world.clock.now_ms()
-    line = retained_line(
+    line = earliest_commit_to_retain(
         active.completed_writes,
         oldest,
         settings,
@@ -187,19 +187,19 @@ def gather(
     if context.config.cdc_enabled:
         for partition_path in sorted({group.partition_path for group in groups}):
             _add_change_logs(context.world.storage, partition_path, change_logs)
-    facts = CleanFacts(
+    facts = CleanInput(
         line=line,
         oldest_pending=oldest,
         completions=snapshot.completions,
         groups=groups,
         replaced=snapshot.replaced,
-        pinned=_pinned(context, savepoints),
+        pinned=_savepointed_files(context, savepoints),
         compactions=compactions,
         clusterings={group: instant.requested_time for group, instant in clusterings.items()},
         change_logs=change_logs,
-        owed=owed_paths(context.world.storage) if groups else frozenset(),
+        owed=deferred_deletes(context.world.storage) if groups else frozenset(),
     )
-    return Gathered(snapshot=snapshot, facts=facts, savepoints=named)
+    return CollectedCleanInput(snapshot=snapshot, facts=facts, savepoints=named)
 
 
 def _has_superseded(storage: Storage, partition_path: str) -> bool:
@@ -228,7 +228,7 @@ def _add_change_logs(
             found.setdefault(key, []).append(join(partition_path, name))
 
 
-def _pinned(context: TableContext, savepoints: tuple[Instant, ...]) -> frozenset[str]:
+def _savepointed_files(context: TableContext, savepoints: tuple[Instant, ...]) -> frozenset[str]:
     pinned: set[str] = set()
     for savepoint in savepoints:
         path = timeline_path(instant_file_name(savepoint))
@@ -361,7 +361,7 @@ def is_due(timeline: ActiveTimeline, settings: CleaningSettings) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanFacts:
+class CleanInput:
     """Everything the decision depends on; times of unknown instants count as completed long ago."""
 
     line: Instant | None  # see retained_line
@@ -396,7 +396,7 @@ class CleanPlan:
         return tuple(path for paths in self.files.values() for path in paths)
 
 
-def retained_line(
+def earliest_commit_to_retain(
     completed: Sequence[Instant],
     oldest_pending: InstantTime | None,
     settings: CleaningSettings,
@@ -425,7 +425,7 @@ def retained_line(
     return before[-1] if before else None
 
 
-def plan_clean(facts: CleanFacts, settings: CleaningSettings) -> CleanPlan:
+def plan_clean(facts: CleanInput, settings: CleaningSettings) -> CleanPlan:
     """Decide which files go."""
     chosen: dict[str, list[str]] = {}
     floor, archived_before = "", min(facts.completions.values(), default="")
@@ -445,7 +445,7 @@ def plan_clean(facts: CleanFacts, settings: CleaningSettings) -> CleanPlan:
     )
 
 
-def _going(facts: CleanFacts, group: FileGroupId, slices: Sequence[FileSlice]) -> list[str]:
+def _going(facts: CleanInput, group: FileGroupId, slices: Sequence[FileSlice]) -> list[str]:
     """Paths of slices that go, but for those that have gone but for the deletes."""
     going = []
     for one in slices:
@@ -463,7 +463,7 @@ def _paths(one: FileSlice) -> list[str]:
 
 
 def _first_kept(
-    facts: CleanFacts,
+    facts: CleanInput,
     settings: CleaningSettings,
     group: FileGroupId,
     slices: Sequence[FileSlice],
@@ -487,7 +487,7 @@ def _first_kept(
     return first
 
 
-def _replaced_long_ago(facts: CleanFacts, settings: CleaningSettings, group: FileGroupId) -> bool:
+def _replaced_long_ago(facts: CleanInput, settings: CleaningSettings, group: FileGroupId) -> bool:
     completed = _completion(facts, facts.replaced[group])
     if facts.oldest_pending is not None and completed >= facts.oldest_pending:
         return False  # its snapshot may still show the group
@@ -496,7 +496,7 @@ def _replaced_long_ago(facts: CleanFacts, settings: CleaningSettings, group: Fil
     return facts.line is not None and completed < facts.line.requested_time
 
 
-def _by_policy(facts: CleanFacts, settings: CleaningSettings, slices: Sequence[FileSlice]) -> int:
+def _by_policy(facts: CleanInput, settings: CleaningSettings, slices: Sequence[FileSlice]) -> int:
     if settings.policy is CleaningPolicy.VERSIONS:
         return max(0, len(slices) - settings.versions_retained)
     if facts.line is None:
@@ -509,7 +509,7 @@ def _newest_with_files(slices: Sequence[FileSlice]) -> int:
 
 
 def _newest_completed_before(
-    facts: CleanFacts, slices: Sequence[FileSlice], line: InstantTime
+    facts: CleanInput, slices: Sequence[FileSlice], line: InstantTime
 ) -> int:
     for at in range(len(slices) - 1, 0, -1):
         if _paths(slices[at]) and _completion(facts, slices[at].base_instant_time) < line:
@@ -524,5 +524,5 @@ def _newest_requested_before(slices: Sequence[FileSlice], requested: InstantTime
     return 0
 
 
-def _completion(facts: CleanFacts, requested: InstantTime) -> InstantTime:
+def _completion(facts: CleanInput, requested: InstantTime) -> InstantTime:
     return facts.completions.get(requested, requested)

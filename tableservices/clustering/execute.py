@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.clustered_files import write_moved_rows
+from filegroups.files.clustered_files import write_clustered_file
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.reading.read import plan_scan, view_of
@@ -32,43 +32,43 @@ from tableservices.clustering.plan import (
     CLUSTER,
     ORDER,
     PlannedClustering,
-    gather,
-    joined,
+    concatenated,
     order_text,
     read_plan,
     refuse_bucket_names,
     refuse_unclusterable,
     refuse_unsortable,
+    take_rows,
 )
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.plan_execution import (
-    claimed,
     commit_metadata,
     complete,
+    discard_output,
+    ignore_if_ended,
+    leased_plan,
     make_inflight,
     on_file_groups,
     read_requested,
     spreads,
-    unless_ended,
-    withdraw,
 )
 from timeline.codecs.instant_avro import decode_commit
-from timeline.commit.cancel_plan import Ended, cancel, how_it_ended
-from timeline.commit.commit import Seen, rivals_since
-from timeline.commit.state import Turn
+from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan, plan_outcome
+from timeline.commit.commit import BaseState, commits_since
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
-from timeline.heartbeat import Heartbeat, instants_that_seem_dead
+from timeline.heartbeat import Heartbeat, instants_with_expired_heartbeat
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
 from timeline.model.file_names import FileSlice, join, parse_base_file_name, pending_file_names
 from timeline.model.instant import Instant
 from timeline.model.instant_time import InstantTime
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.ports.ports import World
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.ports.ports import Ports
 from timeline.ports.storage import ObjectMissingError
 from timeline.snapshot import Snapshot
 
-__all__ = ["ClusteringReceipt", "GroupTask", "execute_clustering", "file_groups_of", "write_group"]
+__all__ = ["ClusteringResult", "GroupTask", "execute_clustering", "file_groups_of", "write_group"]
 
 _WAY = 1  # raised when the same plan is carried out otherwise: other files get other names
 
@@ -118,7 +118,7 @@ def file_groups_of(
     return [FileGroupId(partition_path, f"{text}-0") for text in texts]
 
 
-def write_group(world: World, task: GroupTask) -> tuple[WriteStat, ...]:
+def write_group(world: Ports, task: GroupTask) -> tuple[WriteStat, ...]:
     """
     Write the files of one group, unless an executor before did; holds the group in memory.
 
@@ -128,24 +128,26 @@ def write_group(world: World, task: GroupTask) -> tuple[WriteStat, ...]:
         InvalidInputError: A sort column is not there or has no order.
         StorageUnavailableError: The storage failed; carry the plan out again.
 
-    Outside: those of ``read_slice`` for each slice, of ``write_moved_rows`` for each file.
+    Outside: those of ``read_slice`` for each slice, of ``write_clustered_file`` for each file.
     """
     rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, task.read), task.slices))
     order = None
     if task.plan.sort_columns:
-        rows = joined(rows)  # else each file is gathered from thousands of pieces
+        rows = concatenated(rows)  # else each file is gathered from thousands of pieces
         order = row_order(rows, task.plan.sort_columns, task.plan.curve)
     groups = file_groups_of(task.requested_time, task.plan, task.number)
     cuts = np.linspace(0, rows.num_rows, min(len(groups), rows.num_rows) + 1).astype(np.int64)
     pieces = [
-        _Piece(task, task.file(groups[index].file_id, index), rows, order, int(first), int(last))
+        _OutputPiece(
+            task, task.file(groups[index].file_id, index), rows, order, int(first), int(last)
+        )
         for index, (first, last) in enumerate(pairwise(cuts))
     ]
     return tuple(world.executor.map(partial(_write_piece, world), pieces))
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _OutputPiece:
     task: GroupTask
     file: FileGroupTask
     rows: pa.Table
@@ -159,7 +161,7 @@ class _Piece:
             rows = self.rows.slice(self.first, count)
         else:
             order = self.order[self.first : self.last]
-            rows = gather(self.rows, order, self.task.read.output_schema)
+            rows = take_rows(self.rows, order, self.task.read.output_schema)
         if self.task.plan.keeps_commit_times or not self.task.stores_keys:
             return rows
         time = self.task.requested_time
@@ -169,14 +171,14 @@ class _Piece:
         return rows.set_column(1, rows.schema.field(1), sequence)
 
 
-def _rows_of(world: World, read: SliceRead, one: FileSlice) -> pa.Table:
+def _rows_of(world: Ports, read: SliceRead, one: FileSlice) -> pa.Table:
     batches = read_slice(world.storage, world.events, one, read)
     return pa.Table.from_batches(batches, read.output_schema)
 
 
-def _write_piece(world: World, piece: _Piece) -> WriteStat:
+def _write_piece(world: Ports, piece: _OutputPiece) -> WriteStat:
     file, rows = piece.file, piece.gathered()
-    size_bytes = write_moved_rows(world.storage, file, rows)
+    size_bytes = write_clustered_file(world.storage, file, rows)
     return WriteStat(
         file_id=file.file_id,
         path=join(file.partition_path, file.file_name),
@@ -205,7 +207,7 @@ _LOOKS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteringReceipt:
+class ClusteringResult:
     """What one clustering did; times are instant times, sizes bytes."""
 
     requested_time: InstantTime
@@ -229,7 +231,7 @@ class ClusteringReceipt:
 
 def execute_clustering(
     context: TableContext, planned: Instant, settings: ClusteringSettings, files: FileRules
-) -> ClusteringReceipt | None:
+) -> ClusteringResult | None:
     """
     Carry out a pending clustering, whoever planned it and however far an executor came.
 
@@ -262,9 +264,9 @@ def execute_clustering(
     plan = read_plan(context.world.storage, data, path=path, curve=settings.curve)
     refuse_unsortable(schema, plan.sort_columns)
     refuse_bucket_names(one.file_group for group in plan.groups for one in group.slices)
-    with unless_ended(context, planned), claimed(context, planned) as heartbeat:
+    with ignore_if_ended(context, planned), leased_plan(context, planned) as heartbeat:
         if heartbeat is not None:
-            run = _Run(
+            run = _ClusteringRun(
                 context=context, planned=planned, plan=plan, settings=settings, heartbeat=heartbeat
             )
             make_inflight(context, planned)
@@ -273,7 +275,7 @@ def execute_clustering(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _ClusteringRun:
     """One executor at one plan."""
 
     context: TableContext
@@ -379,7 +381,9 @@ class _Run:
         """What live writers announced to change. Outside: 1 list, 1 get per pending write."""
         context, pending = self.context, snapshot.active.pending_ingestion
         times = tuple(one.requested_time for one in pending)
-        dead = instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat)
+        dead = instants_with_expired_heartbeat(
+            context.world.storage, times, context.limits.heartbeat
+        )
         found: set[FileGroupId] = set()
         for one in pending:
             if one.requested_time in dead:
@@ -392,7 +396,7 @@ class _Run:
             found.update(FileGroupId(*group) for group in profile.file_groups())
         return frozenset(found)
 
-    def publish(self, written: Mapping[int, tuple[WriteStat, ...]]) -> ClusteringReceipt | None:
+    def publish(self, written: Mapping[int, tuple[WriteStat, ...]]) -> ClusteringResult | None:
         """Publish what is still as planned; look again whenever somebody was faster."""
         context, planned = self.context, self.planned
         for _ in range(_LOOKS_MAX):
@@ -400,11 +404,11 @@ class _Run:
             kept = [number for number in self.unchanged(snapshot) if number in written]
             if not kept:
                 context.world.events.emit("clustering.yielded", rt=planned.requested_time)
-                cancel(context, planned)
+                cancel_pending_plan(context, planned)
                 # Perhaps a writer that goes first was faster, and did not see all our files.
-                ended = how_it_ended(context.active(), planned)
+                ended = plan_outcome(context.active(), planned)
                 if ended is not None:
-                    withdraw(context, planned, ended, self.heartbeat)
+                    discard_output(context, planned, ended, self.heartbeat)
                 return None
             stats = [stat for number in kept for stat in written[number]]
             context.world.storage.sync_folders(
@@ -421,11 +425,11 @@ class _Run:
                 heartbeat=self.heartbeat,
                 check=_StillAsSeen(context, snapshot, claim, metadata.schema_json or ""),
             )
-            if not isinstance(outcome, Ended):
+            if not isinstance(outcome, PlanOutcome):
                 self._delete(unwanted)
                 return self._receipt(outcome.completion_time, kept, stats)
-            if outcome is not Ended.REFUSED:
-                withdraw(context, planned, outcome, self.heartbeat)
+            if outcome is not PlanOutcome.REFUSED:
+                discard_output(context, planned, outcome, self.heartbeat)
                 return None
             context.world.events.emit("clustering.looks_again", rt=planned.requested_time)
         return None
@@ -486,28 +490,28 @@ class _Run:
             partition_to_replace_file_ids={path: tuple(ids) for path, ids in replaced.items()},
         )
 
-    def _claim(self, kept: Sequence[int], stats: Iterable[WriteStat]) -> Claim:
+    def _claim(self, kept: Sequence[int], stats: Iterable[WriteStat]) -> WriteSet:
         """Inputs are replaced, outputs are new; no key is new, so nothing is inserted."""
         touched = [
-            TouchedFileGroup(file_group=one.file_group, touch=Touch.REPLACE)
+            AccessedFileGroup(file_group=one.file_group, touch=Access.REPLACE)
             for number in kept
             for one in self.plan.groups[number].slices
         ]
         touched.extend(
-            TouchedFileGroup(
+            AccessedFileGroup(
                 file_group=FileGroupId(stat.partition_path or "", stat.file_id),
-                touch=Touch.NEW,
+                touch=Access.NEW,
                 files=((stat.path or "").rpartition("/")[2],),
                 written_bytes=stat.total_write_bytes,
             )
             for stat in stats
         )
-        return Claim.of(touched)
+        return WriteSet.of(touched)
 
     def _receipt(
         self, completion_time: InstantTime, kept: Sequence[int], stats: Sequence[WriteStat]
-    ) -> ClusteringReceipt:
-        return ClusteringReceipt(
+    ) -> ClusteringResult:
+        return ClusteringResult(
             requested_time=self.planned.requested_time,
             completion_time=completion_time,
             groups=len(kept),
@@ -523,16 +527,16 @@ class _StillAsSeen:
     """Within the turn: whether nobody touched an input or changed the schema since the look."""
 
     def __init__(
-        self, context: TableContext, snapshot: Snapshot, claim: Claim, schema_json: str
+        self, context: TableContext, snapshot: Snapshot, claim: WriteSet, schema_json: str
     ) -> None:
         self._context = context
-        self._seen = Seen.by(snapshot)
-        self._inputs = {one.file_group for one in claim.file_groups if one.touch is Touch.REPLACE}
+        self._seen = BaseState.by(snapshot)
+        self._inputs = {one.file_group for one in claim.file_groups if one.touch is Access.REPLACE}
         self._schema_json = schema_json
 
-    def __call__(self, turn: Turn) -> bool:
+    def __call__(self, turn: CommitSection) -> bool:
         """Outside: 1 get per instant of another engine that is new."""
-        rivals, _ = rivals_since(self._context, self._seen, turn.timeline, head=turn.head)
+        rivals, _ = commits_since(self._context, self._seen, turn.timeline, head=turn.head)
         return not any(
             rival.schema not in ("", self._schema_json)
             or any(one.file_group in self._inputs for one in rival.claim.file_groups)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from filegroups.index.bucket_properties import keeps_buckets
+from filegroups.index.bucket_properties import has_bucket_rules
 from filegroups.index.buckets import FOLDER as CONSISTENT_FOLDER
 from filegroups.keys.bucketing import bucket_of
 from filegroups.reading.read import read_schema, view_of
@@ -27,12 +27,12 @@ from tableservices.clustering.curves import COLUMNS_MAX, Curve, sortable_column
 from tableservices.clustering.settings import (
     EXECUTION_DEFAULT,
     ClusteringSettings,
-    Grouping,
     PartitionMode,
+    SliceGrouping,
     SliceOrder,
     execution_class,
 )
-from tableservices.planned_service import bad_plan, planned_slice, refuse_repeated
+from tableservices.planned_service import invalid_plan_error, planned_slice, refuse_repeated
 from tableservices.schedule_plan import schedule
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
@@ -44,7 +44,7 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
-    ClusteringStrategy,
+    PlanClusteringStrategy,
     RequestedReplaceMetadata,
     SliceInfo,
 )
@@ -62,10 +62,9 @@ __all__ = [
     "chosen_partitions",
     "clusterings",
     "commits_since_clustering",
-    "gather",
-    "joined",
+    "concatenated",
+    "encode_plan",
     "order_text",
-    "plan_bytes",
     "plan_clustering",
     "plan_groups",
     "read_plan",
@@ -73,6 +72,7 @@ __all__ = [
     "refuse_unclusterable",
     "refuse_unsortable",
     "schedule_clustering",
+    "take_rows",
 ]
 
 _NARROW_BYTES_MAX = (1 << 31) - (1 << 20)
@@ -80,7 +80,7 @@ _NARROW_BYTES_MAX = (1 << 31) - (1 << 20)
 _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
-def joined(rows: pa.Table, *, narrow_bytes_max: int = _NARROW_BYTES_MAX) -> pa.Table:
+def concatenated(rows: pa.Table, *, narrow_bytes_max: int = _NARROW_BYTES_MAX) -> pa.Table:
     """The rows in one piece, their text widened where all columns together have more bytes."""
     if rows.nbytes > narrow_bytes_max:
         rows = rows.cast(
@@ -89,7 +89,7 @@ def joined(rows: pa.Table, *, narrow_bytes_max: int = _NARROW_BYTES_MAX) -> pa.T
     return rows.combine_chunks()
 
 
-def gather(
+def take_rows(
     rows: pa.Table,
     positions: npt.NDArray[np.int64],
     schema: pa.Schema,
@@ -131,7 +131,7 @@ class PlannedClustering:
     keeps_commit_times: bool
 
 
-def plan_bytes(
+def encode_plan(
     storage: Storage, groups: Sequence[SliceGroup], settings: ClusteringSettings
 ) -> bytes:
     """The requested file of a clustering, as Java Hudi writes it."""
@@ -140,7 +140,7 @@ def plan_bytes(
         params = {_SORT_COLUMNS: ",".join(settings.sort_columns), _CURVE: settings.curve.value}
     plan = ClusteringPlan(
         input_groups=tuple(_recorded(storage, group) for group in groups),
-        strategy=ClusteringStrategy(
+        strategy=PlanClusteringStrategy(
             strategy_class_name=execution_class(settings.execution_class),
             strategy_params=params,
         ),
@@ -196,10 +196,10 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
     """
     plan = decode_requested_replace(data, path=path).clustering_plan
     if plan is None:
-        raise bad_plan(path, "it has no groups")
+        raise invalid_plan_error(path, "it has no groups")
     groups = tuple(_planned_group(storage, one, path) for one in plan.input_groups)
     refuse_repeated([one for group in groups for one in group.slices], path=path)
-    strategy = plan.strategy or ClusteringStrategy()
+    strategy = plan.strategy or PlanClusteringStrategy()
     try:
         execution_class(strategy.strategy_class_name or EXECUTION_DEFAULT)
     except SettingError as error:
@@ -215,9 +215,9 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
     try:
         ordered_by = Curve(said)
     except ValueError:
-        raise bad_plan(path, f"its order is not known: {said[:100]!r}") from None
+        raise invalid_plan_error(path, f"its order is not known: {said[:100]!r}") from None
     if len(columns) > COLUMNS_MAX:
-        raise bad_plan(path, f"it orders by {len(columns)} columns")
+        raise invalid_plan_error(path, f"it orders by {len(columns)} columns")
     return PlannedClustering(
         groups=groups,
         sort_columns=columns,
@@ -240,9 +240,9 @@ def _planned_group(storage: Storage, group: ClusteringGroup, path: str) -> Slice
         for one in group.slices
     )
     if len({one.file_group.partition_path for one in slices}) != 1:
-        raise bad_plan(path, "a group has no slice, or slices of several partitions")
+        raise invalid_plan_error(path, "a group has no slice, or slices of several partitions")
     if not 1 <= group.num_output_file_groups <= _OUTPUTS_MAX:
-        raise bad_plan(path, f"a group becomes {group.num_output_file_groups} files")
+        raise invalid_plan_error(path, f"a group becomes {group.num_output_file_groups} files")
     return SliceGroup(slices=slices, output_files=group.num_output_file_groups)
 
 
@@ -341,7 +341,7 @@ def _ordered(slices: list[FileSlice], settings: ClusteringSettings) -> list[File
 
 
 def _groups(slices: Sequence[FileSlice], settings: ClusteringSettings) -> list[SliceGroup]:
-    if settings.grouping is Grouping.EACH_ALONE:
+    if settings.grouping is SliceGrouping.EACH_ALONE:
         return [SliceGroup(slices=(one,), output_files=1) for one in slices]
     groups: list[SliceGroup] = []
     held: list[FileSlice] = []
@@ -405,7 +405,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
         )
     if context.world.storage.list(CONSISTENT_FOLDER):
         raise _buckets("buckets of consistent hashing are resized, which this release does not do")
-    if keeps_buckets(config):
+    if has_bucket_rules(config):
         raise _buckets(_FOLLOWS)
     return read_schema(context, snapshot)
 
@@ -536,6 +536,6 @@ def schedule_clustering(context: TableContext, settings: ClusteringSettings) -> 
 
     def build(snapshot: Snapshot) -> bytes | None:
         groups = plan_clustering(context, snapshot, settings)
-        return plan_bytes(context.world.storage, groups, settings) if groups else None
+        return encode_plan(context.world.storage, groups, settings) if groups else None
 
     return schedule(context, Action.CLUSTERING, build)

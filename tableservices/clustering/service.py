@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from filegroups.writing.assign_file_groups import FileRules
-from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
+from tableservices.clustering.execute import ClusteringResult, execute_clustering
 from tableservices.clustering.plan import (
     clusterings,
     commits_since_clustering,
@@ -14,12 +14,12 @@ from tableservices.clustering.plan import (
     schedule_clustering,
 )
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.plan_execution import is_claimed
-from tableservices.planned_service import Part, run_round
+from tableservices.plan_execution import is_plan_leased
+from tableservices.planned_service import Phase, run_round
 from tableservices.schedule_plan import pending_plans
-from tableservices.service import ServiceReceipt
+from tableservices.service import ServiceResult
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.model.instant import Action, Instant
 
@@ -42,7 +42,7 @@ class ClusteringService:
 
     settings: ClusteringSettings
     files: FileRules
-    part: Part = Part.BOTH
+    part: Phase = Phase.BOTH
     by_writer: bool = False
     name: str = "cluster"
     action: Action = Action.CLUSTERING
@@ -60,10 +60,10 @@ class ClusteringService:
     @property
     def after_commit(self) -> ClusteringService:
         """The same as a writer runs it."""
-        part = Part.BOTH if self.settings.inline else Part.SCHEDULE
+        part = Phase.BOTH if self.settings.inline else Phase.SCHEDULE
         return replace(self, part=part, by_writer=True)
 
-    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+    def run_once(self, context: TableContext) -> ServiceResult | None:
         """One round, before which old plans that nobody is at expire; errors as ``run_round``."""
         if self.settings.expires and self.part.executes:
             self._expire(context)
@@ -73,8 +73,8 @@ class ClusteringService:
         age_ms = self.settings.expiration_mins * _MINUTE_MS
         oldest = context.zone.from_then_on(context.world.clock.now_ms() - age_ms)
         for planned in pending_plans(context.active(), self.action):
-            if planned.requested_time < oldest and not is_claimed(context, planned):
-                cancel(context, planned)
+            if planned.requested_time < oldest and not is_plan_leased(context, planned):
+                cancel_pending_plan(context, planned)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """
@@ -105,6 +105,6 @@ class ClusteringService:
         """Errors as ``schedule_clustering``."""
         return schedule_clustering(context, self.settings)
 
-    def execute(self, context: TableContext, planned: Instant) -> ClusteringReceipt | None:
+    def execute(self, context: TableContext, planned: Instant) -> ClusteringResult | None:
         """Errors as ``execute_clustering``."""
         return execute_clustering(context, planned, self.settings, self.files)

@@ -26,11 +26,11 @@ __all__ = [
     "EXECUTION_DEFAULT",
     "PLAN_DEFAULT",
     "ClusteringSettings",
-    "Grouping",
     "PartitionMode",
+    "SliceGrouping",
     "SliceOrder",
     "execution_class",
-    "grouping_of",
+    "slice_grouping_of",
 ]
 
 
@@ -43,7 +43,7 @@ class PartitionMode(Enum):
     DAY_ROLLING = "DAY_ROLLING"
 
 
-class Grouping(Enum):
+class SliceGrouping(Enum):
     """How file slices come together."""
 
     BY_SIZE = "by size"  # small ones fill a group up
@@ -57,18 +57,18 @@ PLAN_DEFAULT: Final = f"{_PLAN_PACKAGE}SparkSizeBasedClusteringPlanStrategy"
 EXECUTION_DEFAULT: Final = f"{_RUN_PACKAGE}SparkSortAndSizeExecutionStrategy"
 
 # What is grouped how, and which partitions are looked at when the class says it.
-_PLANS: Final[Mapping[str, tuple[Grouping, PartitionMode | None]]] = MappingProxyType(
+_PLANS: Final[Mapping[str, tuple[SliceGrouping, PartitionMode | None]]] = MappingProxyType(
     {
-        "SparkSizeBasedClusteringPlanStrategy": (Grouping.BY_SIZE, None),
-        "JavaSizeBasedClusteringPlanStrategy": (Grouping.BY_SIZE, None),
-        "FlinkSizeBasedClusteringPlanStrategy": (Grouping.BY_SIZE, None),
-        "SparkStreamCopyClusteringPlanStrategy": (Grouping.BY_SIZE, None),
-        "SparkSingleFileSortPlanStrategy": (Grouping.EACH_ALONE, None),
-        "SparkRecentDaysClusteringPlanStrategy": (Grouping.BY_SIZE, PartitionMode.RECENT_DAYS),
-        "JavaRecentDaysClusteringPlanStrategy": (Grouping.BY_SIZE, PartitionMode.RECENT_DAYS),
-        "FlinkRecentDaysClusteringPlanStrategy": (Grouping.BY_SIZE, PartitionMode.RECENT_DAYS),
+        "SparkSizeBasedClusteringPlanStrategy": (SliceGrouping.BY_SIZE, None),
+        "JavaSizeBasedClusteringPlanStrategy": (SliceGrouping.BY_SIZE, None),
+        "FlinkSizeBasedClusteringPlanStrategy": (SliceGrouping.BY_SIZE, None),
+        "SparkStreamCopyClusteringPlanStrategy": (SliceGrouping.BY_SIZE, None),
+        "SparkSingleFileSortPlanStrategy": (SliceGrouping.EACH_ALONE, None),
+        "SparkRecentDaysClusteringPlanStrategy": (SliceGrouping.BY_SIZE, PartitionMode.RECENT_DAYS),
+        "JavaRecentDaysClusteringPlanStrategy": (SliceGrouping.BY_SIZE, PartitionMode.RECENT_DAYS),
+        "FlinkRecentDaysClusteringPlanStrategy": (SliceGrouping.BY_SIZE, PartitionMode.RECENT_DAYS),
         "SparkSelectedPartitionsClusteringPlanStrategy": (
-            Grouping.BY_SIZE,
+            SliceGrouping.BY_SIZE,
             PartitionMode.SELECTED_PARTITIONS,
         ),
     }
@@ -86,7 +86,7 @@ _RUNS: Final = frozenset(
 )
 
 
-def grouping_of(name: str) -> tuple[Grouping, PartitionMode | None]:
+def slice_grouping_of(name: str) -> tuple[SliceGrouping, PartitionMode | None]:
     """
     What a plan strategy does.
 
@@ -354,16 +354,16 @@ class ClusteringSettings(OptionSettings):
             SettingError: As ``ServiceSettings``; or a strategy that is not known.
         """
         settings = super().from_properties(properties)
-        grouping_of(settings.plan_class)
+        slice_grouping_of(settings.plan_class)
         execution_class(settings.execution_class)
         return settings
 
     @property
-    def grouping(self) -> Grouping:
+    def grouping(self) -> SliceGrouping:
         """How slices come together, by the plan strategy."""
-        return grouping_of(self.plan_class)[0]
+        return slice_grouping_of(self.plan_class)[0]
 
     @property
     def partitions_by(self) -> PartitionMode:
         """Which partitions are looked at: what the plan strategy's name says, else the mode."""
-        return grouping_of(self.plan_class)[1] or self.partition_mode
+        return slice_grouping_of(self.plan_class)[1] or self.partition_mode

@@ -17,7 +17,7 @@ from filegroups.files.rewrite import (
     base_file_stat,
     bloom_for,
     create_partition_metadata,
-    placed_rows,
+    full_rows,
 )
 from filegroups.files.slice_reader import SliceRead, merge_slice
 from filegroups.merge.merging import MergeOutcome, append_rows
@@ -34,20 +34,20 @@ from tableservices.compaction.plan import (
 )
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.plan_execution import (
-    claimed,
     commit_metadata,
     complete,
+    discard_output,
+    ignore_if_ended,
+    leased_plan,
     make_inflight,
     on_file_groups,
-    unless_ended,
-    withdraw,
 )
 from tableservices.schedule_plan import schedule
 from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.commit.apply import data_files_of
-from timeline.commit.cancel_plan import Ended
-from timeline.commit.commit import Published
-from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.cancel_plan import PlanOutcome
+from timeline.commit.commit import CommittedWrite
+from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext
 from timeline.errors import StorageUnavailableError, UnsupportedTableError
@@ -64,13 +64,13 @@ from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionPlan
 from timeline.pending_plans import file_groups_in_plans
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
 __all__ = [
-    "CompactionReceipt",
+    "CompactionResult",
     "CompactionTask",
     "compact_file_group",
     "execute_compaction",
@@ -92,7 +92,7 @@ class CompactionTask:
     target: FileGroupTask
 
 
-def compact_file_group(world: World, task: CompactionTask) -> WriteStat:
+def compact_file_group(world: Ports, task: CompactionTask) -> WriteStat:
     """
     Merge one slice and write its base file, unless an executor before did.
 
@@ -116,7 +116,7 @@ def compact_file_group(world: World, task: CompactionTask) -> WriteStat:
     read_ms = world.clock.monotonic_ms() - started
     schema = TableSchema.from_avro(target.avro_json).arrow
     data = base_file_bytes(
-        placed_rows(outcome.table, target, schema, target.file_name),
+        full_rows(outcome.table, target, schema, target.file_name),
         avro_json=target.avro_json,
         bloom=bloom_for(storage, target, outcome),
         settings=target.parquet,
@@ -139,7 +139,7 @@ def compact_file_group(world: World, task: CompactionTask) -> WriteStat:
     return replace(_stat(task, path, outcome, len(data)), runtime_stats=taken)
 
 
-def _merged(world: World, task: CompactionTask) -> MergeOutcome:
+def _merged(world: Ports, task: CompactionTask) -> MergeOutcome:
     names = [name for name in task.read.file_schema.names if name not in _MERGED_APART]
     read = replace(task.read, columns=tuple(names))
     outcome = merge_slice(world.storage, world.events, task.slice, read)
@@ -152,7 +152,7 @@ def _merged(world: World, task: CompactionTask) -> MergeOutcome:
     return replace(outcome, table=outcome.table.select(names))
 
 
-def _adopted(world: World, task: CompactionTask, path: str) -> WriteStat:
+def _adopted(world: Ports, task: CompactionTask, path: str) -> WriteStat:
     """
     What another executor of the plan wrote; its footer tells that it is a base file.
 
@@ -257,7 +257,7 @@ def tasks_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionReceipt:
+class CompactionResult:
     """What one compaction did; times are instant times, sizes bytes."""
 
     requested_time: InstantTime
@@ -329,7 +329,7 @@ def schedule_compaction(
 
 def execute_compaction(
     context: TableContext, planned: Instant, files: FileRules
-) -> CompactionReceipt | None:
+) -> CompactionResult | None:
     """
     Carry out a pending compaction, whoever planned it and however far an executor came.
 
@@ -355,9 +355,9 @@ def execute_compaction(
             ``complete``; the plan stays, and what was written for it is found again.
     """
     _refuse(context)
-    with unless_ended(context, planned):
+    with ignore_if_ended(context, planned):
         slices = read_slices(context, planned)
-        with claimed(context, planned) as heartbeat:
+        with leased_plan(context, planned) as heartbeat:
             if heartbeat is not None:
                 return _execute(context, planned, slices, files, heartbeat)
     return None
@@ -369,11 +369,13 @@ def _execute(
     slices: list[FileSlice],
     files: FileRules,
     heartbeat: Heartbeat,
-) -> CompactionReceipt | None:
+) -> CompactionResult | None:
     metadata = merge_slices(context, planned, slices, files)
-    outcome = complete(context, planned, metadata, claim=claim_of(metadata), heartbeat=heartbeat)
-    if isinstance(outcome, Ended):
-        withdraw(context, planned, outcome, heartbeat)
+    outcome = complete(
+        context, planned, metadata, claim=write_set_of(metadata), heartbeat=heartbeat
+    )
+    if isinstance(outcome, PlanOutcome):
+        discard_output(context, planned, outcome, heartbeat)
         return None
     return _receipt(outcome, planned, metadata.write_stats())
 
@@ -417,9 +419,9 @@ def _refuse(context: TableContext) -> None:
 
 
 def _receipt(
-    published: Published, planned: Instant, stats: Sequence[WriteStat]
-) -> CompactionReceipt:
-    return CompactionReceipt(
+    published: CommittedWrite, planned: Instant, stats: Sequence[WriteStat]
+) -> CompactionResult:
+    return CompactionResult(
         requested_time=planned.requested_time,
         completion_time=published.completion_time,
         file_groups=len(stats),

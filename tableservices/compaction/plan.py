@@ -12,7 +12,7 @@ from tableservices.compaction.settings import (
     CompactionStrategy,
 )
 from tableservices.plan_execution import read_requested
-from tableservices.planned_service import bad_plan, planned_slice, refuse_repeated
+from tableservices.planned_service import invalid_plan_error, planned_slice, refuse_repeated
 from timeline.codecs.instant_avro import decode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SettingError
@@ -80,7 +80,7 @@ def _proven(storage: Storage, operation: CompactionOperation, path: str) -> File
     said = operation.base_instant_time
     base = found.base_file
     if not said or (base is not None and base.requested_time != said):
-        raise bad_plan(path, f"another base instant than that of its base file: {said!a}")
+        raise invalid_plan_error(path, f"another base instant than that of its base file: {said!a}")
     return replace(found, base_instant_time=said)
 
 
@@ -128,7 +128,7 @@ _LOG_FILES, _LOG_BYTES = "TOTAL_LOG_FILES", "TOTAL_LOG_FILES_SIZE"
 _IO, _READ, _WRITTEN = "TOTAL_IO_MB", "TOTAL_IO_READ_MB", "TOTAL_IO_WRITE_MB"
 
 Operations = Sequence[CompactionOperation]
-Choice = Callable[[Operations, CompactionSettings], Sequence[CompactionOperation]]
+OperationChoice = Callable[[Operations, CompactionSettings], Sequence[CompactionOperation]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class CompactionOrder:
     """
 
     name: str
-    choose: Choice
+    choose: OperationChoice
 
 
 def operations_of(
@@ -256,7 +256,7 @@ def _all(operations: Operations, settings: CompactionSettings) -> list[Compactio
     return list(operations)
 
 
-_CHOICES: Mapping[CompactionStrategy, Choice] = {
+_CHOICES: Mapping[CompactionStrategy, OperationChoice] = {
     CompactionStrategy.LOG_FILE_SIZE: _by_log_size,
     CompactionStrategy.LOG_FILE_NUM: _by_log_number,
     CompactionStrategy.BOUNDED_IO: _bounded,

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from filegroups.writing.assign_file_groups import FileRules
 from tableservices.compaction.execute import (
-    CompactionReceipt,
+    CompactionResult,
     execute_compaction,
     plan_compaction,
     schedule_compaction,
 )
 from tableservices.compaction.plan import CompactionOrder
 from tableservices.compaction.settings import CompactionSettings, CompactionTrigger
-from tableservices.planned_service import Part, run_round
-from tableservices.service import ServiceReceipt
+from tableservices.planned_service import Phase, run_round
+from tableservices.service import ServiceResult
 from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.commit_metadata import TableType
@@ -77,7 +77,7 @@ class CompactionService:
     settings: CompactionSettings
     files: FileRules
     orders: tuple[CompactionOrder, ...] = ()  # strategies of plug-ins
-    part: Part = Part.BOTH
+    part: Phase = Phase.BOTH
     name: str = "compact"
     action: Action = Action.COMPACTION
 
@@ -94,10 +94,10 @@ class CompactionService:
     @property
     def after_commit(self) -> CompactionService:
         """The same as a writer runs it."""
-        part = Part.BOTH if self.settings.runs_inline else Part.SCHEDULE
+        part = Phase.BOTH if self.settings.runs_inline else Phase.SCHEDULE
         return replace(self, part=part)
 
-    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+    def run_once(self, context: TableContext) -> ServiceResult | None:
         """One round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
@@ -124,6 +124,6 @@ class CompactionService:
         """Errors as ``schedule_compaction``."""
         return schedule_compaction(context, self.settings, self.files, self.orders)
 
-    def execute(self, context: TableContext, planned: Instant) -> CompactionReceipt | None:
+    def execute(self, context: TableContext, planned: Instant) -> CompactionResult | None:
         """Errors as ``execute_compaction``."""
         return execute_compaction(context, planned, self.files)

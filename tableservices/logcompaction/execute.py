@@ -30,22 +30,22 @@ from filegroups.writing.assign_file_groups import FileRules
 from tableservices.compaction.plan import read_slices
 from tableservices.logcompaction.plan import LogCompactionSettings, candidates, log_compaction_plan
 from tableservices.plan_execution import (
-    claimed,
     commit_metadata,
     complete,
+    discard_output,
+    ignore_if_ended,
+    leased_plan,
     make_inflight,
     on_file_groups,
-    unless_ended,
-    withdraw,
 )
 from tableservices.schedule_plan import schedule
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.codecs.log_blocks import BlockType, HeaderKey, LogBlock, block_frame
-from timeline.commit.cancel_plan import Ended, cancel
-from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan
+from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
-from timeline.commit.state import Turn
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, StorageUnavailableError, UnsupportedTableError
 from timeline.heartbeat import Heartbeat
@@ -54,22 +54,22 @@ from timeline.model.file_names import FileSlice, IOType, LogFileName, join
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionPlan
-from timeline.model.write_set import FileGroupId, Touch
+from timeline.model.write_set import Access, FileGroupId
 from timeline.pending_plans import (
     file_groups_in_clustering,
     file_groups_in_plans,
     pending_compactions,
 )
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
 __all__ = [
-    "LogCompactionReceipt",
+    "LogCompactionResult",
     "LogCompactionTask",
-    "compact_logs",
     "execute_log_compaction",
+    "merge_slice_logs",
     "plan_log_compaction",
     "schedule_log_compaction",
 ]
@@ -94,7 +94,7 @@ class LogCompactionTask:
         return LogFileName(self.slice.file_group.file_id, self.requested_time, 1, token).text
 
 
-def compact_logs(world: World, task: LogCompactionTask) -> WriteStat | None:
+def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
     """
     Fold the logs of one slice and write the log that stands for them; None if none counts.
 
@@ -221,7 +221,7 @@ def _blocks(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogCompactionReceipt:
+class LogCompactionResult:
     """What one log compaction did; times are instant times, sizes bytes."""
 
     requested_time: InstantTime
@@ -312,12 +312,12 @@ def schedule_log_compaction(
 
 def execute_log_compaction(
     context: TableContext, planned: Instant, files: FileRules
-) -> LogCompactionReceipt | None:
+) -> LogCompactionResult | None:
     """
     Carry out a pending log compaction, or cancel it when it can no longer stand (LC-1).
 
     Outside: 2 gets, the claim, 1 create (inflight), 1 list per partition, those of
-    ``compact_logs`` for each slice, those of ``complete``.
+    ``merge_slice_logs`` for each slice, those of ``complete``.
 
     Args:
         context: The table.
@@ -331,9 +331,9 @@ def execute_log_compaction(
         As ``tableservices.compaction.execute.execute_compaction``.
     """
     _refuse(context)
-    with unless_ended(context, planned):
+    with ignore_if_ended(context, planned):
         slices = read_slices(context, planned)
-        with claimed(context, planned) as heartbeat:
+        with leased_plan(context, planned) as heartbeat:
             if heartbeat is not None:
                 return _execute(context, planned, slices, files, heartbeat)
     return None
@@ -345,31 +345,31 @@ def _execute(
     slices: list[FileSlice],
     files: FileRules,
     heartbeat: Heartbeat,
-) -> LogCompactionReceipt | None:
+) -> LogCompactionResult | None:
     groups = frozenset(one.file_group for one in slices)
     snapshot = context.snapshot()
-    if not _stands(context, planned, groups, snapshot.active):
-        cancel(context, planned)
+    if not _is_still_valid(context, planned, groups, snapshot.active):
+        cancel_pending_plan(context, planned)
         return None
     make_inflight(context, planned)
     tasks = _tasks(context, snapshot, planned, slices, files)
-    made = on_file_groups(context.world, compact_logs, tasks)
+    made = on_file_groups(context.world, merge_slice_logs, tasks)
     stats = [one for one in made if one is not None]
     metadata = commit_metadata(context, "LOG_COMPACT", stats, tasks[0].avro_json if tasks else None)
 
-    def check(turn: Turn) -> bool:
-        return _stands(context, planned, groups, turn.timeline)
+    def check(turn: CommitSection) -> bool:
+        return _is_still_valid(context, planned, groups, turn.timeline)
 
     outcome = complete(
-        context, planned, metadata, claim=claim_of(metadata), heartbeat=heartbeat, check=check
+        context, planned, metadata, claim=write_set_of(metadata), heartbeat=heartbeat, check=check
     )
-    if outcome is Ended.REFUSED:
-        cancel(context, planned)
-        outcome = Ended.CANCELLED
-    if isinstance(outcome, Ended):
-        withdraw(context, planned, outcome, heartbeat)
+    if outcome is PlanOutcome.REFUSED:
+        cancel_pending_plan(context, planned)
+        outcome = PlanOutcome.CANCELLED
+    if isinstance(outcome, PlanOutcome):
+        discard_output(context, planned, outcome, heartbeat)
         return None
-    return LogCompactionReceipt(
+    return LogCompactionResult(
         requested_time=planned.requested_time,
         completion_time=outcome.completion_time,
         file_groups=len(stats),
@@ -378,7 +378,7 @@ def _execute(
     )
 
 
-def _stands(
+def _is_still_valid(
     context: TableContext,
     planned: Instant,
     groups: frozenset[FileGroupId],
@@ -396,8 +396,8 @@ def _stands(
     for one in timeline.completed_writes:
         if (one.completion_time or "") <= planned.requested_time:
             continue
-        for item in claim_of(context.commits.read(one)).file_groups:
-            if item.file_group in groups and item.touch is not Touch.LOG:
+        for item in write_set_of(context.commits.read(one)).file_groups:
+            if item.file_group in groups and item.touch is not Access.LOG:
                 return False
     return True
 

@@ -14,7 +14,7 @@ from timeline.active_timeline import ActiveTimeline
 from timeline.model.file_names import FileSlice, pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
-from timeline.model.plans import CompactionOperation, CompactionPlan, CompactionStrategy
+from timeline.model.plans import CompactionOperation, CompactionPlan, PlanCompactionStrategy
 from timeline.model.write_set import FileGroupId
 from timeline.properties.option_settings import OptionSettings
 from timeline.properties.options import Option, OptionKind
@@ -121,6 +121,6 @@ def log_compaction_plan(slices: Iterable[FileSlice]) -> CompactionPlan | None:
     return CompactionPlan(
         operations=tuple(operations),
         extra_metadata={},
-        strategy=CompactionStrategy(compactor_class_name=_HELPER),
+        strategy=PlanCompactionStrategy(compactor_class_name=_HELPER),
         preserve_hoodie_metadata=True,
     )

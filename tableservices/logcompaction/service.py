@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from filegroups.writing.assign_file_groups import FileRules
 from tableservices.logcompaction.execute import (
-    LogCompactionReceipt,
+    LogCompactionResult,
     execute_log_compaction,
     plan_log_compaction,
     schedule_log_compaction,
 )
 from tableservices.logcompaction.plan import LogCompactionSettings, is_due
-from tableservices.planned_service import Part, run_round
-from tableservices.service import ServiceReceipt
+from tableservices.planned_service import Phase, run_round
+from tableservices.service import ServiceResult
 from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.commit_metadata import TableType
@@ -29,7 +29,7 @@ class LogCompactionService:
 
     settings: LogCompactionSettings
     files: FileRules
-    part: Part = Part.BOTH
+    part: Phase = Phase.BOTH
     name: str = "logcompact"
     action: Action = Action.LOGCOMPACTION
 
@@ -48,7 +48,7 @@ class LogCompactionService:
         """The same as a writer runs it."""
         return self
 
-    def run_once(self, context: TableContext) -> ServiceReceipt | None:
+    def run_once(self, context: TableContext) -> ServiceResult | None:
         """One round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
@@ -75,6 +75,6 @@ class LogCompactionService:
         """Errors as ``schedule_log_compaction``."""
         return schedule_log_compaction(context, self.settings)
 
-    def execute(self, context: TableContext, planned: Instant) -> LogCompactionReceipt | None:
+    def execute(self, context: TableContext, planned: Instant) -> LogCompactionResult | None:
         """Errors as ``execute_log_compaction``."""
         return execute_log_compaction(context, planned, self.files)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from filegroups.supported import refuse_unwritable
 from tableservices.restoring.state_at import (
-    after,
     completed_write,
+    instants_after,
     refuse_archived_since,
     refuse_cleaned,
-    refuse_foreign_upkeep,
-    refuse_moving,
+    refuse_during_archiving,
+    refuse_during_foreign_service,
     refuse_old_logs,
     refuse_savepointed,
     savepoint_times,
@@ -30,8 +30,8 @@ from timeline.codecs.instant_avro import (
     encode_restore_plan,
 )
 from timeline.commit.apply import data_files_of
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -40,7 +40,7 @@ from timeline.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
 )
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.layout import timeline_path
 from timeline.model.file_names import data_file_time, instant_file_name, pending_file_names
 from timeline.model.instant import Action, Instant, State
@@ -50,16 +50,16 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rollback.rollback import result_document
+from timeline.rollback.rollback import rollback_metadata
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
 __all__ = [
     "PlannedRestore",
-    "RestoreReceipt",
+    "RestoreResult",
     "finish_restore",
     "plan_restore",
-    "refuse_living",
+    "refuse_live_writers",
     "restore",
 ]
 
@@ -78,7 +78,7 @@ class PlannedRestore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreReceipt:
+class RestoreResult:
     """What a restore did; times are instant times."""
 
     requested_time: InstantTime
@@ -127,16 +127,16 @@ def _gone(
     held = savepoint_times(timeline)
     if target.requested_time not in held:
         refuse_cleaned(context, snapshot, target)
-    instants = after(timeline, target, context.config.table_type)
+    instants = instants_after(timeline, target, context.config.table_type)
     refuse_savepointed(held, frozenset(one.requested_time for one in instants))
-    refuse_moving(context, timeline, (target, *instants))
+    refuse_during_archiving(context, timeline, (target, *instants))
     refuse_old_logs(context, instants)
     if not force:
-        refuse_living(context, instants)
+        refuse_live_writers(context, instants)
     return instants
 
 
-def refuse_living(context: TableContext, instants: Sequence[Instant]) -> None:
+def refuse_live_writers(context: TableContext, instants: Sequence[Instant]) -> None:
     """
     Pass when nobody seems to work on the pending ones of these instants. Outside: 1 list.
 
@@ -144,7 +144,7 @@ def refuse_living(context: TableContext, instants: Sequence[Instant]) -> None:
         InvalidInputError: A heartbeat is fresh.
     """
     pending = tuple(one.requested_time for one in instants if not one.completed)
-    dead = instants_that_seem_dead(context.world.storage, pending, context.limits.heartbeat)
+    dead = instants_with_expired_heartbeat(context.world.storage, pending, context.limits.heartbeat)
     alive = sorted(set(pending) - set(dead))
     if alive:
         raise InvalidInputError(
@@ -158,7 +158,7 @@ def refuse_living(context: TableContext, instants: Sequence[Instant]) -> None:
 
 def restore(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
-) -> RestoreReceipt | None:
+) -> RestoreResult | None:
     """
     Take away everything after a write: reads then show what they showed when it completed.
 
@@ -196,7 +196,7 @@ def restore(
         context.world.events.emit(
             "restore.done", target=requested_time, instants=len(planned.instants)
         )
-        return RestoreReceipt(
+        return RestoreResult(
             requested_time=slot.instant_time,
             completion_time=slot.completion_time,
             restored_to=requested_time,
@@ -228,11 +228,11 @@ def _take(
     expected = context.limits.foreign_writers is ForeignWriters.EXPECTED
     shown: Instant | None = None
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         nonlocal shown
         # A rollback that its engine left goes with what it was to undo.
         spared = _LEFT if force else frozenset[Action]()
-        refuse_foreign_upkeep(turn.timeline, but=spared, taken_over=shown)
+        refuse_during_foreign_service(turn.timeline, but=spared, taken_over=shown)
         target = completed_write(turn.timeline, planned.target.requested_time)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         if _gone(context, now, target, force=force) != planned.instants:
@@ -257,7 +257,7 @@ def _take(
 
     slot = None
     try:
-        slot, _ = take_turn(context, f"restore to {planned.target.requested_time}", decide)
+        slot, _ = commit_in_section(context, f"restore to {planned.target.requested_time}", decide)
     except OutcomeUnknownError:
         shown = None  # it may stand
         raise
@@ -284,7 +284,7 @@ def _show(context: TableContext, restoring: Instant, plan: bytes) -> None:
         ) from error
 
 
-def finish_restore(context: TableContext) -> RestoreReceipt | None:
+def finish_restore(context: TableContext) -> RestoreResult | None:
     """
     Carry out a restore that another engine planned and left; that engine must have ended.
 
@@ -306,12 +306,12 @@ def finish_restore(context: TableContext) -> RestoreReceipt | None:
     storage = context.world.storage
     plan, files = RestorePlan(), list[str]()
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         nonlocal plan, files
         left = [one for one in turn.timeline.pending if one.action is Action.RESTORE]
         if not left:
             return None
-        refuse_foreign_upkeep(turn.timeline, but=_LEFT | {Action.RESTORE})
+        refuse_during_foreign_service(turn.timeline, but=_LEFT | {Action.RESTORE})
         refuse_behind_metadata_table(
             turn.config(), without_metadata_table=context.limits.without_metadata_table
         )
@@ -331,11 +331,11 @@ def finish_restore(context: TableContext) -> RestoreReceipt | None:
             plan=data,
         )
 
-    slot, _ = take_turn(context, "finish a restore", decide)
+    slot, _ = commit_in_section(context, "finish a restore", decide)
     if slot is None:
         return None
     context.world.events.emit("restore.done", target=slot.requested_time)
-    return RestoreReceipt(
+    return RestoreResult(
         requested_time=slot.instant_time,
         completion_time=slot.completion_time,
         restored_to=slot.requested_time,
@@ -375,7 +375,7 @@ def _result(
         instants_to_rollback=tuple(one.requested_time for one in infos),
         hoodie_restore_metadata={
             one.requested_time: (
-                result_document(
+                rollback_metadata(
                     context.world.storage,
                     one,
                     of_instant.get(one.requested_time, ()),

@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from filegroups.supported import refuse_unwritable
-from tableservices.restoring.restore import refuse_living
+from tableservices.restoring.restore import refuse_live_writers
 from tableservices.restoring.state_at import (
     completed_write,
     refuse_cleaned,
-    refuse_foreign_upkeep,
+    refuse_during_foreign_service,
     refuse_old_logs,
     refuse_savepointed,
     savepoint_times,
@@ -25,8 +25,8 @@ from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.commit.apply import data_files_of
 from timeline.commit.concurrent_commits import pending_rollback_of
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
@@ -34,13 +34,13 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import load_config
-from timeline.rollback.abandoned_foreign import plan_bytes, seems_left
-from timeline.rollback.rollback import plan_document, result_document
+from timeline.rollback.abandoned_foreign import is_abandoned, requested_plan_bytes
 from timeline.rollback.rollback import rollback as undo
+from timeline.rollback.rollback import rollback_metadata, rollback_plan
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
-__all__ = ["PlannedRollback", "RollbackReceipt", "plan_rollback", "rollback"]
+__all__ = ["PlannedRollback", "RollbackResult", "plan_rollback", "rollback_write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class PlannedRollback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackReceipt:
+class RollbackResult:
     """What became of the instant; without times of an own instant it was left as it is."""
 
     target: InstantTime
@@ -71,7 +71,7 @@ def plan_rollback(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
 ) -> PlannedRollback:
     """
-    What ``rollback`` would take away; nothing is changed. Arguments and errors: as there.
+    What ``rollback_write`` would take away; nothing is changed. Arguments and errors: as there.
 
     Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a
     partition.
@@ -85,14 +85,14 @@ def plan_rollback(
     if target.completed:
         _refuse_needed(context, snapshot, target)
     elif not force:
-        refuse_living(context, [target])
+        refuse_live_writers(context, [target])
     files = data_files_of(context.world.storage, requested_time)
     return PlannedRollback(target=target, files=tuple(files))
 
 
-def rollback(
+def rollback_write(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
-) -> RollbackReceipt:
+) -> RollbackResult:
     """
     Undo one write for good.
 
@@ -116,7 +116,7 @@ def rollback(
     planned = plan_rollback(context, requested_time, force=force)
     if not planned.target.completed:
         done = undo(context, planned.target)
-        return RollbackReceipt(
+        return RollbackResult(
             target=requested_time,
             requested_time=done.slot.instant_time if done.slot else None,
             completion_time=done.slot.completion_time if done.slot else None,
@@ -125,7 +125,7 @@ def rollback(
         )
     slot = _take(context, planned)
     context.world.events.emit("rollback.done", target=requested_time)
-    return RollbackReceipt(
+    return RollbackResult(
         target=requested_time,
         requested_time=slot.instant_time,
         completion_time=slot.completion_time,
@@ -190,18 +190,18 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
     target, files = planned.target, planned.files
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         left = pending_rollback_of(context, turn.timeline, target.requested_time)
-        if left is not None and not seems_left(context, left):
+        if left is not None and not is_abandoned(context, left):
             left = None  # its engine may be at it: refused
-        refuse_foreign_upkeep(turn.timeline, taken_over=left)
+        refuse_during_foreign_service(turn.timeline, taken_over=left)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         _refuse_needed(context, now, completed_write(turn.timeline, target.requested_time))
         if left is None:
             own_time = turn.draw(context, Residue.SLOT_REQUESTED)
-            plan = encode_rollback_plan(plan_document(storage, info, files))
+            plan = encode_rollback_plan(rollback_plan(storage, info, files))
         else:
-            own_time, plan = left.requested_time, plan_bytes(context, left)
+            own_time, plan = left.requested_time, requested_plan_bytes(context, left)
         return turn.slot(
             context,
             SlotKind.RESTORE,
@@ -209,11 +209,11 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
             target.requested_time,
             nonce=nonce,
             own_requested_time=own_time,
-            body=encode_rollback(result_document(storage, info, files, own_time=own_time)),
+            body=encode_rollback(rollback_metadata(storage, info, files, own_time=own_time)),
             plan=plan,
         )
 
-    slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
+    slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
     if slot is None:  # never: every look either takes it or raises
         raise InstantNotFoundError("the write is gone", kind="no_such_write")
     return slot

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from filegroups.supported import refuse_old_version
 from tableservices.restoring.state_at import (
     completed_write,
-    files_kept,
+    files_of_state,
     refuse_cleaned,
-    refuse_foreign_upkeep,
-    refuse_moving,
+    refuse_during_archiving,
+    refuse_during_foreign_service,
     savepoint_times,
 )
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
-from timeline.commit.apply import is_settled
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.apply import is_applied
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
 from timeline.layout import timeline_path
@@ -35,12 +35,12 @@ from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import ObjectMissingError
 from timeline.snapshot import Snapshot
-from timeline.truncation import came_since
+from timeline.truncation import slots_since_snapshot
 
 __all__ = [
     "Savepoint",
     "delete_savepoint",
-    "is_left_behind",
+    "is_kept_on_active_timeline",
     "plan_savepoint",
     "savepoint",
     "savepoints",
@@ -154,9 +154,9 @@ def _draft(
     else:
         target = completed_write(timeline, requested_time)
     _refuse_second(savepoint_times(timeline), target)
-    refuse_moving(context, timeline, [target])
+    refuse_during_archiving(context, timeline, [target])
     refuse_cleaned(context, snapshot, target)
-    kept = files_kept(context, snapshot, target)
+    kept = files_of_state(context, snapshot, target)
     who = context.world.ids.identity()
     draft = Savepoint(
         requested_time=target.requested_time,
@@ -190,20 +190,20 @@ def _take(
     """The savepoint's slot; None when the files are to be looked up again."""
     head = seen.head
 
-    def decide(turn: Turn) -> Slot | None:
-        refuse_foreign_upkeep(turn.timeline)
+    def decide(turn: CommitSection) -> Slot | None:
+        refuse_during_foreign_service(turn.timeline)
         # The newest slot of the look may have been at its deletes when files were listed, unless
         # that look shows that it had done with them.
-        slots = came_since(context, max(0, head - 1), turn.head)
+        slots = slots_since_snapshot(context, max(0, head - 1), turn.head)
         if slots is None or any(
             slot.kind is SlotKind.RESTORE
-            and not (slot.number == head and is_settled(slot, seen.active, context.history))
+            and not (slot.number == head and is_applied(slot, seen.active, context.history))
             for slot in slots
         ):
             return None
         target = completed_write(turn.timeline, draft.requested_time)
         _refuse_second(savepoint_times(turn.timeline), target)
-        refuse_moving(context, turn.timeline, [target])
+        refuse_during_archiving(context, turn.timeline, [target])
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         refuse_cleaned(context, now, target)  # a clean since may have taken what was listed
         return turn.slot(
@@ -216,7 +216,7 @@ def _take(
             body=body,
         )
 
-    return take_turn(context, f"savepoint {draft.requested_time}", decide)[0]
+    return commit_in_section(context, f"savepoint {draft.requested_time}", decide)[0]
 
 
 def delete_savepoint(context: TableContext, requested_time: InstantTime) -> InstantTime:
@@ -237,8 +237,8 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
     """
     nonce = context.world.ids.nonce()
 
-    def decide(turn: Turn) -> Slot:
-        if is_left_behind(context, turn.timeline, requested_time):
+    def decide(turn: CommitSection) -> Slot:
+        if is_kept_on_active_timeline(context, turn.timeline, requested_time):
             raise InvalidInputError(
                 "writes after this savepoint's were archived and would be hidden without it, as "
                 "long as the saved write is not archived as well; run 'hoodoo savepoint delete' "
@@ -266,14 +266,14 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
             deletes=tuple(timeline_path(instant_file_name(one)) for one in found),
         )
 
-    slot, _ = take_turn(context, f"delete savepoint {requested_time}", decide)
+    slot, _ = commit_in_section(context, f"delete savepoint {requested_time}", decide)
     if slot is None:  # never: every look either finds it or raises
         raise InstantNotFoundError("the savepoint is gone", kind="no_such_savepoint")
     context.world.events.emit("savepoint.deleted", rt=requested_time)
     return slot.completion_time
 
 
-def is_left_behind(
+def is_kept_on_active_timeline(
     context: TableContext, timeline: ActiveTimeline, requested_time: InstantTime
 ) -> bool:
     """

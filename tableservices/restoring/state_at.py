@@ -16,8 +16,8 @@ from filegroups.reading.read import view_of
 from filegroups.reading.time_travel import retained_since
 from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.archived_instants import HistoryInstant
-from timeline.codecs.truncation_point import decode_boundary
+from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.truncation_point import decode_truncation_point
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
 from timeline.layout import slot_path
@@ -29,13 +29,13 @@ from timeline.model.slot import SlotKind
 from timeline.snapshot import Snapshot
 
 __all__ = [
-    "after",
     "completed_write",
-    "files_kept",
+    "files_of_state",
+    "instants_after",
     "refuse_archived_since",
     "refuse_cleaned",
-    "refuse_foreign_upkeep",
-    "refuse_moving",
+    "refuse_during_archiving",
+    "refuse_during_foreign_service",
     "refuse_old_logs",
     "refuse_savepointed",
     "savepoint_times",
@@ -53,7 +53,9 @@ _HOW_TO_FINISH = {
 }
 
 
-def after(timeline: ActiveTimeline, target: Instant, table_type: TableType) -> tuple[Instant, ...]:
+def instants_after(
+    timeline: ActiveTimeline, target: Instant, table_type: TableType
+) -> tuple[Instant, ...]:
     """Every write and plan after ``target``, pending ones included, newest first."""
     found = [
         one
@@ -76,7 +78,7 @@ def _is_after(one: Instant, target: Instant, table_type: TableType) -> bool:
     return not one.completed or (one.completion_time or "") > (target.completion_time or "")
 
 
-def _archived(row: HistoryInstant) -> Instant:
+def _archived(row: ArchivedInstant) -> Instant:
     return Instant(
         action=Action(row.action),
         requested_time=row.requested_time,
@@ -105,7 +107,7 @@ def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> In
     )
 
 
-def files_kept(
+def files_of_state(
     context: TableContext, snapshot: Snapshot, target: Instant
 ) -> Mapping[str, tuple[str, ...]]:
     """
@@ -113,7 +115,7 @@ def files_kept(
 
     Outside: as a view of every partition.
     """
-    gone = set(after(snapshot.active, target, context.config.table_type))
+    gone = set(instants_after(snapshot.active, target, context.config.table_type))
     # Taken away is as if pending: below the first write instant files count as committed.
     then = replace(
         snapshot,
@@ -202,7 +204,7 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
         )
 
 
-def refuse_moving(
+def refuse_during_archiving(
     context: TableContext, timeline: ActiveTimeline, needed: Iterable[Instant]
 ) -> None:
     """
@@ -218,7 +220,7 @@ def refuse_moving(
     cut = next((slot for slot in slots if slot.kind is SlotKind.CUT), None)
     if cut is None:
         return
-    named = decode_boundary(cut.body, path=slot_path(cut.number)).completed
+    named = decode_truncation_point(cut.body, path=slot_path(cut.number)).completed
     moving = timeline.file_names.intersection(named)
     met = [one.requested_time for one in needed if instant_file_name(one) in moving]
     if met:
@@ -255,7 +257,7 @@ def refuse_old_logs(context: TableContext, gone: Iterable[Instant]) -> None:
                 )
 
 
-def refuse_foreign_upkeep(
+def refuse_during_foreign_service(
     timeline: ActiveTimeline,
     *,
     but: frozenset[Action] = frozenset(),

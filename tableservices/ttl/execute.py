@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from filegroups.index.bucket_properties import rules_kept_in
+from filegroups.index.bucket_properties import bucket_rules_in
 from filegroups.keys.keys import KeySpec, infer_key_generator
 from filegroups.reading.read import view_of
 from filegroups.supported import refuse_unwritable
-from filegroups.writing.commit_result import WritePlan
+from filegroups.writing.commit_result import WriteRequest
 from filegroups.writing.workload import RowRules
 from filegroups.writing.write import write
 from tableservices.ttl.settings import TtlSettings
@@ -32,16 +32,16 @@ from timeline.model.instant_time import (
     instant_time,
     wall_ms,
 )
-from timeline.partitions import opening_time
+from timeline.partitions import partition_created_by
 from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
-__all__ = ["TtlReceipt", "TtlService", "expire", "expired", "expired_partitions"]
+__all__ = ["TtlResult", "TtlService", "expire", "expired_partitions", "expired_paths"]
 
 _DAY_MS = 24 * 3_600_000
 
 
-def expired(
+def expired_paths(
     since: Mapping[str, InstantTime],
     *,
     now: WallMs,
@@ -81,7 +81,7 @@ REST_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TtlReceipt:
+class TtlResult:
     """What one round did; times are instant times."""
 
     requested_time: InstantTime
@@ -126,10 +126,10 @@ def expired_partitions(
         # Without a visible file the partition is deleted already, whatever its folder holds.
         if last is not None:
             created = settings.from_creation
-            time = opening_time(context.world.storage, path) if created else last
+            time = partition_created_by(context.world.storage, path) if created else last
             if time is not None:
                 since[path] = time
-    return expired(
+    return expired_paths(
         since,
         now=WallMs(context.world.clock.now_ms()),
         zone=context.zone,
@@ -138,7 +138,7 @@ def expired_partitions(
     )
 
 
-def expire(context: TableContext, settings: TtlSettings) -> TtlReceipt | None:
+def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
     """
     Delete the partitions that have expired.
 
@@ -182,14 +182,16 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlReceipt | None:
         ordering_fields=(),
         combine=False,
         tags=False,
-        buckets=rules_kept_in(config),
+        buckets=bucket_rules_in(config),
     )
     try:
-        done = write(context, WritePlan(rules=rules, choose_partitions=choose, paced=False), None)
+        done = write(
+            context, WriteRequest(rules=rules, choose_partitions=choose, paced=False), None
+        )
     except _NothingExpiredError:
         return None
     context.world.events.emit("ttl.done", rt=done.requested_time, partitions=len(deleted))
-    return TtlReceipt(
+    return TtlResult(
         requested_time=done.requested_time,
         completion_time=done.completion_time,
         partitions=deleted,
@@ -197,7 +199,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlReceipt | None:
 
 
 @dataclass(slots=True)
-class _LastLook:
+class _LastScan:
     """When this process looked at every partition last, on the monotonic clock."""
 
     at_ms: int | None = None
@@ -209,7 +211,7 @@ class TtlService:
 
     settings: TtlSettings
     name: str = "ttl"
-    last: _LastLook = field(default_factory=_LastLook)
+    last: _LastScan = field(default_factory=_LastScan)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TtlService:
@@ -231,7 +233,7 @@ class TtlService:
         """Hudi has no key for it."""
         return False
 
-    def run_once(self, context: TableContext) -> TtlReceipt | None:
+    def run_once(self, context: TableContext) -> TtlResult | None:
         """Expire once, unless this process looked a moment ago; errors as ``expire``."""
         now = context.world.clock.monotonic_ms()
         if self.last.at_ms is not None and now - self.last.at_ms < REST_MS:

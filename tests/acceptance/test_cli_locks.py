@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockproviders.client import as_shared
+from lockproviders.client import shared_owner_note
 from lockproviders.sql.client import SqlClient, SqlSettings
 from tests.acceptance.cli import run, table_with_rows
 from timeline.errors import LeaseLostError, StorageUnavailableError
@@ -126,7 +126,7 @@ def test_holders_shows_who_since_when_and_what_for(table: Path, props: Path) -> 
 
 
 def test_holders_shows_that_writers_of_ours_have_it_together(table: Path, props: Path) -> None:
-    somebody(table, props).try_acquire(as_shared(HOLDER))
+    somebody(table, props).try_acquire(shared_owner_note(HOLDER))
     (holder,) = run("locks", "holders", table, "--props", props).document["holders"]
     assert (holder["owner"], holder["shared"]) == (OWNER, True)
     shown = run("locks", "holders", table, "--props", props, "-o", "table").out
@@ -179,7 +179,7 @@ def test_break_says_that_it_broke_also_when_its_line_cannot_be_written(
     def full(*_: object, **__: object) -> str:
         raise StorageUnavailableError("no space left on device")
 
-    monkeypatch.setattr("hoodoo.cli.locks.note_break", full)
+    monkeypatch.setattr("hoodoo.cli.locks.record_break", full)
     client = somebody(table, props)
     client.try_acquire(HOLDER)
     answer = run("locks", "break", table, "--props", props, "--owner", OWNER, "--yes")

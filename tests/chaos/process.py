@@ -58,12 +58,12 @@ def _small_caches() -> None:
     """
     from filegroups.files import parquet as small_files
     from timeline.storage import object_store
-    from timeline.storage.data_files import KeptFiles
+    from timeline.storage.data_files import FileCache
 
     module: Any = small_files
     module._decoded = functools.lru_cache(_FILES_KEPT)(module._decoded.__wrapped__)
     store: Any = object_store
-    store.KeptFiles = functools.partial(KeptFiles, _BYTES_KEPT)
+    store.KeptFiles = functools.partial(FileCache, _BYTES_KEPT)
 
 
 def _end_with_parent() -> None:

@@ -29,7 +29,7 @@ from tests.chaos.mutants import break_engine
 from tests.chaos.setup import RETAINED, Setup
 from tests.chaos.work import NUMBERS, Op
 from timeline.errors import ClockRefusedError, HoodooError, OutcomeUnknownError, Reaction
-from timeline.rollback.resolve_unknown import Outcome
+from timeline.rollback.resolve_unknown import WriteOutcome
 
 #: Told such an error, a client may try again, as a new write; nothing of the old one is there.
 AGAIN = (Reaction.REDO, Reaction.WAIT, Reaction.STOP)
@@ -152,7 +152,7 @@ def _attempt(place: Place, table: hoodoo.Table, tables: dict[str, hoodoo.Table],
 
 def _prepared(
     table: hoodoo.Table, op: Op, tell: Callable[..., None]
-) -> Callable[[], hoodoo.Receipt]:
+) -> Callable[[], hoodoo.CommitResult]:
     """The write of an operation; what it is made from is read now and told."""
     if not op.adds:
         tell(op=op.number)
@@ -178,11 +178,11 @@ def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: s
         try:
             if instant is not None and op.number % 2 == 0:
                 found = table.resolve(instant)
-                if found.outcome is Outcome.RUNNING:
+                if found.outcome is WriteOutcome.RUNNING:
                     why = found.text
                     time.sleep(0.3)
                     continue
-                answer = "ok" if found.outcome is Outcome.PUBLISHED else "fail"
+                answer = "ok" if found.outcome is WriteOutcome.PUBLISHED else "fail"
                 place.told.tell(answer, op=op.number, instant=instant)
                 return
             place.told.tell("repeat", op=op.number)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from hoodoo.history_checker.history import RunRecorder
-from hoodoo.history_checker.table_history import record_journal
+from hoodoo.history_checker.history import HistoryRecorder
+from hoodoo.history_checker.table_history import read_client_history
 from tests.chaos.crew import Crew
 from tests.chaos.faults import ON_THE_WIRE, Fault, Kind, counts_for, schedule
 from tests.chaos.journal import OpRecord, Told, events_of, operations_of, write_history
@@ -118,7 +118,7 @@ def test_the_journal_for_verify_tells_reads_only_of_attempts_that_were_made_from
     write_history(tmp_path / "h.jsonl", "write-0", "t", records)
     lines = (tmp_path / "h.jsonl").read_bytes().splitlines()
     assert [bool(json.loads(line)["reads"]) for line in lines] == [True, False]
-    assert record_journal(RunRecorder(), lines, source="h.jsonl") == 2
+    assert read_client_history(HistoryRecorder(), lines, source="h.jsonl") == 2
 
 
 def test_a_seed_gives_the_same_faults_and_calm_at_the_end_of_every_two_minutes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.testing.storage_suite import StorageSuite
 
 
@@ -15,4 +15,4 @@ class TestMemoryStorage(StorageSuite):
 
 class TestObservedStorage(StorageSuite):
     def make_storage(self) -> Storage:
-        return ObservedStorage(MemoryStorage("memory://suite"))
+        return RecordingStorage(MemoryStorage("memory://suite"))

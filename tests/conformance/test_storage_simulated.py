@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.simulator.sim_storage import SimStorage
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.ports.storage import Storage
 from timeline.testing.storage_suite import StorageSuite
 
 
 class TestSimStorage(StorageSuite):
     def make_storage(self) -> Storage:
-        world = World(scenario="suite")
+        world = SimulatedSystem(scenario="suite")
         return SimStorage(world, world.new_actor("suite", seed=0))

@@ -129,9 +129,9 @@ def test_a_second_executor_executor_waits_and_replaces_a_killed_one(
     hold = (
         "import hoodoo, json, sys, time\n"
         "from hoodoo.services import find_plan\n"
-        "from tableservices.plan_execution import claim_plan\n"
+        "from tableservices.plan_execution import lease_plan\n"
         "table = hoodoo.open_table(sys.argv[1], properties=json.loads(sys.argv[2]))\n"
-        "claim = claim_plan(table.core.context, find_plan(table.core.context, sys.argv[3]))\n"
+        "lease = lease_plan(table.core.context, find_plan(table.core.context, sys.argv[3]))\n"
         "time.sleep(600)\n"
     )
     holder = subprocess.Popen(

@@ -117,10 +117,10 @@ def build(path: Path, version: int = 9, every: int = 56) -> History:
         receipts = [loader.bulk_insert(month(rows, *range(1, 5)))]
         with ThreadPoolExecutor(2) as pool:
 
-            def load() -> list[hoodoo.Receipt]:
+            def load() -> list[hoodoo.CommitResult]:
                 return [loader.upsert(month(rows, n, n + 1)) for n in (5, 7, 9, 11)]
 
-            def correct() -> list[hoodoo.Receipt]:
+            def correct() -> list[hoodoo.CommitResult]:
                 return [
                     corrector.upsert(corrected(month(rows, n).slice(0, 40), 5.0))
                     for n in (1, 2, 3, 4)

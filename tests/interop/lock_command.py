@@ -36,7 +36,7 @@ from lockproviders.lease import HeldLease  # noqa: E402
 from lockproviders.registry import ProviderRegistry  # noqa: E402
 from timeline.codecs.properties import parse_properties  # noqa: E402
 from timeline.errors import HoodooError, LockTimeoutError  # noqa: E402
-from timeline.ports.lock import Sharing  # noqa: E402
+from timeline.ports.lock import LockSharing  # noqa: E402
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor  # noqa: E402
 
 # The oracle's short names, with what this engine may call the same provider.
@@ -57,7 +57,7 @@ class OurSide:
 
     def __init__(self, provider: str, properties: Mapping[str, str], *, shares: bool) -> None:
         self.entry = entry_of(provider)
-        self._sharing = Sharing.START if shares else Sharing.NO
+        self._sharing = LockSharing.START if shares else LockSharing.NO
         self._properties = properties
         self._ports = LockPorts(
             clock=SystemClock(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMIT_TIME, COMMON, EVENT_TIME, SCHEMA, arrow, row
 from tests.interop.test_non_blocking import COMPACTING, FREE, Rows, seen_by
@@ -27,7 +27,7 @@ def test_logs_of_one_group_mean_the_same_to_all(
     java, path, told = java_oracle("1.2.0"), tmp_path / "t", {**COMMON, **order, **FREE, **GROUPED}
     with hoodoo.create_table(path, schema=SCHEMA, properties=told) as table:
 
-        def write(number: int) -> Receipt:
+        def write(number: int) -> CommitResult:
             mine = [row(key, 10 + number % 2, f"of {number}") for key in "abc"]
             rows: Rows = [*mine, row(f"k{number}", 10, "own")]
             return table.upsert(arrow(rows))

@@ -12,7 +12,7 @@ import pytest
 
 import hoodoo
 from filegroups.index.record_index import open_record_index
-from filegroups.keys.bucketing import RemainderShares, bucket_of
+from filegroups.keys.bucketing import SimpleBucketAssigner, bucket_of
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded
 
@@ -151,7 +151,7 @@ def test_buckets_of_awkward_keys_are_java_s(java_oracle: Callable[..., JavaOracl
     ]
     java = java_oracle("1.2.0")
     theirs = java.ask("bucket", *keys, "--fields", "id,name", "--buckets", "97")
-    shares = RemainderShares(hash_fields=("id", "name"), buckets=97)
+    shares = SimpleBucketAssigner(hash_fields=("id", "name"), buckets=97)
     mine = shares.numbers(pa.array(keys), pa.array(["p"] * len(keys))).tolist()
     assert dict(zip(keys, mine, strict=True)) == theirs
 

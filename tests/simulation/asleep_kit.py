@@ -29,23 +29,23 @@ from tests.simulator.engine_facts import OPERATION_KEY
 from tests.simulator.faults import Chooser, Fault, Faults, Move
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.script import Script, Stage, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.script import Script, ScriptStage, UntilEnd
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
-from timeline.commit.apply import is_settled
+from timeline.commit.apply import is_applied
 from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError
 from timeline.layout import HEARTBEATS, MARKERS, SLOTS
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rollback.rollback import rollback_dead_writers
 
 OURS = LIMITS
-LOCK_FREE = replace(LIMITS, publish_lock=PublishLock.NONE)
-AUTO = replace(LIMITS, publish_lock=PublishLock.AUTO)
+LOCK_FREE = replace(LIMITS, publish_lock=CommitLockMode.NONE)
+AUTO = replace(LIMITS, publish_lock=CommitLockMode.AUTO)
 SHARED = replace(LIMITS, foreign_writers=ForeignWriters.EXPECTED)
 
 Act = Callable[[ActorPorts, TableContext], object]
@@ -54,7 +54,7 @@ Act = Callable[[ActorPorts, TableContext], object]
 class AsleepAt(Script):
     """The stages begin once S has made so many calls."""
 
-    def __init__(self, calls: int, stages: Sequence[Stage]) -> None:
+    def __init__(self, calls: int, stages: Sequence[ScriptStage]) -> None:
         super().__init__(stages)
         self._left = calls
         self.slept = False
@@ -90,7 +90,7 @@ def acting(
     return Actor(name=name, body=body, **options)
 
 
-def all_slots(world: World) -> list[Slot]:
+def all_slots(world: SimulatedSystem) -> list[Slot]:
     """Every slot there ever was, also what an archiver collected."""
     data = {path: one for path, one in world.removed.items() if path.startswith(f"{SLOTS}/")}
     data |= {path: world.files[path].data for path in world.paths_below(SLOTS)}
@@ -131,18 +131,18 @@ def told_by_chain(slots: Sequence[Slot], jobs: Mapping[str, Sequence[str]]) -> d
 class Story:
     """A world, who sleeps, who comes meanwhile, and what clears up in the end."""
 
-    before: World
+    before: SimulatedSystem
     jobs: Mapping[str, Sequence[str]]
     sleeper: Act
     others: Sequence[Actor]
     limits: TableLimits
     far: bool
     make_context: Callable[[EngineWorld], TableContext] | None = None
-    pauses: Sequence[Stage] = ()
+    pauses: Sequence[ScriptStage] = ()
     jump_ms: int = 10
     finish: Callable[[TableContext], object] = lambda _: None
-    rows: Callable[[World], list[str]] | None = None  # instead of those the chain tells
-    judge: Callable[[World], list[str]] | None = None  # instead of all that
+    rows: Callable[[SimulatedSystem], list[str]] | None = None  # instead of those the chain tells
+    judge: Callable[[SimulatedSystem], list[str]] | None = None  # instead of all that
 
 
 def sweep(story: Story, *, every: int = 1) -> list[str]:
@@ -152,7 +152,7 @@ def sweep(story: Story, *, every: int = 1) -> list[str]:
     while True:
         world = story.before.copy(f"asleep-{calls}")
         sleeper = acting("S", story.limits, story.sleeper, story.make_context, shuffled=story.far)
-        stages: list[Stage] = [Fault.LEASE_LOST, *story.pauses]
+        stages: list[ScriptStage] = [Fault.LEASE_LOST, *story.pauses]
         stages += [UntilEnd(one.name) for one in story.others]
         script = AsleepAt(calls, [*stages, UntilEnd("S")])
         faults = Faults(time_jump_ms=story.jump_ms, budgets={Fault.LEASE_LOST: 1})
@@ -168,7 +168,7 @@ def sweep(story: Story, *, every: int = 1) -> list[str]:
     return found
 
 
-def judged(world: World, story: Story) -> list[str]:
+def judged(world: SimulatedSystem, story: Story) -> list[str]:
     """A survivor ends what is left, writes and cleans; then all is as the chain tells."""
     if story.judge is not None:
         return story.judge(world)
@@ -199,7 +199,7 @@ def judged(world: World, story: Story) -> list[str]:
     active = context.active()
     found += [f"pending: {one}" for one in active.pending]
     last = context.chain.read(context.chain.head())
-    if last is not None and not is_settled(last, active):
+    if last is not None and not is_applied(last, active):
         found.append(f"not settled: {last.number}")
     found += [f"left over: {one}" for one in world.paths_below(MARKERS)]
     found += [f"left over: {one}" for one in world.paths_below(HEARTBEATS)]
@@ -208,7 +208,7 @@ def judged(world: World, story: Story) -> list[str]:
     return found
 
 
-def _rows(world: World, jobs: Mapping[str, Sequence[str]]) -> list[str]:
+def _rows(world: SimulatedSystem, jobs: Mapping[str, Sequence[str]]) -> list[str]:
     expected = told_by_chain(all_slots(world), {**jobs, "final": ("a1", "b1", "z9")})
     rows = rows_now(world)
     return [] if rows == expected else [f"rows are {rows}, not {expected}"]

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from tests.simulator.ports import in_order
 from tests.simulator.sim_storage import OutputFile
-from timeline.ports.ports import World
-from timeline.ports.storage import open_kept
+from timeline.ports.ports import Ports
+from timeline.ports.storage import open_cached
 
 __all__ = ["Conversations"]
 
@@ -72,7 +72,7 @@ class Conversations(Generic[Result]):
         self.done = 0
         self.remembered = 0
 
-    def result(self, key: Hashable, world: World, work: Callable[[World], Result]) -> Result:
+    def result(self, key: Hashable, world: Ports, work: Callable[[Ports], Result]) -> Result:
         """
         What the work comes to in this world.
 
@@ -155,7 +155,7 @@ class _Asked:
     Questions that were put already get the answers they got; the work must put the same.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Ports) -> None:
         self._world = world
         self._outputs: dict[str, IO[bytes]] = {}
         self._told: Iterator[Said] = iter(())
@@ -216,7 +216,7 @@ class _Asked:
             return source.read()
 
     def _open_kept(self, path: str) -> bytes:
-        with open_kept(self._world.storage, path) as source:
+        with open_cached(self._world.storage, path) as source:
             return source.read()
 
     def _stat(self, path: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from tests.simulation import mutants
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.slot import encode_slot
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
 from timeline.layout import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
@@ -28,7 +28,7 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 Change = Callable[[TableContext], TableContext]
 
 
-def chain(kind: type[SlotChain]) -> Change:
+def chain(kind: type[CommitLog]) -> Change:
     """Contexts whose chain is of this class."""
 
     def change(context: TableContext) -> TableContext:
@@ -69,7 +69,7 @@ def storage(kind: type[Wrapped]) -> Change:
 
     def change(context: TableContext) -> TableContext:
         world = replace(context.world, storage=kind(context.world.storage))
-        fresh = SlotChain(world, context.table_id, unknown_ms_max=context.limits.unknown_ms_max)
+        fresh = CommitLog(world, context.table_id, unknown_ms_max=context.limits.unknown_ms_max)
         timelines = type(context.timelines)(
             world.storage, layout_version=context.config.timeline_layout_version
         )
@@ -81,7 +81,7 @@ def storage(kind: type[Wrapped]) -> Change:
 # ---------------------------------------------------------------- the chain
 
 
-class TakesAnothersForItsOwn(SlotChain):
+class TakesAnothersForItsOwn(CommitLog):
     """Sees that the number is taken and believes it did it (SLOT-1)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -90,7 +90,7 @@ class TakesAnothersForItsOwn(SlotChain):
         return self._remember(slot)
 
 
-class LooksOnce(SlotChain):
+class LooksOnce(CommitLog):
     """Reads back once after a lost answer; absent means failed (UNK-1)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -107,7 +107,7 @@ class LooksOnce(SlotChain):
         return self._remember(slot)
 
 
-class FirstSaysFailed(SlotChain):
+class FirstSaysFailed(CommitLog):
     """Gives up at the first lost answer and lets the caller delete (UNK-3)."""
 
     def may_hold(self, requested_time: str) -> bool:
@@ -124,7 +124,7 @@ class FirstSaysFailed(SlotChain):
         return self._remember(slot)
 
 
-class ShowsFirst(SlotChain):
+class ShowsFirst(CommitLog):
     """Writes the completed file before its slot (SLOT-1: the slot decides)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -135,7 +135,7 @@ class ShowsFirst(SlotChain):
         return super().take(slot, **looks)
 
 
-class StopsAtAnothers(SlotChain):
+class StopsAtAnothers(CommitLog):
     """Takes a slot of an earlier table for a sign that its own is gone (SLOT-8)."""
 
     def read(self, number: int) -> Slot | None:
@@ -145,21 +145,21 @@ class StopsAtAnothers(SlotChain):
         return slot
 
 
-class TrustsTheAddress(SlotChain):
+class TrustsTheAddress(CommitLog):
     """Takes what is at the table's address for the table (SLOT-9, SLOT-10)."""
 
     def assert_same_table(self) -> None:
         pass
 
 
-class HelpsUnseen(SlotChain):
+class HelpsUnseen(CommitLog):
     """Helps on another's slot and never looks where it did (SLOT-10)."""
 
     def will_show(self, slot: Slot) -> None:
         pass
 
 
-class Batchless(SlotChain):
+class Batchless(CommitLog):
     """Reads no batch ids (BATCH-1)."""
 
     def read(self, number: int) -> Slot | None:
@@ -167,7 +167,7 @@ class Batchless(SlotChain):
         return None if slot is None else replace(slot, batches=())
 
 
-class LooksForBatchesFirst(SlotChain):
+class LooksForBatchesFirst(CommitLog):
     """Looks for its batch before it begins, not in its base snapshot (BATCH-1)."""
 
     _looked = False
@@ -179,7 +179,7 @@ class LooksForBatchesFirst(SlotChain):
         yield from super().newest_first(last)
 
 
-class WithoutKind(SlotChain):
+class WithoutKind(CommitLog):
     """Does not see slots of some kinds where it judges or looks back."""
 
     hidden: frozenset[SlotKind] = frozenset()
@@ -194,7 +194,7 @@ class WithoutKind(SlotChain):
         return slot
 
 
-class SeesNoCommits(SlotChain):
+class SeesNoCommits(CommitLog):
     """A rollback that does not look whether its target was published (RB-3)."""
 
     def read(self, number: int) -> Slot | None:
@@ -216,7 +216,7 @@ class SeesNoCancels(WithoutKind):
     hidden = frozenset({SlotKind.CANCEL})
 
 
-class Gaps(SlotChain):
+class Gaps(CommitLog):
     """Takes a number that leaves one out (SLOT-1)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:

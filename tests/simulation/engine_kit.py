@@ -22,19 +22,19 @@ from filegroups.schema.new_table import new_table_properties
 from filegroups.table import Table
 from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.workload import RowRules
-from filegroups.writing.write import Receipt, WritePlan, write
+from filegroups.writing.write import CommitResult, WriteRequest, write
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.simulation.remembered_workload import RememberedWorkload
-from tests.simulator.engine_facts import OPERATION_KEY, EngineFacts
+from tests.simulator.engine_facts import OPERATION_KEY, EngineObserver
 from tests.simulator.faults import Faults
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
-from tests.simulator.script import Script, Stage
-from tests.simulator.table_facts import SlotKind, TableFacts
+from tests.simulator.script import Script, ScriptStage
+from tests.simulator.table_facts import ObservedSlotKind, ObservedTable
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
@@ -47,7 +47,7 @@ from timeline.heartbeat import HeartbeatLimits
 from timeline.layout import HEARTBEATS, MARKERS, TIMELINE, slot_path
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.model.file_names import parse_base_file_name
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.rules.retry import RetryBudget
@@ -109,7 +109,7 @@ def ports_of(ports: ActorPorts) -> EngineWorld:
     )
 
 
-def outside(world: World, name: str = "outside") -> EngineWorld:
+def outside(world: SimulatedSystem, name: str = "outside") -> EngineWorld:
     """Ports of somebody who acts between runs: every call is made at once."""
     return ports_of(make_ports(world, world.new_actor(name, seed=0)))
 
@@ -122,9 +122,9 @@ def new_world(
     table_type: TableType = TableType.COPY_ON_WRITE,
     properties: Mapping[str, str] | None = None,
     **options: Any,
-) -> World:
+) -> SimulatedSystem:
     """A world with an empty table in it; further ``options`` are the world's."""
-    world = World(scenario=scenario, lease_ms=lease_ms, **options)
+    world = SimulatedSystem(scenario=scenario, lease_ms=lease_ms, **options)
     made = new_table_properties(
         "t",
         record_key_fields=("id",),
@@ -161,9 +161,9 @@ def plan_for(
     batch_id: str | None = None,
     delete_partitions: tuple[str, ...] = (),
     files: FileRules = FILES,
-) -> WritePlan:
+) -> WriteRequest:
     upserts = kind in (WriteOperation.UPSERT, WriteOperation.DELETE)
-    return WritePlan(
+    return WriteRequest(
         rules=RowRules(
             keys=KeySpec(
                 record_key_fields=("id",),
@@ -196,7 +196,7 @@ class Job:
     extra: str = ""  # name of a further column
 
 
-def do_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt:
+def do_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitResult:
     """Write without telling the client's history."""
     rows = rows_of(job.operation, job.keys)
     if job.kind is WriteOperation.DELETE:
@@ -207,7 +207,7 @@ def do_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt:
     return write(context, plan, RememberedWorkload(context.world, rows))
 
 
-def client_write(ports: ActorPorts, context: TableContext, job: Job) -> Receipt | HoodooError:
+def client_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitResult | HoodooError:
     """Write and tell the history what the engine answered."""
     deletes = job.kind is WriteOperation.DELETE
     ports.client.invoke(job.operation, job.keys, deletes=deletes)
@@ -239,7 +239,7 @@ def writer(
     jobs: Sequence[Job],
     *,
     make_context: MakeContext = open_table,
-    answers: dict[str, Receipt | HoodooError] | None = None,
+    answers: dict[str, CommitResult | HoodooError] | None = None,
     clock_offset_ms: int = 0,
     shuffled: bool = False,
     start_after: str | None = None,
@@ -300,7 +300,7 @@ def undoer(undo: Undo = roll_back_dead_writers, name: str = "R") -> Actor:
     return Actor(name=name, body=body)
 
 
-def reader(facts: EngineFacts, name: str = "reader", *, rounds: int = 3) -> Actor:
+def reader(facts: EngineObserver, name: str = "reader", *, rounds: int = 3) -> Actor:
     def body(ports: ActorPorts) -> None:
         table = Table(patiently(ports, open_table))
         for number in range(rounds):
@@ -325,8 +325,8 @@ def reader(facts: EngineFacts, name: str = "reader", *, rounds: int = 3) -> Acto
 
 
 def heal(
-    world: World,
-    facts: EngineFacts,
+    world: SimulatedSystem,
+    facts: EngineObserver,
     *,
     seed: int = 0,
     services: int = 2,
@@ -368,14 +368,14 @@ def heal(
     )
 
 
-def unnamed(told: TableFacts) -> list[str]:
+def unnamed(told: ObservedTable) -> list[str]:
     """Data files that no slot published."""
     named = {stat.path for slot in told.slots for stat in slot.stats}
     named.update(log for slot in told.slots for stat in slot.stats for log in stat.change_logs)
     return [path for path in told.files if path not in named]
 
 
-def given_up(told: TableFacts) -> list[str]:
+def given_up(told: ObservedTable) -> list[str]:
     """Those of them that a slot hides: readers never see them, and a clean takes them away."""
     hidden = {group for slot in told.slots for group in slot.replaces}
     return [
@@ -386,7 +386,7 @@ def given_up(told: TableFacts) -> list[str]:
     ]
 
 
-def check_healed(facts: EngineFacts, world: World) -> list[Violation]:
+def check_healed(facts: EngineObserver, world: SimulatedSystem) -> list[Violation]:
     """At rest: all promises, the engine's own reader agrees, nothing is left over."""
     table = Table(open_table(outside(world, "auditor")))
     pinned = table.pin()
@@ -418,7 +418,9 @@ def check_healed(facts: EngineFacts, world: World) -> list[Violation]:
     return found
 
 
-def healed(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2) -> World:
+def healed(
+    world: SimulatedSystem, facts: EngineObserver, *, seed: int = 0, services: int = 2
+) -> SimulatedSystem:
     heal(world, facts, seed=seed, services=services).expect_ok(last=200)
     return world
 
@@ -426,7 +428,7 @@ def healed(world: World, facts: EngineFacts, *, seed: int = 0, services: int = 2
 # ---------------------------------------------------------------- written interleavings
 
 
-def seeded(scenario: str, keys: Sequence[str] = ("a1", "b1"), **options: Any) -> World:
+def seeded(scenario: str, keys: Sequence[str] = ("a1", "b1"), **options: Any) -> SimulatedSystem:
     """A world whose table already has these keys, each of operation ``seed``."""
     world = new_world(scenario, **options)
     ports = make_ports(world, world.new_actor("loader", seed=0))
@@ -439,15 +441,15 @@ def seeded(scenario: str, keys: Sequence[str] = ("a1", "b1"), **options: Any) ->
 
 
 def play(
-    world: World,
+    world: SimulatedSystem,
     actors: Sequence[Actor],
-    stages: Sequence[Stage],
+    stages: Sequence[ScriptStage],
     *,
-    facts: EngineFacts | None = None,
+    facts: EngineObserver | None = None,
     jump_ms: int = 10,
 ) -> Trace:
     """One written interleaving; its last check is the structure, the rest is for ``heal``."""
-    told = facts or EngineFacts(world, commits_retained=RETAINED)
+    told = facts or EngineObserver(world, commits_retained=RETAINED)
     script = Script(stages)
     trace = run(
         world,
@@ -462,14 +464,14 @@ def play(
     return trace
 
 
-def found_by(world: World, trace: Trace) -> str:
+def found_by(world: SimulatedSystem, trace: Trace) -> str:
     """What the checks find in a played run and after it healed; empty when all is well."""
     if trace.failure is not None:
         return trace.failure
-    return heal(world, EngineFacts(world, commits_retained=RETAINED)).failure or ""
+    return heal(world, EngineObserver(world, commits_retained=RETAINED)).failure or ""
 
 
-def rows_now(world: World) -> dict[str, str]:
+def rows_now(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, as the engine's reader sees them; keys must be unique."""
     rows = Table(open_table(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
     found = {row["id"]: row["operation"] for row in rows}
@@ -478,18 +480,20 @@ def rows_now(world: World) -> dict[str, str]:
     return found
 
 
-def events_of(world: World, name: str) -> list[dict[str, object]]:
+def events_of(world: SimulatedSystem, name: str) -> list[dict[str, object]]:
     """Fields of every event of this name."""
     return [dict(fields) for _, _, event, fields in world.events if event == name]
 
 
-def check_files_in_slot_order(world: World, known: EngineFacts | None = None) -> list[Violation]:
+def check_files_in_slot_order(
+    world: SimulatedSystem, known: EngineObserver | None = None
+) -> list[Violation]:
     """
     PUB-3: when a slot appears, the completed files of all commits before the last one exist.
 
     That of the last one, too, unless both are commits; and files appear in the order of slots.
     """
-    facts = (known or EngineFacts(world)).structure()
+    facts = (known or EngineObserver(world)).structure()
     created: dict[str, int] = {}
     for place, change in enumerate(world.journal):
         if change.kind in ("create", "write"):  # what needs no atomic create is written there
@@ -505,7 +509,7 @@ def check_files_in_slot_order(world: World, known: EngineFacts | None = None) ->
     commits = [
         slot
         for slot in facts.slots
-        if slot.kind is SlotKind.COMMIT and slot.requested_time not in facts.archived
+        if slot.kind is ObservedSlotKind.COMMIT and slot.requested_time not in facts.archived
     ]
     return [
         Violation(
@@ -513,7 +517,7 @@ def check_files_in_slot_order(world: World, known: EngineFacts | None = None) ->
         )
         for slot in facts.slots
         for before in commits
-        if before.number < slot.number - (slot.kind is SlotKind.COMMIT)
+        if before.number < slot.number - (slot.kind is ObservedSlotKind.COMMIT)
         and shown.get(before.requested_time, never) > created[slot_path(slot.number)]
     ] + [
         Violation(invariant="I17", found=f"slot {slot.number} showed before {before.number}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.engine_kit import (
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     check_files_in_slot_order,
     heal,
     mutation,
@@ -32,7 +32,7 @@ from tests.simulator.ports import Actor
 from tests.simulator.scheduler import run
 from tests.simulator.shrinking import Shrunk, shrink
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 
 
@@ -40,16 +40,16 @@ from timeline.context import TableContext
 class Prepared:
     """A world before anything goes wrong, made once; schedules get copies."""
 
-    world: World
-    facts: EngineFacts
+    world: SimulatedSystem
+    facts: EngineObserver
 
     @staticmethod
-    def of(world: World) -> Prepared:
-        facts = EngineFacts(world, commits_retained=RETAINED)
+    def of(world: SimulatedSystem) -> Prepared:
+        facts = EngineObserver(world, commits_retained=RETAINED)
         facts.facts()  # what is there already is decoded once
         return Prepared(world=world, facts=facts)
 
-    def fresh(self, scenario: str) -> tuple[World, EngineFacts]:
+    def fresh(self, scenario: str) -> tuple[SimulatedSystem, EngineObserver]:
         world = self.world.copy(scenario)
         return world, self.facts.of_copy(world)
 
@@ -62,7 +62,7 @@ def unrestrained(policy: Policy) -> Policy:
     return policy
 
 
-def no_finding(_: World) -> Sequence[object]:
+def no_finding(_: SimulatedSystem) -> Sequence[object]:
     return ()
 
 
@@ -76,13 +76,13 @@ class Story:
     may be pending or left over.
     """
 
-    world: World
-    facts: EngineFacts
+    world: SimulatedSystem
+    facts: EngineObserver
     actors: Sequence[Actor]
     faults: Faults
     heals: bool = False
     services: Callable[[TableContext], None] = nothing_more
-    judge: Callable[[World], Sequence[object]] = no_finding
+    judge: Callable[[SimulatedSystem], Sequence[object]] = no_finding
     judged_at_end: bool = True
     steps: int = 200  # about how long it is, for PCT
     restrain: Callable[[Policy], Policy] = unrestrained  # from what the story rules out
@@ -115,7 +115,7 @@ class Played:
     """What came of one schedule."""
 
     name: str
-    world: World
+    world: SimulatedSystem
     trace: Trace
     healing: Trace | None
     failure: str | None

@@ -60,7 +60,7 @@ from tests.simulation.engine_kit import found_by, mutation, rows_now
 from tests.simulator.faults import Fault
 from tests.simulator.interleavings import Scene, cover
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.layout import BOUNDARIES
 from timeline.model.commit_metadata import WriteOperation
@@ -72,7 +72,7 @@ def unchanged(context: TableContext) -> TableContext:
     return context
 
 
-def told(play: Callable[[], tuple[World, Trace]]) -> Callable[[], str]:
+def told(play: Callable[[], tuple[SimulatedSystem, Trace]]) -> Callable[[], str]:
     """What is found after a written interleaving."""
     return lambda: found_by(*play())
 

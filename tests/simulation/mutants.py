@@ -15,22 +15,22 @@ from tests.simulation.engine_kit import LIMITS, open_table
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.slot import encode_slot
 from timeline.commit.apply import data_files_of
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.context import DrawnTimes, TableContext
 from timeline.errors import StorageUnavailableError
-from timeline.heartbeat import HeartbeatLimits, instants_that_seem_dead
+from timeline.heartbeat import HeartbeatLimits, instants_with_expired_heartbeat
 from timeline.layout import WRITERS, slot_path, timeline_path
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import Claim
-from timeline.ports.ports import World as EngineWorld
+from timeline.model.write_set import WriteSet
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.snapshot import Snapshot
 from timeline.writer_registry import registered_writers
 
 
-def with_chain(kind: type[SlotChain]) -> object:
+def with_chain(kind: type[CommitLog]) -> object:
     """Makes contexts whose chain is of this class."""
 
     def make(world: EngineWorld) -> TableContext:
@@ -54,7 +54,7 @@ def with_context(kind: type[TableContext]) -> object:
 # ---------------------------------------------------------------- the chain
 
 
-class OverwritingChain(SlotChain):
+class OverwritingChain(CommitLog):
     """Trusts its lock: puts the slot without create-if-absent (hole 4)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -62,7 +62,7 @@ class OverwritingChain(SlotChain):
         return self._remember(slot)
 
 
-class RelaxedChain(SlotChain):
+class RelaxedChain(CommitLog):
     """Does not wait until its slot is on the disk (LOC-2)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -70,7 +70,7 @@ class RelaxedChain(SlotChain):
         return self._remember(slot)
 
 
-class ImpatientChain(SlotChain):
+class ImpatientChain(CommitLog):
     """Takes a lost answer for a failure (hole 17, UNK-1)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -83,7 +83,7 @@ class ImpatientChain(SlotChain):
         return self._remember(slot)
 
 
-class ForgetfulChain(SlotChain):
+class ForgetfulChain(CommitLog):
     """Takes its own earlier slot for another's: compares no nonce (UNK-2)."""
 
     def _found_by(self, mine: Slot) -> Slot | None:
@@ -91,7 +91,7 @@ class ForgetfulChain(SlotChain):
         return None if found is None else replace(found, nonce="")
 
 
-class BlindChain(SlotChain):
+class BlindChain(CommitLog):
     """Shows claims without what ``_blur`` takes away."""
 
     def between(self, after: int, last: int) -> list[Slot]:
@@ -99,29 +99,29 @@ class BlindChain(SlotChain):
             replace(slot, claim=self._blur(slot.claim)) for slot in super().between(after, last)
         ]
 
-    def _blur(self, claim: Claim) -> Claim:
-        return Claim()
+    def _blur(self, claim: WriteSet) -> WriteSet:
+        return WriteSet()
 
 
 class KeylessChain(BlindChain):
     """Does not see that others inserted keys (hole 3)."""
 
-    def _blur(self, claim: Claim) -> Claim:
+    def _blur(self, claim: WriteSet) -> WriteSet:
         return replace(claim, inserting=())
 
 
 class FileIdChain(BlindChain):
     """Knows other writers' file ids only, no partitions (hole 9)."""
 
-    def _blur(self, claim: Claim) -> Claim:
+    def _blur(self, claim: WriteSet) -> WriteSet:
         groups = tuple(
             replace(item, file_group=replace(item.file_group, partition_path="elsewhere"))
             for item in claim.file_groups
         )
-        return Claim(file_groups=groups)
+        return WriteSet(file_groups=groups)
 
 
-class AbortlessChain(SlotChain):
+class AbortlessChain(CommitLog):
     """Does not look for an abort of itself (PUB-6)."""
 
     def between(self, after: int, last: int) -> list[Slot]:
@@ -137,7 +137,7 @@ class TimelessSlot(Slot):
         return ""
 
 
-class TimelessChain(SlotChain):
+class TimelessChain(CommitLog):
     """No slot raises a time."""
 
     def read(self, number: int) -> Slot | None:
@@ -174,7 +174,7 @@ class _NoLookContext(TableContext):
         return replace(real, active=_timeless(real.active), head=self.chain.head())
 
 
-class _QuietChain(SlotChain):
+class _QuietChain(CommitLog):
     quiet = False
 
     def between(self, after: int, last: int) -> list[Slot]:
@@ -192,13 +192,13 @@ def no_look_after_begin(world: EngineWorld) -> TableContext:
     return replace(context, chain=chain)
 
 
-class _RequestedWindowChain(SlotChain):
+class _RequestedWindowChain(CommitLog):
     drawn: DrawnTimes
 
     def between(self, after: int, last: int) -> list[Slot]:
         mine = self.drawn.newest or ""
         return [
-            replace(slot, claim=Claim()) if slot.requested_time < mine else slot
+            replace(slot, claim=WriteSet()) if slot.requested_time < mine else slot
             for slot in super().between(after, last)
         ]
 
@@ -249,7 +249,7 @@ def delete_dead_writers(context: TableContext, timeline: ActiveTimeline | None =
     storage = context.world.storage
     pending = (timeline or context.active()).pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
-    for time in instants_that_seem_dead(storage, times, context.limits.heartbeat):
+    for time in instants_with_expired_heartbeat(storage, times, context.limits.heartbeat):
         for path in data_files_of(storage, time):
             storage.delete(path)
         for name in pending_file_names(Action.COMMIT, time):

@@ -18,14 +18,14 @@ import pyarrow as pa
 from filegroups.files.append import write_task
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.index import IndexedFile
-from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.schema.schema import PARTITION_COLUMN, TableSchema
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.workload import RowRules, WorkloadProfile
 from tests.simulation.conversations import Conversations
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.write_set import FileGroupId
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 
 __all__ = ["RememberedWorkload"]
 
@@ -40,13 +40,13 @@ _WRITTEN: Conversations[tuple[WriteStat, ...]] = Conversations(_WRITES_KEPT)
 class RememberedWorkload(LocalWorkload):
     """As ``LocalWorkload``, to the last byte and to the last call of a port."""
 
-    def __init__(self, world: World, rows: pa.Table) -> None:
+    def __init__(self, world: Ports, rows: pa.Table) -> None:
         super().__init__(world, rows)
         self._number = -1  # of the prepared rows: equal ones have one number
         self._places: tuple[str, ...] = ()  # their partition paths
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
-        def prepared(_: World) -> tuple[int, pa.Table, tuple[str, ...]]:
+        def prepared(_: Ports) -> tuple[int, pa.Table, tuple[str, ...]]:
             super(RememberedWorkload, self).prepare(rules, schema)
             paths = super(RememberedWorkload, self).partition_paths()
             return next(_NUMBERS), self._rows, paths
@@ -66,7 +66,7 @@ class RememberedWorkload(LocalWorkload):
         ):
             return super().tag(candidates)
 
-        def tagged(world: World) -> tuple[WorkloadProfile, pa.Array]:
+        def tagged(world: Ports) -> tuple[WorkloadProfile, pa.Array]:
             own, self._world = self._world, world
             try:
                 return super(RememberedWorkload, self).tag(candidates), self._found
@@ -79,12 +79,12 @@ class RememberedWorkload(LocalWorkload):
         self._attempted = set()
         return profile
 
-    def assign(self, buckets: Sequence[Bucket], file_ids: Mapping[int, str]) -> None:
+    def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
         if not self._by_partition:
             super().assign(buckets, file_ids)
             return
 
-        def routed(_: World) -> dict[FileGroupId, Any]:
+        def routed(_: Ports) -> dict[FileGroupId, Any]:
             super(RememberedWorkload, self).assign(buckets, file_ids)
             return self._routed
 
@@ -94,7 +94,7 @@ class RememberedWorkload(LocalWorkload):
         self._routed = _ROUTED.result(key, self._world, routed)
 
     def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
-        def written(world: World) -> tuple[WriteStat, ...]:
+        def written(world: Ports) -> tuple[WriteStat, ...]:
             return write_task(world.storage, task, self.rows_of(task))
 
         group = FileGroupId(task.partition_path, task.file_id)

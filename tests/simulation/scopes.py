@@ -40,29 +40,29 @@ from tests.simulation.story_kit import (
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.interleavings import Coverage, Scene, cover
 from tests.simulator.ports import Actor, ActorPorts
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SnapshotExpiredError
 from timeline.heartbeat import HeartbeatLimits
 from timeline.layout import READERS
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import PublishLock
-from timeline.reader_lease import hold
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode
+from timeline.reader_lease import pin
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.writer_registry import enter
+from timeline.writer_registry import register_process
 
 RARELY_MS = 10**9
 
 AT_ONCE = replace(
     LIMITS,
-    publish_lock=PublishLock.NONE,
+    publish_lock=CommitLockMode.NONE,
     heartbeat=HeartbeatLimits(interval_ms=RARELY_MS, misses=2),
     retry=replace(LIMITS.retry, pause_base_ms=0, pause_cap_ms=0),
 )
 KEEPING_ONE = CleaningSettings(commits_retained=1)
 LAST_VERSIONS = CleaningSettings(policy=CleaningPolicy.VERSIONS, versions_retained=1)
-QUEUED = replace(AT_ONCE, publish_lock=PublishLock.LOCK)
+QUEUED = replace(AT_ONCE, publish_lock=CommitLockMode.LOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +145,12 @@ def sends_batch(name: str, *, asks: bool) -> Actor:
 def scene(
     before: Prepared,
     actors: Callable[[], Sequence[Actor]],
-    judge: Callable[[World], Sequence[object]] | None = None,
+    judge: Callable[[SimulatedSystem], Sequence[object]] | None = None,
     begun: Mapping[str, str] | None = None,
 ) -> Scene:
     world, facts = before.fresh("scope")
 
-    def end(world: World) -> Sequence[object]:
+    def end(world: SimulatedSystem) -> Sequence[object]:
         return [*facts.check_end(world), *(judge(world) if judge else ())]
 
     return Scene(
@@ -225,7 +225,7 @@ def planning() -> Scene:
 
 
 def plan_compaction(context: TableContext) -> None:
-    compactions.run_round(context, compactions.SERVICE, compactions.Part.SCHEDULE, now=True)
+    compactions.run_round(context, compactions.SERVICE, compactions.Phase.SCHEDULE, now=True)
 
 
 def two_executors() -> Scene:
@@ -262,7 +262,7 @@ def cut_and_pin() -> Scene:
     """A newcomer shows its pin while the boundary moves."""
     return scene(
         prepared(archives.grown, 3),
-        lambda: [acts("X", cut), acts("N", lambda context: enter(context, {}))],
+        lambda: [acts("X", cut), acts("N", lambda context: register_process(context, {}))],
         archives.comebacks,
     )
 
@@ -296,7 +296,7 @@ def holding_and_cleaning() -> Scene:
         context = opened()(ports_of(ports))
         snapshot = context.snapshot()
         try:
-            lease = hold(context, snapshot)
+            lease = pin(context, snapshot)
         except SnapshotExpiredError:  # the clean was first, and said so
             ports.events.emit("sim.expired")
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from filegroups.writing.idempotency import published_batch
+from filegroups.writing.idempotency import committed_batch
 from hoodoo.verify.verify import check_batches
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
@@ -26,7 +26,7 @@ from tests.simulation.story_kit import CRASHES, PAUSES, SILENCE, UNKNOWN, prepar
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.table_facts import ClientEventKind
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 
@@ -48,7 +48,7 @@ LEAVES, TAKES_OVER = 9, 12
 KEYS = ("a1", "b1")
 
 
-def grown(archived: int) -> World:
+def grown(archived: int) -> SimulatedSystem:
     """A batch and an archive in turn, so that boundaries have their ids; then three batches more."""
     world = seeded("remembering")
 
@@ -116,7 +116,7 @@ def remembering(draw: random.Random, name: str) -> Story:
     return Story(world=world, facts=facts, actors=actors, faults=faults, judge=forgotten)
 
 
-def forgotten(world: World) -> Sequence[Violation]:
+def forgotten(world: SimulatedSystem) -> Sequence[Violation]:
     """What came back, and acknowledged batches, or files of boundaries, that nobody knows now."""
     found = archives.comebacks(world)
 
@@ -136,4 +136,4 @@ def forgotten(world: World) -> Sequence[Violation]:
 
 
 def known(context: TableContext, operation: str) -> bool:
-    return published_batch(context, plan_for(operation, batch_id=operation)) is not None
+    return committed_batch(context, plan_for(operation, batch_id=operation)) is not None

@@ -37,18 +37,18 @@ from tests.simulator.faults import Fault
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.table_facts import ClientEventKind
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.properties import decode_facts
+from timeline.codecs.properties import decode_table_descriptor
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError, TableReplacedError
-from timeline.layout import SLOTS, TABLE_FACTS, TIMELINE
+from timeline.layout import SLOTS, TABLE_DESCRIPTOR, TIMELINE
 from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import parse_instant_name
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import PublishLock
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode
 
 REFUSED = "sim.refused_as_another"
 MADE_ANEW_MS = 20  # nobody drops a table and makes another within a millisecond
@@ -84,7 +84,7 @@ def dropped(draw: random.Random, name: str) -> Story:
 
 def opening_surely(draw: random.Random) -> MakeContext:
     """As ``opening``; who does not hear an answer asks on for long."""
-    limits = replace(LIMITS, publish_lock=draw.choice(list(PublishLock)))
+    limits = replace(LIMITS, publish_lock=draw.choice(list(CommitLockMode)))
 
     def make(engine: EngineWorld) -> TableContext:
         return open_table(engine, limits)
@@ -124,7 +124,7 @@ def dropper(draw: random.Random) -> Actor:
     return Actor(name="D", body=body)
 
 
-def judge(whole: bool, world: World) -> Sequence[object]:
+def judge(whole: bool, world: SimulatedSystem) -> Sequence[object]:
     """
     The new table holds what it was given, and whoever comes writes on.
 
@@ -136,7 +136,7 @@ def judge(whole: bool, world: World) -> Sequence[object]:
     found = survive(world)
     if not found:
         slots = slots_of(world)
-        present = decode_facts(world.files[TABLE_FACTS].data).table_id
+        present = decode_table_descriptor(world.files[TABLE_DESCRIPTOR].data).table_id
         late = [slot for slot in slots if slot.table_id != present]
         own = [slot for slot in slots if slot.table_id == present]
         ok = {one.operation for one in world.history if one.kind is ClientEventKind.OK}
@@ -148,7 +148,7 @@ def judge(whole: bool, world: World) -> Sequence[object]:
     return [Violation(invariant="F27", found=text) for text in found]
 
 
-def survive(world: World) -> list[str]:
+def survive(world: SimulatedSystem) -> list[str]:
     """Commits until every number is passed that somebody took; what stands in their way."""
     world.now_ms += 4 * TOLERATED_MS
     last = max((slot.number for slot in slots_of(world)), default=0)
@@ -166,7 +166,7 @@ def survive(world: World) -> list[str]:
     return ["a survivor's slots do not come past those of others"]
 
 
-def slots_of(world: World) -> list[Slot]:
+def slots_of(world: SimulatedSystem) -> list[Slot]:
     names = world.child_names(SLOTS)
     paths = {int(name): f"{SLOTS}/{name}" for name in names}
     return [decode_slot(world.files[path].data, path=path, number=n) for n, path in paths.items()]
@@ -180,7 +180,7 @@ def operations(slots: Sequence[Slot]) -> set[str]:
     }
 
 
-def lost(world: World, acked: set[str]) -> list[str]:
+def lost(world: SimulatedSystem, acked: set[str]) -> list[str]:
     """
     Rows of acknowledged writes that the new table does not have.
 
@@ -194,7 +194,7 @@ def lost(world: World, acked: set[str]) -> list[str]:
     return [f"{key} of {one} is lost" for key, one in sorted(wanted - rows)]
 
 
-def refused(world: World) -> list[str]:
+def refused(world: SimulatedSystem) -> list[str]:
     """
     Writes to the new table that were told it is another.
 
@@ -203,7 +203,7 @@ def refused(world: World) -> list[str]:
     return [str(fields["operation"]) for fields in events_of(world, REFUSED)]
 
 
-def strangers(world: World, own: set[str]) -> list[str]:
+def strangers(world: SimulatedSystem, own: set[str]) -> list[str]:
     """What the timeline shows as completed, of another table."""
     shown = filter(None, map(parse_instant_name, world.child_names(TIMELINE)))
     return [

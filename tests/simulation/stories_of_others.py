@@ -11,7 +11,7 @@ from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
     ChangedError,
     LockRecord,
-    Seen,
+    ObjectVersion,
     StorageHolding,
     Tag,
 )
@@ -23,7 +23,7 @@ from tests.simulation.story_kit import PAUSES, SILENCE, Unjudged, prepared
 from tests.simulator.faults import Chooser, Fault, Move, Policy, ReplayPolicy
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts, make_ports
-from tests.simulator.world import ActorState, CallKind, PortCall, World
+from tests.simulator.world import ActorState, CallKind, PortCall, SimulatedSystem
 from timeline.errors import LeaseLostError, UnavailableError
 from timeline.ports.storage import ObjectExistsError
 
@@ -39,17 +39,19 @@ class ModelObject:
 
     address = "memory:/simulated/table/lock"
 
-    def __init__(self, world: World, actor: ActorState) -> None:
+    def __init__(self, world: SimulatedSystem, actor: ActorState) -> None:
         self._world = world
         self._actor = actor
 
-    def read(self) -> Seen | None:
-        def apply() -> Seen | None:
+    def read(self) -> ObjectVersion | None:
+        def apply() -> ObjectVersion | None:
             entry = self._world.files.get(LOCK_PATH)
             if entry is None:
                 return None
             tag = (str(entry.rewrites), None)
-            return Seen(data=entry.data, tag=tag, modified_ms=in_seconds(entry.modified_ms))
+            return ObjectVersion(
+                data=entry.data, tag=tag, modified_ms=in_seconds(entry.modified_ms)
+            )
 
         return self._call("read", apply)
 
@@ -84,13 +86,13 @@ def in_seconds(time_ms: int) -> int:
 class LockFacts(Unjudged):
     """I15: who holds what, and what every content of the lock file followed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedSystem) -> None:
         super().__init__(world)
         self.held: dict[str, tuple[ActorState, StorageHolding]] = {}
         self.content: tuple[LockRecord, int] | None = None  # and when it was written
         self.tag = 0
 
-    def check_step(self, world: World) -> list[Violation]:
+    def check_step(self, world: SimulatedSystem) -> list[Violation]:
         entry = world.files.get(LOCK_PATH)
         found = []
         if entry is not None and entry.rewrites != self.tag:
@@ -171,7 +173,7 @@ def locking(
     draw: random.Random, name: str, client_of: type[StorageClient] = StorageClient
 ) -> Story:
     """Two or three want one lock, more than once."""
-    world = World(scenario=name)
+    world = SimulatedSystem(scenario=name)
     facts = LockFacts(world)
     names = "ABC"[: draw.choice((2, 3))]
     actors = [contender(one, facts, draw.choice((1, 2)), client_of) for one in names]
@@ -197,7 +199,7 @@ def locking(
     )
 
 
-def still_free(world: World) -> Sequence[object]:
+def still_free(world: SimulatedSystem) -> Sequence[object]:
     """Whatever happened: once every lease has ended, the next one gets the lock."""
     ahead_ms = _WALL_JUMPS_MAX * 60_000  # all jumps of one clock, a minute each
     world.now_ms += 2 * TERMS.validity_ms + ahead_ms
@@ -219,7 +221,7 @@ class Sparing:
     Where it draws by itself, it often takes the lease from who is about to take a slot.
     """
 
-    def __init__(self, policy: Policy, world: World, seed: str) -> None:
+    def __init__(self, policy: Policy, world: SimulatedSystem, seed: str) -> None:
         self._policy = policy
         self._world = world
         self._chance = None if isinstance(policy, ReplayPolicy) else random.Random(seed)
@@ -259,11 +261,11 @@ def beside_another_engine(
     )
 
 
-def one_group() -> World:
+def one_group() -> SimulatedSystem:
     return seeded("family", ("a1",))
 
 
-def all_there(answers: second.Answers, world: World) -> Sequence[object]:
+def all_there(answers: second.Answers, world: SimulatedSystem) -> Sequence[object]:
     """Acknowledged rows are there, and no file appeared below one that was there before."""
     try:
         second.survive(world)

@@ -37,9 +37,9 @@ from tests.simulator.faults import Fault
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
-from timeline.commit.section import take_turn
+from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.model.commit_metadata import TableType
 from timeline.model.slot import SlotKind
@@ -67,7 +67,7 @@ RULES = ArchiveRules.from_properties(
 )
 
 
-def saved_above_an_archive(table_type: TableType, archived: bool) -> World:
+def saved_above_an_archive(table_type: TableType, archived: bool) -> SimulatedSystem:
     """A savepoint, writes before and after it, and those before it archived or to be archived."""
     world = seeded("saved", JOBS["seed"], table_type=table_type)
     for operation in ("low", "saved", *ABOVE):
@@ -93,7 +93,7 @@ def _operation(body: bytes) -> str | None:
     return decode_commit(body).extra_metadata.get(OPERATION_KEY)
 
 
-def told_by_chain(world: World, first: int) -> dict[str, str]:
+def told_by_chain(world: SimulatedSystem, first: int) -> dict[str, str]:
     """Record key to operation, folded from the slots since the saved write's, which stay."""
     chain = open_table(outside(world, "folder")).chain
     states: dict[str, dict[str, str]] = {}
@@ -128,7 +128,7 @@ def restoring_below_an_archive(draw: random.Random, name: str) -> Story:
     if draw.random() < 0.4:
         actors.append(writer("W", [Job(operation="W", keys=JOBS["W"])]))
 
-    def judge(world: World) -> Sequence[object]:
+    def judge(world: SimulatedSystem) -> Sequence[object]:
         return _findings(world, number)
 
     return Story(
@@ -145,7 +145,7 @@ def _cluster(context: TableContext) -> None:
     clusterings.run_round(context, clusterings.SERVICE, now=True)
 
 
-def _findings(world: World, first: int) -> list[Violation]:
+def _findings(world: SimulatedSystem, first: int) -> list[Violation]:
     """A survivor ends what was left, moves rows, writes and cleans; rows are what the chain says."""
     found: list[Violation] = []
 
@@ -159,7 +159,7 @@ def _findings(world: World, first: int) -> list[Violation]:
     def settles(ports: ActorPorts) -> None:
         ports.clock.sleep_ms(archives.GRACE_MS)
         context = open_table(ports_of(ports))
-        take_turn(context, "look", lambda _: None)
+        commit_in_section(context, "look", lambda _: None)
         rollback_dead_writers(context)
 
     def moves(ports: ActorPorts) -> None:

@@ -43,7 +43,7 @@ from tests.simulation.story_kit import (
 )
 from tests.simulator.faults import Fault
 from tests.simulator.invariants import Violation
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 
@@ -85,7 +85,7 @@ def clustering(draw: random.Random, name: str) -> Story:
 
     def finish(context: TableContext) -> None:
         for _ in range(2):
-            clusterings.run_round(context, clusterings.SERVICE, clusterings.Part.EXECUTE, now=True)
+            clusterings.run_round(context, clusterings.SERVICE, clusterings.Phase.EXECUTE, now=True)
 
     return Story(
         world=world,
@@ -171,7 +171,7 @@ def restoring(draw: random.Random, name: str) -> Story:
     if draw.random() < 0.5:
         actors.append(writer("V", [Job(operation="V", keys=restores.JOBS["V"])]))
 
-    def judge(world: World) -> Sequence[object]:
+    def judge(world: SimulatedSystem) -> Sequence[object]:
         try:
             restores.expect_whole(world, name, "")
         except AssertionError as broken:

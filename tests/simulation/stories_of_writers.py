@@ -46,11 +46,11 @@ from tests.simulation.story_kit import (
 )
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import PublishLock
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode
 
 # ---------------------------------------------------------------- S1, S2: writers
 
@@ -73,7 +73,7 @@ def optimistic(draw: random.Random, name: str) -> Story:
 def far_away(draw: random.Random, name: str) -> Story:
     """The file of one commit and the slot of the next are made at once (PUB-3)."""
     world, facts = prepared(without_files, draw.choice((1, 2, 2))).fresh(name)
-    limits = replace(limits_of(draw), publish_lock=PublishLock.NONE)
+    limits = replace(limits_of(draw), publish_lock=CommitLockMode.NONE)
 
     def make(engine: EngineWorld) -> TableContext:
         return open_table(engine, limits)
@@ -108,7 +108,7 @@ def non_blocking(draw: random.Random, name: str) -> Story:
     actors += [free.service(f"S{place}", act) for place, act in enumerate(services)]
     last = Job(operation="zz-last", keys=("a9",))
 
-    def judge(world: World) -> Sequence[object]:
+    def judge(world: SimulatedSystem) -> Sequence[object]:
         world.now_ms += 2 * TOLERATED_MS
         free.append(free.open_free(outside(world, "survivor")), last)
         told, seen = free.defined_rows(world, [*free.JOBS, last]), free.read_rows(world)

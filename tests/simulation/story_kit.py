@@ -10,7 +10,7 @@ from functools import cache
 from tests.simulation.engine_kit import (
     LIMITS,
     TOLERATED_MS,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     open_table,
@@ -23,12 +23,12 @@ from tests.simulator.faults import Fault
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor
 from tests.simulator.script import Until
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext, TableLimits
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import PublishLock
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
@@ -53,15 +53,15 @@ ALL = {**CRASHES, **SILENCE, **UNKNOWN, **PAUSES, Fault.WALL_JUMP: 1}
 
 
 @cache
-def prepared(make: Callable[..., World], *arguments: object) -> Prepared:
+def prepared(make: Callable[..., SimulatedSystem], *arguments: object) -> Prepared:
     return Prepared.of(make(*arguments))
 
 
-def small(table_type: TableType = COW, version: int = 9) -> World:
+def small(table_type: TableType = COW, version: int = 9) -> SimulatedSystem:
     return seeded("family", SHARED, table_type=table_type, table_version=version)
 
 
-def sliced(table_type: TableType = COW) -> World:
+def sliced(table_type: TableType = COW) -> SimulatedSystem:
     """Several slices of each file group, so that there is something to clean and to archive."""
     world = small(table_type)
     jobs = [Job(operation=f"old{number}", keys=("a1", "b1")) for number in range(3)]
@@ -69,7 +69,7 @@ def sliced(table_type: TableType = COW) -> World:
     return world
 
 
-def left_by_the_dead() -> World:
+def left_by_the_dead() -> SimulatedSystem:
     """A writer died before its slot, long ago."""
     world = small()
     dead = writer("dead", [Job(operation="dead", keys=("a1", "d1"))])
@@ -78,7 +78,7 @@ def left_by_the_dead() -> World:
     return world
 
 
-def without_files(commits: int) -> World:
+def without_files(commits: int) -> SimulatedSystem:
     """Writers without a lock died right behind their slots, so many one after the other."""
     world = small()
     for number, key in enumerate(("a1", "b1")[:commits]):
@@ -91,7 +91,7 @@ def without_files(commits: int) -> World:
     return world
 
 
-def _behind_its_slot(before: World, job: Job, attempt: int) -> World:
+def _behind_its_slot(before: SimulatedSystem, job: Job, attempt: int) -> SimulatedSystem:
     """Which of the calls under way together comes first is drawn from the actor's name."""
     world = before.copy(f"{before.scenario}-{attempt}")
     dead = writer(f"{job.operation}-{attempt}", [job], make_context=lock_free, shuffled=True)
@@ -99,14 +99,14 @@ def _behind_its_slot(before: World, job: Job, attempt: int) -> World:
     return world
 
 
-def _unshown(world: World) -> int:
-    facts = EngineFacts(world).structure()
+def _unshown(world: SimulatedSystem) -> int:
+    facts = EngineObserver(world).structure()
     shown = sum(one.state == "completed" for one in facts.instants)
     return len(facts.slots) - shown
 
 
 def lock_free(engine: EngineWorld) -> TableContext:
-    return open_table(engine, replace(LIMITS, publish_lock=PublishLock.NONE))
+    return open_table(engine, replace(LIMITS, publish_lock=CommitLockMode.NONE))
 
 
 # ---------------------------------------------------------------- what actors do
@@ -115,7 +115,7 @@ def lock_free(engine: EngineWorld) -> TableContext:
 def limits_of(draw: random.Random) -> TableLimits:
     return replace(
         LIMITS,
-        publish_lock=draw.choice(list(PublishLock)),
+        publish_lock=draw.choice(list(CommitLockMode)),
         unknown_ms_max=draw.choice((-1, 30, 3_000)),
     )
 
@@ -168,8 +168,8 @@ def heals(draw: random.Random) -> bool:
     return draw.random() < 0.1
 
 
-class Unjudged(EngineFacts):
+class Unjudged(EngineObserver):
     """A restore takes rows that clients were told are there: only the chain can tell."""
 
-    def check_step(self, _: World) -> list[Violation]:
+    def check_step(self, _: SimulatedSystem) -> list[Violation]:
         return []

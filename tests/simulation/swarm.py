@@ -15,7 +15,7 @@ from typing import Any
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     check_files_in_slot_order,
     cleaner,
@@ -28,11 +28,11 @@ from tests.simulation.engine_kit import (
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.scheduler import run
 from tests.simulator.trace import SimulationFailed, Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import PublishLock
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode
 
 SHARED = ("a1", "a2", "b1", "b2")
 _MOST = {
@@ -54,7 +54,7 @@ _MOST = {
 class Outcome:
     """One seed's run and healing."""
 
-    world: World
+    world: SimulatedSystem
     trace: Trace
     healing: Trace | None
     failure: str | None
@@ -70,8 +70,8 @@ def run_seed(seed: int, **options: Any) -> Outcome:
     draw = random.Random(f"swarm/{seed}")
     version = draw.choice((9, 9, 9, 8))
     world = seeded(f"swarm-{seed}", (*SHARED, "p1", "q1"), table_version=version, **options)
-    facts = EngineFacts(world, commits_retained=RETAINED)
-    limits = replace(LIMITS, publish_lock=draw.choice(list(PublishLock)))
+    facts = EngineObserver(world, commits_retained=RETAINED)
+    limits = replace(LIMITS, publish_lock=draw.choice(list(CommitLockMode)))
     limits = replace(limits, unknown_ms_max=draw.choice((-1, 30, 3_000)))
 
     def make_context(engine: EngineWorld) -> TableContext:

@@ -31,7 +31,7 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import ActorPorts
 from tests.simulator.scheduler import run
 from tests.simulator.script import Script, Until, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext, TableLimits
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import TableType
@@ -39,7 +39,7 @@ from timeline.model.commit_metadata import TableType
 pytestmark = pytest.mark.spec("RST-4")
 
 
-def grown(limits: TableLimits, *, far: bool) -> World:
+def grown(limits: TableLimits, *, far: bool) -> SimulatedSystem:
     """Three commits, one that was never begun to its end, and one without its file."""
     world = restores.grown(TableType.COPY_ON_WRITE)
     job = Job(operation="old3", keys=restores.JOBS["old1"])

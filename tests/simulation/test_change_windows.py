@@ -40,13 +40,13 @@ from tests.simulation.test_compaction import OF_LOGS, SERVICE
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InstantNotFoundError, SnapshotExpiredError
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.instant import Instant
 from timeline.model.instant_time import InstantTime, is_between
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.snapshot import Snapshot
@@ -265,7 +265,7 @@ def reader(windows: Windows) -> Actor:
     return Actor(name="R", body=body)
 
 
-def started(game: Game) -> World:
+def started(game: Game) -> SimulatedSystem:
     if not game.free:
         return seeded("windows", KEYS, table_type=game.table_type, properties=game.properties)
     world = seeded("windows", ("z9",), table_type=game.table_type)

@@ -9,7 +9,7 @@ import pytest
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import restore
-from tableservices.restoring.rollback import rollback
+from tableservices.restoring.rollback import rollback_write
 from tests.simulation.engine_kit import (
     CLEANING,
     TOLERATED_MS,
@@ -36,7 +36,7 @@ def restores(context: TableContext) -> None:
 
 
 def rolls_back(context: TableContext) -> None:
-    rollback(context, context.active().completed_writes[-1].requested_time)
+    rollback_write(context, context.active().completed_writes[-1].requested_time)
 
 
 @pytest.mark.spec("RST-1")

@@ -54,12 +54,12 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import make_ports
 from tests.simulator.scheduler import run
 from tests.simulator.script import Until, UntilEnd
-from tests.simulator.world import World
-from timeline.commit.section import take_turn
+from tests.simulator.world import SimulatedSystem
+from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
-from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 
 CLEAN, VOID = SlotKind.CLEAN, SlotKind.VOID
 INFLIGHT = (SLOT, LOOK, HELD, SHOW, LOOK, HELD, SHOW)
@@ -69,7 +69,7 @@ def cleaning(context: TableContext) -> None:
     clean(context, CLEANING)
 
 
-def much_written(name: str) -> tuple[World, Callable[[TableContext], object]]:
+def much_written(name: str) -> tuple[SimulatedSystem, Callable[[TableContext], object]]:
     """A table of which a clean takes the first states; and who keeps the first of them."""
     world = seeded(name, ("a1",))
     kept = shared(outside(world)).active().newest_completed_write
@@ -81,7 +81,9 @@ def much_written(name: str) -> tuple[World, Callable[[TableContext], object]]:
     return world, lambda context: savepoint(context, first)
 
 
-def kept_beside(calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared) -> World:
+def kept_beside(
+    calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared
+) -> SimulatedSystem:
     """J keeps a state while A is between its clean's slot and file; then somebody writes."""
     world, keep_first = much_written("clean-kept-beside")
     actors = [acting("A", ours, cleaning), acting("J", foreign, keep_first)]
@@ -90,7 +92,7 @@ def kept_beside(calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext 
     return world
 
 
-def broken(world: World) -> list[str]:
+def broken(world: SimulatedSystem) -> list[str]:
     """Files that a savepoint lists and the table has not."""
     context = shared(outside(world))
     listed = [path for one in savepoints(context) for path in one.files]
@@ -98,7 +100,7 @@ def broken(world: World) -> list[str]:
     return [path for path in listed if context.world.storage.stat(path) is None]
 
 
-def cleans(world: World) -> list[str]:
+def cleans(world: SimulatedSystem) -> list[str]:
     """The cleans' files, without their times."""
     names = outside(world).storage.names(TIMELINE)
     return sorted(name.partition(".")[2] for name in names if ".clean" in name)
@@ -127,7 +129,9 @@ def test_mutant_whose_clean_slot_tells_nothing_of_the_look_is_found() -> None:
 def test_a_clean_whose_first_file_came_late_is_taken_away_again() -> None:
     """The request was on its way when others ended the slot; nothing was deleted for it."""
     world, keep_first = much_written("clean-too-late")
-    wakes = acting("B", shared, lambda context: take_turn(context, "settle", lambda _: None))
+    wakes = acting(
+        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
+    )
     actors = [acting("A", shared, cleaning), acting("J", foreign, keep_first), wakes]
     stages = [*cut_short(INFLIGHT[:4], ()), UntilEnd("J"), UntilEnd("B"), UntilEnd("A")]
     play(world, actors, stages)
@@ -145,7 +149,9 @@ def test_a_clean_that_showed_is_finished_by_whoever_comes(
 ) -> None:
     """It may have begun to delete, or nothing came since. Its owner deletes nothing once the lock is another's."""
     world, _ = much_written("clean-shown")
-    later = acting("B", shared, lambda context: take_turn(context, "settle", lambda _: None))
+    later = acting(
+        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
+    )
     play(world, [acting("A", shared, cleaning), later], [*cut_short(calls, fault), UntilEnd("B")])
     assert kinds(world)[5:] == ([CLEAN] if fault else [CLEAN, SlotKind.NOOP])
     assert cleans(world) == ["clean", "clean.inflight", "clean.requested"]
@@ -174,7 +180,9 @@ def as_java(keep: Callable[[TableContext], object]) -> Callable[[TableContext], 
 def test_a_helper_that_slept_leaves_nothing_of_a_clean_that_was_ended() -> None:
     """B finishes what A's death left, and sleeps over the inflight file; C ends it meanwhile."""
     world, keep_first = much_written("clean-helper")
-    later = acting("B", shared, lambda context: take_turn(context, "settle", lambda _: None))
+    later = acting(
+        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
+    )
     writes = writer("C", [Job(operation="C", keys=("b1",))], make_context=shared, answers={})
     actors = [
         acting("A", shared, cleaning),
@@ -224,7 +232,7 @@ def test_resolve_ends_a_clean_that_nobody_showed() -> None:
     assert slot is not None
     assert verify(context).notes[0].kind == "slot_unsettled"
     told = resolve(context, slot.requested_time)
-    assert (told.outcome, kinds(world)[-2:]) == (Outcome.NOT_PUBLISHED, [CLEAN, VOID])
+    assert (told.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [CLEAN, VOID])
     assert verify(context).notes == ()
     assert explain_instant(Table(context), slot.requested_time).state == "void"
 

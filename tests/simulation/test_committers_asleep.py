@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from filegroups.group_commit.commit_group import Answer, Left, write_together
+from filegroups.group_commit.commit_group import Answer, NotCommitted, commit_group
 from filegroups.group_commit.member import Member
-from filegroups.group_commit.messages import Message, OwnPart, PeerLostError, WasPublished
-from filegroups.writing.commit_result import Receipt, WritePlan
-from filegroups.writing.write import prepared, write
+from filegroups.group_commit.messages import MemberResult, Message, PeerLostError, WasCommitted
+from filegroups.writing.commit_result import CommitResult, WriteRequest
+from filegroups.writing.write import prepare_write, write
 from tests.simulation.asleep_kit import (
     LOCK_FREE,
     OURS,
@@ -38,7 +38,7 @@ from tests.simulation.test_group_service import (
     _writes_in,
 )
 from tests.simulator.ports import ActorPorts
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
@@ -68,7 +68,7 @@ class Wire(Loopback):
 class Host:
     """The committer and its writers, anew for every call it sleeps before."""
 
-    plan: WritePlan
+    plan: WriteRequest
     how: How
     writers: Writers = field(default_factory=Writers)
     wires: dict[str, Wire] = field(default_factory=dict)
@@ -81,34 +81,34 @@ class Host:
         gives, brings = self.how == "gives", self.how == "brings"
         for name in MEMBERS:
             rows = self.writers.workload(context, name)
-            member = Member(prepared(context, self.plan, rows, context.glance()), RELEASE)
+            member = Member(prepare_write(context, self.plan, rows, context.glance()), RELEASE)
             self.wires[name] = Wire(member, gives=gives, brings=brings)
         waiting = list(MEMBERS)
         while waiting:
             works = [remote(context, self.wires[name]) for name in waiting]
             try:
-                answers = write_together(context, works)
+                answers = commit_group(context, works)
             except HoodooError as error:
                 ports.events.emit("sim.group_failed", why=str(error))
-                answers = [Left.ALONE] * len(works)
+                answers = [NotCommitted.ALONE] * len(works)
             for name, answer in zip(list(waiting), answers, strict=True):
-                if answer is not Left.MEETS:
+                if answer is not NotCommitted.MEETS:
                     waiting.remove(name)
                     self.tell(context, name, answer)
 
     def tell(self, context: TableContext, name: str, answer: Answer) -> None:
         """What a writer does with its answer, or without one."""
         wire = self.wires[name]
-        if isinstance(answer, Receipt) and not wire.closed:
-            told = WasPublished(
+        if isinstance(answer, CommitResult) and not wire.closed:
+            told = WasCommitted(
                 requested_time=answer.requested_time,
                 completion_time=answer.completion_time,
                 group=answer.group,
                 lost_slots=answer.lost_slots,
-                own=OwnPart.of(answer),
+                own=MemberResult.of(answer),
             )
             self.writers.receipts[name] = wire.member.receipt(told)
-        self.go_on(context, name, finds_out=wire.closed or answer is not Left.ALONE)
+        self.go_on(context, name, finds_out=wire.closed or answer is not NotCommitted.ALONE)
 
     def go_on(self, context: TableContext, name: str, *, finds_out: bool) -> None:
         if name in self.writers.receipts or name in self.unknown:
@@ -131,7 +131,7 @@ class Host:
 
         return act
 
-    def wrong(self, world: World) -> list[str]:
+    def wrong(self, world: SimulatedSystem) -> list[str]:
         """What is not there once, or was told otherwise."""
         slots, told = all_slots(world), self.writers.receipts
         void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
@@ -171,7 +171,7 @@ MET = [
     [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
 )
 def test_a_committer_that_wakes_behind_its_writers_publishes_nothing_twice(
-    plan: WritePlan, how: How, mode: str
+    plan: WriteRequest, how: How, mode: str
 ) -> None:
     host, limits = Host(plan, how), MODES[mode]
     found = sweep(

@@ -17,12 +17,12 @@ from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import Phase, run_round
 from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import (
     FILES,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     heal,
     open_table,
@@ -38,8 +38,8 @@ from tests.simulator.faults import Fault, Faults, PlannedPolicy
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
-from timeline.commit.cancel_plan import cancel
+from tests.simulator.world import SimulatedSystem
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import TableType, WriteOperation
@@ -50,17 +50,17 @@ OF_LOGS = LogCompactionService(settings=LogCompactionSettings(blocks_min=2), fil
 KEYS = ("a1", "a2", "b1")
 
 
-def logged(scenario: str) -> World:
+def logged(scenario: str) -> SimulatedSystem:
     """Two file groups with a log each."""
     world = seeded(scenario, KEYS, table_type=TableType.MERGE_ON_READ)
     play(world, [writer("old", [Job(operation="old", keys=("a1", "b1"))])], [])
     return world
 
 
-def planned(scenario: str) -> World:
+def planned(scenario: str) -> SimulatedSystem:
     """The same with a plan for both that nobody has begun."""
     world = logged(scenario)
-    run_round(open_table(outside(world, "planner")), SERVICE, Part.SCHEDULE, now=True)
+    run_round(open_table(outside(world, "planner")), SERVICE, Phase.SCHEDULE, now=True)
     return world
 
 
@@ -98,7 +98,7 @@ def compact_logs(context: TableContext) -> None:
 
 def call_off(context: TableContext) -> None:
     for one in pending_plans(context.active()):
-        cancel(context, one)
+        cancel_pending_plan(context, one)
 
 
 def both(context: TableContext) -> None:
@@ -106,16 +106,16 @@ def both(context: TableContext) -> None:
     compact(context)
 
 
-def expect_healed(world: World, trace: Trace, why: str) -> None:
+def expect_healed(world: SimulatedSystem, trace: Trace, why: str) -> None:
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     healing = heal(world, facts, before_cleaning=both)
     assert healing.failure is None, (
         f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
     )
 
 
-def compacting() -> tuple[World, Sequence[Actor]]:
+def compacting() -> tuple[SimulatedSystem, Sequence[Actor]]:
     """Plan, execution and completion, then a writer on top."""
     return logged("crash-compactor"), [
         serving("C", compact),
@@ -148,7 +148,7 @@ def test_power_cut_at_every_call_of_a_compaction() -> None:
 def test_another_executor_finishes_after_every_death() -> None:
     """The first dies at each of its calls; the second runs the plan again at once."""
 
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return planned("crash-executor"), [
             serving("C", execute),
             serving("D", execute_unclaimed),
@@ -173,7 +173,7 @@ def test_one_plan_has_one_end(second: Callable[[TableContext], None]) -> None:
             serving("D", second),
             writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("b1", "b2"))]),
         ]
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         budgets = {Fault.CRASH_BEFORE: seed % 2, Fault.AMBIGUOUS_APPLIED: 1}
         faults = Faults(budgets=budgets, victims=frozenset({"C", "D"}))
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
@@ -192,13 +192,13 @@ def test_planning_beside_writers_loses_no_log() -> None:
             writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("a2",))]),
             writer("W", [Job(operation="D", keys=("b1",), kind=WriteOperation.DELETE)]),
         ]
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
         expect_healed(world, trace, f"seed {seed}")
 
 
-def twice_logged(scenario: str) -> World:
+def twice_logged(scenario: str) -> SimulatedSystem:
     """One file group with two logs, another with one."""
     world = logged(scenario)
     play(world, [writer("older", [Job(operation="older", keys=("a2",))])], [])
@@ -206,7 +206,7 @@ def twice_logged(scenario: str) -> World:
 
 
 def test_log_compactor_killed_at_every_call() -> None:
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return twice_logged("crash-log-compactor"), [
             serving("C", compact_logs),
             writer("A", [Job(operation="A", keys=("a1", "a3"))], start_after="C"),
@@ -231,7 +231,7 @@ def test_log_compaction_beside_a_compaction_and_writers() -> None:
             serving("C", compact),
             writer("A", [Job(operation="A", keys=("a1",)), Job(operation="B", keys=("a2",))]),
         ]
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
         expect_healed(world, trace, f"seed {seed}")
@@ -244,13 +244,13 @@ def test_a_key_that_a_compaction_drops_comes_back_once() -> None:
         world = logged("dropped-key")
         gone = Job(operation="gone", keys=("a1",), kind=WriteOperation.DELETE)
         play(world, [writer("D", [gone])], [])
-        run_round(open_table(outside(world, "planner")), SERVICE, Part.SCHEDULE, now=True)
+        run_round(open_table(outside(world, "planner")), SERVICE, Phase.SCHEDULE, now=True)
         actors = [
             serving("C", execute),
             writer("A", [Job(operation="A", keys=("a1",), pause_ms=seed % 4 * 25)]),
             writer("W", [Job(operation="E", keys=("a1", "a2"))], start_after="C"),
         ]
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         trace = run(world, actors, seed=seed, check_step=facts.check_step)
         ends.add(rows_now(world)["a1"])
         expect_healed(world, trace, f"seed {seed}")

@@ -15,9 +15,9 @@ from tests.simulator.faults import Fault, Faults, PlannedFault, PlannedPolicy
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.errors import StorageUnavailableError
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.ports.storage import ObjectMissingError
 
 
@@ -36,15 +36,15 @@ class Doubling:
         return 2 * len(data)
 
 
-def world_of(files: Mapping[str, bytes]) -> World:
-    world = World()
+def world_of(files: Mapping[str, bytes]) -> SimulatedSystem:
+    world = SimulatedSystem()
     for path, data in files.items():
         world.put("founder", path, data, durable=True, new=True)
     return world
 
 
 def ask(
-    world: World,
+    world: SimulatedSystem,
     talks: Conversations[int],
     work: Callable[[EngineWorld], int],
     planned: PlannedFault | None = None,
@@ -150,7 +150,7 @@ def test_what_was_met_once_is_forgotten_before_what_was_met_again(met: str, done
 
         return talks.result(key, ports, work)
 
-    world = World()
+    world = SimulatedSystem()
     ports = ports_of(make_ports(world, world.new_actor("A", seed=0)))
     assert "".join(told(key) for key in met) == met.upper()
     assert "".join(really) == done

@@ -18,7 +18,14 @@ from tableservices.archiving.execute import archive
 from tableservices.cleaning import execute as cleaning
 from tableservices.cleaning.execute import clean
 from tableservices.restoring import savepoints
-from tests.simulation.engine_kit import CLEANING, RETAINED, EngineFacts, open_table, outside, play
+from tests.simulation.engine_kit import (
+    CLEANING,
+    RETAINED,
+    EngineObserver,
+    open_table,
+    outside,
+    play,
+)
 from tests.simulation.test_engine_archive import (
     GRACE_MS,
     RULES,
@@ -31,7 +38,7 @@ from tests.simulation.test_engine_archive import (
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.layout import slot_path
-from timeline.truncation import boundary_number, came_since, raise_pin
+from timeline.truncation import raise_low_water_mark, slots_since_snapshot, truncated_up_to
 
 pytestmark = pytest.mark.spec("GC-1")
 
@@ -49,10 +56,10 @@ def cleans(context: TableContext) -> object:
 @pytest.mark.parametrize(
     ("act", "module", "before"),
     [
-        (archives, archiving, "carry_batches"),
-        (archives, archiving, "take_turn"),
-        (cleans, cleaning, "take_turn"),
-        (savepoints.savepoint, savepoints, "take_turn"),
+        (archives, archiving, "remember_batches"),
+        (archives, archiving, "commit_in_section"),
+        (cleans, cleaning, "commit_in_section"),
+        (savepoints.savepoint, savepoints, "commit_in_section"),
     ],
     ids=["archive's batches", "archive", "clean", "savepoint"],
 )
@@ -70,9 +77,9 @@ def test_a_decision_whose_slots_another_collected_is_made_anew(
             reached.append(0)
             play(world, [writer("V", [f"v{number}" for number in range(6)])], [])
             world.now_ms += GRACE_MS
-            raise_pin(context)
+            raise_low_water_mark(context)
             archive(registered(outside(world, "other")), RULES)
-            reached[0] = boundary_number(context.world.storage)
+            reached[0] = truncated_up_to(context.world.storage)
         return plain(*given, **named)
 
     monkeypatch.setattr(module, before, later)
@@ -82,7 +89,7 @@ def test_a_decision_whose_slots_another_collected_is_made_anew(
     problems = verify(open_table(outside(world))).problems
     assert problems == ()
     if act is not savepoints.savepoint:  # it has the requested time of a commit, which facts mix up
-        expect_whole(world, EngineFacts(world, commits_retained=RETAINED), before)
+        expect_whole(world, EngineObserver(world, commits_retained=RETAINED), before)
 
 
 def test_a_slot_that_is_gone_without_an_archive_is_told() -> None:
@@ -90,9 +97,9 @@ def test_a_slot_that_is_gone_without_an_archive_is_told() -> None:
     looked_at = open_table(outside(world)).chain.head()
     play(world, [writer("V", ["v0", "v1"])], [])
     last = looked_at + 2
-    came = came_since(open_table(outside(world)), looked_at, last)
+    came = slots_since_snapshot(open_table(outside(world)), looked_at, last)
     assert came is not None
     assert [slot.number for slot in came] == [looked_at + 1, last]
     world.remove("nobody", slot_path(looked_at + 1))
     with pytest.raises(MissingFileError):
-        came_since(open_table(outside(world)), looked_at, last)
+        slots_since_snapshot(open_table(outside(world)), looked_at, last)

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
     TOLERATED_MS,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     heal,
@@ -32,15 +32,15 @@ from tests.simulation.mutants import WaitsForAll
 from tests.simulation.swarm import expect_seed
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.scheduler import run
-from tests.simulator.script import Stage, Until, UntilEnd
+from tests.simulator.script import ScriptStage, Until, UntilEnd
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")
 ANNOUNCED = "create .hoodie/.temp/"  # a marker comes after the inflight file
-Answers = dict[str, Receipt | HoodooError]
+Answers = dict[str, CommitResult | HoodooError]
 
 
 def giving_way(context: TableContext) -> TableContext:
@@ -64,7 +64,7 @@ def test_the_later_writer_waits_and_merges_into_what_the_first_one_made() -> Non
         writer(name, [Job(operation=name, keys=keys)], make_context=open_yielding, answers=answers)
         for name, keys in (("A", ("a1", "a2")), ("B", ("a1", "a3")))
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", ANNOUNCED),
         Until("B", "sleep 20"),
         UntilEnd("A"),
@@ -86,7 +86,7 @@ def test_who_waits_for_the_dead_goes_on(call: str) -> None:
     world = seeded("early-dead", ("a1",))
     answers: Answers = {}
     started_ms = world.now_ms
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     actors = [
         writer(
             name,
@@ -96,7 +96,7 @@ def test_who_waits_for_the_dead_goes_on(call: str) -> None:
         )
         for name in "AB"
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", ANNOUNCED),
         Until("B", "sleep 20"),
         Until("A", call, Fault.CRASH_BEFORE),
@@ -104,7 +104,7 @@ def test_who_waits_for_the_dead_goes_on(call: str) -> None:
     ]
     trace = play(world, actors, stages, facts=facts)
     assert trace.failure is None, trace.story()
-    assert isinstance(answers["B"], Receipt)
+    assert isinstance(answers["B"], CommitResult)
     assert world.now_ms - started_ms < 2 * TOLERATED_MS
     healing = heal(world, facts)
     assert healing.failure is None, healing.story()
@@ -116,7 +116,7 @@ def test_four_writers_of_one_file_group_all_get_through() -> None:
     for seed in range(200 if NIGHTLY else 5):
         world = seeded("early-crowd", ("a1",))
         answers: Answers = {}
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         actors = [
             writer(
                 name,
@@ -130,7 +130,7 @@ def test_four_writers_of_one_file_group_all_get_through() -> None:
         faults = Faults(budgets=budgets)
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
         assert trace.failure is None, f"seed {seed}: {trace.failure}\n{trace.story()}"
-        told = [answer for answer in answers.values() if isinstance(answer, Receipt)]
+        told = [answer for answer in answers.values() if isinstance(answer, CommitResult)]
         assert len(told) == len(answers), f"seed {seed}: {answers}"
         waited += world.counters["write.gives_way"]
         healing = heal(world, facts)
@@ -186,6 +186,6 @@ def test_mutant_that_gives_way_to_nobody_is_found() -> None:
         writer(name, [Job(operation=name, keys=("a1", name))], make_context=open_table)
         for name in "AB"
     ]
-    stages: list[Stage] = [Until("A", ANNOUNCED), UntilEnd("B"), UntilEnd("A")]
+    stages: list[ScriptStage] = [Until("A", ANNOUNCED), UntilEnd("B"), UntilEnd("A")]
     assert play(world, actors, stages).failure is None
     assert world.counters["write.refused"] == 1

@@ -14,16 +14,16 @@ from functools import cache, partial
 
 import pytest
 
-from tableservices.archiving.archived_timeline import _say_newest
+from tableservices.archiving.archived_timeline import _write_version_file
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import is_due
 from tableservices.archiving.settings import ArchiveRules
-from tableservices.restoring.rollback import rollback
+from tableservices.restoring.rollback import rollback_write
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
     TOLERATED_MS,
-    EngineFacts,
+    EngineObserver,
     Job,
     client_write,
     open_table,
@@ -38,16 +38,16 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import crash_points, run
-from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.ports.storage import Storage
-from timeline.properties.setting_enums import PublishLock
+from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.truncation import GRACE_OF_SILENCES, boundary_number, raise_pin
-from timeline.writer_registry import enter
+from timeline.truncation import GRACE_OF_SILENCES, raise_low_water_mark, truncated_up_to
+from timeline.writer_registry import register_process
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 GRACE_MS = GRACE_OF_SILENCES * TOLERATED_MS
@@ -63,7 +63,7 @@ RULES = ArchiveRules.from_properties(
 
 def registered(world: object, make: Callable[..., TableContext] = open_table) -> TableContext:
     context = make(world)
-    enter(context, {})
+    register_process(context, {})
     return context
 
 
@@ -104,7 +104,7 @@ def writer(
     return Actor(name=name, body=body)
 
 
-def grown(commits: int = 5) -> World:
+def grown(commits: int = 5) -> SimulatedSystem:
     world = seeded("archive")
     jobs = [f"old{number}" for number in range(commits)]
     play(world, [writer("old", jobs, make_context=open_table)], [])
@@ -112,14 +112,14 @@ def grown(commits: int = 5) -> World:
 
 
 @cache
-def template(commits: int) -> World:
+def template(commits: int) -> SimulatedSystem:
     return grown(commits)
 
 
-def copied(commits: int) -> World:
+def copied(commits: int) -> SimulatedSystem:
     """As ``grown``, without writing it all again."""
     before = template(commits)
-    world = World(scenario=before.scenario, lease_ms=before.lease_ms)
+    world = SimulatedSystem(scenario=before.scenario, lease_ms=before.lease_ms)
     world.now_ms = before.now_ms
     world.history.extend(before.history)
     for path, entry in before.files.items():
@@ -127,7 +127,7 @@ def copied(commits: int) -> World:
     return world
 
 
-def comebacks(world: World) -> list[Violation]:
+def comebacks(world: SimulatedSystem) -> list[Violation]:
     """Completed files that were deleted and are there again."""
     gone: set[str] = set()
     back: set[str] = set()
@@ -145,7 +145,7 @@ def comebacks(world: World) -> list[Violation]:
 _PENDING = (".requested", ".inflight", "_version_", ".parquet")
 
 
-def is_whole(world: World, facts: EngineFacts) -> list[Violation]:
+def is_whole(world: SimulatedSystem, facts: EngineObserver) -> list[Violation]:
     """All promises, every commit on the timeline or in the history, slots down to the boundary."""
     found = [*facts.check_end(world), *comebacks(world)]
     context = open_table(outside(world, "auditor"))
@@ -156,13 +156,13 @@ def is_whole(world: World, facts: EngineFacts) -> list[Violation]:
         if slot.kind.value == "commit" and slot.requested_time not in shown:
             found.append(Violation(invariant="I6", found=f"{slot.requested_time} is nowhere"))
     numbers = [int(name) for name in storage.names(SLOTS)]
-    kept = [number for number in numbers if number > boundary_number(storage)]
-    if kept != list(range(kept[0], kept[-1] + 1)) or kept[0] > boundary_number(storage) + 1:
+    kept = [number for number in numbers if number > truncated_up_to(storage)]
+    if kept != list(range(kept[0], kept[-1] + 1)) or kept[0] > truncated_up_to(storage) + 1:
         found.append(Violation(invariant="GC-2", found=f"a gap in the chain: {kept}"))
     return found
 
 
-def expect_whole(world: World, facts: EngineFacts, why: str) -> None:
+def expect_whole(world: SimulatedSystem, facts: EngineObserver, why: str) -> None:
     """A survivor rolls the dead back, writes and archives; nothing disturbs it any more."""
     world.now_ms += GRACE_MS + 1
     ports = make_ports(world, world.new_actor("survivor", seed=0))
@@ -177,7 +177,7 @@ def expect_whole(world: World, facts: EngineFacts, why: str) -> None:
     assert is_whole(world, facts) == [], why
 
 
-def archiving() -> tuple[World, Sequence[Actor]]:
+def archiving() -> tuple[SimulatedSystem, Sequence[Actor]]:
     return copied(3), [archiver()]
 
 
@@ -187,11 +187,11 @@ def test_archiver_killed_at_every_call() -> None:
     for case in cases:
         why = f"call {case.call} {case.fault}"
         assert case.trace.failure is None, f"{why}: {case.trace.failure}"
-        facts = EngineFacts(case.world, commits_retained=RETAINED)
+        facts = EngineObserver(case.world, commits_retained=RETAINED)
         expect_whole(case.world, facts, why)
 
 
-def racing() -> tuple[World, Sequence[Actor]]:
+def racing() -> tuple[SimulatedSystem, Sequence[Actor]]:
     return copied(3), [
         writer("A", ["A1", "A2", "A3"], keys=("a1", "b1")),
         writer("B", ["B1", "B2"], keys=("b1", "b2")),
@@ -217,7 +217,7 @@ FAULTS = Faults(
 @pytest.mark.parametrize("seed", range(200 if NIGHTLY else 6))
 def test_writers_and_archivers_race(seed: int) -> None:
     world, actors = racing()
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     trace = run(world, actors, seed=seed, faults=FAULTS, check_step=facts.check_step)
     assert trace.failure is None, f"{trace.failure}\n{trace.story()}"
     expect_whole(world, facts, f"seed {seed}")
@@ -228,10 +228,10 @@ def test_writers_and_archivers_race(seed: int) -> None:
 
 def waking_owner(
     *, sleep_ms: int, pins: bool = True
-) -> tuple[World, EngineFacts, list[Violation], str]:
+) -> tuple[SimulatedSystem, EngineObserver, list[Violation], str]:
     """W took its slot and sleeps before its completed file; others help it, go on and archive."""
     world = grown(2)
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     see = registered if pins else blind_to_pins
     trace = play(
         world,
@@ -282,7 +282,7 @@ def test_an_owner_that_wakes_before_its_file_finds_its_slot_still_there() -> Non
     world, facts, found, failure = waking_owner(sleep_ms=0)
     assert failure == ""
     assert found == []
-    assert boundary_number(outside(world).storage) < 4  # W's slot is 4
+    assert truncated_up_to(outside(world).storage) < 4  # W's slot is 4
     expect_whole(world, facts, "healed")
 
 
@@ -291,7 +291,7 @@ def test_an_owner_that_wakes_after_the_grace_brings_nothing_back() -> None:
     world, facts, found, failure = waking_owner(sleep_ms=2 * GRACE_MS)
     assert failure == ""
     assert found == []
-    assert boundary_number(outside(world).storage) >= 4
+    assert truncated_up_to(outside(world).storage) >= 4
     expect_whole(world, facts, "healed")
 
 
@@ -302,7 +302,7 @@ def test_mutant_that_ignores_pins_is_found() -> None:
 
 
 def without_lock(world: object) -> TableContext:
-    return open_table(world, replace(LIMITS, publish_lock=PublishLock.NONE))  # type: ignore[arg-type]
+    return open_table(world, replace(LIMITS, publish_lock=CommitLockMode.NONE))  # type: ignore[arg-type]
 
 
 def late_creator(
@@ -311,7 +311,7 @@ def late_creator(
 ) -> str:
     """W is about to create its slot and sleeps; the number is taken, archived and collected."""
     world = grown(2)
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     trace = play(
         world,
         [
@@ -345,10 +345,10 @@ def test_nor_does_one_of_a_process_that_is_in_no_registry() -> None:
     assert late_creator(make_writer=lambda world, make: make(world)) == ""
 
 
-def hanging_beat(beat: Callable[[TableContext], None] = raise_pin) -> str:
+def hanging_beat(beat: Callable[[TableContext], None] = raise_low_water_mark) -> str:
     """W's beat hangs before its pin is shown; what W knows of the chain is collected meanwhile."""
     world = grown(2)
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
 
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, partial(registered, make=without_lock))
@@ -374,7 +374,7 @@ def hanging_beat(beat: Callable[[TableContext], None] = raise_pin) -> str:
         facts=facts,
         jump_ms=1_000,
     )
-    if boundary_number(outside(world).storage) < 4:
+    if truncated_up_to(outside(world).storage) < 4:
         return "nothing was collected"
     return (trace.failure or "") + "".join(map(str, is_whole(world, facts)))
 
@@ -383,7 +383,7 @@ def trusted_at_once(context: TableContext) -> None:
     """A beat after which a pin is trusted without a look at the boundary (mutant of GC-4)."""
     context.chain.glance()
     context.pin.shown_at_ms = context.world.clock.monotonic_ms()
-    raise_pin(context)
+    raise_low_water_mark(context)
 
 
 @pytest.mark.spec("GC-4")
@@ -421,7 +421,7 @@ def test_an_archiver_that_listed_before_another_does_not_put_the_version_back() 
             return [name for name in names if name != newest]
 
     assert int(said) > 1
-    _say_newest(ListedBefore(storage, HISTORY))  # type: ignore[arg-type]
+    _write_version_file(ListedBefore(storage, HISTORY))  # type: ignore[arg-type]
     assert storage.read(f"{HISTORY}/_version_") == said
 
 
@@ -433,14 +433,14 @@ def test_upkeep_that_was_archived_over_its_sleeping_owner_is_not_begun_again() -
     assert newest is not None
 
     def undo(ports: ActorPorts) -> None:
-        rollback(patiently(ports, registered), newest.requested_time)
+        rollback_write(patiently(ports, registered), newest.requested_time)
 
     actors = [
         Actor(name="R", body=undo),
         writer("W", [f"w{number}" for number in range(6)]),
         archiver("X", rounds=2),
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("R", f"create {TIMELINE}/"),
         Pause(3),
         Fault.LEASE_LOST,

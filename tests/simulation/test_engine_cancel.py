@@ -19,7 +19,7 @@ from tableservices.clustering.plan import schedule_clustering
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     heal,
@@ -39,12 +39,12 @@ from tests.simulation.test_engine_clustering import (
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor
 from tests.simulator.scheduler import crash_points, run
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.file_names import pending_file_names
 from timeline.model.slot import SlotKind
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import ClusteringUpdates
 from timeline.rules.conflicts import find_strategy
 
@@ -69,13 +69,13 @@ def preferred(name: str = "A", *, pause_ms: int = 0) -> Actor:
     return writer(name, [job], make_context=goes_first)
 
 
-def planned_world(scenario: str) -> World:
+def planned_world(scenario: str) -> SimulatedSystem:
     world = small_files(scenario)
     schedule_clustering(open_table(outside(world, "planner")), SETTINGS)
     return world
 
 
-def ends_of_plans(world: World) -> list[list[SlotKind]]:
+def ends_of_plans(world: SimulatedSystem) -> list[list[SlotKind]]:
     """For each plan of a clustering, the kinds of the slots that ended it."""
     slots = open_table(outside(world, "judge")).chain.newest_first()
     ends: dict[str, list[SlotKind]] = {}
@@ -89,7 +89,7 @@ def ends_of_plans(world: World) -> list[list[SlotKind]]:
 
 
 def test_executor_killed_at_every_call_before_a_writer_that_goes_first() -> None:
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return planned_world("cancel-executor"), [clusterer(plans=False), preferred(), successor()]
 
     cases = list(crash_points(make, "C"))
@@ -107,7 +107,7 @@ def test_executor_killed_at_every_call_before_a_writer_that_goes_first() -> None
 
 @pytest.mark.slow
 def test_writer_that_goes_first_killed_at_every_call() -> None:
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return planned_world("cancel-writer"), [preferred(), clusterer(plans=False), successor()]
 
     for case in crash_points(make, "A"):
@@ -121,13 +121,13 @@ def test_writer_that_goes_first_killed_at_every_call() -> None:
 def story(seed: int, actors: Callable[[], Sequence[Actor]]) -> tuple[str, set[SlotKind]]:
     """What the checks find when these meet in an order of the seed, and how plans ended."""
     world = planned_world("cancel-seeds")
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
     trace = run(world, actors(), seed=seed, faults=faults, check_step=facts.check_step)
     failure = trace.failure or ""
     if not failure:
         clear = run(world, [successor()], seed=seed, check_step=facts.check_step)
-        healing = heal(world, EngineFacts(world, commits_retained=RETAINED))
+        healing = heal(world, EngineObserver(world, commits_retained=RETAINED))
         failure = clear.failure or healing.failure or ""
     ends = ends_of_plans(world)
     if not failure and any(len(one) != 1 for one in ends):

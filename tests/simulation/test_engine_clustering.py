@@ -21,13 +21,13 @@ from tableservices.cleaning.execute import clean
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import Phase, run_round
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     FILES,
     RETAINED,
     TOLERATED_MS,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     check_files_in_slot_order,
@@ -45,7 +45,7 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.script import Pause, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import TableType, WriteOperation
 
@@ -77,7 +77,7 @@ def clusterer(
         ports.clock.sleep_ms(pause_ms)
         try:
             for _ in range(rounds):
-                run_round(context, SERVICE, Part.BOTH if plans else Part.EXECUTE, now=True)
+                run_round(context, SERVICE, Phase.BOTH if plans else Phase.EXECUTE, now=True)
         except HoodooError as error:
             ports.events.emit("sim.clustering_failed", why=str(error))
 
@@ -89,7 +89,7 @@ def successor(name: str = "D") -> Actor:
     return clusterer(name, pause_ms=5_000, rounds=2)
 
 
-def small_files(scenario: str, table_type: TableType = TableType.COPY_ON_WRITE) -> World:
+def small_files(scenario: str, table_type: TableType = TableType.COPY_ON_WRITE) -> SimulatedSystem:
     """Two file groups in partition a, one in b; in a merge-on-read table one has a log."""
     world = seeded(scenario, KEYS, table_type=table_type)
     insert = Job(operation="second", keys=("a3", "a4"), kind=WriteOperation.BULK_INSERT)
@@ -97,9 +97,9 @@ def small_files(scenario: str, table_type: TableType = TableType.COPY_ON_WRITE) 
     return world
 
 
-def expect_healed(world: World, trace: Trace, why: str) -> None:
+def expect_healed(world: SimulatedSystem, trace: Trace, why: str) -> None:
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
-    healing = heal(world, EngineFacts(world, commits_retained=RETAINED))
+    healing = heal(world, EngineObserver(world, commits_retained=RETAINED))
     assert healing.failure is None, (
         f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
     )
@@ -108,7 +108,7 @@ def expect_healed(world: World, trace: Trace, why: str) -> None:
 
 @pytest.mark.parametrize("table_type", list(TableType) if NIGHTLY else [TableType.MERGE_ON_READ])
 def test_clusterer_killed_at_every_call_and_carried_out_by_another(table_type: TableType) -> None:
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return small_files("crash-clusterer", table_type), [clusterer(), successor()]
 
     cases = list(crash_points(make, "C"))
@@ -123,7 +123,7 @@ def test_clusterer_killed_at_every_call_and_carried_out_by_another(table_type: T
 def test_clusterer_killed_at_every_call_beside_a_writer() -> None:
     """The writer updates a group of the plan between the plan and its completion."""
 
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         world = small_files("crash-clusterer-writer")
         context = open_table(outside(world, "planner"))
         schedule_clustering(context, SETTINGS)
@@ -140,13 +140,15 @@ def test_clusterer_killed_at_every_call_beside_a_writer() -> None:
 def story(seed: int, actors: Callable[[], Sequence[Actor]]) -> str:
     """What the checks find when these meet in an order of the seed; empty when all is well."""
     world = small_files("clustering-seeds")
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     faults = Faults(budgets={Fault.CRASH_BEFORE: 1, Fault.AMBIGUOUS_APPLIED: 1})
     trace = run(world, actors(), seed=seed, faults=faults, check_step=facts.check_step)
     if trace.failure is not None:
         return trace.failure
     clear = run(world, [successor()], seed=seed, check_step=facts.check_step)
-    return clear.failure or heal(world, EngineFacts(world, commits_retained=RETAINED)).failure or ""
+    return (
+        clear.failure or heal(world, EngineObserver(world, commits_retained=RETAINED)).failure or ""
+    )
 
 
 def crowd(make_context: MakeContext = open_table) -> Sequence[Actor]:
@@ -218,7 +220,7 @@ def outslept() -> list[str]:
     return [str(one) for one in (trace.failure, *_doubled(world)) if one]
 
 
-def _doubled(world: World) -> list[str]:
+def _doubled(world: SimulatedSystem) -> list[str]:
     try:
         found = rows_now(world)
     except AssertionError as error:
@@ -238,5 +240,5 @@ def test_mutant_that_archives_what_hides_a_sleepers_file_is_found(
 ) -> None:
     """And its owner does not take it back: its rows are there twice for good."""
     monkeypatch.setattr(lines, "_may_come", lambda *_: frozenset())
-    monkeypatch.setattr(claims, "withdraw_if_ended", lambda *_: None)
+    monkeypatch.setattr(claims, "discard_output_if_ended", lambda *_: None)
     assert any("two rows" in one for one in outslept())

@@ -18,7 +18,7 @@ from filegroups.table import Table
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     check_files_in_slot_order,
     cleaner,
@@ -35,7 +35,7 @@ from tests.simulator.ports import Actor
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.script import Until
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.errors import ChecksumError
 from timeline.model.commit_metadata import TableType, WriteOperation
 
@@ -50,7 +50,7 @@ JOBS = {
 }
 
 
-def writing(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
+def writing(kind: WriteOperation) -> tuple[SimulatedSystem, Sequence[Actor]]:
     """A writes, B overlaps with it afterwards, then a clean."""
     world = seeded("crash-writer", KEYS)
     return world, [
@@ -60,7 +60,7 @@ def writing(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
     ]
 
 
-def appending(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
+def appending(kind: WriteOperation) -> tuple[SimulatedSystem, Sequence[Actor]]:
     """A appends to logs of two file groups; B to one of them, and opens another; then a clean."""
     world = seeded("crash-appender", KEYS, table_type=TableType.MERGE_ON_READ)
     play(world, [writer("old", [Job(operation="old", keys=("a1",))])], [])
@@ -71,7 +71,7 @@ def appending(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
     ]
 
 
-def rebasing() -> tuple[World, Sequence[Actor]]:
+def rebasing() -> tuple[SimulatedSystem, Sequence[Actor]]:
     """A met B's publication and has to merge one file group again."""
     world = seeded("crash-rebase", KEYS)
     return world, [
@@ -80,7 +80,7 @@ def rebasing() -> tuple[World, Sequence[Actor]]:
     ]
 
 
-def cleaning() -> tuple[World, Sequence[Actor]]:
+def cleaning() -> tuple[SimulatedSystem, Sequence[Actor]]:
     """Old slices to clean, one dead writer to roll back, markers and a heartbeat of it."""
     world = seeded("crash-cleaner", KEYS)
     jobs = [Job(operation=f"old{number}", keys=("a1", "b1")) for number in range(4)]
@@ -91,17 +91,17 @@ def cleaning() -> tuple[World, Sequence[Actor]]:
     return world, [cleaner(rounds=2)]
 
 
-def expect_healed(world: World, trace: Trace, why: str) -> None:
+def expect_healed(world: SimulatedSystem, trace: Trace, why: str) -> None:
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
-    healing = heal(world, EngineFacts(world, commits_retained=RETAINED))
+    healing = heal(world, EngineObserver(world, commits_retained=RETAINED))
     assert healing.failure is None, (
         f"{why}: {healing.failure}\n{trace.story()}\n--- healing\n{healing.story()}"
     )
     assert check_files_in_slot_order(world) == [], why
 
 
-def checks(world: World) -> EngineFacts:
-    return EngineFacts(world, commits_retained=RETAINED)
+def checks(world: SimulatedSystem) -> EngineObserver:
+    return EngineObserver(world, commits_retained=RETAINED)
 
 
 @pytest.mark.parametrize("kind", list(JOBS))
@@ -121,7 +121,7 @@ def test_appender_killed_at_every_call(kind: WriteOperation) -> None:
         expect_healed(case.world, case.trace, f"{kind.value}, call {case.call} {case.fault}")
 
 
-def logging_changes(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
+def logging_changes(kind: WriteOperation) -> tuple[SimulatedSystem, Sequence[Actor]]:
     """A writes change logs beside its base files, B overlaps with it afterwards."""
     cdc = {
         "hoodie.table.cdc.enabled": "true",
@@ -134,7 +134,7 @@ def logging_changes(kind: WriteOperation) -> tuple[World, Sequence[Actor]]:
     ]
 
 
-def replayed(world: World) -> dict[str, str]:
+def replayed(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, as every change from the beginning leaves it."""
     found: dict[str, dict[str, str]] = {}
     with Table(open_table(outside(world))).changes("earliest", images=True) as changes:
@@ -209,7 +209,7 @@ class _RebasePolicy(PlannedPolicy):
 
 
 def test_writer_killed_at_every_call_of_a_rebase() -> None:
-    def attempt(call: int | None) -> tuple[World, Trace]:
+    def attempt(call: int | None) -> tuple[SimulatedSystem, Trace]:
         world, actors = rebasing()
         facts = checks(world)
         policy = _RebasePolicy(call)
@@ -272,7 +272,7 @@ def test_cleaner_killed_at_every_call_after_a_writer_was_killed_at_every_call() 
         if first.fault is None:
             continue
 
-        def make(call: int = first.call) -> tuple[World, Sequence[Actor]]:
+        def make(call: int = first.call) -> tuple[SimulatedSystem, Sequence[Actor]]:
             world, actors = writing(WriteOperation.UPSERT)
             fault = PlannedFault(actor="A", call=call, fault=Fault.CRASH_BEFORE)
             run(world, actors[:1], policy=PlannedPolicy([fault]))

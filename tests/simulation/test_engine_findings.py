@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.engine_kit import (
-    EngineFacts,
+    EngineObserver,
     Job,
     cleaner,
     client_write,
@@ -48,7 +48,7 @@ def test_unanswered_marker_or_partition_file_is_a_typed_error(call: str, fault: 
                                   Until("A", call, fault), UntilEnd("A")])  # fmt: skip
     assert trace.failure is None
     assert isinstance(answers["A"], StorageUnavailableError)
-    assert heal(world, EngineFacts(world)).failure is None
+    assert heal(world, EngineObserver(world)).failure is None
 
 
 def test_rollback_that_died_before_its_completed_file_is_finished_by_the_next_writer() -> None:
@@ -99,7 +99,7 @@ def test_error_behind_the_slot_deletes_nothing_of_what_was_published() -> None:
     assert trace.failure is None
     assert isinstance(told[0], OutcomeUnknownError)
     assert rows_now(world)["a1"] == "A"
-    assert heal(world, EngineFacts(world)).failure is None
+    assert heal(world, EngineObserver(world)).failure is None
 
 
 def test_helper_that_cannot_finish_anothers_slot_says_that_its_own_write_failed() -> None:
@@ -132,7 +132,7 @@ def test_helper_that_cannot_finish_anothers_slot_says_that_its_own_write_failed(
         "invoke",
         "fail",
     ]
-    assert heal(world, EngineFacts(world)).failure is None
+    assert heal(world, EngineObserver(world)).failure is None
 
 
 class _Unanswered(PlannedPolicy):

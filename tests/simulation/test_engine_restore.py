@@ -16,7 +16,7 @@ import pytest
 
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import finish_restore, restore
-from tableservices.restoring.rollback import rollback
+from tableservices.restoring.rollback import rollback_write
 from tableservices.restoring.savepoints import delete_savepoint, savepoint, savepoints
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -38,9 +38,9 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.script import Until
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit, encode_rollback_plan
-from timeline.commit.apply import is_settled
+from timeline.commit.apply import is_applied
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import HEARTBEATS, MARKERS, timeline_path
@@ -66,7 +66,7 @@ JOBS = {
 TYPES = (TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ)
 
 
-def grown(table_type: TableType) -> World:
+def grown(table_type: TableType) -> SimulatedSystem:
     """Three commits, and a writer that died before its publication."""
     world = seeded_table("restore", KEYS, table_type=table_type)
     play(
@@ -78,7 +78,7 @@ def grown(table_type: TableType) -> World:
     return world
 
 
-def time_of(world: World, operation: str) -> str:
+def time_of(world: SimulatedSystem, operation: str) -> str:
     """Requested time of an operation's commit."""
     chain = open_table(outside(world)).chain
     for slot in chain.between(0, chain.head()):
@@ -89,7 +89,7 @@ def time_of(world: World, operation: str) -> str:
     raise LookupError(operation)
 
 
-def goes_back(name: str, world: World, what: Callable[[TableContext], object]) -> Actor:
+def goes_back(name: str, world: SimulatedSystem, what: Callable[[TableContext], object]) -> Actor:
     def body(ports: ActorPorts) -> None:
         context = patiently(ports, open_table)
         try:
@@ -100,26 +100,26 @@ def goes_back(name: str, world: World, what: Callable[[TableContext], object]) -
     return Actor(name=name, body=body)
 
 
-def restoring(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+def restoring(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
     world = grown(table_type)
     target = time_of(world, "old1")
     return world, [goes_back("R", world, lambda context: restore(context, target))]
 
 
-def rolling_back(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+def rolling_back(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
     world = grown(table_type)
     newest, between = time_of(world, "old2"), open_table(outside(world))
-    rollback(between, between.active().pending[0].requested_time)
-    return world, [goes_back("R", world, lambda context: rollback(context, newest))]
+    rollback_write(between, between.active().pending[0].requested_time)
+    return world, [goes_back("R", world, lambda context: rollback_write(context, newest))]
 
 
-def saving(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+def saving(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
     world = grown(table_type)
     target = time_of(world, "old1")
     return world, [goes_back("R", world, lambda context: savepoint(context, target))]
 
 
-def keeping(table_type: TableType) -> tuple[World, Sequence[Actor]]:
+def keeping(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
     """A savepoint, given up again and made again."""
     world = grown(table_type)
     target = time_of(world, "old1")
@@ -132,7 +132,7 @@ def keeping(table_type: TableType) -> tuple[World, Sequence[Actor]]:
     return world, [goes_back("R", world, what)]
 
 
-def told_by_chain(world: World) -> dict[str, str]:
+def told_by_chain(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, folded from the slots."""
     chain = open_table(outside(world, "folder")).chain
     states: dict[str, dict[str, str]] = {}
@@ -150,7 +150,7 @@ def told_by_chain(world: World) -> dict[str, str]:
     return now
 
 
-def expect_whole(world: World, why: str, story: str) -> None:
+def expect_whole(world: SimulatedSystem, why: str, story: str) -> None:
     """A survivor writes and cleans; then the table shows what the chain says and nothing else."""
 
     def body(ports: ActorPorts) -> None:
@@ -168,7 +168,7 @@ def expect_whole(world: World, why: str, story: str) -> None:
     active = context.active()
     assert active.pending == (), f"{why}\n{story}"
     last = context.chain.read(context.chain.head())
-    assert last is None or is_settled(last, active), why
+    assert last is None or is_applied(last, active), why
     named = {
         stat.path
         for instant in active.completed_writes
@@ -200,7 +200,7 @@ RARE = pytest.mark.slow
     ],
 )
 def test_going_back_killed_at_every_call(
-    make: Callable[[TableType], tuple[World, Sequence[Actor]]], table_type: TableType
+    make: Callable[[TableType], tuple[SimulatedSystem, Sequence[Actor]]], table_type: TableType
 ) -> None:
     cases = list(crash_points(partial(make, table_type), "R"))
     assert len(cases) >= 15
@@ -210,7 +210,7 @@ def test_going_back_killed_at_every_call(
         expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
 
 
-def restoring_beside_java() -> tuple[World, Sequence[Actor]]:
+def restoring_beside_java() -> tuple[SimulatedSystem, Sequence[Actor]]:
     world = grown(COW)
     target = time_of(world, "old1")
 
@@ -234,7 +234,7 @@ def test_other_engines_see_a_restore_from_before_its_slot_until_its_end() -> Non
         expect_whole(case.world, f"call {case.call} {case.fault}", case.trace.story())
 
 
-def taking_over(*, vanished: bool) -> tuple[World, Sequence[Actor]]:
+def taking_over(*, vanished: bool) -> tuple[SimulatedSystem, Sequence[Actor]]:
     """Java planned the rollback of the dead write and died, maybe with the write off the timeline."""
     world = grown(COW)
     storage = outside(world, "java").storage

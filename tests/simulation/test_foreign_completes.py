@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from filegroups.writing.write import Receipt
-from tableservices.planned_service import Part, run_round
+from filegroups.writing.write import CommitResult
+from tableservices.planned_service import Phase, run_round
 from tableservices.schedule_plan import pending_plans
 from tests.simulation import test_compaction as compactions
 from tests.simulation.engine_kit import (
@@ -25,26 +25,26 @@ from tests.simulation.test_second_look import LOOK, SLOT, foreign, shared, survi
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
-from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import encode_restore, encode_rollback_plan
 from timeline.commit import commit as publish
 from timeline.commit.apply import data_files_of
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.heartbeat import Heartbeat
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestoreMetadata, RollbackPlan
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.ports.storage import Storage
 from timeline.rollback.rollback import rollback_dead_writers
 
 FAULTS = pytest.mark.parametrize("fault", [(), (Fault.CRASH_BEFORE,)], ids=["stopped", "died"])
 
 
-def play(world: World, actors: list[Actor], *stages: Stage) -> None:
+def play(world: SimulatedSystem, actors: list[Actor], *stages: ScriptStage) -> None:
     script = Script(stages)
     trace = run(world, actors, faults=Faults(time_jump_ms=TOLERATED_MS), policy=script)
     assert trace.failure is None, trace.story()
@@ -55,7 +55,7 @@ def java_compacts(ports: ActorPorts) -> None:
     compactions.execute_unclaimed(foreign(ports_of(ports)))
 
 
-def write_later(world: World) -> None:
+def write_later(world: SimulatedSystem) -> None:
     world.now_ms += 4 * TOLERATED_MS
     ports = make_ports(world, world.new_actor("survivor", seed=0))
     do_write(ports, shared(ports_of(ports)), Job(operation="S", keys=("b9",)))
@@ -95,7 +95,7 @@ def test_a_write_that_woke_and_completed_is_not_deleted(
         UntilEnd("J"),
     )
     survive(world)
-    assert isinstance(answers["J"], Receipt)
+    assert isinstance(answers["J"], CommitResult)
     assert rows_now(world)["a3"] == "J"
 
 
@@ -109,7 +109,7 @@ def test_a_plan_that_was_completed_beside_its_cancel_keeps_its_files(
     def call_off(ports: ActorPorts) -> None:
         context = shared(ports_of(ports))
         for one in pending_plans(context.active()):
-            cancel(context, one)
+            cancel_pending_plan(context, one)
 
     play(
         world,
@@ -136,7 +136,7 @@ def test_a_plan_that_java_restored_away_stays_away(
     world = compactions.logged("restored")
     context = make(outside(world, "planner"))
     first, second = context.active().completed_writes
-    run_round(context, compactions.SERVICE, Part.SCHEDULE, now=True)
+    run_round(context, compactions.SERVICE, Phase.SCHEDULE, now=True)
     [plan] = pending_plans(context.active())
     restore_as_java(context.world.storage, first, (second, plan))
     world.now_ms += 5_000

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from filegroups.group_commit import commit_group as group_write
-from filegroups.group_commit.coalesce import Joint
-from filegroups.group_commit.commit_group import write_together
+from filegroups.group_commit.coalesce import CoalescedWrite
+from filegroups.group_commit.commit_group import commit_group
 from filegroups.writing import local_workload as joined_workload
-from filegroups.writing.commit_result import Receipt, RowCounts, WritePlan
+from filegroups.writing.commit_result import CommitResult, RowCounts, WriteRequest
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Work, prepared, write, write_prepared
+from filegroups.writing.write import PreparedWrite, prepare_write, write, write_prepared
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -40,12 +40,12 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, OutcomeUnknownError
 from timeline.layout import HEARTBEATS, MARKERS
 from timeline.model.slot import Batch, SlotKind
-from timeline.rules.conflicts import Clean
+from timeline.rules.conflicts import NoConflict
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = plan_for("group")  # what all members ask for
@@ -61,7 +61,7 @@ EXPECTED = {key: name for name, keys in MEMBERS.items() for key in keys if key !
 class Told:
     """What the members were answered before their process ended."""
 
-    receipts: dict[str, Receipt] = field(default_factory=dict)
+    receipts: dict[str, CommitResult] = field(default_factory=dict)
 
 
 class Apart:
@@ -74,16 +74,16 @@ class Apart:
         return getattr(self._inner, name)
 
 
-def works_of(context: TableContext, *, joined: bool) -> list[Work]:
+def works_of(context: TableContext, *, joined: bool) -> list[PreparedWrite]:
     works = []
     for name, keys in MEMBERS.items():
         rows: Any = LocalWorkload(context.world, rows_of(name, keys))
         workload = rows if joined else Apart(rows)
-        works.append(prepared(context, planned(name), workload, context.snapshot()))
+        works.append(prepare_write(context, planned(name), workload, context.snapshot()))
     return works
 
 
-def planned(name: str) -> WritePlan:
+def planned(name: str) -> WriteRequest:
     return replace(SHARED, batch_id=f"source/{name}")
 
 
@@ -94,7 +94,7 @@ def group(told: Told, *, joined: bool) -> Actor:
         context = patiently(ports, open_table)
         try:
             works = works_of(context, joined=joined)
-            answers = write_together(context, works)
+            answers = commit_group(context, works)
         except HoodooError as error:
             ports.events.emit("sim.group_failed", why=str(error))
             return
@@ -104,7 +104,7 @@ def group(told: Told, *, joined: bool) -> Actor:
                 continue
             try:
                 told.receipts[name] = (
-                    answer if isinstance(answer, Receipt) else write_prepared(work)
+                    answer if isinstance(answer, CommitResult) else write_prepared(work)
                 )
             except HoodooError as error:
                 ports.events.emit("sim.member_failed", why=str(error))
@@ -119,7 +119,7 @@ def stranger() -> Actor:
     return Actor(name="S", body=body)
 
 
-def takes_over(world: World) -> Trace:
+def takes_over(world: SimulatedSystem) -> Trace:
     """Another process repeats all by batch id, when the signs of life of the dead have ended."""
 
     def body(ports: ActorPorts) -> None:
@@ -134,7 +134,7 @@ def takes_over(world: World) -> Trace:
     return run(world, [Actor(name="T", body=body)], seed=0)
 
 
-def findings(world: World, told: Told, *, strangers: bool) -> list[str]:
+def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str]:
     """What is wrong at rest: rows, receipts, or something left over."""
     context = open_table(outside(world))
     published: dict[str, tuple[str, Batch]] = {}
@@ -169,7 +169,9 @@ def findings(world: World, told: Told, *, strangers: bool) -> list[str]:
     return found + [f"left over: {one}" for one in left]
 
 
-def played(seed: int, faults: Faults, *others: Actor, joined: bool) -> tuple[World, list[str]]:
+def played(
+    seed: int, faults: Faults, *others: Actor, joined: bool
+) -> tuple[SimulatedSystem, list[str]]:
     world, told = seeded("group", SEEDED), Told()
     trace = run(world, [group(told, joined=joined), *others], seed=seed, faults=faults)
     assert trace.failure is None, trace.story()
@@ -182,7 +184,7 @@ def played(seed: int, faults: Faults, *others: Actor, joined: bool) -> tuple[Wor
 def test_a_leader_that_dies_at_any_call_loses_and_doubles_nothing(joined: bool) -> None:
     told: list[Told] = []
 
-    def make_run() -> tuple[World, Sequence[Actor]]:
+    def make_run() -> tuple[SimulatedSystem, Sequence[Actor]]:
         told.append(Told())
         return seeded("group-death", SEEDED), [group(told[-1], joined=joined)]
 
@@ -218,18 +220,23 @@ def test_a_group_beside_a_stranger_loses_and_doubles_nothing(joined: bool) -> No
 
 #: Guards of a group; without one of them the checks above must find something.
 MUTANTS: dict[str, tuple[Any, str, Callable[..., object], bool]] = {
-    "whoever comes is let in": (group_write, "verdict_on", lambda *_: Clean(), False),
-    "new keys of members are not compared": (group_write, "refused_by", lambda *_: None, False),
-    "files of those who are not in it stay": (group_write, "reconcile", lambda *_: None, False),
+    "whoever comes is let in": (group_write, "verdict_on", lambda *_: NoConflict(), False),
+    "new keys of members are not compared": (group_write, "rejected_by", lambda *_: None, False),
+    "files of those who are not in it stay": (
+        group_write,
+        "reconcile_files",
+        lambda *_: None,
+        False,
+    ),
     "joined rows of one key all stay": (
         joined_workload,
         "combined",
         lambda rows, *_: rows,
         True,
     ),
-    "batches of joined writes are not told": (Joint, "batches", lambda _: (), True),
+    "batches of joined writes are not told": (CoalescedWrite, "batches", lambda _: (), True),
     "joined writes are told the rows of all": (
-        Joint,
+        CoalescedWrite,
         "rows_of_each",
         lambda joint, metadata: [RowCounts.of(metadata)] * len(joint.works),
         True,

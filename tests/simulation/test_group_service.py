@@ -14,12 +14,12 @@ from typing import Literal
 
 import pytest
 
-from filegroups.group_commit.commit_group import GROUP_KEY, Left, write_together
+from filegroups.group_commit.commit_group import GROUP_KEY, NotCommitted, commit_group
 from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import GivenRows, Message, PeerLostError
-from filegroups.writing.commit_result import Receipt, WritePlan
+from filegroups.writing.commit_result import CommitResult, WriteRequest
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import prepared, write
+from filegroups.writing.write import prepare_write, write
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -40,7 +40,7 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from tests.unit.timeline.loopback import RELEASE, Loopback, remote
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
@@ -68,10 +68,10 @@ How = Literal["keeps", "gives", "brings"]
 class Writers:
     """The writers' processes: what they know when the committer is gone."""
 
-    plan: WritePlan = UPSERTS
+    plan: WriteRequest = UPSERTS
     how: How = "keeps"  # what becomes of their rows (GRP-8)
     members: dict[str, Member] = field(default_factory=dict)
-    receipts: dict[str, Receipt] = field(default_factory=dict)
+    receipts: dict[str, CommitResult] = field(default_factory=dict)
     found: int = 0  # of a committer that did not say so
     alone: int = 0
 
@@ -91,7 +91,7 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
         channels = {}
         for name in MEMBERS:
             rows = writers.workload(context, name)
-            work = prepared(context, writers.plan, rows, context.glance())
+            work = prepare_write(context, writers.plan, rows, context.glance())
             writers.members[name] = Member(work, RELEASE)
             channels[name] = Loopback(
                 writers.members[name], gives=writers.how == "gives", brings=writers.how == "brings"
@@ -101,18 +101,18 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
         while channels:
             try:
                 works = [remote(context, one) for one in channels.values()]
-                answers = write_together(context, works)
+                answers = commit_group(context, works)
             except HoodooError as error:
                 ports.events.emit("sim.group_failed", why=str(error))
                 return
             told = {
                 name: answer
                 for name, answer in zip(channels, answers, strict=True)
-                if answer is not Left.MEETS
+                if answer is not NotCommitted.MEETS
             }
             for name, answer in told.items():
                 del channels[name]
-                if isinstance(answer, Receipt):
+                if isinstance(answer, CommitResult):
                     writers.receipts[name] = answer
 
     return Actor(name="G", body=body)
@@ -129,7 +129,9 @@ def stranger() -> Actor:
     return Actor(name="S", body=body)
 
 
-def go_on(world: World, writers: Writers, *others: Actor, faults: Faults | None = None) -> Trace:
+def go_on(
+    world: SimulatedSystem, writers: Writers, *others: Actor, faults: Faults | None = None
+) -> Trace:
     """Each writer that has no answer finds out, and writes by itself what is not published."""
 
     def writer(name: str) -> Actor:
@@ -149,7 +151,7 @@ def go_on(world: World, writers: Writers, *others: Actor, faults: Faults | None 
     return run(world, [*left, *others], seed=0, faults=faults or Faults())
 
 
-def at_rest(world: World) -> Trace:
+def at_rest(world: SimulatedSystem) -> Trace:
     def body(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
         for _ in range(3):
@@ -159,7 +161,7 @@ def at_rest(world: World) -> Trace:
     return run(world, [Actor(name="T", body=body)], seed=0)
 
 
-def findings(world: World, writers: Writers) -> list[str]:
+def findings(world: SimulatedSystem, writers: Writers) -> list[str]:
     """What is wrong at rest: rows, receipts, or something left over."""
     context = open_table(outside(world))
     slots = context.chain.between(0, context.chain.head())
@@ -196,12 +198,12 @@ def _writes_in(slot: Slot) -> int:
 
 
 def deaths(
-    plan: WritePlan, *, how: How = "keeps", every: int = 1
+    plan: WriteRequest, *, how: How = "keeps", every: int = 1
 ) -> Iterator[tuple[Writers, list[str]]]:
     """The committer dies at each of its calls, and the writers go on: what is wrong then."""
     all_writers: list[Writers] = []
 
-    def make_run() -> tuple[World, Sequence[Actor]]:
+    def make_run() -> tuple[SimulatedSystem, Sequence[Actor]]:
         all_writers.append(Writers(plan, how))
         return seeded("committer-death", SEEDED), [committer(all_writers[-1])]
 
@@ -232,7 +234,7 @@ def deaths(
     ],
 )
 def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
-    plan: WritePlan, how: How
+    plan: WriteRequest, how: How
 ) -> None:
     found = alone = 0
     for number, (writers, wrong) in enumerate(deaths(plan, how=how, every=1 if NIGHTLY else 2)):
@@ -244,31 +246,36 @@ def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
 
 
 #: What a writer does to find out; without one of it something is lost or doubled.
-MUTANTS: dict[str, tuple[WritePlan, How, str, Callable[..., object]]] = {
-    "writes again at once": (INSERTS, "keeps", "group_member.Member.find_out", lambda *_: None),
+MUTANTS: dict[str, tuple[WriteRequest, How, str, Callable[..., object]]] = {
+    "writes again at once": (INSERTS, "keeps", "member.Member.find_out", lambda *_: None),
     "takes any commit for its own": (
         UPSERTS,
         "keeps",
-        "group_member.Member._is_in",
+        "member.Member._is_in",
         lambda *_: True,
     ),
     "goes on beside a pending instant": (
         INSERTS,
         "keeps",
-        "group_member.rollback",
+        "member.rollback",
         lambda *_: None,
     ),
     "tells no commit of rows given away": (
         UPSERTS,
         "gives",
-        "group_merge.parts_text",
+        "commit_group.member_results_text",
         lambda _: {},
     ),
-    "tells no commit of rows brought": (INSERTS, "brings", "group_merge.parts_text", lambda _: {}),
+    "tells no commit of rows brought": (
+        INSERTS,
+        "brings",
+        "commit_group.member_results_text",
+        lambda _: {},
+    ),
     "does not know where its rows went": (
         INSERTS,
         "brings",
-        "group_member.Member._give",
+        "member.Member._give",
         lambda *_: GivenRows(rows=None),
     ),
 }
@@ -280,7 +287,7 @@ def test_a_writer_without_one_of_its_looks_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, how, part, mutant = MUTANTS[name]
-    monkeypatch.setattr(f"timeline.grouping.{part}", mutant)
+    monkeypatch.setattr(f"filegroups.group_commit.{part}", mutant)
     try:
         wrong = next((found for _, found in deaths(plan, how=how) if found), [])
     except AssertionError as error:  # a run that failed, or a row that is there twice
@@ -290,7 +297,7 @@ def test_a_writer_without_one_of_its_looks_is_caught(
 
 def played(
     seed: int, faults: Faults, *others: Actor, how: How, sleeps: str = ""
-) -> tuple[World, list[str]]:
+) -> tuple[SimulatedSystem, list[str]]:
     world, writers = seeded("committer", SEEDED), Writers(how=how)
     trace = run(world, [committer(writers, sleeps=sleeps), *others], seed=seed, faults=faults)
     assert trace.failure is None, trace.story()

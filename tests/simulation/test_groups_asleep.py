@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from filegroups.group_commit.commit_group import write_together
-from filegroups.writing.commit_result import Receipt
+from filegroups.group_commit.commit_group import commit_group
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.write import write_prepared
 from tests.simulation import test_group_commit as groups
 from tests.simulation.asleep_kit import (
@@ -30,13 +30,13 @@ from tests.simulation.engine_kit import Job, play, rows_now, seeded, writer
 from tests.simulation.test_services_asleep import restores, rolls_back, writes
 from tests.simulator.engine_facts import OPERATION_KEY
 from tests.simulator.ports import ActorPorts
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.restored_away import withdrawn_by
+from timeline.restored_away import restored_away_by
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 OLD = ("b1", "e1")
@@ -60,23 +60,25 @@ class Group:
 
     def __init__(self, *, joined: bool) -> None:
         self._joined = joined
-        self.told: dict[str, Receipt] = {}
+        self.told: dict[str, CommitResult] = {}
 
     def __call__(self, ports: ActorPorts, context: TableContext) -> None:
         self.told = {}
         works = groups.works_of(context, joined=self._joined)
-        answers = write_together(context, works)
+        answers = commit_group(context, works)
         for name, work, answer in zip(groups.MEMBERS, works, answers, strict=True):
             if isinstance(answer, OutcomeUnknownError):
                 ports.events.emit("sim.member_unknown", why=str(answer))
                 continue
             try:
-                self.told[name] = answer if isinstance(answer, Receipt) else write_prepared(work)
+                self.told[name] = (
+                    answer if isinstance(answer, CommitResult) else write_prepared(work)
+                )
             except HoodooError as error:
                 ports.events.emit("sim.member_failed", why=str(error))
 
 
-def grown() -> World:
+def grown() -> SimulatedSystem:
     """Three commits, of which a restore keeps two."""
     world = seeded("group-asleep", groups.SEEDED)
     play(world, [writer("old", [Job(operation=one, keys=OLD) for one in ("old", "older")])], [])
@@ -92,7 +94,7 @@ def rows_of(slot: Slot) -> dict[str, str]:
     return {key: name for name in names for key in groups.MEMBERS[name]}
 
 
-def wrong(world: World, told: Mapping[str, Receipt]) -> list[str]:
+def wrong(world: SimulatedSystem, told: Mapping[str, CommitResult]) -> list[str]:
     """What the table, or what members were told, has otherwise than the chain."""
     slots = all_slots(world)
     void = {one.number - 1 for one in slots if one.kind is SlotKind.VOID}
@@ -110,7 +112,7 @@ def wrong(world: World, told: Mapping[str, Receipt]) -> list[str]:
             states[slot.requested_time] = now
         elif slot.kind is SlotKind.RESTORE:
             now = (before if slot.action is Action.ROLLBACK else states)[slot.requested_time]
-            gone |= withdrawn_by(slot)
+            gone |= restored_away_by(slot)
             times = {batch: time for batch, time in times.items() if time not in gone}
     found += [
         f"{name} was told of {one.requested_time}"

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     heal,
     open_table,
@@ -23,10 +23,10 @@ from tests.simulation.engine_kit import (
 )
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.scheduler import run
-from tests.simulator.script import Pause, Stage, Tick, Until, UntilEnd
+from tests.simulator.script import Pause, ScriptStage, Tick, Until, UntilEnd
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 AFTER = 2
@@ -58,8 +58,8 @@ def test_nobody_loses_more_often_than_the_queue_allows(
     queued = 0
     for seed in range(300 if NIGHTLY else 6):
         world = seeded("held-queue", ("a1",))
-        answers: dict[str, Receipt | HoodooError] = {}
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        answers: dict[str, CommitResult | HoodooError] = {}
+        facts = EngineObserver(world, commits_retained=RETAINED)
         actors = [
             writer(
                 name,
@@ -73,7 +73,7 @@ def test_nobody_loses_more_often_than_the_queue_allows(
         assert trace.failure is None, f"seed {seed}: {trace.failure}\n{trace.story()}"
         assert len(answers) == 2 * len(NAMES)
         for operation, answer in answers.items():
-            assert isinstance(answer, Receipt), f"seed {seed}: {operation}: {answer}"
+            assert isinstance(answer, CommitResult), f"seed {seed}: {operation}: {answer}"
             assert len(answer.refusals) <= refusals_max, f"seed {seed}: {operation}"
         queued += world.counters["write.queued"]
         healing = heal(world, facts)
@@ -85,14 +85,14 @@ def test_nobody_loses_more_often_than_the_queue_allows(
 def test_a_redo_that_turns_out_long_gives_the_queue_back_and_goes_on() -> None:
     """B wins over A's first attempt; while A does it again for too long, C is let through."""
     world = seeded("held-queue-late", ("a1",))
-    answers: dict[str, Receipt | HoodooError] = {}
+    answers: dict[str, CommitResult | HoodooError] = {}
     actors = [
         writer(
             name, [Job(operation=name, keys=("a1",))], make_context=open_impatient, answers=answers
         )
         for name in ("A", "B", "C")
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", MARKER),
         UntilEnd("B"),
         Until("A", "acquire"),
@@ -114,7 +114,7 @@ def test_a_redo_that_turns_out_long_gives_the_queue_back_and_goes_on() -> None:
 def test_a_lost_lease_or_a_death_in_the_queue_costs_no_row(make_context: Opens) -> None:
     for seed in range(300 if NIGHTLY else 6):
         world = seeded("held-queue-faults", ("a1",))
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         actors = [
             writer(name, [Job(operation=name, keys=("a1", name))], make_context=make_context)
             for name in NAMES

@@ -25,9 +25,9 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulator.faults import Fault
-from tests.simulator.script import Pause, Stage, Tick, Until, UntilEnd
+from tests.simulator.script import Pause, ScriptStage, Tick, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.layout import HEARTBEATS
 
 CREATE = "create .hoodie/.hoodoo/slots/"
@@ -37,15 +37,15 @@ PAUSE = Pause(TOLERATED_MS // 10 + 50)
 # ---------------------------------------------------------------- hole 5
 
 
-def paused(make_context: MakeContext) -> tuple[World, Trace]:
+def paused(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     """A stands still for longer than others tolerate; then its heartbeat thread wakes first."""
     world = seeded("hole-5")
     actors = [writer("A", [Job(operation="A", keys=("a1",))], make_context=make_context)]
-    stages: list[Stage] = [Until("A", "open_output"), PAUSE, Tick(), UntilEnd("A")]
+    stages: list[ScriptStage] = [Until("A", "open_output"), PAUSE, Tick(), UntilEnd("A")]
     return world, play(world, actors, stages)
 
 
-def beats_of_first_instant(world: World) -> int:
+def beats_of_first_instant(world: SimulatedSystem) -> int:
     first = str(events_of(world, "begin.done")[1]["rt"])
     return sum(
         change.path == f"{HEARTBEATS}/{first}" and change.kind == "write"
@@ -70,14 +70,14 @@ def test_hole_5_mutant_that_never_fences_itself_is_found() -> None:
 # ---------------------------------------------------------------- hole 6
 
 
-def woken(undo: Undo, make_context: MakeContext = open_table) -> tuple[World, Trace]:
+def woken(undo: Undo, make_context: MakeContext = open_table) -> tuple[SimulatedSystem, Trace]:
     """A sleeps right before its slot; R takes it for dead and undoes it; A wakes."""
     world = seeded("hole-6")
     actors = [
         writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
         undoer(undo),
     ]
-    stages: list[Stage] = [Until("A", CREATE), Fault.LEASE_LOST, PAUSE, UntilEnd("R")]
+    stages: list[ScriptStage] = [Until("A", CREATE), Fault.LEASE_LOST, PAUSE, UntilEnd("R")]
     return world, play(world, actors, [*stages, UntilEnd("A")])
 
 
@@ -99,7 +99,7 @@ def test_hole_6_writer_that_published_first_is_helped_instead_of_undone() -> Non
     """A stands still between its slot and its completed file (RB-3)."""
     world = seeded("hole-6-helped")
     actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer()]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", CREATE),
         Until("A", "create .hoodie/timeline/"),
         Fault.LEASE_LOST,
@@ -118,7 +118,7 @@ def test_hole_6_writer_rolled_back_at_any_step_leaves_nothing_and_tries_again(ca
     """RB-10: it deletes what it wrote after its abort."""
     world = seeded("hole-6-any")
     actors = [writer("A", [Job(operation="A", keys=("a1", "c1"))]), undoer()]
-    stages: list[Stage] = [Until("A", call), PAUSE, UntilEnd("R"), UntilEnd("A")]
+    stages: list[ScriptStage] = [Until("A", call), PAUSE, UntilEnd("R"), UntilEnd("A")]
     trace = play(world, actors, stages)
     assert found_by(world, trace) == ""
     assert [one.kind.value for one in world.history if one.operation == "A"] == ["invoke", "ok"]
@@ -127,11 +127,11 @@ def test_hole_6_writer_rolled_back_at_any_step_leaves_nothing_and_tries_again(ca
 # ---------------------------------------------------------------- hole 8
 
 
-def just_committed(undo: Undo) -> tuple[World, Trace]:
+def just_committed(undo: Undo) -> tuple[SimulatedSystem, Trace]:
     """R listed A as pending; A publishes and removes its heartbeat; R looks for the heartbeat."""
     world = seeded("hole-8")
     actors = [writer("A", [Job(operation="A", keys=("a1", "a2"))]), undoer(undo)]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", "acquire"),
         Until("R", f"list {HEARTBEATS}"),
         UntilEnd("A"),

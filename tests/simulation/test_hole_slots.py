@@ -13,7 +13,7 @@ import pytest
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     LIMITS,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     check_files_in_slot_order,
@@ -30,9 +30,9 @@ from tests.simulation.engine_kit import (
 from tests.simulator.faults import Fault, PlannedFault, PlannedPolicy
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.script import Land, Pause, Stage, Until, UntilEnd
+from tests.simulator.script import Land, Pause, ScriptStage, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import CallKind, World
+from tests.simulator.world import CallKind, SimulatedSystem
 from timeline.errors import OutcomeUnknownError
 from timeline.rollback.rollback import rollback_dead_writers
 
@@ -47,21 +47,21 @@ UNANSWERED = (
 )
 
 
-def kinds_of(world: World) -> list[str]:
-    return [slot.kind.value for slot in EngineFacts(world).structure().slots]
+def kinds_of(world: SimulatedSystem) -> list[str]:
+    return [slot.kind.value for slot in EngineObserver(world).structure().slots]
 
 
 # ---------------------------------------------------------------- holes 4 and 15
 
 
-def zombie(make_context: MakeContext, call: str) -> tuple[World, Trace]:
+def zombie(make_context: MakeContext, call: str) -> tuple[SimulatedSystem, Trace]:
     """A loses its lease right before its slot; B publishes; A wakes and goes on."""
     world = seeded("hole-4")
     actors = [
         writer("A", [Job(operation="A", keys=("a1", "a2"))], make_context=make_context),
         writer("B", [Job(operation="B", keys=("a1", "a3"))]),
     ]
-    stages: list[Stage] = [Until("A", call), Fault.LEASE_LOST, UntilEnd("B"), UntilEnd("A")]
+    stages: list[ScriptStage] = [Until("A", call), Fault.LEASE_LOST, UntilEnd("B"), UntilEnd("A")]
     return world, play(world, actors, stages)
 
 
@@ -87,7 +87,7 @@ def test_hole_15_lock_taken_away_by_a_stranger_costs_a_turn_and_frees_no_other_l
         writer("A", [Job(operation="A", keys=("a1",))]),
         writer("B", [Job(operation="B", keys=("b1",))]),
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", "assert_held"),
         Fault.LEASE_LOST,
         Until("B", CREATE),
@@ -104,7 +104,7 @@ def test_hole_15_lock_taken_away_by_a_stranger_costs_a_turn_and_frees_no_other_l
 # ---------------------------------------------------------------- hole 7
 
 
-def two_rollbackers(make_context: MakeContext, call: str) -> tuple[World, Trace]:
+def two_rollbackers(make_context: MakeContext, call: str) -> tuple[SimulatedSystem, Trace]:
     """A died; R1 is about to take its abort slot, R2 rolls back meanwhile."""
     world = seeded("hole-7")
 
@@ -117,7 +117,12 @@ def two_rollbackers(make_context: MakeContext, call: str) -> tuple[World, Trace]
     died = writer("A", [Job(operation="A", keys=("a1",))])
     play(world, [died], [Until("A", CREATE, Fault.CRASH_BEFORE)])
     world.now_ms += 10_000
-    stages: list[Stage] = [Until("R1", call), Fault.LEASE_LOST, UntilEnd("R2"), UntilEnd("R1")]
+    stages: list[ScriptStage] = [
+        Until("R1", call),
+        Fault.LEASE_LOST,
+        UntilEnd("R2"),
+        UntilEnd("R1"),
+    ]
     return world, play(world, [rollbacker("R1"), rollbacker("R2")], stages)
 
 
@@ -125,7 +130,9 @@ def test_hole_7_two_rollbackers_make_one_rollback() -> None:
     world, trace = two_rollbackers(open_table, CREATE)
     assert found_by(world, trace) == ""
     assert kinds_of(world)[:3] == ["commit", "abort", "commit"]
-    completed = [one for one in EngineFacts(world).structure().instants if one.action == "rollback"]
+    completed = [
+        one for one in EngineObserver(world).structure().instants if one.action == "rollback"
+    ]
     assert len(completed) == 1
 
 
@@ -137,7 +144,7 @@ def test_hole_7_mutant_that_overwrites_the_abort_slot_is_found() -> None:
 # ---------------------------------------------------------------- hole 17
 
 
-def unanswered(make_context: MakeContext, call: str, fault: Fault) -> tuple[World, Trace]:
+def unanswered(make_context: MakeContext, call: str, fault: Fault) -> tuple[SimulatedSystem, Trace]:
     """One create of A goes wrong; B publishes into the same file group afterwards."""
     world = seeded("hole-17")
     actors = [
@@ -175,9 +182,9 @@ def test_hole_17_mutant_that_takes_a_lost_answer_for_a_failure_is_found(
 def test_hole_17_no_create_of_a_write_can_make_it_dishonest(fault: Fault) -> None:
     """Every create of a writer in turn (marker, requested, inflight, slot, completed)."""
 
-    def attempt(call: int | None) -> tuple[World, Trace]:
+    def attempt(call: int | None) -> tuple[SimulatedSystem, Trace]:
         world = seeded("hole-17-all")
-        facts = EngineFacts(world)
+        facts = EngineObserver(world)
         planned = [PlannedFault(actor="A", call=call, fault=fault)] if call is not None else []
         trace = run(
             world,
@@ -199,14 +206,14 @@ def test_hole_17_no_create_of_a_write_can_make_it_dishonest(fault: Fault) -> Non
 # ---------------------------------------------------------------- helping
 
 
-def crashed_publication(make_context: MakeContext) -> tuple[World, Trace]:
+def crashed_publication(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     """A dies between its slot and its completed file; B comes."""
     world = seeded("helper")
     actors = [
         writer("A", [Job(operation="A", keys=("a1",))]),
         writer("B", [Job(operation="B", keys=("a1", "a2"))], make_context=make_context),
     ]
-    stages: list[Stage] = [Until("B", "acquire"), Until("A", CREATE, Fault.CRASH_AFTER)]
+    stages: list[ScriptStage] = [Until("B", "acquire"), Until("A", CREATE, Fault.CRASH_AFTER)]
     return world, play(world, actors, [*stages, Pause(300), UntilEnd("B")])
 
 
@@ -243,7 +250,7 @@ def test_writer_that_meets_an_unsettled_publication_helps_it_instead_of_being_re
 # ---------------------------------------------------------------- batches
 
 
-def repeated_batch(fault: Fault, *, batch_id: str | None) -> tuple[World, Trace]:
+def repeated_batch(fault: Fault, *, batch_id: str | None) -> tuple[SimulatedSystem, Trace]:
     """The answer to the slot is lost for so long that the client gives up, and comes again."""
     world = seeded("batch")
 
@@ -264,7 +271,7 @@ def repeated_batch(fault: Fault, *, batch_id: str | None) -> tuple[World, Trace]
 def test_batch_repeated_after_an_unknown_outcome_is_published_once(fault: Fault) -> None:
     world, trace = repeated_batch(fault, batch_id="source/1")
     assert found_by(world, trace) == ""
-    operations = [op for slot in EngineFacts(world).structure().slots for op in slot.operations]
+    operations = [op for slot in EngineObserver(world).structure().slots for op in slot.operations]
     assert operations.count("A") == 1
 
 
@@ -286,7 +293,7 @@ def test_batch_whose_first_slot_lands_between_check_and_slot_of_the_second() -> 
         assert receipt.already_published
         ports.client.ok("A")
 
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", CREATE, Fault.AMBIGUOUS_LATE),
         Until("A", "acquire"),
         Until("A", CREATE),

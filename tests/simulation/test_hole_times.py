@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     events_of,
@@ -24,24 +24,24 @@ from tests.simulation.engine_kit import (
     writer,
 )
 from tests.simulator.ports import Actor
-from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 
 REQUESTED = ".commit.requested"
 SLOT = "create .hoodie/.hoodoo/slots/"
 
 
-def slots_of(world: World) -> list[tuple[str, str]]:
+def slots_of(world: SimulatedSystem) -> list[tuple[str, str]]:
     """(Requested time, completion time) in slot order."""
-    facts = EngineFacts(world).structure()
+    facts = EngineObserver(world).structure()
     return [(slot.requested_time, slot.completion_time or "") for slot in facts.slots]
 
 
 # ---------------------------------------------------------------- hole 1
 
 
-def collide(*, atomic_create: bool) -> tuple[World, Trace]:
+def collide(*, atomic_create: bool) -> tuple[SimulatedSystem, Trace]:
     """Two processes, equal clocks: both choose the same time before either shows it."""
     world = new_world("hole-1")
     world.call_ms = 0
@@ -77,10 +77,10 @@ def test_hole_1_mutant_storage_without_atomic_create_is_found() -> None:
 # ---------------------------------------------------------------- hole 2
 
 
-def disordered(make_context: MakeContext) -> tuple[World, Trace]:
+def disordered(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     """One after the other: a clock 5 s ahead, a right one, one 5 s behind that jumps back."""
     world = new_world("hole-2")
-    facts = EngineFacts(world, commits_retained=None)
+    facts = EngineObserver(world, commits_retained=None)
     actors = [
         writer("ahead", [Job(operation="ahead", keys=("a1",))], clock_offset_ms=5_000,
                make_context=make_context),
@@ -124,14 +124,14 @@ def test_hole_2_wall_clock_that_jumps_back_while_writing() -> None:
 # ---------------------------------------------------------------- holes 20 and 23
 
 
-def older_requested_completes_late(make_context: MakeContext) -> tuple[World, Trace]:
+def older_requested_completes_late(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     """A begins before B, completes after B took its snapshot, both write one file group."""
     world = seeded("hole-20")
     actors = [
         writer("A", [Job(operation="A", keys=("a1", "a2"))]),
         writer("B", [Job(operation="B", keys=("a1", "a3"))], make_context=make_context),
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", "acquire"),
         Until("B", "open_output a/"),
         UntilEnd("A"),
@@ -155,14 +155,14 @@ def test_hole_20_mutant_that_looks_by_requested_time_is_found() -> None:
     assert "I5" in found_by(world, trace)
 
 
-def snapshot_newer_than_me(make_context: MakeContext) -> tuple[World, Trace]:
+def snapshot_newer_than_me(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     """A has its requested time and no snapshot yet; B begins later and completes before it."""
     world = seeded("hole-23")
     actors = [
         writer("A", [Job(operation="A", keys=("a1",))], make_context=make_context),
         writer("B", [Job(operation="B", keys=("a1", "a2"))]),
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", f"{REQUESTED}"),
         Until("A", "read .hoodie/.hoodoo/slots/"),
         Pause(1),
@@ -192,7 +192,7 @@ def test_beg_5_ends_under_the_lock_when_others_keep_publishing() -> None:
     rivals = [
         writer(f"R{number}", [Job(operation=f"R{number}", keys=("a1",))]) for number in range(3)
     ]
-    stages: list[Stage] = []
+    stages: list[ScriptStage] = []
     for number in range(3):
         stages += [
             Until("A", "create .hoodie/timeline/"),
@@ -218,7 +218,7 @@ def test_process_never_draws_a_requested_time_twice() -> None:
     first, which late requests and straggling tasks still know.
     """
     world = seeded("drawn-once")
-    script: list[Stage] = [Until("A", "open_output a/"), Pause(400), UntilEnd("A")]
+    script: list[ScriptStage] = [Until("A", "open_output a/"), Pause(400), UntilEnd("A")]
     slow = writer("A", [Job(operation="A", keys=("a1",))], clock_offset_ms=-60_000)
     trace = play(world, [slow], script)
     assert found_by(world, trace) == ""
@@ -228,6 +228,6 @@ def test_process_never_draws_a_requested_time_twice() -> None:
 
 
 @pytest.mark.parametrize("stages", [[], [Until("A", "create")]])
-def test_script_says_when_it_was_not_played(stages: list[Stage]) -> None:
+def test_script_says_when_it_was_not_played(stages: list[ScriptStage]) -> None:
     script = Script(stages)
     assert script.played is (not stages)

@@ -16,7 +16,7 @@ from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     FILES,
     LIMITS,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     events_of,
@@ -32,14 +32,14 @@ from tests.simulation.engine_kit import (
 from tests.simulator.faults import Fault
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import explore
-from tests.simulator.script import Stage, Until, UntilEnd
+from tests.simulator.script import ScriptStage, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import WriterDisagreementError
 from timeline.model.commit_metadata import ConcurrencyMode, WriteOperation
-from timeline.ports.ports import World as EngineWorld
-from timeline.writer_registry import enter
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.writer_registry import register_process
 
 CREATE = "create .hoodie/.hoodoo/slots/"
 Enter = Callable[[TableContext, Mapping[str, str]], bool]
@@ -50,23 +50,23 @@ Enter = Callable[[TableContext, Mapping[str, str]], bool]
 
 def real_enter(context: TableContext, agreement: Mapping[str, str]) -> bool:
     try:
-        enter(context, agreement)
+        register_process(context, agreement)
     except WriterDisagreementError:
         return False
     return True
 
 
-def both_entered(how: Enter) -> Callable[[World], list[str]]:
+def both_entered(how: Enter) -> Callable[[SimulatedSystem], list[str]]:
     """The check of an exploration: two that disagree must not both have entered."""
 
-    def check(world: World) -> list[str]:
+    def check(world: SimulatedSystem) -> list[str]:
         entered = [event["who"] for event in events_of(world, "sim.entered")]
         return ["both writers were let in"] if len(entered) > 1 else []
 
     return check
 
 
-def two_newcomers(how: Enter) -> tuple[World, list[Actor]]:
+def two_newcomers(how: Enter) -> tuple[SimulatedSystem, list[Actor]]:
     """One locks in its process, the other by ZooKeeper; both come at the same moment."""
     world = new_world("hole-13")
 
@@ -102,14 +102,14 @@ def single(world: EngineWorld) -> TableContext:
     return open_table(world, replace(LIMITS, mode=ConcurrencyMode.SINGLE_WRITER))
 
 
-def second_writer(make_context: MakeContext) -> tuple[World, Trace]:
+def second_writer(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     world = seeded("hole-13-single")
     actors = [
         writer("A", [Job(operation="A0", keys=("a1",)), Job(operation="A1", keys=("a1",))],
                make_context=make_context),
         writer("B", [Job(operation="B", keys=("a1", "a2"))], make_context=make_context),
     ]  # fmt: skip
-    stages: list[Stage] = [Until("A", CREATE), Until("A", "open_output"), UntilEnd("B")]
+    stages: list[ScriptStage] = [Until("A", CREATE), Until("A", "open_output"), UntilEnd("B")]
     return world, play(world, actors, [*stages, UntilEnd("A")])
 
 
@@ -133,14 +133,14 @@ def test_hole_13_writers_that_expect_each_other_notice_nothing() -> None:
 # ---------------------------------------------------------------- hole 3
 
 
-def same_new_key(make_context: MakeContext) -> tuple[World, Trace]:
+def same_new_key(make_context: MakeContext) -> tuple[SimulatedSystem, Trace]:
     """Both insert a9 into an empty partition, each into a file group of its own."""
     world = new_world("hole-3")
     actors = [
         writer("A", [Job(operation="A", keys=("a9",))]),
         writer("B", [Job(operation="B", keys=("a9",))], make_context=make_context),
     ]
-    stages: list[Stage] = [Until("B", "acquire"), UntilEnd("A"), UntilEnd("B")]
+    stages: list[ScriptStage] = [Until("B", "acquire"), UntilEnd("A"), UntilEnd("B")]
     return world, play(world, actors, stages)
 
 
@@ -198,7 +198,7 @@ def test_hole_3_delete_of_an_absent_key_meets_its_concurrent_first_insert() -> N
 # ---------------------------------------------------------------- hole 9
 
 
-def overwrite(make_context: MakeContext, other: WriteOperation) -> tuple[World, Trace]:
+def overwrite(make_context: MakeContext, other: WriteOperation) -> tuple[SimulatedSystem, Trace]:
     """A overwrites partition a, which is empty, while B writes into it."""
     world = new_world("hole-9")
     actors = [
@@ -206,7 +206,7 @@ def overwrite(make_context: MakeContext, other: WriteOperation) -> tuple[World, 
                make_context=make_context),
         writer("B", [Job(operation="B", keys=("a1", "a2"), kind=other)]),
     ]  # fmt: skip
-    stages: list[Stage] = [Until("A", "acquire"), UntilEnd("B"), UntilEnd("A")]
+    stages: list[ScriptStage] = [Until("A", "acquire"), UntilEnd("B"), UntilEnd("A")]
     return world, play(world, actors, stages)
 
 
@@ -247,5 +247,5 @@ def test_dead_overwrite_is_rolled_back_and_hides_nothing() -> None:
     trace = play(world, [dead], [Until("A", CREATE, Fault.CRASH_BEFORE)])
     assert rows_now(world) == {"a1": "seed", "b1": "seed"}
     assert found_by(world, trace) == ""
-    kinds = [slot.kind.value for slot in EngineFacts(world).structure().slots]
+    kinds = [slot.kind.value for slot in EngineObserver(world).structure().slots]
     assert kinds[:3] == ["commit", "commit", "abort"]

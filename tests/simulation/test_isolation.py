@@ -18,10 +18,10 @@ import pytest
 import filegroups.writing.write as write_path
 import timeline.rules.isolation as rules
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.read_validation import ReadWatch
-from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.read_validation import ReadValidation
+from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.write import write
 from tests.simulation.engine_kit import (
     LIMITS,
@@ -38,7 +38,7 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
@@ -46,8 +46,8 @@ from timeline.errors import HoodooError
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.ports.ports import World as EngineWorld
-from timeline.rules.conflicts import Refused
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.rules.conflicts import Rejected
 from timeline.rules.isolation import Isolation
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
@@ -94,7 +94,7 @@ def at(level: Isolation) -> MakeContext:
     return opened
 
 
-def attempt_of(context: TableContext, deed: Deed, log: Log) -> Receipt:
+def attempt_of(context: TableContext, deed: Deed, log: Log) -> CommitResult:
     number = sum(name.startswith(f"{deed.name}.") for name in log.attempts)
     operation, keys = f"{deed.name}.{number}", deed.keys
     state = Table(context).pin()
@@ -125,7 +125,7 @@ def client(name: str, log: Log, level: Isolation, *deeds: Deed) -> Actor:
         for deed in deeds:
             ports.clock.sleep_ms(deed.pause_ms)
             try:
-                from_fresh_reads(context, lambda _, deed=deed: attempt_of(context, deed, log))
+                rerun_until_unchanged(context, lambda _, deed=deed: attempt_of(context, deed, log))
             except HoodooError as error:
                 ports.events.emit("sim.refused", why=str(error))
 
@@ -135,7 +135,7 @@ def client(name: str, log: Log, level: Isolation, *deeds: Deed) -> Actor:
 # ---------------------------------------------------------------- what must hold
 
 
-def published(world: World) -> list[str]:
+def published(world: SimulatedSystem) -> list[str]:
     """Operations in the order of their slots."""
     found = []
     for path in sorted(path for path in world.files if path.startswith(f"{SLOTS}/")):
@@ -164,7 +164,7 @@ def explains(order: Sequence[Done], last: State) -> bool:
     return state == last
 
 
-def rows_at_the_end(world: World) -> list[dict[str, Any]]:
+def rows_at_the_end(world: SimulatedSystem) -> list[dict[str, Any]]:
     """Once a survivor's write made visible what a dead one decided, whose lock may outlive it."""
     context = open_table(outside(world))
     context.world.clock.sleep_ms(world.lease_ms)
@@ -173,7 +173,7 @@ def rows_at_the_end(world: World) -> list[dict[str, Any]]:
     return [row for row in rows if row["id"] != "z1"]
 
 
-def unexplained(world: World, trace: Trace, log: Log, level: Isolation) -> str:
+def unexplained(world: SimulatedSystem, trace: Trace, log: Log, level: Isolation) -> str:
     """Empty when a serial order of the level explains the run."""
     if trace.failure is not None:
         return f"{trace.failure}\n{trace.story()}"
@@ -265,7 +265,7 @@ def test_a_serial_order_explains_every_run(cast: Cast, level: Isolation) -> None
 def test_death_at_every_call(level: Isolation) -> None:
     logs: list[Log] = []
 
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         logs.append(Log())
         return seeded("isolation-crash", tuple(START)), skewed(logs[-1], level, 1)
 
@@ -287,43 +287,43 @@ def test_write_serializable_does_not_keep_the_order_of_the_timeline() -> None:
 # ---------------------------------------------------------------- mutants
 
 
-class JudgedAtBeginOnly(ReadWatch):
+class JudgedAtBeginOnly(ReadValidation):
     """What is published while files are written is not looked at."""
 
     def before(self, check: Any, mine: Any) -> Any:
         return check
 
 
-class JudgedSinceBegin(ReadWatch):
+class JudgedSinceBegin(ReadValidation):
     """What was published between the reads and the begin is not looked at."""
 
-    def before_begin(self, mine: Any) -> Refused | None:
+    def before_begin(self, mine: Any) -> Rejected | None:
         return None
 
 
-class ForgetsAtEachLook(ReadWatch):
+class ForgetsAtEachLook(ReadValidation):
     """Each look judges what is new alone, so nobody knows what was passed."""
 
-    def judge(self, mine: Any, rivals: Any) -> Refused | None:
+    def judge(self, mine: Any, rivals: Any) -> Rejected | None:
         self._rivals.clear()
         return super().judge(mine, rivals)
 
 
-class MissesDeletes(ReadWatch):
+class MissesDeletes(ReadValidation):
     """A change counts by what came alone, not by what was there."""
 
     def held_none(self, group: Any) -> bool:
         return True
 
 
-class MissesUpdates(ReadWatch):
+class MissesUpdates(ReadValidation):
     """A change counts by what was there alone, not by what came."""
 
     def misses(self, rival: Any, item: Any) -> bool:
         return True
 
 
-class BelievesAllBlind(ReadWatch):
+class BelievesAllBlind(ReadValidation):
     """Inserts that were made from reads are passed like others."""
 
     def has_reads(self, rival: Any) -> bool:
@@ -342,9 +342,9 @@ class BelievesAllBlind(ReadWatch):
     ],
 )
 def test_a_mutant_is_killed(
-    mutant: type[ReadWatch], cast: Cast, level: Isolation, monkeypatch: pytest.MonkeyPatch
+    mutant: type[ReadValidation], cast: Cast, level: Isolation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_path, "ReadWatch", mutant)
+    monkeypatch.setattr(write_path, "ReadValidation", mutant)
     assert "no order explains" in first_failure(cast, level, level, 300)
 
 

@@ -15,7 +15,7 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import explore, run
 from tests.simulator.shrinking import shrink
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 
 
 def toy(how: Publish, faults: Faults | None = None, writers: int = 2) -> Coverage:
@@ -41,7 +41,7 @@ def calls(*paths: Sequence[str]) -> Coverage:
             Actor(name="abc"[place], body=body(mine))  # type: ignore[arg-type]
             for place, mine in enumerate(paths)
         ]
-        return Scene(world=World(), actors=actors)
+        return Scene(world=SimulatedSystem(), actors=actors)
 
     return cover(make)
 
@@ -125,7 +125,7 @@ def test_shrunk_schedule_fails_in_the_same_way_and_is_smaller() -> None:
 
 
 def test_copied_world_goes_its_own_way() -> None:
-    world = World()
+    world = SimulatedSystem()
     world.put("a", "x/y", b"1", durable=True, new=True)
     other = world.copy("other")
     other.put("a", "x/y", b"22", durable=True, new=False)

@@ -11,13 +11,13 @@ from tests.simulator.table_builder import TableBuilder
 from tests.simulator.table_facts import (
     ClientEventKind,
     InstantFact,
-    SlotKind,
+    ObservedSlotKind,
+    ObservedTable,
     StatFact,
-    TableFacts,
 )
 
 
-def broken(facts: TableFacts) -> set[str]:
+def broken(facts: ObservedTable) -> set[str]:
     return {violation.invariant for violation in check_all(facts)}
 
 
@@ -28,7 +28,7 @@ def two_commits() -> TableBuilder:
     return table
 
 
-def change_slot(table: TableBuilder, place: int, /, **changes: object) -> TableFacts:
+def change_slot(table: TableBuilder, place: int, /, **changes: object) -> ObservedTable:
     facts = table.facts()
     slots = [
         replace(slot, **changes) if slot.number == place else slot  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def change_slot(table: TableBuilder, place: int, /, **changes: object) -> TableF
     return replace(facts, slots=tuple(slots))
 
 
-def change_instant(facts: TableFacts, place: int, **changes: object) -> TableFacts:
+def change_instant(facts: ObservedTable, place: int, **changes: object) -> ObservedTable:
     instants = list(facts.instants)
     instants[place] = replace(instants[place], **changes)  # type: ignore[arg-type]
     return replace(facts, instants=tuple(instants))
@@ -63,7 +63,7 @@ def test_correct_history_keeps_every_invariant() -> None:
 
 
 def test_empty_table_keeps_every_invariant() -> None:
-    assert check_all(TableFacts()) == []
+    assert check_all(ObservedTable()) == []
 
 
 # ---------------------------------------------------------------- I1
@@ -184,7 +184,7 @@ def test_i10_fires_when_a_service_changes_a_row() -> None:
 # ---------------------------------------------------------------- I5
 
 
-def forked_base(source: str | None) -> TableFacts:
+def forked_base(source: str | None) -> ObservedTable:
     table = two_commits()
     stat = replace(table.facts().slots[1].stats[0], previous_base=source)
     facts = change_slot(table, 2, stats=(stat,))
@@ -229,7 +229,7 @@ def test_i6_fires_when_a_completion_is_not_above_an_earlier_requested_time() -> 
     later_plan = replace(
         slots[0],
         number=2,
-        kind=SlotKind.PLAN,
+        kind=ObservedSlotKind.PLAN,
         requested_time="20270101000000000",
         completion_time=None,
         stats=(),

@@ -12,17 +12,19 @@ from tests.simulator.faults import Fault, Faults, PlannedFault, PlannedPolicy
 from tests.simulator.ports import ActorPorts, make_ports
 from tests.simulator.scheduler import Actor, run
 from tests.simulator.trace import Trace
-from tests.simulator.world import START_MS, ActorCrashed, World
+from tests.simulator.world import START_MS, ActorCrashed, SimulatedSystem
 from timeline.errors import LeaseLostError, LockTimeoutError, StorageUnavailableError
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 
 
-def outside() -> tuple[World, ActorPorts]:
-    world = World()
+def outside() -> tuple[SimulatedSystem, ActorPorts]:
+    world = SimulatedSystem()
     return world, make_ports(world, world.new_actor("a", 0))
 
 
-def run_planned(world: World, *actors: Actor, fault: Fault | None = None, call: int = 0) -> Trace:
+def run_planned(
+    world: SimulatedSystem, *actors: Actor, fault: Fault | None = None, call: int = 0
+) -> Trace:
     planned = [] if fault is None else [PlannedFault(actor=actors[0].name, call=call, fault=fault)]
     return run(world, actors, policy=PlannedPolicy(planned))
 
@@ -81,7 +83,7 @@ def test_power_cut_keeps_what_was_synced() -> None:
 
     kept = set()
     for seed in range(40):
-        world = World()
+        world = SimulatedSystem()
         faults = Faults(budgets={Fault.POWER_CUT: 1}, rate=0.2)
         trace = run(world, [Actor(name="a", body=body)], seed=seed, faults=faults)
         assert trace.outcomes == {"a": "crashed"}
@@ -107,7 +109,7 @@ def test_calls_in_finally_of_a_crashed_actor_are_not_applied() -> None:
                     after_death.append(attempt)
 
     for fault, expected in ((Fault.CRASH_BEFORE, False), (Fault.CRASH_AFTER, True)):
-        world = World()
+        world = SimulatedSystem()
         world.put("set-up", "precious", b"", durable=True, new=True)
         run_planned(world, Actor(name="a", body=body), fault=fault)
         assert "precious" in world.files
@@ -120,7 +122,7 @@ def test_crash_while_a_file_is_written_leaves_it_unfinished() -> None:
         with ports.storage.open_output("f") as sink:
             sink.write(b"rows")
 
-    world = World()
+    world = SimulatedSystem()
     trace = run_planned(world, Actor(name="a", body=body), fault=Fault.CRASH_BEFORE, call=1)
     assert trace.outcomes == {"a": "crashed"}
     assert world.files["f"].data == b""
@@ -146,7 +148,7 @@ def test_fault_of_a_create_answers_and_applies_as_named(
             ports.storage.create("x", b"1")
         seen.append("x" in world.files)
 
-    world = World()
+    world = SimulatedSystem()
     trace = run_planned(world, Actor(name="a", body=body), fault=fault)
     assert trace.failure is None
     assert seen == [applied]
@@ -166,12 +168,12 @@ def test_sleep_moves_time_only_when_nobody_can_run() -> None:
         seen.append(("busy", ports.clock.monotonic_ms() - START_MS))
 
     actors = [Actor(name="s", body=sleeper), Actor(name="b", body=busy)]
-    run(World(), actors, seed=3).expect_ok()
+    run(SimulatedSystem(), actors, seed=3).expect_ok()
     assert seen == [("busy", 100), ("woken", 5001)]
 
 
 def test_wall_clock_has_the_actors_error_and_the_monotonic_clock_has_not() -> None:
-    world = World()
+    world = SimulatedSystem()
     ports = make_ports(world, world.new_actor("a", 0, clock_offset_ms=-3000))
     assert ports.clock.now_ms() == START_MS - 3000
     assert ports.clock.monotonic_ms() == START_MS
@@ -182,7 +184,7 @@ def test_wall_clock_has_the_actors_error_and_the_monotonic_clock_has_not() -> No
 
 
 def test_ids_are_readable_uuids_and_unique_over_actors() -> None:
-    world = World()
+    world = SimulatedSystem()
     first = make_ports(world, world.new_actor("a", 0)).ids
     other = make_ports(world, world.new_actor("a", 0)).ids
     assert first.uuid() == "aaaa0001-0000-4000-8000-000000000001"
@@ -207,7 +209,7 @@ def test_lock_is_exclusive_until_released() -> None:
 
     for seed in range(50):
         actors = [Actor(name=name, body=body) for name in "abc"]
-        run(World(), actors, seed=seed).expect_ok()
+        run(SimulatedSystem(), actors, seed=seed).expect_ok()
 
 
 def test_lease_of_a_dead_owner_ends_and_tokens_grow() -> None:
@@ -221,7 +223,7 @@ def test_lease_of_a_dead_owner_ends_and_tokens_grow() -> None:
         tokens.append(ports.lock.acquire("second").fencing_token)
         tokens.append(ports.clock.monotonic_ms() - START_MS)
 
-    world = World(lease_ms=10_000)
+    world = SimulatedSystem(lease_ms=10_000)
     actors = [Actor(name="h", body=holder), Actor(name="w", body=waiter)]
     run_planned(world, *actors, fault=Fault.CRASH_BEFORE, call=1)
     assert tokens == [1, 2, 10_003]
@@ -235,7 +237,7 @@ def test_lost_lease_is_noticed_by_its_owner() -> None:
 
     faults = Faults(budgets={Fault.LEASE_LOST: 1}, rate=0.2)
     actor = Actor(name="a", body=body, may_raise=(LeaseLostError,))
-    trace = run(World(), [actor], faults=faults)
+    trace = run(SimulatedSystem(), [actor], faults=faults)
     assert trace.outcomes == {"a": "LeaseLostError"}
 
 
@@ -251,7 +253,7 @@ def test_waiting_for_the_lock_ends_with_its_budget() -> None:
         Actor(name="h", body=holder),
         Actor(name="w", body=waiter, may_raise=(LockTimeoutError,)),
     ]
-    trace = run_planned(World(lock_budget_ms=60_000), *actors)
+    trace = run_planned(SimulatedSystem(lock_budget_ms=60_000), *actors)
     assert trace.outcomes == {"h": "returned", "w": "LockTimeoutError"}
 
 
@@ -264,7 +266,7 @@ def test_ticks_come_at_their_interval_and_end_with_their_actor() -> None:
         ports.executor.every(1000, lambda: ports.storage.write("beat", b""))
         ports.clock.sleep_ms(1500)
 
-    world = World()
+    world = SimulatedSystem()
     run_planned(world, Actor(name="a", body=body)).expect_ok()
     assert len(world.journal) == 4
 
@@ -279,7 +281,7 @@ def test_no_tick_runs_after_the_actor_died() -> None:
         ports.clock.sleep_ms(1000)
 
     for seed in range(30):
-        world = World()
+        world = SimulatedSystem()
         actors = [Actor(name="a", body=body), Actor(name="b", body=other)]
         faults = Faults(budgets={Fault.CRASH_AFTER: 1}, rate=0.1, victims=frozenset({"a"}))
         trace = run(world, actors, seed=seed, faults=faults)
@@ -293,7 +295,7 @@ def test_failed_tick_ends_in_an_event() -> None:
         ports.executor.every(10, lambda: ports.storage.create("x", b""))
         ports.clock.sleep_ms(25)
 
-    world = World()
+    world = SimulatedSystem()
     run_planned(world, Actor(name="a", body=body)).expect_ok()
     assert world.counters["executor.tick_failed"] == 1
 
@@ -307,7 +309,7 @@ def test_map_gives_results_in_task_order_and_raises_after_all_ended() -> None:
             raise ValueError(task)
         return task * 10
 
-    world = World()
+    world = SimulatedSystem()
     ports = make_ports(world, world.new_actor("a", 0), shuffled=True)
     assert ports.executor.map(lambda task: task * 10, range(9)) == [n * 10 for n in range(9)]
     with pytest.raises(ValueError):
@@ -320,7 +322,7 @@ def test_actor_starts_after_the_death_of_another() -> None:
     def body(ports: ActorPorts) -> None:
         ports.storage.create(ports.state.name, b"")
 
-    world = World()
+    world = SimulatedSystem()
     recovery = Actor(name="r", body=body, start_after="a")
     trace = run_planned(world, Actor(name="a", body=body), recovery, fault=Fault.CRASH_BEFORE)
     assert trace.outcomes == {"a": "crashed", "r": "returned"}
@@ -337,7 +339,7 @@ def test_parquet_is_written_and_read_through_the_simulated_storage() -> None:
         with ports.storage.open_input("p/f.parquet") as source:
             seen.append(pq.read_table(source))
 
-    trace = run_planned(World(), Actor(name="a", body=body)).expect_ok()
+    trace = run_planned(SimulatedSystem(), Actor(name="a", body=body)).expect_ok()
     assert seen == [table]
     assert [step.call for step in trace.steps] == [
         "storage.open_output",
@@ -354,7 +356,7 @@ def test_process_that_exits_with_the_lock_leaves_a_lease_that_ends() -> None:
         ports.lock.acquire("second")
 
     actors = [Actor(name="c", body=careless), Actor(name="w", body=waiter)]
-    trace = run_planned(World(lease_ms=10_000), *actors)
+    trace = run_planned(SimulatedSystem(lease_ms=10_000), *actors)
     assert trace.outcomes == {"c": "returned", "w": "returned"}
 
 
@@ -363,7 +365,7 @@ def test_taking_the_own_lock_twice_times_out_and_keeps_the_error() -> None:
         ports.lock.acquire("one")
         ports.lock.acquire("two")
 
-    trace = run(World(lock_budget_ms=10), [Actor(name="a", body=body)])
+    trace = run(SimulatedSystem(lock_budget_ms=10), [Actor(name="a", body=body)])
     assert (trace.failure or "").startswith("a raised LockTimeoutError")
     assert isinstance(trace.errors["a"], LockTimeoutError)
     assert trace.errors["a"].fields == {"holder": "a"}

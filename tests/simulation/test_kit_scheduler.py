@@ -10,7 +10,7 @@ from tests.simulation.toy_protocol import Publish, check, make_run
 from tests.simulator.faults import Fault, Faults, ReplayPolicy
 from tests.simulator.scheduler import Actor, crash_points, explore, run, sweep
 from tests.simulator.trace import SimulationFailed, Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 
 CREATE_FAULTS = Faults(
     budgets={
@@ -123,9 +123,11 @@ def test_unexpected_exception_of_an_actor_fails_the_run() -> None:
     def body(ports: object) -> None:
         raise KeyError("lost")
 
-    trace = run(World(), [Actor(name="a", body=body)])
+    trace = run(SimulatedSystem(), [Actor(name="a", body=body)])
     assert trace.failure == "a raised KeyError: 'lost'"
-    assert run(World(), [Actor(name="a", body=body, may_raise=(KeyError,))]).failure is None
+    assert (
+        run(SimulatedSystem(), [Actor(name="a", body=body, may_raise=(KeyError,))]).failure is None
+    )
 
 
 def test_endless_actor_meets_the_step_limit() -> None:
@@ -133,7 +135,7 @@ def test_endless_actor_meets_the_step_limit() -> None:
         while True:
             ports.storage.stat("x")  # type: ignore[attr-defined]
 
-    trace = run(World(), [Actor(name="a", body=body)], steps_max=50)
+    trace = run(SimulatedSystem(), [Actor(name="a", body=body)], steps_max=50)
     assert trace.failure == "not ended after 50 steps"
     assert len(trace.story(last=5).splitlines()) == 6
 
@@ -152,7 +154,7 @@ def test_more_than_twenty_thousand_steps_a_second() -> None:
 
     actors = [Actor(name="a", body=body), Actor(name="b", body=body)]
     started = time.thread_time()
-    trace = run(World(), actors, steps_max=body_steps + 1)
+    trace = run(SimulatedSystem(), actors, steps_max=body_steps + 1)
     elapsed = time.thread_time() - started
     print(f"{body_steps / elapsed:.0f} bare steps/s")
     assert len(trace.steps) == body_steps

@@ -18,7 +18,7 @@ from filegroups.writing import assign_file_groups as placing
 from filegroups.writing import commit_checks as checks
 from filegroups.writing import pending_commit as candidate
 from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.planned_service import run_round
@@ -38,7 +38,7 @@ from tests.simulation.test_isolation import published, rows_at_the_end
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import TableType, WriteOperation
@@ -93,7 +93,7 @@ def game_of(seed: int) -> Game:
     )
 
 
-def do(context: TableContext, deed: Deed, game: Game) -> Receipt:
+def do(context: TableContext, deed: Deed, game: Game) -> CommitResult:
     plan = plan_for(deed.name, deed.kind, files=game.files)
     drops = deed.kind is INSERT
     rules = replace(plan.rules, lookup=game.lookup, tags=True, combine=True, drop_found=drops)
@@ -123,7 +123,7 @@ def compactor(ports: ActorPorts) -> None:
         ports.events.emit("sim.service_failed", why=str(error))
 
 
-def prepared(game: Game) -> World:
+def prepared(game: Game) -> SimulatedSystem:
     """All keys were there once; those that are not were deleted."""
     world = seeded("known-keys", KEYS, table_type=game.table_type)
     gone = tuple(key for key in KEYS if key not in game.start)
@@ -179,7 +179,7 @@ def test_each_key_is_there_once_as_the_timeline_s_order_leaves_it(part: int) -> 
     ("where", "name", "change"),
     [
         (placing, "below_deletes", lambda files: {}),
-        (checks, "_key_brought_back", lambda *seen: None),
+        (checks, "_resurrected_key", lambda *seen: None),
         (candidate, "_sought", lambda written, task: 0),
     ],
     ids=["does not look below logs", "compares no keys of logs", "finds what is deleted"],

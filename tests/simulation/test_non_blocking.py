@@ -31,7 +31,7 @@ from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
     TOLERATED_MS,
-    EngineFacts,
+    EngineObserver,
     Job,
     new_world,
     outside,
@@ -46,19 +46,19 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.slot import decode_slot
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import ConflictError, HoodooError, OutcomeUnknownError
 from timeline.layout import HEARTBEATS, MARKERS, SLOTS
 from timeline.model.commit_metadata import ConcurrencyMode, TableType
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import PublishLock
+from timeline.properties.setting_enums import CommitLockMode
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 FREE = replace(LIMITS, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
@@ -75,11 +75,11 @@ def open_free(world: EngineWorld) -> TableContext:
 
 def open_lock_free(world: EngineWorld) -> TableContext:
     """Nothing but the slots decides."""
-    limits = replace(FREE, publish_lock=PublishLock.NONE)
+    limits = replace(FREE, publish_lock=CommitLockMode.NONE)
     return TableContext.of(world, load_config(world.storage), limits)
 
 
-def empty(scenario: str) -> World:
+def empty(scenario: str) -> SimulatedSystem:
     return new_world(scenario, table_type=TableType.MERGE_ON_READ)
 
 
@@ -153,7 +153,7 @@ def compact_unclaimed(context: TableContext) -> None:
 # ---------------------------------------------------------------- what must be there
 
 
-def slots_of(world: World) -> list[Slot]:
+def slots_of(world: SimulatedSystem) -> list[Slot]:
     paths = sorted(path for path in world.files if path.startswith(f"{SLOTS}/"))
     return [
         decode_slot(world.files[path].data, path=path, number=int(path.rpartition("/")[2]))
@@ -178,7 +178,7 @@ def by_completion_time(slot: Slot) -> str:
 
 
 def defined_rows(
-    world: World, jobs: Sequence[Job], order: Callable[[Slot], str] = by_requested_time
+    world: SimulatedSystem, jobs: Sequence[Job], order: Callable[[Slot], str] = by_requested_time
 ) -> dict[str, str]:
     """Record key to operation: NBCC-3 by plans, NBCC-2 among the logs between two of them."""
     named = {job.operation: job for job in jobs}
@@ -199,14 +199,14 @@ def defined_rows(
     return rows
 
 
-def read_rows(world: World) -> dict[str, str]:
+def read_rows(world: SimulatedSystem) -> dict[str, str]:
     rows = Table(open_free(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
     found = {row["id"]: row["operation"] for row in rows}
     assert len(found) == len(rows), f"a key has two rows: {sorted(row['id'] for row in rows)}"
     return found
 
 
-def expect_defined(world: World, trace: Trace, jobs: Sequence[Job], why: str) -> None:
+def expect_defined(world: SimulatedSystem, trace: Trace, jobs: Sequence[Job], why: str) -> None:
     """The rows are the defined ones now, and when a survivor has tidied up; nobody was refused."""
     assert trace.failure is None, f"{why}: {trace.failure}\n{trace.story()}"
     told = [(name, fields) for _, _, name, fields in world.events]
@@ -226,7 +226,7 @@ def expect_defined(world: World, trace: Trace, jobs: Sequence[Job], why: str) ->
             clean(context, CLEANING)
             ports.clock.sleep_ms(TOLERATED_MS + 1)
 
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     healing = run(world, [Actor(name="survivor", body=body)], check_step=facts.check_step)
     assert healing.failure is None, f"{why}: {healing.failure}\n{trace.story()}"
     assert read_rows(world) == defined_rows(world, [*jobs, last]), f"{why}\n{trace.story()}"
@@ -258,7 +258,7 @@ def writers() -> list[Actor]:
 @pytest.mark.spec("NBCC-1")
 @pytest.mark.parametrize("victim", ["A", pytest.param("S", marks=pytest.mark.slow)])
 def test_death_at_every_call(victim: str) -> None:
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         world = empty("free-crash")
         run(world, [appender("founder", Job(operation="old", keys=("a1",)))])
         return world, [
@@ -281,7 +281,7 @@ def test_three_writers_and_a_compactor_in_any_order() -> None:
     overlapped = compacted = 0
     for seed in range(400 if NIGHTLY else 25):
         world = empty("free-writers")
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         faults = Faults(budgets={Fault.AMBIGUOUS_LATE: 1, Fault.CRASH_BEFORE: seed % 2})
         trace = run(
             world,
@@ -301,7 +301,7 @@ def test_both_kinds_of_compaction_beside_writers() -> None:
     """NBCC-5: a log compaction never covers a log that lies between those it puts together."""
     for seed in range(400 if NIGHTLY else 15):
         world = empty("free-services")
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         actors = [*writers(), service("L", compact_logs), service("D", compact_unclaimed)]
         faults = Faults(budgets={Fault.CRASH_BEFORE: seed % 2}, victims=frozenset({"L", "D"}))
         trace = run(world, actors, seed=seed, faults=faults, check_step=facts.check_step)
@@ -311,7 +311,7 @@ def test_both_kinds_of_compaction_beside_writers() -> None:
 # ---------------------------------------------------------------- mutants
 
 
-class UnslottedPlans(SlotChain):
+class UnslottedPlans(CommitLog):
     """Plans as Java does: the requested file decides, nobody takes a number for it (PLAN-1)."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:

@@ -9,31 +9,31 @@ import pytest
 from tests.simulation.engine_kit import events_of, new_world, open_table, ports_of
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import explore
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline import writer_registry as registry
 from timeline.context import TableContext
 from timeline.errors import WriterDisagreementError
 from timeline.rules.bucket_ranges import EVERY_BUCKET
-from timeline.writer_registry import enter
+from timeline.writer_registry import register_process
 
 Enter = Callable[[TableContext, str], None]
 
 
 def at_once(context: TableContext, buckets: str) -> None:
-    enter(context, {}, buckets)
+    register_process(context, {}, buckets)
 
 
 def after_services(context: TableContext, buckets: str) -> None:
     """It ran services first, which need no buckets."""
-    enter(context, {}).writes_to(buckets)
+    register_process(context, {}).writes_to(buckets)
 
 
-def both_entered(world: World) -> list[str]:
+def both_entered(world: SimulatedSystem) -> list[str]:
     entered = [str(event["who"]) for event in events_of(world, "sim.entered")]
     return ["both were let in"] if len(entered) > 1 else []
 
 
-def newcomers(*ways: tuple[Enter, str]) -> tuple[World, list[Actor]]:
+def newcomers(*ways: tuple[Enter, str]) -> tuple[SimulatedSystem, list[Actor]]:
     world = new_world("own-buckets")
 
     def newcomer(name: str, how: Enter, buckets: str) -> Actor:
@@ -63,14 +63,14 @@ def test_of_two_newcomers_to_one_bucket_one_is_refused(second: Enter) -> None:
 def test_one_that_compares_only_before_its_entry_is_found(
     second: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = registry._refuse_met
+    real = registry._refuse_overlapping
 
     def only_before(context: TableContext, buckets: str, *more: object) -> None:
         shown = context.pin.entry
         if shown is None or not shown["buckets"]:
             real(context, buckets, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(registry, "_refuse_met", only_before)
+    monkeypatch.setattr(registry, "_refuse_overlapping", only_before)
     ways = (at_once, "0-4"), (second, "4-7")
     seen = explore(lambda: newcomers(*ways), check_end=both_entered)
     assert seen.failed is not None

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from filegroups.writing import write as write_path
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     heal,
     open_table,
@@ -23,12 +23,12 @@ from tests.simulation.engine_kit import (
 )
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.scheduler import run
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.instant_time import wall_ms
-from timeline.ports.ports import World as EngineWorld
-from timeline.rules.retry import Pace
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.rules.retry import RateLimit
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 NAMES = ("A", "B", "C", "D")
@@ -36,16 +36,16 @@ WRITES = 3
 SLACK = len(NAMES) - 1  # each may have looked before the others' begins were there
 
 
-def paced(pace: Pace) -> Callable[[EngineWorld], TableContext]:
+def paced(pace: RateLimit) -> Callable[[EngineWorld], TableContext]:
     return lambda world: open_table(world, replace(LIMITS, pace=pace))
 
 
-def begins(world: World) -> list[int]:
+def begins(world: SimulatedSystem) -> list[int]:
     instants = open_table(outside(world)).active().completed_writes
     return sorted(wall_ms(one.requested_time) for one in instants)[1:]  # the first one seeded
 
 
-def most_too_many(times: Sequence[int], pace: Pace) -> float:
+def most_too_many(times: Sequence[int], pace: RateLimit) -> float:
     """By how much the begins of any stretch of time exceed burst and rate."""
     return max(
         later - first + 1 - pace.burst - (times[later] - times[first]) / pace.interval_ms
@@ -55,11 +55,11 @@ def most_too_many(times: Sequence[int], pace: Pace) -> float:
 
 
 def played(
-    pace: Pace, seed: int, faults: Faults
-) -> tuple[World, dict[str, Receipt | HoodooError], list[int]]:
+    pace: RateLimit, seed: int, faults: Faults
+) -> tuple[SimulatedSystem, dict[str, CommitResult | HoodooError], list[int]]:
     world = seeded("pace", ("a1",))
-    facts = EngineFacts(world, commits_retained=RETAINED)
-    answers: dict[str, Receipt | HoodooError] = {}
+    facts = EngineObserver(world, commits_retained=RETAINED)
+    answers: dict[str, CommitResult | HoodooError] = {}
     actors = [
         writer(
             name,
@@ -81,11 +81,11 @@ def played(
 @pytest.mark.spec("PACE-1")
 @pytest.mark.parametrize("burst", [1, 3])
 def test_writers_together_keep_the_pace(burst: int) -> None:
-    pace = Pace(per_minute=120, burst=burst)
+    pace = RateLimit(per_minute=120, burst=burst)
     worst, held = [], 0
     for seed in range(200 if NIGHTLY else 3):
         world, answers, times = played(pace, seed, Faults())
-        assert all(isinstance(answer, Receipt) for answer in answers.values()), f"seed {seed}"
+        assert all(isinstance(answer, CommitResult) for answer in answers.values()), f"seed {seed}"
         assert len(times) == len(NAMES) * WRITES, f"seed {seed}"
         worst.append(most_too_many(times, pace))
         assert worst[-1] <= SLACK, f"seed {seed}: {times}"
@@ -95,7 +95,7 @@ def test_writers_together_keep_the_pace(burst: int) -> None:
 
 
 def test_a_death_or_a_lost_lease_costs_no_row_and_no_pace() -> None:
-    pace = Pace(per_minute=120, burst=2)
+    pace = RateLimit(per_minute=120, burst=2)
     for seed in range(200 if NIGHTLY else 3):
         budgets = {Fault.CRASH_BEFORE: 1, Fault.LEASE_LOST: seed % 2, Fault.AMBIGUOUS_LATE: 1}
         _, _, times = played(pace, seed, Faults(budgets=budgets))
@@ -103,6 +103,6 @@ def test_a_death_or_a_lost_lease_costs_no_row_and_no_pace() -> None:
 
 
 def test_a_pace_that_nobody_keeps_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_path, "keep_pace", lambda _: False)
-    pace = Pace(per_minute=120)
+    monkeypatch.setattr(write_path, "wait_for_rate_limit", lambda _: False)
+    pace = RateLimit(per_minute=120)
     assert max(most_too_many(played(pace, seed, Faults())[2], pace) for seed in range(2)) > SLACK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.planned_service import PLAN_EXPIRY, Part, run_round
+from tableservices.planned_service import PLAN_EXPIRY, Phase, run_round
 from tableservices.restoring.restore import finish_restore
 from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
 from tests.simulation.engine_kit import TOLERATED_MS, events_of, open_table, outside, rows_now
@@ -13,7 +13,7 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.script import Script, Until, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableLimits
 from timeline.errors import TableConfigConflictError
 from timeline.layout import TIMELINE
@@ -42,14 +42,14 @@ def test_who_carries_a_plan_out_ends_the_restore_that_died_amid_its_deletes(
 ) -> None:
     """The files go before the plan, and nobody but a worker may ever come."""
     before = grown(action, MOR).copy("plan-beside-restore")
-    run_round(open_table(outside(before, "planner")), SERVICES[action], Part.SCHEDULE, now=True)
+    run_round(open_table(outside(before, "planner")), SERVICES[action], Phase.SCHEDULE, now=True)
     rows = rows_now(before)
     found: list[dict[str, str]] = []
 
-    def make() -> tuple[World, list[Actor]]:
+    def make() -> tuple[SimulatedSystem, list[Actor]]:
         world = before.copy("plan-beside-restore")
         restorer = acting("R", limits, restores)
-        worker = acting("S", limits, does(action, Part.EXECUTE), start_after="R")
+        worker = acting("S", limits, does(action, Phase.EXECUTE), start_after="R")
         return world, [restorer, worker]
 
     for case in crash_points(make, "R"):
@@ -84,15 +84,15 @@ def test_logs_that_a_restore_took_while_they_were_looked_through_are_left_out_of
 
 @pytest.mark.spec("PLAN-3")
 @pytest.mark.spec("RST-1")
-@pytest.mark.parametrize("part", [Part.BOTH, Part.EXECUTE])
+@pytest.mark.parametrize("part", [Phase.BOTH, Phase.EXECUTE])
 @pytest.mark.parametrize("action", SERVICES)
 def test_no_plan_is_made_or_completed_while_a_restore_is_shown_and_not_decided(
-    action: Action, part: Part
+    action: Action, part: Phase
 ) -> None:
     """As another engine's: it takes away what it planned to, and merged rows would come back."""
     world = grown(action, MOR).copy("shown-restore")
-    if part is Part.EXECUTE:
-        run_round(open_table(outside(world, "planner")), SERVICES[action], Part.SCHEDULE, now=True)
+    if part is Phase.EXECUTE:
+        run_round(open_table(outside(world, "planner")), SERVICES[action], Phase.SCHEDULE, now=True)
     restored = world.copy("restored")
     restores(None, open_table(outside(restored), SHARED))  # type: ignore[arg-type]
     shown = Script([Until("R", f"create {TIMELINE}/", Fault.CRASH_AFTER)])
@@ -106,5 +106,5 @@ def test_no_plan_is_made_or_completed_while_a_restore_is_shown_and_not_decided(
     assert all_slots(world) == before
     finish_restore(open_table(outside(world, "operator"), SHARED))
     assert rows_now(world) == rows_now(restored)
-    assert run_round(context, SERVICES[action], Part.EXECUTE) is None
+    assert run_round(context, SERVICES[action], Phase.EXECUTE) is None
     assert open_table(outside(world)).active().pending == ()

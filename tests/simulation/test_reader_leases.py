@@ -21,7 +21,7 @@ from filegroups.table import Table
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     MakeContext,
     cleaner,
@@ -36,10 +36,10 @@ from tests.simulator.faults import Chooser, Fault, Faults, Move, PlannedPolicy
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
-from tests.simulator.script import Stage, Until, UntilEnd
+from tests.simulator.script import ScriptStage, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
-from timeline.commit_log import SlotChain
+from tests.simulator.world import SimulatedSystem
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import (
     HoodooError,
@@ -47,8 +47,8 @@ from timeline.errors import (
     SnapshotExpiredError,
     StorageUnavailableError,
 )
-from timeline.layout import OWED, READERS
-from timeline.ports.ports import World as EngineWorld
+from timeline.layout import DEFERRED_DELETES, READERS
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.ports.storage import Names
 
 LEASE_MS = 600
@@ -89,7 +89,7 @@ def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0
 
 
 @cache
-def superseded() -> World:
+def superseded() -> SimulatedSystem:
     """Of one file group three slices that a clean may take, the first of them read here."""
     world = seeded("reader-lease")
     jobs = [Job(operation=f"w{number}", keys=("a1",)) for number in range(4)]
@@ -103,7 +103,7 @@ def both(
     reading: MakeContext = leasing,
     cleaning: MakeContext = leasing,
     pause_ms: int = 0,
-) -> tuple[World, Sequence[Actor]]:
+) -> tuple[SimulatedSystem, Sequence[Actor]]:
     told.clear()
     reader = holder(told, reading, pause_ms=pause_ms)
     world = superseded().copy("reader-lease")
@@ -135,8 +135,8 @@ def interrupted(told: Told, **mutant: MakeContext) -> Iterator[Trace]:
         yield run(world, actors, policy=policy, check_end=unbroken(told))
 
 
-def unbroken(told: Told) -> Callable[[World], list[Violation]]:
-    def check(_: World) -> list[Violation]:
+def unbroken(told: Told) -> Callable[[SimulatedSystem], list[Violation]]:
+    def check(_: SimulatedSystem) -> list[Violation]:
         return [Violation(invariant="RDL-1", found=one) for one in told if "broken" in one]
 
     return check
@@ -172,7 +172,7 @@ def looks_before_its_slot(world: EngineWorld) -> TableContext:
     return leasing(replace(world, storage=LeasesOfBefore(world.storage)))
 
 
-class OneLook(SlotChain):
+class OneLook(CommitLog):
     """Believes its first look at the chain."""
 
     def head(self) -> int:
@@ -197,8 +197,8 @@ def test_reader_and_cleaner_killed_at_every_call(victim: str) -> None:
     told: Told = []
     for case in crash_points(lambda: both(told), victim, check_end=unbroken(told)):
         assert case.trace.failure is None, f"call {case.call}: {case.trace.failure}"
-        heal(case.world, EngineFacts(case.world, commits_retained=RETAINED)).expect_ok(last=100)
-        assert case.world.paths_below(OWED) == [], f"call {case.call}"
+        heal(case.world, EngineObserver(case.world, commits_retained=RETAINED)).expect_ok(last=100)
+        assert case.world.paths_below(DEFERRED_DELETES) == [], f"call {case.call}"
 
 
 def test_whoever_settles_a_dead_cleaner_s_slot_spares_what_is_held() -> None:
@@ -207,7 +207,7 @@ def test_whoever_settles_a_dead_cleaner_s_slot_spares_what_is_held() -> None:
     told: Told = []
     world, actors = both(told, reading=lambda ports: open_table(ports, patient), pause_ms=1)
     helper = writer("B", [Job(operation="B", keys=("b1",))])
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("reader", "sleep"),
         Until("cleaner", "clean.requested", Fault.CRASH_BEFORE),
         UntilEnd("B"),
@@ -215,7 +215,7 @@ def test_whoever_settles_a_dead_cleaner_s_slot_spares_what_is_held() -> None:
     trace = play(world, [*actors, helper], stages)
     assert trace.failure is None, trace.story()
     assert told == ["read"]
-    assert len(world.paths_below(OWED)) == 1
+    assert len(world.paths_below(DEFERRED_DELETES)) == 1
 
 
 def test_a_held_state_outlives_its_lease_by_renewals() -> None:
@@ -223,7 +223,7 @@ def test_a_held_state_outlives_its_lease_by_renewals() -> None:
     for seed in range(20):
         world, actors = both(told, pause_ms=2 * LEASE_MS)
         faults = Faults(budgets={Fault.AMBIGUOUS_LOST: 1, Fault.AMBIGUOUS_LATE: 1}, rate=0.1)
-        facts = EngineFacts(world, commits_retained=RETAINED)
+        facts = EngineObserver(world, commits_retained=RETAINED)
         trace = run(
             world,
             actors,

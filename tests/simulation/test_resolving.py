@@ -14,7 +14,7 @@ import pytest
 
 from tests.simulation.engine_kit import (
     LIMITS,
-    EngineFacts,
+    EngineObserver,
     Job,
     client_write,
     do_write,
@@ -32,10 +32,10 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
 from tests.simulator.script import Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
-from timeline.rollback.resolve_unknown import Outcome, Resolution, resolve
+from timeline.rollback.resolve_unknown import Resolution, WriteOutcome, resolve
 
 SLOT_CREATE = "create .hoodie/.hoodoo/slots/"
 IMPATIENT = replace(LIMITS, unknown_ms_max=-1)
@@ -68,9 +68,9 @@ def asker(unknown: list[str], told: list[Resolution], name: str, after: str) -> 
 
 def played(
     faults: Sequence[PlannedFault],
-) -> tuple[World, list[str], list[Resolution], Trace]:
+) -> tuple[SimulatedSystem, list[str], list[Resolution], Trace]:
     world = seeded("resolve")
-    facts = EngineFacts(world)
+    facts = EngineObserver(world)
     unknown: list[str] = []
     told: list[Resolution] = []
     trace = run(
@@ -111,7 +111,7 @@ def test_who_asks_decides_and_the_rows_agree(fault: Fault) -> None:
         world, _, told, _ = played(faults)
         assert told, f"nobody answered: {faults}"
         # Healing wrote a1 again; a2 is the unanswered write's alone.
-        expected = Outcome.PUBLISHED if "a2" in rows_now(world) else Outcome.NOT_PUBLISHED
+        expected = WriteOutcome.PUBLISHED if "a2" in rows_now(world) else WriteOutcome.NOT_PUBLISHED
         assert {one.outcome for one in told} == {expected}, f"{faults}"
         again = resolve(open_table(outside(world)), unknown[0])
         assert again.outcome is expected
@@ -132,7 +132,7 @@ def test_a_write_that_runs_is_left_alone() -> None:
     actors = [Actor(name="A", body=write), Actor(name="R", body=body)]
     trace = play(world, actors, [Until("A", SLOT_CREATE), UntilEnd("R"), UntilEnd("A")])
     assert found_by(world, trace) == ""
-    assert [one.outcome for one in found] == [Outcome.RUNNING]
+    assert [one.outcome for one in found] == [WriteOutcome.RUNNING]
     assert "a2" in rows_now(world)
 
 
@@ -161,7 +161,7 @@ def test_a_write_that_another_rolls_back_meanwhile_is_no_write_without_a_trace()
     ]
     trace = play(world, [Actor(name="R", body=body), undoer(name="S")], stages)
     assert found_by(world, trace) == ""
-    assert [one.outcome for one in found] == [Outcome.NOT_PUBLISHED]
+    assert [one.outcome for one in found] == [WriteOutcome.NOT_PUBLISHED]
 
 
 def test_what_left_no_trace_is_refused() -> None:

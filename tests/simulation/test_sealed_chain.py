@@ -18,25 +18,32 @@ from tests.simulation import test_second_look as shared
 from tests.simulation.engine_kit import Job, mutation, play, seeded, writer
 from tests.simulation.swarm import run_seed
 from tests.simulator.faults import Fault
-from tests.simulator.script import Stage, Until, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.script import ScriptStage, Until, UntilEnd
+from tests.simulator.world import SimulatedSystem
 from timeline.codecs.slot import is_signed_by
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.layout import SLOTS
-from timeline.model.slot import NOTHING_BEFORE, Sealing, Slot, SlotKind, TamperEvidence, digest_of
-from timeline.properties.setting_enums import PublishLock
-from timeline.truncation import read_boundary
+from timeline.model.slot import (
+    NOTHING_BEFORE,
+    Slot,
+    SlotKind,
+    SlotSigning,
+    TamperEvidence,
+    digest_of,
+)
+from timeline.properties.setting_enums import CommitLockMode
+from timeline.truncation import read_truncation_point
 
 KEY = b"k" * 32
-SIGNED = Sealing(evidence=TamperEvidence.HMAC, keys=(KEY,))
+SIGNED = SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY,))
 SEEDS = range(10)
 #: The calls of a publication beside other engines, up to the last look at its lock.
 UNTIL_SHOWN = shared.BEFORE["the lock's second proof"]
 
 
 def sealing(
-    how: Sealing, context: TableContext, *, kind: type[SlotChain] = SlotChain, **more: Any
+    how: SlotSigning, context: TableContext, *, kind: type[CommitLog] = CommitLog, **more: Any
 ) -> TableContext:
     limits = replace(context.limits, sealing=how, **more)
     world, unknown_ms_max = context.world, limits.unknown_ms_max
@@ -44,11 +51,11 @@ def sealing(
     return replace(context, limits=limits, chain=chain)
 
 
-def torn(world: World) -> list[int]:
+def torn(world: SimulatedSystem) -> list[int]:
     """Numbers of slots whose seal is not that of the slot before, or that nobody signed."""
     found = []
     before = {0: NOTHING_BEFORE}
-    boundary = read_boundary(shared.outside(world, "auditor").storage)
+    boundary = read_truncation_point(shared.outside(world, "auditor").storage)
     before[boundary.number] = boundary.digest or before[0]
     for path in world.paths_below(SLOTS):
         data, number = world.files[path].data, int(path.rpartition("/")[2])
@@ -60,7 +67,7 @@ def torn(world: World) -> list[int]:
     return found
 
 
-def sealed_in(world: World) -> int:
+def sealed_in(world: SimulatedSystem) -> int:
     return sum(b'"mac":"' in world.files[path].data for path in world.paths_below(SLOTS))
 
 
@@ -73,11 +80,11 @@ def test_no_schedule_tears_the_chain() -> None:
         assert sealed_in(outcome.world) > 0, seed
 
 
-def outrun(kind: type[SlotChain] = SlotChain) -> World:
+def outrun(kind: type[CommitLog] = CommitLog) -> SimulatedSystem:
     """B publishes while A is about to send its slot, which then is lost."""
     world = seeded("sealed")
     jobs = {name: [Job(operation=name, keys=(key,))] for name, key in (("A", "a1"), ("B", "b1"))}
-    with mutation(partial(sealing, SIGNED, kind=kind, publish_lock=PublishLock.NONE)):
+    with mutation(partial(sealing, SIGNED, kind=kind, publish_lock=CommitLockMode.NONE)):
         actors = [writer(name, job) for name, job in jobs.items()]
         trace = play(world, actors, [Until("A", f"create {SLOTS}/"), UntilEnd("B")])
     assert trace.failure is None, trace.story()
@@ -90,7 +97,7 @@ def test_whoever_lost_a_number_seals_upon_the_slot_that_won_it() -> None:
     assert torn(outrun()) == []
 
 
-class SealsOnce(SlotChain):
+class SealsOnce(CommitLog):
     """A mutant's: a publication keeps the seal of its first try when it lost the number."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -114,7 +121,7 @@ def test_mutant_that_keeps_its_seal_when_it_lost_its_number_is_found() -> None:
     ids=["void", "noop"],
 )
 def test_slots_that_decide_about_another_are_sealed_as_well(
-    stages: list[Stage], kind: SlotKind
+    stages: list[ScriptStage], kind: SlotKind
 ) -> None:
     with mutation(partial(sealing, SIGNED)):
         world, _, _ = shared.played(stages)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.inspect.instants import explain_instant
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
@@ -43,21 +43,21 @@ from tests.simulation.test_engine_archive import RULES
 from tests.simulator.faults import Chooser, Fault, Faults, Move, RandomPolicy
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
-from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
-from timeline.commit_log import SlotChain
+from tests.simulator.world import SimulatedSystem
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.file_names import parse_instant_name
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.ports import World as EngineWorld
+from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.truncation import boundary_number
-from timeline.writer_registry import enter
+from timeline.truncation import truncated_up_to
+from timeline.writer_registry import register_process
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SHARED = replace(LIMITS, foreign_writers=ForeignWriters.EXPECTED)
@@ -70,7 +70,7 @@ SLOT, LOOK, HELD, SHOW = (
 HELD_AGAIN = "assert_held!"
 #: What shows something that is decided: completed files, plans, savepoints.
 SHOWN = re.compile(re.escape(SHOW) + r".*(_|\.compaction\.requested|\.savepoint\.inflight)")
-Answers = dict[str, Receipt | HoodooError]
+Answers = dict[str, CommitResult | HoodooError]
 #: The calls of a publication from its slot on, each of them waiting to be made.
 BEFORE: dict[str, tuple[str, ...]] = {
     "the slot": (SLOT,),
@@ -79,7 +79,7 @@ BEFORE: dict[str, tuple[str, ...]] = {
 }
 
 
-class Slotless(SlotChain):
+class Slotless(CommitLog):
     """The chain as another engine has it: none."""
 
     def head(self) -> int:
@@ -107,7 +107,7 @@ def shared(world: EngineWorld) -> TableContext:
     return open_table(world, SHARED)
 
 
-class SlotAlone(SlotChain):
+class SlotAlone(CommitLog):
     """A mutant's: its slots tell nothing of what their owner saw, so nobody looks again."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -120,12 +120,12 @@ def alone(world: EngineWorld) -> TableContext:
 
 
 def played(
-    stages: Sequence[Stage],
+    stages: Sequence[ScriptStage],
     *,
     ours: MakeContext = shared,
     others: str = "JB",
     batch: str | None = None,
-) -> tuple[World, Answers, Trace]:
+) -> tuple[SimulatedSystem, Answers, Trace]:
     """One written interleaving."""
     world = seeded("second-look", ("a1",))
     answers: Answers = {}
@@ -157,17 +157,17 @@ def cast(
     ]
 
 
-def survive(world: World) -> None:
+def survive(world: SimulatedSystem) -> None:
     """A survivor writes and rolls back once everything else has ended."""
     world.now_ms += 4 * TOLERATED_MS
     ports = make_ports(world, world.new_actor("survivor", seed=0))
     context = shared(ports_of(ports))
     answer = client_write(ports, context, Job(operation="S", keys=("b1",)))
-    assert isinstance(answer, Receipt), answer
+    assert isinstance(answer, CommitResult), answer
     rollback_dead_writers(context)
 
 
-def lost_rows(world: World, answers: Answers) -> list[str]:
+def lost_rows(world: SimulatedSystem, answers: Answers) -> list[str]:
     """Keys of acknowledged writes that the table has not."""
     rows = rows_now(world)
     own = {"A": "a2", "J": "a3", "B": "b1"}
@@ -175,15 +175,15 @@ def lost_rows(world: World, answers: Answers) -> list[str]:
 
 
 def is_ok(answers: Answers, name: str) -> bool:
-    return isinstance(answers.get(name), Receipt)
+    return isinstance(answers.get(name), CommitResult)
 
 
-def kinds(world: World) -> list[SlotKind]:
+def kinds(world: SimulatedSystem) -> list[SlotKind]:
     chain = open_table(outside(world)).chain
     return [slot.kind for slot in chain.newest_first()][::-1]
 
 
-def shown_below(world: World) -> list[str]:
+def shown_below(world: SimulatedSystem) -> list[str]:
     """Completed files that appeared below the completion time of one that was there before."""
     found = []
     newest = ""
@@ -197,9 +197,9 @@ def shown_below(world: World) -> list[str]:
     return found
 
 
-def between(calls: Sequence[str], *, early: bool) -> list[Stage]:
+def between(calls: Sequence[str], *, early: bool) -> list[ScriptStage]:
     """A is stopped before the last of these calls, loses its lease, and J publishes."""
-    begun: list[Stage] = [Until("J", "acquire")] if early else []
+    begun: list[ScriptStage] = [Until("J", "acquire")] if early else []
     stops = [Until("A", call) for call in calls]
     return [*begun, *stops, Fault.LEASE_LOST, UntilEnd("J")]
 
@@ -244,7 +244,7 @@ def test_a_lease_that_ends_between_them_costs_nothing_when_nobody_came(
 
 @STOPS
 def test_another_of_ours_calls_it_void_while_its_owner_sleeps(calls: tuple[str, ...]) -> None:
-    stages: list[Stage] = [*between(calls, early=False), UntilEnd("B"), UntilEnd("A")]
+    stages: list[ScriptStage] = [*between(calls, early=False), UntilEnd("B"), UntilEnd("A")]
     world, answers, _ = played(stages)
     assert [is_ok(answers, name) for name in "AJB"] == [True, True, True]
     assert lost_rows(world, answers) == []
@@ -266,10 +266,10 @@ def test_whoever_comes_next_decides_what_a_dead_owner_left(call: str, fault: Fau
         assert shown_below(world) == []
         assert open_table(outside(world)).active().pending == ()
         begun = outcome_of(world)
-        assert ("a2" in rows_now(world)) == (begun is Outcome.PUBLISHED)
+        assert ("a2" in rows_now(world)) == (begun is WriteOutcome.PUBLISHED)
 
 
-def outcome_of(world: World) -> Outcome:
+def outcome_of(world: SimulatedSystem) -> WriteOutcome:
     """What everybody is told of the instant that A began first."""
     begun = next(
         change.path.rpartition("/")[2][:17]
@@ -292,7 +292,7 @@ def test_what_a_foreign_rollback_took_is_not_told_as_published(fault: Fault | No
     assert script.played, trace.story()
     survive(world)
     assert kinds(world)[:3] == [SlotKind.COMMIT, SlotKind.COMMIT, SlotKind.VOID]
-    assert outcome_of(world) is Outcome.NOT_PUBLISHED
+    assert outcome_of(world) is WriteOutcome.NOT_PUBLISHED
     assert is_ok(answers, "A") == (fault is None)
     assert ("a2" in rows_now(world)) == (fault is None)
 
@@ -311,7 +311,7 @@ class Spared:
     The lease is lost neither by J nor by one whose request for a completed file is on its way.
     """
 
-    def __init__(self, run: Chooser, world: World, plain: Sequence[Move]) -> None:
+    def __init__(self, run: Chooser, world: SimulatedSystem, plain: Sequence[Move]) -> None:
         self._run = run
         holders = {lock.actor for lock in world.locks.values() if lock.token is not None}
         shows = (
@@ -332,7 +332,7 @@ class Spared:
 class SparingPolicy(RandomPolicy):
     """Draws everything, and often the loss of a lease where a slot is about to be created."""
 
-    def __init__(self, seed: int, world: World) -> None:
+    def __init__(self, seed: int, world: SimulatedSystem) -> None:
         super().__init__(seed, rate=0.08)
         self._world = world
         self._chance = random.Random(f"sparing/{seed}")
@@ -408,7 +408,7 @@ def test_a_void_compaction_is_completed_once_more(fault: Fault | None) -> None:
 # ---------------------------------------------------------------- who else reads the chain
 
 
-def void_of_the_dead() -> World:
+def void_of_the_dead() -> SimulatedSystem:
     """A died before its second look, J went on without it, B called its slot void."""
     died = Until("A", LOOK, Fault.CRASH_BEFORE)
     world, _, _ = played([Until("A", SLOT), died, UntilEnd("J"), UntilEnd("B")], batch="n1")
@@ -451,7 +451,7 @@ def test_it_is_explained_before_and_after_its_files_went() -> None:
     assert told.state == "void"
     assert "another engine went on without it" in told.remarks[0]
     answer = resolve(table.context, begun.requested_time)
-    assert (answer.outcome, answer.completion_time) == (Outcome.NOT_PUBLISHED, None)
+    assert (answer.outcome, answer.completion_time) == (WriteOutcome.NOT_PUBLISHED, None)
 
 
 def test_archiving_collects_both_slots() -> None:
@@ -459,10 +459,10 @@ def test_archiving_collects_both_slots() -> None:
     survive(world)
     ports = make_ports(world, world.new_actor("later", seed=0))
     context = shared(ports_of(ports))
-    enter(context, {})
+    register_process(context, {})
     for number in range(6):
         do_write(ports, context, Job(operation=f"L{number}", keys=("b1",)))
     clean(context, CLEANING)
     archive(context, RULES)
-    assert boundary_number(context.world.storage) >= 3
+    assert truncated_up_to(context.world.storage) >= 3
     assert {"a3", "b1"} <= rows_now(world).keys()

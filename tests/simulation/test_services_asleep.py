@@ -17,9 +17,9 @@ from filegroups.schema.new_table import new_table_properties
 from filegroups.table import Table
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
-from tableservices.planned_service import Part, PlannedService, run_round
+from tableservices.planned_service import Phase, PlannedService, run_round
 from tableservices.restoring.restore import restore
-from tableservices.restoring.rollback import rollback
+from tableservices.restoring.rollback import rollback_write
 from tableservices.schedule_plan import pending_plans
 from tests.simulation import stories_of_dropped_tables as dropped
 from tests.simulation import test_compaction as compactions
@@ -50,16 +50,16 @@ from tests.simulation.stories_of_dropped_tables import BELOW, MADE_ANEW_MS, OWN
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
-from tests.simulator.world import Change, World
-from timeline.commit.cancel_plan import cancel
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
+from tests.simulator.world import Change, SimulatedSystem
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext, TableLimits
 from timeline.layout import HISTORY, SLOTS, TIMELINE
 from timeline.model.commit_metadata import MergeMode, TableType
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
-from timeline.ports.ports import World as EngineWorld
-from timeline.truncation import boundary_number
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.truncation import truncated_up_to
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
@@ -81,7 +81,7 @@ SERVICES: dict[Action, PlannedService] = {
 }
 
 
-def does(action: Action, part: Part = Part.BOTH) -> Act:
+def does(action: Action, part: Phase = Phase.BOTH) -> Act:
     return lambda _, context: run_round(context, SERVICES[action], part, now=True)
 
 
@@ -89,7 +89,7 @@ def finishes(context: TableContext) -> None:
     for service in SERVICES.values():
         if context.config.table_type is COW and service is not clusterings.SERVICE:
             continue
-        run_round(context, service, Part.EXECUTE, now=True)
+        run_round(context, service, Phase.EXECUTE, now=True)
 
 
 # ---------------------------------------------------------------- who comes meanwhile
@@ -103,7 +103,7 @@ def restores(_: ActorPorts, context: TableContext) -> None:
 
 def cancels(_: ActorPorts, context: TableContext) -> None:
     for one in pending_plans(context.active()):
-        cancel(context, one)
+        cancel_pending_plan(context, one)
 
 
 def executes(_: ActorPorts, context: TableContext) -> None:
@@ -115,7 +115,7 @@ def executes(_: ActorPorts, context: TableContext) -> None:
 
 def rolls_back(_: ActorPorts, context: TableContext) -> None:
     newest = max(context.active().completed_writes, key=lambda one: one.completion_time or "")
-    rollback(context, newest.requested_time)
+    rollback_write(context, newest.requested_time)
 
 
 def writes(ports: ActorPorts, context: TableContext) -> None:
@@ -156,7 +156,7 @@ MEANWHILE: dict[str, Sequence[Act]] = {
 
 
 @cache
-def grown(action: Action, table_type: TableType) -> World:
+def grown(action: Action, table_type: TableType) -> SimulatedSystem:
     if action is Action.CLUSTERING:
         return clusterings.small_files("asleep", table_type)
     return compactions.twice_logged("asleep")
@@ -258,7 +258,7 @@ def cut_slept(
 
 
 @cache
-def old_commits() -> World:
+def old_commits() -> SimulatedSystem:
     """Five commits, none of them archived."""
     return archives.grown(5)
 
@@ -311,8 +311,8 @@ def test_an_executor_of_a_plan_archived_long_ago_takes_back_its_own_and_no_more(
     world = compactions.planned("asleep-executor")
     acts = (ended_by, writes_on, cleans_and_archives)
     others = [acting(f"R{n}", OURS, act) for n, act in enumerate(acts)]
-    sleeper = acting("S", OURS, does(Action.COMPACTION, Part.EXECUTE), registered(OURS))
-    stages: list[Stage] = [Until("S", call), *GRACE, *(UntilEnd(one.name) for one in others)]
+    sleeper = acting("S", OURS, does(Action.COMPACTION, Phase.EXECUTE), registered(OURS))
+    stages: list[ScriptStage] = [Until("S", call), *GRACE, *(UntilEnd(one.name) for one in others)]
     script = Script([*stages, UntilEnd("S")])
     trace = run(world, [sleeper, *others], faults=Faults(time_jump_ms=1_000), policy=script)
     assert trace.failure is None, trace.story()
@@ -331,7 +331,7 @@ def test_a_plan_that_was_restored_away_and_collected_over_its_owner_is_not_shown
     world = compactions.twice_logged("collected-plan")
     acts = (restores, writes_on, cleans_and_archives)
     others = [acting(f"R{n}", OURS, act) for n, act in enumerate(acts)]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("S", f"create {SLOTS}/"),
         Until("S", f"names {HISTORY}"),
         Fault.LEASE_LOST,
@@ -339,14 +339,14 @@ def test_a_plan_that_was_restored_away_and_collected_over_its_owner_is_not_shown
         *(UntilEnd(one.name) for one in others),
         UntilEnd("S"),
     ]
-    sleeper = acting("S", OURS, does(Action.COMPACTION, Part.SCHEDULE))
+    sleeper = acting("S", OURS, does(Action.COMPACTION, Phase.SCHEDULE))
     faults = Faults(time_jump_ms=1_000, budgets={Fault.LEASE_LOST: 1})
     script = Script(stages)
     trace = run(world, [sleeper, *others], faults=faults, policy=script)
     assert trace.failure is None, trace.story()
     assert script.played, trace.story()
     [plan] = [one for one in all_slots(world) if one.kind is SlotKind.PLAN]
-    assert boundary_number(outside(world).storage) > plan.number, trace.story()
+    assert truncated_up_to(outside(world).storage) > plan.number, trace.story()
     assert open_table(outside(world)).active().pending == (), trace.story()
 
 
@@ -375,7 +375,7 @@ def drops(ports: ActorPorts, _: TableContext) -> None:
 
 def replaced(
     sleeper: Act,
-    before: World,
+    before: SimulatedSystem,
     limits: TableLimits,
     *,
     far: bool,
@@ -397,7 +397,7 @@ def replaced(
     )
 
 
-def in_the_new_table(world: World) -> list[str]:
+def in_the_new_table(world: SimulatedSystem) -> list[str]:
     """All is as the new table's writers were told, and of the old one nothing is pending."""
     if any(one.actor == "S" and one.kind == "delete" for one in own_slots(world)):
         return []  # slept between its look and a delete of that round: beyond SLOT-10
@@ -405,7 +405,7 @@ def in_the_new_table(world: World) -> list[str]:
     return [*map(str, dropped.judge(True, world)), *(f"pending: {one}" for one in pending)]
 
 
-def own_slots(world: World) -> list[Change]:
+def own_slots(world: SimulatedSystem) -> list[Change]:
     """Changes of slots since the new table has any."""
     slots = [one for one in world.journal if one.path.startswith(f"{SLOTS}/")]
     first = next(

@@ -15,22 +15,22 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.storage_based import shared_lock as sharing
 from lockproviders.storage_based.client import StorageClient
 from lockproviders.storage_based.lock_file import (
     ChangedError,
     LockRecord,
-    Seen,
+    ObjectVersion,
     StorageHolding,
     Tag,
 )
-from lockproviders.storage_based.shared_lock import SharedHolding, Sharer
+from lockproviders.storage_based.shared_lock import SharedFileHolding, SharedLockState
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     client_write,
     heal,
@@ -44,7 +44,7 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
-from tests.simulator.world import ActorState, World
+from tests.simulator.world import ActorState, SimulatedSystem
 from timeline.context import TableLimits
 from timeline.errors import HoodooError, UnavailableError
 from timeline.layout import SLOTS
@@ -60,13 +60,13 @@ JAVA_DRIFT_MS = 500
 class Holders:
     """Who has the lock, as each of them believes."""
 
-    shared: dict[str, tuple[ActorState, SharedHolding]] = field(default_factory=dict)
+    shared: dict[str, tuple[ActorState, SharedFileHolding]] = field(default_factory=dict)
     alone: dict[str, tuple[ActorState, StorageHolding]] = field(default_factory=dict)
     java: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)  # kinds of holders that there were
     crowd: int = 0  # so many had it together at once
 
-    def check_step(self, _world: World) -> list[Violation]:
+    def check_step(self, _world: SimulatedSystem) -> list[Violation]:
         together = [
             name
             for name, (actor, one) in self.shared.items()
@@ -85,12 +85,12 @@ class Holders:
         return [Violation(invariant="LOCK-1", found=f"{together}, {alone} and {self.java} have it")]
 
 
-def client_of(world: World, ports: ActorPorts) -> StorageClient:
+def client_of(world: SimulatedSystem, ports: ActorPorts) -> StorageClient:
     place = ModelObject(world, ports.state)
     return StorageClient(place, TERMS, clock=ports.clock, ids=ports.ids)  # type: ignore[arg-type]
 
 
-def sharer(name: str, holders: Holders, draw: random.Random, world: World) -> Actor:
+def sharer(name: str, holders: Holders, draw: random.Random, world: SimulatedSystem) -> Actor:
     """Has it again and again, sometimes for longer than one holding lasts."""
     uses = [draw.choice((300, 1_500, 4_000)) for _ in range(draw.choice((2, 4)))]
     starts = draw.random() < 0.8
@@ -99,7 +99,7 @@ def sharer(name: str, holders: Holders, draw: random.Random, world: World) -> Ac
         client = client_of(world, ports)
         for use_ms in uses:
             held = tried(lambda: client.try_share(name, starts=starts), ports)
-            if isinstance(held, SharedHolding):
+            if isinstance(held, SharedFileHolding):
                 holders.shared[name] = ports.state, held
                 for _ in range(max(1, use_ms // 1_000)):
                     ports.clock.sleep_ms(min(use_ms, 1_000))
@@ -113,7 +113,7 @@ def sharer(name: str, holders: Holders, draw: random.Random, world: World) -> Ac
     return Actor(name=name, body=body, clock_offset_ms=draw.choice((0, 200, -200)))
 
 
-def loner(name: str, holders: Holders, draw: random.Random, world: World) -> Actor:
+def loner(name: str, holders: Holders, draw: random.Random, world: SimulatedSystem) -> Actor:
     """Wants it for itself, after a while."""
     after_ms = draw.choice((0, 700, 2_500, 9_000))
 
@@ -153,7 +153,9 @@ def done(work: Callable[[], object], ports: ActorPorts) -> object:
         return None
 
 
-def java(name: str, held: set[str], draw: random.Random, world: World, *, turns: int = 1) -> Actor:
+def java(
+    name: str, held: set[str], draw: random.Random, world: SimulatedSystem, *, turns: int = 1
+) -> Actor:
     """Java's provider: its own clock and half a second decide; it looks once a second."""
     after_ms = draw.choice((0, 700, 2_500, 9_000))
 
@@ -180,7 +182,7 @@ def java(name: str, held: set[str], draw: random.Random, world: World, *, turns:
 
 def java_took(place: ModelObject, ports: ActorPorts) -> Tag | None:
     try:
-        seen: Seen | None = place.read()
+        seen: ObjectVersion | None = place.read()
     except UnavailableError:
         return None
     now_ms = ports.clock.now_ms()
@@ -201,7 +203,7 @@ def sent(place: ModelObject, record: LockRecord, over: Tag | None) -> Tag | None
 
 def play_lock(seed: int) -> tuple[str, Holders]:
     draw = random.Random(f"shared lock {seed}")
-    world, holders = World(scenario="shared-lock"), Holders()
+    world, holders = SimulatedSystem(scenario="shared-lock"), Holders()
     actors = [sharer(name, holders, draw, world) for name in "AB"[: draw.choice((1, 2, 2))]]
     actors += [loner(name, holders, draw, world) for name in "LM"[: draw.choice((0, 1, 1, 2))]]
     if draw.random() < 0.6:
@@ -254,16 +256,16 @@ def test_one_that_does_not_wait_for_those_who_share_it_is_noticed(
 def test_a_time_that_is_counted_from_the_answer_for_ever_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SharedHolding, "expires_in_ms", lambda self: LENGTH_MS)
+    monkeypatch.setattr(SharedFileHolding, "expires_in_ms", lambda self: LENGTH_MS)
     assert "have it" in first_failure()
 
 
 def test_one_of_those_who_share_it_giving_it_back_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = Sharer.again
+    real = SharedLockState.again
 
-    def gives_back(self: Sharer, note: str) -> object:
+    def gives_back(self: SharedLockState, note: str) -> object:
         seen = self._place.read()
         if seen is not None:
             record = LockRecord.decode(seen.data, self._place.address)
@@ -271,7 +273,7 @@ def test_one_of_those_who_share_it_giving_it_back_is_noticed(
                 sent(self._place, record.released(), seen.tag)  # type: ignore[arg-type]
         return real(self, note)
 
-    monkeypatch.setattr(Sharer, "again", gives_back)
+    monkeypatch.setattr(SharedLockState, "again", gives_back)
     assert "have it" in first_failure()
 
 
@@ -292,8 +294,8 @@ QUICK = replace(LIMITS, retry=replace(LIMITS.retry, queue_short_ms=600_000))
 def publisher(
     name: str,
     jobs: list[Job],
-    world: World,
-    answers: dict[str, Receipt | HoodooError],
+    world: SimulatedSystem,
+    answers: dict[str, CommitResult | HoodooError],
     limits: TableLimits = QUICK,
 ) -> Actor:
     def body(ports: ActorPorts) -> None:
@@ -316,12 +318,12 @@ def publisher(
 class OursBesideJava:
     """What a table's rules say, and that no slot is taken while Java has the lock."""
 
-    def __init__(self, world: World) -> None:
-        self.facts = EngineFacts(world, commits_retained=RETAINED)
+    def __init__(self, world: SimulatedSystem) -> None:
+        self.facts = EngineObserver(world, commits_retained=RETAINED)
         self.java: set[str] = set()
         self.slots = self._slots(world)
 
-    def check_step(self, world: World) -> list[Violation]:
+    def check_step(self, world: SimulatedSystem) -> list[Violation]:
         found = list(self.facts.check_step(world))
         before, self.slots = self.slots, self._slots(world)
         if self.java and self.slots != before:
@@ -329,15 +331,15 @@ class OursBesideJava:
         return found
 
     @staticmethod
-    def _slots(world: World) -> int:
+    def _slots(world: SimulatedSystem) -> int:
         return sum(path.startswith(f"{SLOTS}/") for path in world.files)
 
 
-def play_engine(seed: int) -> World:
+def play_engine(seed: int) -> SimulatedSystem:
     draw = random.Random(f"shared lock, engine {seed}")
     world = seeded("shared-lock-engine", ("a1", "b1"))
     judge = OursBesideJava(world)
-    answers: dict[str, Receipt | HoodooError] = {}
+    answers: dict[str, CommitResult | HoodooError] = {}
     partition = dict(zip("ABC", draw.choice(("abc", "aab", "aaa")), strict=True))
     after = draw.choice((0, 1))  # conflicts after which they want the lock alone; else a place
     limits = replace(QUICK, retry=replace(QUICK.retry, queue_after=after))
@@ -364,7 +366,7 @@ def play_engine(seed: int) -> World:
     healing = heal(world, judge.facts)
     assert healing.failure is None, f"seed {seed}: {healing.failure}\n{trace.story()}"
     if not any(budgets.values()):
-        refused = [name for name, one in answers.items() if not isinstance(one, Receipt)]
+        refused = [name for name, one in answers.items() if not isinstance(one, CommitResult)]
         assert not refused, f"seed {seed}: {refused}"
         assert set(rows_now(world)) >= {f"{part}1" for part in partition.values()}
     return world

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tableservices.cleaning.execute import clean
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import Phase, run_round
 from tableservices.restoring.savepoints import savepoint
 from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import (
@@ -45,15 +45,15 @@ from tests.simulation.test_second_look import (
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
-from tests.simulator.script import Script, Stage, Until, UntilEnd
-from tests.simulator.world import World
-from timeline.commit.section import take_turn
+from tests.simulator.script import Script, ScriptStage, Until, UntilEnd
+from tests.simulator.world import SimulatedSystem
+from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import TIMELINE
 from timeline.model.slot import SlotKind
 from timeline.pending_plans import pending_compactions
-from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 
 PLAN, CANCEL, COMMIT = SlotKind.PLAN, SlotKind.CANCEL, SlotKind.COMMIT
 SAVEPOINT, UNSAVEPOINT = SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT
@@ -77,29 +77,29 @@ def acting(name: str, make: MakeContext, act: Callable[[TableContext], object]) 
 
 
 def plan(context: TableContext) -> None:
-    run_round(context, SERVICE, Part.SCHEDULE, now=True)
+    run_round(context, SERVICE, Phase.SCHEDULE, now=True)
 
 
-def play(world: World, actors: Sequence[Actor], stages: Sequence[Stage]) -> None:
+def play(world: SimulatedSystem, actors: Sequence[Actor], stages: Sequence[ScriptStage]) -> None:
     script = Script(stages)
     trace = run(world, actors, faults=Faults(time_jump_ms=10), policy=script)
     assert trace.failure is None, trace.story()
     assert script.played, trace.story()
 
 
-def cut_short(calls: Sequence[str], fault: Sequence[Fault]) -> list[Stage]:
+def cut_short(calls: Sequence[str], fault: Sequence[Fault]) -> list[ScriptStage]:
     """A is stopped before the last of these calls or dies there, and its lease ends."""
     return [*stopped(calls, fault), Fault.LEASE_LOST]
 
 
-def stopped(calls: Sequence[str], fault: Sequence[Fault]) -> list[Stage]:
+def stopped(calls: Sequence[str], fault: Sequence[Fault]) -> list[ScriptStage]:
     *way, last = calls
     return [*(Until("A", one) for one in way), Until("A", last, *fault)]
 
 
 def planned_twice(
     calls: Sequence[str], fault: Sequence[Fault], ours: MakeContext = shared
-) -> World:
+) -> SimulatedSystem:
     """J plans while A is between its plan's slot and file; then somebody writes."""
     world = logged("planned-twice")
     actors = [acting("A", ours, plan), acting("J", foreign, plan)]
@@ -108,7 +108,7 @@ def planned_twice(
     return world
 
 
-def write_later(world: World, make: MakeContext = shared) -> TableContext:
+def write_later(world: SimulatedSystem, make: MakeContext = shared) -> TableContext:
     world.now_ms += 4 * TOLERATED_MS
     ports = make_ports(world, world.new_actor("survivor", seed=0))
     context = make(ports_of(ports))
@@ -116,7 +116,7 @@ def write_later(world: World, make: MakeContext = shared) -> TableContext:
     return context
 
 
-def planned_for(world: World) -> list[int]:
+def planned_for(world: SimulatedSystem) -> list[int]:
     """How many pending compactions each planned file group has."""
     context = shared(outside(world))
     return [len(times) for times in pending_compactions(context, context.active()).values()]
@@ -162,7 +162,9 @@ def test_a_plan_that_came_late_is_taken_away_again() -> None:
     """The request was on its way when others ended the slot; the owner plans nothing more."""
     world = logged("planned-too-late")
     stages = [*cut_short((SLOT, LOOK, HELD, SHOW), ()), UntilEnd("J"), UntilEnd("B"), UntilEnd("A")]
-    wakes = acting("B", shared, lambda context: take_turn(context, "settle", lambda _: None))
+    wakes = acting(
+        "B", shared, lambda context: commit_in_section(context, "settle", lambda _: None)
+    )
     play(world, [acting("A", shared, plan), acting("J", foreign, plan), wakes], stages)
     assert kinds(world)[-2:] == [PLAN, CANCEL]
     assert planned_for(world) == [1, 1]
@@ -198,7 +200,7 @@ def test_resolve_ends_a_plan_that_nobody_showed() -> None:
     slot = context.chain.deciding(context.chain.head())
     assert slot is not None
     told = resolve(context, slot.requested_time)
-    assert (told.outcome, kinds(world)[-2:]) == (Outcome.NOT_PUBLISHED, [PLAN, CANCEL])
+    assert (told.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [PLAN, CANCEL])
 
 
 def test_no_file_group_is_planned_twice_in_any_schedule() -> None:
@@ -235,7 +237,7 @@ def keep(context: TableContext) -> None:
     savepoint(context)
 
 
-def saved(world: World) -> list[str]:
+def saved(world: SimulatedSystem) -> list[str]:
     """The savepoints' files, without their times."""
     names = outside(world).storage.names(TIMELINE)
     return sorted(name.partition(".")[2] for name in names if ".savepoint" in name)
@@ -259,7 +261,7 @@ def test_a_savepoint_whose_owner_died_is_none(calls: Sequence[str]) -> None:
     assert slot is not None
     assert slot.kind is SAVEPOINT
     told = resolve(context, slot.requested_time)
-    assert told.outcome is Outcome.PUBLISHED  # the write of that time
+    assert told.outcome is WriteOutcome.PUBLISHED  # the write of that time
     assert told.why.endswith("; it has no savepoint")
     assert (saved(world), kinds(world)[-2:]) == ([], [SAVEPOINT, UNSAVEPOINT])
     keep(context)

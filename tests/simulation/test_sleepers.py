@@ -8,7 +8,7 @@ import pytest
 
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import Phase, run_round
 from tableservices.restoring.savepoints import delete_savepoint, savepoint, savepoints
 from tests.simulation.engine_kit import (
     CLEANING,
@@ -27,9 +27,9 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.scheduler import run
 from tests.simulator.script import Script, Until, UntilEnd
-from tests.simulator.world import World
-from timeline.commit.cancel_plan import cancel
-from timeline.commit.section import take_turn
+from tests.simulator.world import SimulatedSystem
+from timeline.commit.cancel_plan import cancel_pending_plan
+from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
 
@@ -39,7 +39,7 @@ SLOT = "create .hoodie/.hoodoo/slots/"
 SHOWS = "create .hoodie/timeline/"
 
 
-def asleep(world: World, sleeper: Actor, meanwhile: Callable[[ActorPorts], None]) -> None:
+def asleep(world: SimulatedSystem, sleeper: Actor, meanwhile: Callable[[ActorPorts], None]) -> None:
     """``sleeper`` stops behind its slot, before the file that shows it, and loses the lock."""
     name = sleeper.name
     script = Script(
@@ -70,7 +70,7 @@ def test_a_commit_that_was_taken_back_stays_away(
 
     def meanwhile(ports: ActorPorts) -> None:
         context = open_table(ports_of(ports))
-        take_turn(context, "settle", lambda _: None)
+        commit_in_section(context, "settle", lambda _: None)
         goes_back(context)
 
     asleep(world, serving("D", deletes), meanwhile)
@@ -91,10 +91,12 @@ def test_a_cancelled_plan_stays_cancelled() -> None:
         context = open_table(ports_of(ports))
         do_write(ports, context, Job(operation="B", keys=("b1",)))  # settles the plan
         for one in context.active().pending:
-            cancel(context, one)
+            cancel_pending_plan(context, one)
         do_write(ports, context, Job(operation="C", keys=("b1",)))
 
-    asleep(world, serving("P", lambda c: run_round(c, SERVICE, Part.SCHEDULE, now=True)), meanwhile)
+    asleep(
+        world, serving("P", lambda c: run_round(c, SERVICE, Phase.SCHEDULE, now=True)), meanwhile
+    )
     assert not open_table(outside(world, "judge")).active().pending
 
 

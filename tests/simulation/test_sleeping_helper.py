@@ -30,20 +30,20 @@ from tests.simulation.engine_kit import (
 from tests.simulation.story_kit import OVERWRITE, UPSERT, lock_free
 from tests.simulator.faults import Fault, Faults
 from tests.simulator.scheduler import run
-from tests.simulator.script import Pause, Script, Stage, Until, UntilEnd
-from tests.simulator.world import World
+from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.layout import SLOTS, TIMELINE, timeline_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.ports.ports import World as EngineWorld
-from timeline.properties.setting_enums import PublishLock
+from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.setting_enums import CommitLockMode
 
 SEED = {"a1": "seed", "a2": "seed", "b1": "seed"}
 SLOT = f"create {SLOTS}/{3:020d}"
 
 
-def overwritten() -> tuple[World, str]:
+def overwritten() -> tuple[SimulatedSystem, str]:
     """One overwrote a partition and died behind its slot; the world, and the file it lacks."""
     world = seeded("sleeping-helper", tuple(SEED))
     job = Job(operation="dead", keys=("a9",), kind=OVERWRITE)
@@ -68,7 +68,11 @@ def slept(before: str, key: str = "b1") -> dict[str, str]:
         "R", world, lambda context: restore(context, seed.requested_time, force=True)
     )
     showing = f"create {TIMELINE}/{name}"
-    stages: list[Stage] = [Until("H", before.format(showing=showing)), UntilEnd("R"), UntilEnd("H")]
+    stages: list[ScriptStage] = [
+        Until("H", before.format(showing=showing)),
+        UntilEnd("R"),
+        UntilEnd("H"),
+    ]
     script = Script(stages)
     trace = run(world, [helper, back], faults=Faults(time_jump_ms=10), policy=script)
     assert trace.failure is None, trace.story()
@@ -108,7 +112,7 @@ def test_one_who_has_a_lock_that_others_do_not_take_brings_nothing_back() -> Non
         writer("C", [Job(operation="C", keys=("c1",))], make_context=auto),
         restores.goes_back("R", world, partial(restored_by_auto, seed.requested_time)),
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", f"create {SLOTS}/{2:020d}"),
         UntilEnd("B"),
         Until("A", f"create {SLOTS}/{3:020d}"),
@@ -127,11 +131,11 @@ def test_one_who_has_a_lock_that_others_do_not_take_brings_nothing_back() -> Non
 
 
 def auto(engine: EngineWorld) -> TableContext:
-    return open_table(engine, replace(LIMITS, publish_lock=PublishLock.AUTO))
+    return open_table(engine, replace(LIMITS, publish_lock=CommitLockMode.AUTO))
 
 
 def restored_by_auto(requested_time: str, context: TableContext) -> None:
-    limits = replace(LIMITS, publish_lock=PublishLock.AUTO)
+    limits = replace(LIMITS, publish_lock=CommitLockMode.AUTO)
     restore(replace(context, limits=limits), requested_time, force=True)
 
 
@@ -146,7 +150,7 @@ def test_one_who_slept_over_a_savepoint_that_others_ended_leaves_nothing_of_it()
         restores.goes_back("U", world, lambda context: delete_savepoint(context, time)),
         writer("W", [Job(operation="W", keys=("b1",))]),
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", f"create {TIMELINE}/{time}.savepoint"),
         Fault.LEASE_LOST,
         UntilEnd("U"),
@@ -185,7 +189,7 @@ def test_a_helper_that_slept_does_not_show_what_was_called_void_long_ago(
         )
         for name, job in jobs.items()
     ]
-    stages: list[Stage] = [
+    stages: list[ScriptStage] = [
         Until("A", second.SLOT, Fault.CRASH_AFTER),
         Pause(2 * TOLERATED_MS // 10),
         Until("H", second.SHOW),

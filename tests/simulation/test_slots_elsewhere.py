@@ -20,7 +20,7 @@ from tests.simulation import test_engine_archive as archives
 from tests.simulation import test_engine_crashes as crashes
 from tests.simulation.engine_kit import (
     RETAINED,
-    EngineFacts,
+    EngineObserver,
     Job,
     found_by,
     new_world,
@@ -37,13 +37,13 @@ from tests.simulator.scheduler import crash_points, run
 from tests.simulator.script import Until, UntilEnd
 from tests.simulator.sim_storage import SimStorage
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
-from timeline.commit.apply import is_settled
-from timeline.layout import SLOTS, TABLE_FACTS
+from tests.simulator.world import SimulatedSystem
+from timeline.commit.apply import is_applied
+from timeline.layout import SLOTS, TABLE_DESCRIPTOR
 from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Names, ObjectExistsError
 from timeline.storage import external_slots as decided
-from timeline.storage.external_slots import DecidedStorage
+from timeline.storage.external_slots import ExternalSlotStorage
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SLOT = "create .hoodie/.hoodoo/slots/"
@@ -86,7 +86,7 @@ def _place(path: str) -> str:
     return path.partition("/")[2] if SLOTS in path else f"{ELSEWHERE}/{path}"
 
 
-class Decided(DecidedStorage):
+class Decided(ExternalSlotStorage):
     """Its slots lie where the storage would have them, so that survivors need no slot store."""
 
     def __init__(self, ports: ActorPorts, slots: SimSlots) -> None:
@@ -103,17 +103,17 @@ def elsewhere(actor: Actor, slots: Callable[[ActorPorts], SimSlots] = SimSlots) 
     return replace(actor, body=body, atomic_create=False)
 
 
-def adopted(world: World) -> World:
+def adopted(world: SimulatedSystem) -> SimulatedSystem:
     """A table that was made with the storage's own slots, as if a slot store had had them."""
     born = f"{ELSEWHERE}/born/t/000001"
-    world.put("founder", born, world.files[TABLE_FACTS].data, durable=True, new=True)
+    world.put("founder", born, world.files[TABLE_DESCRIPTOR].data, durable=True, new=True)
     return world
 
 
 # ---------------------------------------------------------------- crashes and faults
 
 
-def writing() -> tuple[World, Sequence[Actor]]:
+def writing() -> tuple[SimulatedSystem, Sequence[Actor]]:
     world, actors = crashes.writing(WriteOperation.UPSERT)
     return adopted(world), [elsewhere(actor) for actor in actors]
 
@@ -126,7 +126,7 @@ def test_writer_killed_at_every_call() -> None:
         crashes.expect_healed(case.world, case.trace, f"call {case.call} {case.fault}")
 
 
-def compacting() -> tuple[World, Sequence[Actor]]:
+def compacting() -> tuple[SimulatedSystem, Sequence[Actor]]:
     """One plans and is killed, another of the same kind comes, and neither has atomic creates."""
     world, actors = compactions.compacting()
     next_one = compactions.serving("D", compactions.compact)
@@ -144,7 +144,7 @@ def unsettled() -> set[int]:
         assert case.trace.failure is None, f"{why}: {case.trace.failure}"
         context = open_table(outside(case.world, "looker"))
         shown, (_, *below) = context.active(), context.chain.newest_first()
-        found.update(slot.number for slot in below if not is_settled(slot, shown))
+        found.update(slot.number for slot in below if not is_applied(slot, shown))
     return found
 
 
@@ -165,7 +165,7 @@ def test_mutant_that_claims_requested_files_of_plans_is_found(
 def test_writers_and_archivers_race(seed: int) -> None:
     world, actors = archives.racing()
     adopted(world)
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     trace = run(
         world,
         [elsewhere(actor) for actor in actors],
@@ -177,7 +177,7 @@ def test_writers_and_archivers_race(seed: int) -> None:
     archives.expect_whole(world, facts, f"seed {seed}")
 
 
-def first_writers() -> tuple[World, Sequence[Actor]]:
+def first_writers() -> tuple[SimulatedSystem, Sequence[Actor]]:
     """Two processes write first to a table that has no identity yet."""
     jobs = {"A": ("a1", "a2"), "B": ("a1", "b1")}
     return new_world("first-writers"), [
@@ -188,7 +188,7 @@ def first_writers() -> tuple[World, Sequence[Actor]]:
 @pytest.mark.parametrize("seed", range(200 if NIGHTLY else 15))
 def test_first_writers_share_one_identity_and_one_chain(seed: int) -> None:
     world, actors = first_writers()
-    facts = EngineFacts(world, commits_retained=RETAINED)
+    facts = EngineObserver(world, commits_retained=RETAINED)
     trace = run(world, actors, seed=seed, faults=archives.FAULTS, check_step=facts.check_step)
     assert trace.failure is None, f"{trace.failure}\n{trace.story()}"
     assert found_by(world, trace) == ""
@@ -197,7 +197,7 @@ def test_first_writers_share_one_identity_and_one_chain(seed: int) -> None:
 # ---------------------------------------------------------------- hole 1: one time, two writers
 
 
-def collide() -> tuple[World, Trace]:
+def collide() -> tuple[SimulatedSystem, Trace]:
     """Equal clocks: both choose the same requested time before either shows it."""
     world = adopted(seeded("hole-1-elsewhere"))
     world.call_ms = 0
@@ -232,7 +232,7 @@ def test_hole_1_mutant_that_claims_nothing_is_found(monkeypatch: pytest.MonkeyPa
 # ---------------------------------------------------------------- hole 4: a lease is no fence
 
 
-def zombie(slots: Callable[[ActorPorts], SimSlots], call: str) -> tuple[World, Trace]:
+def zombie(slots: Callable[[ActorPorts], SimSlots], call: str) -> tuple[SimulatedSystem, Trace]:
     """A loses its lease right before its slot; B publishes; A wakes and goes on."""
     world = adopted(seeded("hole-4-elsewhere"))
     actors = [
@@ -262,7 +262,9 @@ def test_hole_4_mutant_that_reads_then_writes_is_found() -> None:
 def all_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenarios of the other file, with every process on a store without an atomic create."""
 
-    def played(world: World, actors: Sequence[Actor], *args: object, **options: object) -> Trace:
+    def played(
+        world: SimulatedSystem, actors: Sequence[Actor], *args: object, **options: object
+    ) -> Trace:
         if len(actors) == 1:  # who makes the table before the scenario
             return play(world, actors, *args, **options)
         return play(adopted(world), [elsewhere(actor) for actor in actors], *args, **options)

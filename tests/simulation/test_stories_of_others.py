@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lockproviders.storage_based.client import StorageClient
-from lockproviders.storage_based.lock_file import LockRecord, Seen, StorageHolding, Tag
+from lockproviders.storage_based.lock_file import LockRecord, ObjectVersion, StorageHolding, Tag
 from tests.simulation import test_second_look as second
 from tests.simulation.families import BY_ID
 from tests.simulation.family import Build, play_schedule
@@ -23,7 +23,7 @@ from tests.simulation.stories_of_others import (
 class Hasty(StorageClient):
     """Believes its own clock alone when it says that the holder's time is over."""
 
-    def _is_free(self, record: LockRecord | None, seen: Seen | None) -> bool:
+    def _is_free(self, record: LockRecord | None, seen: ObjectVersion | None) -> bool:
         return record is None or record.expired or not record.is_valid_at(self._clock.now_ms())
 
 

@@ -11,15 +11,15 @@ from tests.interop import golden_tables
 from tests.simulation.engine_kit import FILES, open_table, outside, patiently
 from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.errors import HoodooError
 
 TABLE = "v6_mor_logs"
 MADE_MS = 1_795_260_000_000  # after the golden tables were made
 
 
-def old_table() -> World:
-    world = World(scenario="upgrade")
+def old_table() -> SimulatedSystem:
+    world = SimulatedSystem(scenario="upgrade")
     world.now_ms = MADE_MS
     storage = outside(world, "founder").storage
     with zipfile.ZipFile(golden_tables.FOLDER / f"{TABLE}.zip") as archive:
@@ -36,7 +36,7 @@ def upgrading(ports: ActorPorts) -> None:
         ports.events.emit("sim.upgrade_failed", why=str(error))
 
 
-def rows_seen(world: World) -> list[dict[str, object]]:
+def rows_seen(world: SimulatedSystem) -> list[dict[str, object]]:
     found = Table(open_table(outside(world, "looker"))).to_arrow().to_pylist()
     return sorted(found, key=lambda row: str(row["id"]))
 
@@ -44,7 +44,7 @@ def rows_seen(world: World) -> list[dict[str, object]]:
 def test_an_upgrade_killed_at_every_call_leaves_a_whole_table_and_is_done_again() -> None:
     before = rows_seen(old_table())
 
-    def make() -> tuple[World, Sequence[Actor]]:
+    def make() -> tuple[SimulatedSystem, Sequence[Actor]]:
         return old_table(), [Actor(name="U", body=upgrading)]
 
     versions = set()

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import Phase, run_round
 from tableservices.schedule_plan import pending_plans
 from tests.simulation.engine_kit import open_table, outside, rows_now
 from tests.simulation.test_compaction import SERVICE, execute, planned, serving
 from tests.simulator.ports import Actor
 from tests.simulator.scheduler import crash_points
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 
 
 def wait_and_execute(context: TableContext) -> None:
     silence = context.limits.heartbeat.tolerated_ms
-    run_round(context, SERVICE, Part.EXECUTE, wait_ms=3 * silence)
+    run_round(context, SERVICE, Phase.EXECUTE, wait_ms=3 * silence)
 
 
-def executing_while_another_waits() -> tuple[World, Sequence[Actor]]:
+def executing_while_another_waits() -> tuple[SimulatedSystem, Sequence[Actor]]:
     """Both meet one plan."""
     return planned("crash-waited-for"), [
         serving("C", execute),

@@ -9,8 +9,14 @@ from enum import Enum
 from tests.simulator.invariants import Violation, check_all
 from tests.simulator.ports import ActorPorts
 from tests.simulator.scheduler import Actor
-from tests.simulator.table_facts import InstantFact, SlotFact, SlotKind, StatFact, TableFacts
-from tests.simulator.world import World
+from tests.simulator.table_facts import (
+    InstantFact,
+    ObservedSlotKind,
+    ObservedTable,
+    SlotFact,
+    StatFact,
+)
+from tests.simulator.world import SimulatedSystem
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 
 FOLDER = "versions"
@@ -84,12 +90,12 @@ def writer(name: str, how: Publish, operations: int = 1) -> Actor:
 
 def make_run(
     how: Publish, *, writers: int = 2, operations: int = 1
-) -> tuple[World, Sequence[Actor]]:
-    world = World(scenario=f"toy-{how.value}")
+) -> tuple[SimulatedSystem, Sequence[Actor]]:
+    world = SimulatedSystem(scenario=f"toy-{how.value}")
     return world, [writer("abcd"[index], how, operations) for index in range(writers)]
 
 
-def read_facts(world: World) -> TableFacts:
+def read_facts(world: SimulatedSystem) -> ObservedTable:
     slots: list[SlotFact] = []
     instants: list[InstantFact] = []
     rows = {}
@@ -104,7 +110,7 @@ def read_facts(world: World) -> TableFacts:
         slots.append(
             SlotFact(
                 number=number,
-                kind=SlotKind.COMMIT,
+                kind=ObservedSlotKind.COMMIT,
                 action="commit",
                 requested_time=f"{number * 2:017}",
                 completion_time=f"{number * 2 + 1:017}",
@@ -122,7 +128,7 @@ def read_facts(world: World) -> TableFacts:
             )
         )
         rows[number] = {key: tuple(operations) for key, operations in document["rows"].items()}
-    return TableFacts(
+    return ObservedTable(
         slots=tuple(slots),
         instants=tuple(instants),
         files={path: len(entry.data) for path, entry in world.files.items()},
@@ -131,5 +137,5 @@ def read_facts(world: World) -> TableFacts:
     )
 
 
-def check(world: World) -> list[Violation]:
+def check(world: SimulatedSystem) -> list[Violation]:
     return check_all(read_facts(world))

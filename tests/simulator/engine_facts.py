@@ -1,5 +1,5 @@
 """
-A simulated engine table as ``TableFacts``: what its bytes and its journal say happened.
+A simulated engine table as ``ObservedTable``: what its bytes and its journal say happened.
 
 The reading goes past every port, straight to the world's bytes, so that looking changes
 nothing and needs no engine that agrees with itself: slots are decoded one by one, base
@@ -29,14 +29,14 @@ from tests.simulator.invariants import (
 from tests.simulator.table_facts import (
     DeletionFact,
     InstantFact,
+    ObservedSlotKind,
+    ObservedTable,
     SlotFact,
-    SlotKind,
     StatFact,
-    TableFacts,
 )
-from tests.simulator.world import POWER_CUT, World
+from tests.simulator.world import POWER_CUT, SimulatedSystem
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.archived_instants import parse_history_rows, parse_manifest, parse_version
+from timeline.codecs.archived_instants import parse_archived_instants, parse_manifest, parse_version
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
 from timeline.codecs.slot import decode_slot
@@ -48,7 +48,7 @@ from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
 from timeline.snapshot import Snapshot
 
-__all__ = ["OPERATION_KEY", "EngineFacts", "check_unique_keys"]
+__all__ = ["OPERATION_KEY", "EngineObserver", "check_unique_keys"]
 
 #: Key of the commit's extra metadata that names the client's operation.
 OPERATION_KEY = "simulation.operation"
@@ -58,16 +58,16 @@ _TOLD = (f"{SLOTS}/", f"{TIMELINE}/")
 _HISTORY_FOLDER = f"{HISTORY}/"
 
 _KINDS = {
-    EngineKind.COMMIT: SlotKind.COMMIT,
-    EngineKind.PLAN: SlotKind.PLAN,
-    EngineKind.ABORT: SlotKind.ABORT,
-    EngineKind.CANCEL: SlotKind.ABORT,  # both allow to delete what the target wrote
-    EngineKind.CLEAN: SlotKind.CLEAN,
+    EngineKind.COMMIT: ObservedSlotKind.COMMIT,
+    EngineKind.PLAN: ObservedSlotKind.PLAN,
+    EngineKind.ABORT: ObservedSlotKind.ABORT,
+    EngineKind.CANCEL: ObservedSlotKind.ABORT,  # both allow to delete what the target wrote
+    EngineKind.CLEAN: ObservedSlotKind.CLEAN,
 }
 
 
 @dataclass(slots=True)
-class EngineFacts:
+class EngineObserver:
     """
     Reads one world again and again.
 
@@ -79,7 +79,7 @@ class EngineFacts:
             nothing cleans.
     """
 
-    world: World
+    world: SimulatedSystem
     operation_column: str = "operation"
     commits_retained: int | None = None
     _slots: list[Slot] = field(default_factory=list)
@@ -90,7 +90,7 @@ class EngineFacts:
     _archived_by_file: dict[str, frozenset[str]] = field(default_factory=dict)
     _data_paths: dict[str, None] = field(default_factory=dict)
     # What the slots, the timeline, the history told; None when they changed since.
-    _by_slots: TableFacts | None = None
+    _by_slots: ObservedTable | None = None
     _instants_known: tuple[InstantFact, ...] | None = None
     _archived_known: frozenset[str] | None = None
     _seen: int = 0
@@ -99,7 +99,7 @@ class EngineFacts:
     _owners: dict[str, str] = field(default_factory=dict)
     _deletions: list[DeletionFact] = field(default_factory=list)
 
-    def of_copy(self, world: World) -> EngineFacts:
+    def of_copy(self, world: SimulatedSystem) -> EngineObserver:
         """What is known already, for a copy of the world at this moment."""
         return replace(
             self,
@@ -115,7 +115,7 @@ class EngineFacts:
             _deletions=list(self._deletions),
         )
 
-    def check_step(self, _: World) -> list[Violation]:
+    def check_step(self, _: SimulatedSystem) -> list[Violation]:
         """I5 to I9, looked at again only when something that matters has changed."""
         if not self._read_journal():
             return []
@@ -125,27 +125,27 @@ class EngineFacts:
             self._slots_judged = len(self._slots)
         return found
 
-    def check_end(self, _: World) -> list[Violation]:
+    def check_end(self, _: SimulatedSystem) -> list[Violation]:
         """I1 to I9 and I14 over everything."""
         return self.judge(self.facts())
 
-    def judge(self, facts: TableFacts) -> list[Violation]:
+    def judge(self, facts: ObservedTable) -> list[Violation]:
         """Everything a run's end must keep."""
         return [*check_all(facts), *check_unique_keys(facts)]
 
-    def structure(self) -> TableFacts:
+    def structure(self) -> ObservedTable:
         """The facts without rows."""
         self._read_journal()
         self._read_slots()
         if self._by_slots is None:
-            by_slots = TableFacts(slots=tuple(self._facts_of_slots), floor=self._floor())
+            by_slots = ObservedTable(slots=tuple(self._facts_of_slots), floor=self._floor())
             self._by_slots = replace(by_slots, needed=needed_files(by_slots))
         if self._instants_known is None:
             self._instants_known = tuple(self._instants())
         if self._archived_known is None:
             self._archived_known = self._archived()
         files, known = self.world.files, self._by_slots
-        return TableFacts(
+        return ObservedTable(
             slots=known.slots,
             floor=known.floor,
             needed=known.needed,
@@ -156,7 +156,7 @@ class EngineFacts:
             archived=self._archived_known,
         )
 
-    def facts(self, visible: Mapping[int, frozenset[str]] | None = None) -> TableFacts:
+    def facts(self, visible: Mapping[int, frozenset[str]] | None = None) -> ObservedTable:
         """
         Everything, with the rows of every snapshot whose files are all there.
 
@@ -165,7 +165,7 @@ class EngineFacts:
         self._archived_known = None  # a power cut tears files and leaves the journal as it is
         facts = self.structure()
         rows = {}
-        numbers = [slot.number for slot in facts.slots if slot.kind is SlotKind.COMMIT]
+        numbers = [slot.number for slot in facts.slots if slot.kind is ObservedSlotKind.COMMIT]
         for number in {*numbers, facts.head}:
             paths = files_of_snapshot(facts, number)
             if all(facts.files.get(path) == stat.size_bytes for path, stat in paths.items()):
@@ -200,7 +200,7 @@ class EngineFacts:
             if slot.kind is EngineKind.VOID:  # the one before never happened
                 nothing = replace(
                     self._facts_of_slots[-1],
-                    kind=SlotKind.NOOP,
+                    kind=ObservedSlotKind.NOOP,
                     stats=(),
                     replaces=frozenset(),
                     operations=frozenset(),
@@ -216,7 +216,7 @@ class EngineFacts:
         operation = metadata.extra_metadata.get(OPERATION_KEY) if metadata else None
         return SlotFact(
             number=slot.number,
-            kind=_KINDS.get(slot.kind, SlotKind.NOOP),
+            kind=_KINDS.get(slot.kind, ObservedSlotKind.NOOP),
             action=slot.action.value,
             requested_time=slot.requested_time,
             completion_time=None if slot.kind is EngineKind.PLAN else slot.completion_time,
@@ -296,7 +296,7 @@ class EngineFacts:
 
     def _archived_in(self, path: str) -> frozenset[str]:
         if path not in self._archived_by_file:
-            rows = parse_history_rows(self.world.files[path].data, path=path, times_only=True)
+            rows = parse_archived_instants(self.world.files[path].data, path=path, times_only=True)
             self._archived_by_file[path] = frozenset(row.requested_time for row in rows)
         return self._archived_by_file[path]
 
@@ -321,9 +321,9 @@ class EngineFacts:
             return floor
         before: list[SlotFact] = []
         for slot in self._facts_of_slots:
-            if slot.kind is SlotKind.COMMIT:
+            if slot.kind is ObservedSlotKind.COMMIT:
                 before.append(slot)
-            elif slot.kind is SlotKind.CLEAN and len(before) > self.commits_retained:
+            elif slot.kind is ObservedSlotKind.CLEAN and len(before) > self.commits_retained:
                 ordered = sorted(before, key=lambda one: one.requested_time)
                 floor = max(floor, ordered[-self.commits_retained].number)
         return floor
@@ -440,7 +440,7 @@ class EngineFacts:
         return rows
 
 
-def check_unique_keys(facts: TableFacts) -> Iterator[Violation]:
+def check_unique_keys(facts: ObservedTable) -> Iterator[Violation]:
     """I14 and I2 in register mode: one row for a key, one slot for an operation."""
     for number, rows in sorted(facts.rows.items()):
         for key, operations in sorted(rows.items()):

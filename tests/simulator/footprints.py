@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.simulator.faults import Fault
-from tests.simulator.world import CallKind, PortCall, World
+from tests.simulator.world import CallKind, PortCall, SimulatedSystem
 from timeline.layout import HOODIE, SLOTS
 
 __all__ = ["Footprint", "footprint_of", "footprint_of_fault"]
@@ -63,7 +63,7 @@ class Footprint:
         )
 
 
-def footprint_of(world: World, call: PortCall) -> Footprint:
+def footprint_of(world: SimulatedSystem, call: PortCall) -> Footprint:
     """What a call would touch now."""
     if call.port == "lock":
         return Footprint(changes=frozenset({_LOCK}), lock=call.method)
@@ -90,7 +90,7 @@ def footprint_of(world: World, call: PortCall) -> Footprint:
     return Footprint(changes=frozenset(changes), folders=_folders(world, path))
 
 
-def _folders(world: World, path: str) -> frozenset[str]:
+def _folders(world: SimulatedSystem, path: str) -> frozenset[str]:
     """The folder of a path, and those above it that come or go with it."""
     found = set()
     folder = path.rpartition("/")[0]

@@ -21,7 +21,7 @@ from tests.simulator.footprints import Footprint, footprint_of, footprint_of_fau
 from tests.simulator.ports import Actor
 from tests.simulator.simulated_run import Check, Run
 from tests.simulator.trace import Trace
-from tests.simulator.world import CallKind, PortCall, World
+from tests.simulator.world import CallKind, PortCall, SimulatedSystem
 
 __all__ = ["Coverage", "Scene", "cover"]
 
@@ -41,7 +41,7 @@ class Scene:
     ``method path``, or to their ends where it is empty: the search begins there.
     """
 
-    world: World
+    world: SimulatedSystem
     actors: Sequence[Actor]
     begun: Mapping[str, str] = field(default_factory=dict)
     check_step: Check | None = None

@@ -1,5 +1,5 @@
 """
-The promises I1 to I9 as checkers over ``TableFacts``.
+The promises I1 to I9 as checkers over ``ObservedTable``.
 
 ``check_structure`` is cheap and may run after every step of a simulation: times, chains of
 base files, foreign and missing files, stray deletes. ``check_all`` adds what clients were
@@ -14,14 +14,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.simulator.permits import Permits
+from tests.simulator.permits import DeleteRules
 from tests.simulator.table_facts import (
     ClientEvent,
     ClientEventKind,
+    ObservedSlotKind,
+    ObservedTable,
     SlotFact,
-    SlotKind,
     StatFact,
-    TableFacts,
 )
 
 __all__ = [
@@ -53,7 +53,7 @@ class Violation:
         return f"{self.invariant}: {self.found}"
 
 
-def check_structure(facts: TableFacts, *, same_slots: bool = False) -> list[Violation]:
+def check_structure(facts: ObservedTable, *, same_slots: bool = False) -> list[Violation]:
     """
     I5 to I9: what must hold after every single step.
 
@@ -63,7 +63,7 @@ def check_structure(facts: TableFacts, *, same_slots: bool = False) -> list[Viol
     return [violation for check in checks for violation in check(facts)]
 
 
-def check_all(facts: TableFacts) -> list[Violation]:
+def check_all(facts: ObservedTable) -> list[Violation]:
     """I1 to I10: what must hold once everybody has ended."""
     checks = _CLIENTS + _SLOTS_ALONE + _BESIDE_SLOTS
     return [violation for check in checks for violation in check(facts)]
@@ -72,7 +72,7 @@ def check_all(facts: TableFacts) -> list[Violation]:
 # ---------------------------------------------------------------- what clients were told
 
 
-def check_lost_updates(facts: TableFacts) -> Iterator[Violation]:
+def check_lost_updates(facts: ObservedTable) -> Iterator[Violation]:
     """
     I1: an operation answered ``ok`` is in exactly one slot and in the newest snapshot.
 
@@ -126,7 +126,7 @@ def _why_lost(
     return f"row {key} shows {row} although {operation} wrote it in the later slot {mine}"
 
 
-def check_honest_answers(facts: TableFacts) -> Iterator[Violation]:
+def check_honest_answers(facts: ObservedTable) -> Iterator[Violation]:
     """I2: ``fail`` is in no slot and no row, ever; ``info`` is in at most one slot."""
     slots = _slots_of_operations(facts)
     shown = {
@@ -152,7 +152,7 @@ def check_honest_answers(facts: TableFacts) -> Iterator[Violation]:
             yield _broken("I2", f"{operation} was answered {count} times")
 
 
-def check_dirty_reads(facts: TableFacts) -> Iterator[Violation]:
+def check_dirty_reads(facts: ObservedTable) -> Iterator[Violation]:
     """I3: whatever a read returned belongs to a slot that its snapshot holds."""
     slots = _slots_of_operations(facts)
     for event in _reads(facts):
@@ -169,7 +169,7 @@ def check_dirty_reads(facts: TableFacts) -> Iterator[Violation]:
                     )
 
 
-def check_repeatable_reads(facts: TableFacts) -> Iterator[Violation]:
+def check_repeatable_reads(facts: ObservedTable) -> Iterator[Violation]:
     """I4: all reads of one snapshot agree, with each other and with the table's own answer."""
     expected: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
         number: ("the table", rows) for number, rows in facts.rows.items()
@@ -188,7 +188,7 @@ def check_repeatable_reads(facts: TableFacts) -> Iterator[Violation]:
             )
 
 
-def check_services_unseen(facts: TableFacts) -> Iterator[Violation]:
+def check_services_unseen(facts: ObservedTable) -> Iterator[Violation]:
     """I10: what moves rows changes none; compared where both snapshots' files are there."""
     before: Mapping[str, tuple[str, ...]] | None = None
     for slot in _commits(facts):
@@ -204,7 +204,7 @@ def check_services_unseen(facts: TableFacts) -> Iterator[Violation]:
 # ---------------------------------------------------------------- what the table says
 
 
-def check_base_chains(facts: TableFacts) -> Iterator[Violation]:
+def check_base_chains(facts: ObservedTable) -> Iterator[Violation]:
     """
     I5: each base file's source is the newest base file of its file group before it.
 
@@ -215,9 +215,9 @@ def check_base_chains(facts: TableFacts) -> Iterator[Violation]:
     planned: dict[str, dict[tuple[str, str], tuple[str, str]]] = {}
     replaced: dict[tuple[str, str], int] = {}
     for slot in facts.slots:
-        if slot.kind is SlotKind.PLAN:
+        if slot.kind is ObservedSlotKind.PLAN:
             planned[slot.requested_time] = dict(newest)
-        if slot.kind is not SlotKind.COMMIT:
+        if slot.kind is not ObservedSlotKind.COMMIT:
             continue
         sources = planned.get(slot.requested_time, newest)
         for stat in slot.stats:
@@ -248,24 +248,26 @@ def check_base_chains(facts: TableFacts) -> Iterator[Violation]:
             newest.pop(group, None)
 
 
-def check_times(facts: TableFacts) -> Iterator[Violation]:
+def check_times(facts: ObservedTable) -> Iterator[Violation]:
     """I6: slots without gap, times unique and ascending, timeline and slots tell the same."""
     yield from _check_slot_times(facts)
     yield from _check_timeline_against_slots(facts)
 
 
-def _check_slot_times(facts: TableFacts) -> Iterator[Violation]:
+def _check_slot_times(facts: ObservedTable) -> Iterator[Violation]:
     newest_completion = ""
     greatest = ""
     requested: dict[str, SlotFact] = {}
     for before, slot in zip((None, *facts.slots), facts.slots, strict=False):
         if before is not None and slot.number != before.number + 1:
             yield _broken("I6", f"slot {slot.number} follows slot {before.number}")
-        own = slot.own_requested_time if slot.kind is SlotKind.ABORT else slot.requested_time
+        own = (
+            slot.own_requested_time if slot.kind is ObservedSlotKind.ABORT else slot.requested_time
+        )
         completion = slot.completion_time
         if own is not None and slot.kind in _DRAWS_TIME:
             first = requested.setdefault(own, slot)
-            fulfils = first.kind is SlotKind.PLAN and slot.kind is SlotKind.COMMIT
+            fulfils = first.kind is ObservedSlotKind.PLAN and slot.kind is ObservedSlotKind.COMMIT
             if first is not slot and not fulfils:
                 yield _broken(
                     "I6", f"requested time {own} is in slots {first.number}, {slot.number}"
@@ -289,10 +291,12 @@ def _check_slot_times(facts: TableFacts) -> Iterator[Violation]:
         greatest = max(greatest, own or "", completion or "")
 
 
-def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
+def _check_timeline_against_slots(facts: ObservedTable) -> Iterator[Violation]:
     seen = Counter(one.requested_time for one in facts.instants if one.action != "savepoint")
     slot_times = {
-        (slot.own_requested_time if slot.kind is SlotKind.ABORT else slot.requested_time): slot
+        (
+            slot.own_requested_time if slot.kind is ObservedSlotKind.ABORT else slot.requested_time
+        ): slot
         for slot in facts.slots
         if slot.completion_time is not None
     }
@@ -317,14 +321,16 @@ def _check_timeline_against_slots(facts: TableFacts) -> Iterator[Violation]:
         if count > 1:
             yield _broken("I6", f"{requested_time} names {count} instants")
     # PUB-3: whoever takes a slot settles all before the last, so only two may lack their files.
-    last = facts.head - sum(slot.kind is SlotKind.COMMIT for slot in facts.slots[-1:])
+    last = facts.head - sum(slot.kind is ObservedSlotKind.COMMIT for slot in facts.slots[-1:])
     for own, slot in slot_times.items():
-        settled = own in completed or own in facts.archived or slot.kind is not SlotKind.COMMIT
+        settled = (
+            own in completed or own in facts.archived or slot.kind is not ObservedSlotKind.COMMIT
+        )
         if slot.number < last and not settled:
             yield _broken("I6", f"slot {slot.number} ({own}) is not on the timeline")
 
 
-def check_files_exist(facts: TableFacts) -> Iterator[Violation]:
+def check_files_exist(facts: ObservedTable) -> Iterator[Violation]:
     """I7: every file of every snapshot from the floor on exists with the recorded size."""
     reported: set[str] = set()
     for number, stat in facts.needed or needed_files(facts):
@@ -335,7 +341,7 @@ def check_files_exist(facts: TableFacts) -> Iterator[Violation]:
             yield _broken("I7", f"{path} of snapshot {number} {state}, recorded {stat.size_bytes}")
 
 
-def needed_files(facts: TableFacts) -> tuple[tuple[int, StatFact], ...]:
+def needed_files(facts: ObservedTable) -> tuple[tuple[int, StatFact], ...]:
     """Every file of a snapshot that must be readable, with the first such snapshot."""
     found: dict[int, tuple[int, StatFact]] = {}
     for number, files in _readable_snapshots(facts):
@@ -344,9 +350,9 @@ def needed_files(facts: TableFacts) -> tuple[tuple[int, StatFact], ...]:
     return tuple(found.values())
 
 
-def check_foreign_files(facts: TableFacts) -> Iterator[Violation]:
+def check_foreign_files(facts: ObservedTable) -> Iterator[Violation]:
     """I8: readers and completed instants show nothing but what the slots up to there added."""
-    aborted = {slot.requested_time for slot in facts.slots if slot.kind is SlotKind.ABORT}
+    aborted = {slot.requested_time for slot in facts.slots if slot.kind is ObservedSlotKind.ABORT}
     recorded = {slot.requested_time: slot for slot in _commits(facts)}
     for requested_time in sorted(aborted & recorded.keys()):
         yield _broken("I8", f"{requested_time} has a commit slot and an abort slot")
@@ -365,7 +371,7 @@ def check_foreign_files(facts: TableFacts) -> Iterator[Violation]:
             yield _broken("I8", f"snapshot {number} reads {path}, which no slot up to it added")
 
 
-def check_stray_deletes(facts: TableFacts) -> Iterator[Violation]:
+def check_stray_deletes(facts: ObservedTable) -> Iterator[Violation]:
     """
     I9: a deleted data file was cleaned, aborted, or its owner's own unpublished attempt.
 
@@ -373,7 +379,7 @@ def check_stray_deletes(facts: TableFacts) -> Iterator[Violation]:
     """
     if not facts.deletions:
         return
-    permits = Permits(facts.slots)
+    permits = DeleteRules(facts.slots)
     for deletion in facts.deletions:
         if not permits.allow(deletion):
             yield _broken(
@@ -418,7 +424,7 @@ class _Reading:
         return found
 
 
-def files_of_snapshot(facts: TableFacts, number: int) -> dict[str, StatFact]:
+def files_of_snapshot(facts: ObservedTable, number: int) -> dict[str, StatFact]:
     """Files a reader of the snapshot at slot ``number`` reads."""
     reading = _Reading()
     for slot in _commits(facts):
@@ -428,7 +434,7 @@ def files_of_snapshot(facts: TableFacts, number: int) -> dict[str, StatFact]:
     return reading.files()
 
 
-def _readable_snapshots(facts: TableFacts) -> Iterator[tuple[int, dict[str, StatFact]]]:
+def _readable_snapshots(facts: ObservedTable) -> Iterator[tuple[int, dict[str, StatFact]]]:
     """Every commit from the floor on, with its files; the head's when there is none."""
     reading, some = _Reading(), False
     for slot in _commits(facts):
@@ -440,11 +446,11 @@ def _readable_snapshots(facts: TableFacts) -> Iterator[tuple[int, dict[str, Stat
         yield facts.head, reading.files()
 
 
-def _commits(facts: TableFacts) -> list[SlotFact]:
-    return [slot for slot in facts.slots if slot.kind is SlotKind.COMMIT]
+def _commits(facts: ObservedTable) -> list[SlotFact]:
+    return [slot for slot in facts.slots if slot.kind is ObservedSlotKind.COMMIT]
 
 
-def _slots_of_operations(facts: TableFacts) -> dict[str, list[int]]:
+def _slots_of_operations(facts: ObservedTable) -> dict[str, list[int]]:
     places: dict[str, list[int]] = defaultdict(list)
     for slot in _commits(facts):
         for operation in slot.operations:
@@ -452,13 +458,13 @@ def _slots_of_operations(facts: TableFacts) -> dict[str, list[int]]:
     return dict(places)
 
 
-def _invocations(facts: TableFacts) -> dict[str, ClientEvent]:
+def _invocations(facts: ObservedTable) -> dict[str, ClientEvent]:
     return {
         event.operation: event for event in facts.history if event.kind is ClientEventKind.INVOKE
     }
 
 
-def _reads(facts: TableFacts) -> list[ClientEvent]:
+def _reads(facts: ObservedTable) -> list[ClientEvent]:
     return [event for event in facts.history if event.kind is ClientEventKind.READ]
 
 
@@ -468,9 +474,11 @@ def _broken(invariant: str, found: str) -> Violation:
 
 _ANSWERS = frozenset({ClientEventKind.OK, ClientEventKind.FAIL, ClientEventKind.INFO})
 _MOVING = frozenset({"compaction", "logcompaction", "clustering"})
-_DRAWS_TIME = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.ABORT, SlotKind.CLEAN})
+_DRAWS_TIME = frozenset(
+    {ObservedSlotKind.COMMIT, ObservedSlotKind.PLAN, ObservedSlotKind.ABORT, ObservedSlotKind.CLEAN}
+)
 
-_Checker = Callable[[TableFacts], Iterator[Violation]]
+_Checker = Callable[[ObservedTable], Iterator[Violation]]
 _CLIENTS: tuple[_Checker, ...] = (
     check_lost_updates,
     check_honest_answers,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tests.simulator.table_facts import DeletionFact, SlotFact, SlotKind
+from tests.simulator.table_facts import DeletionFact, ObservedSlotKind, SlotFact
 
-__all__ = ["Permits"]
+__all__ = ["DeleteRules"]
 
 
-class Permits:
+class DeleteRules:
     """Who may delete what: by path and instant, as a long run has as many deletions as slots."""
 
     def __init__(self, slots: Iterable[SlotFact]) -> None:
@@ -18,12 +18,12 @@ class Permits:
         self._aborted: dict[str, int] = {}
         self._published: dict[str, list[set[str]]] = defaultdict(list)
         for slot in sorted(slots, key=lambda one: one.number):
-            if slot.kind is SlotKind.CLEAN:
+            if slot.kind is ObservedSlotKind.CLEAN:
                 for path in slot.removes:
                     self._cleaned.setdefault(path, slot.number)
-            elif slot.kind is SlotKind.ABORT:
+            elif slot.kind is ObservedSlotKind.ABORT:
                 self._aborted.setdefault(slot.requested_time, slot.number)
-            elif slot.kind is SlotKind.COMMIT:
+            elif slot.kind is ObservedSlotKind.COMMIT:
                 paths = {stat.path for stat in slot.stats}
                 self._published[slot.requested_time].append(paths)
 

@@ -15,10 +15,10 @@ from typing import Self, TypeVar, cast
 
 from tests.simulator.sim_storage import SimStorage
 from tests.simulator.table_facts import ClientEventKind
-from tests.simulator.world import ActorState, CallKind, PortCall, TickerState, World
+from tests.simulator.world import ActorState, CallKind, PortCall, SimulatedSystem, TickerState
 from timeline.errors import LeaseLostError, LockTimeoutError
 from timeline.model.instant_time import TimelineZone
-from timeline.ports.lock import Sharing
+from timeline.ports.lock import LockSharing
 from timeline.ports.ports import ProcessIdentity, Value
 
 __all__ = [
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 class SimClock:
     """One actor's clocks: world time with an offset (wall only) and a drift (both)."""
 
-    def __init__(self, world: World, actor: ActorState) -> None:
+    def __init__(self, world: SimulatedSystem, actor: ActorState) -> None:
         self._world = world
         self._actor = actor
 
@@ -84,7 +84,7 @@ class SimClock:
 class SimIds:
     """Readable names that are unique in the world; chance from the seed."""
 
-    def __init__(self, world: World, actor: ActorState) -> None:
+    def __init__(self, world: SimulatedSystem, actor: ActorState) -> None:
         self._world = world
         self._actor = actor
         self._letters = "abcdef"[(actor.index - 1) % 6] * 4
@@ -114,7 +114,7 @@ class SimIds:
 class SimEvents:
     """Keeps every event with its step; ``World.counters`` counts the names."""
 
-    def __init__(self, world: World, actor: ActorState) -> None:
+    def __init__(self, world: SimulatedSystem, actor: ActorState) -> None:
         self._world = world
         self._actor = actor
 
@@ -149,7 +149,12 @@ class SimExecutor:
     """
 
     def __init__(
-        self, world: World, actor: ActorState, events: SimEvents, *, shuffled: bool = False
+        self,
+        world: SimulatedSystem,
+        actor: ActorState,
+        events: SimEvents,
+        *,
+        shuffled: bool = False,
     ) -> None:
         self._world = world
         self._actor = actor
@@ -206,7 +211,9 @@ def _made(call: Callable[[], Result]) -> Result:
 class SimLease:
     """One holding of a simulated lock."""
 
-    def __init__(self, world: World, actor: ActorState, identity: str, token: int) -> None:
+    def __init__(
+        self, world: SimulatedSystem, actor: ActorState, identity: str, token: int
+    ) -> None:
         self._world = world
         self._actor = actor
         self._identity = identity
@@ -282,7 +289,9 @@ class SimLock:
     in_order = False
     shares = False  # how writers have a lock together is played with the real one
 
-    def __init__(self, world: World, actor: ActorState, identity: str = "table-lock") -> None:
+    def __init__(
+        self, world: SimulatedSystem, actor: ActorState, identity: str = "table-lock"
+    ) -> None:
         self._world = world
         self._actor = actor
         self.identity = identity
@@ -293,7 +302,7 @@ class SimLock:
         return lease
 
     def acquire_while(
-        self, wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+        self, wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO
     ) -> SimLease | None:
         world, state = self._world, self._world.lock(self.identity)
         deadline_ms = world.now_ms + world.lock_budget_ms
@@ -335,7 +344,7 @@ class SimLock:
 class ClientLog:
     """What a client of the engine says about its operations, for the checkers."""
 
-    def __init__(self, world: World, actor: ActorState) -> None:
+    def __init__(self, world: SimulatedSystem, actor: ActorState) -> None:
         self._world = world
         self._actor = actor
 
@@ -405,7 +414,7 @@ class Actor:
 
 
 def make_ports(
-    world: World, actor: ActorState, *, shuffled: bool = False, atomic_create: bool = True
+    world: SimulatedSystem, actor: ActorState, *, shuffled: bool = False, atomic_create: bool = True
 ) -> ActorPorts:
     """The ports of one actor; ``shuffled`` as of ``Actor``."""
     events = SimEvents(world, actor)

@@ -6,17 +6,17 @@ Operations are transactions, their slots the order of commits; what readers saw 
 
 from __future__ import annotations
 
-from hoodoo.history_checker.history import RecordedRun, RunRecorder
-from tests.simulator.table_facts import ClientEventKind, TableFacts
+from hoodoo.history_checker.history import History, HistoryRecorder
+from tests.simulator.table_facts import ClientEventKind, ObservedTable
 
 __all__ = ["recorded_run"]
 
 _ANSWERS = {ClientEventKind.OK: "ok", ClientEventKind.FAIL: "fail"}
 
 
-def recorded_run(facts: TableFacts) -> RecordedRun:
+def recorded_run(facts: ObservedTable) -> History:
     """What the clients of a simulated world did and saw; nothing may have been restored."""
-    run = RunRecorder()
+    run = HistoryRecorder()
     for slot in facts.slots:
         if slot.replaces:
             run.cleared = slot.number  # which rows an overwrite hid no client tells

@@ -23,7 +23,7 @@ from tests.simulator.faults import (
 from tests.simulator.ports import Actor
 from tests.simulator.simulated_run import Check, Run
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 
 __all__ = [
     "Actor",
@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 #: Builds a fresh world with its actors.
-MakeRun = Callable[[], tuple[World, Sequence[Actor]]]
+MakeRun = Callable[[], tuple[SimulatedSystem, Sequence[Actor]]]
 
 
 def run(
-    world: World,
+    world: SimulatedSystem,
     actors: Sequence[Actor],
     *,
     seed: int = 0,
@@ -97,7 +97,7 @@ class CrashCase:
 
     call: int
     fault: Fault | None  # None: the undisturbed run
-    world: World
+    world: SimulatedSystem
     trace: Trace
 
 
@@ -127,7 +127,7 @@ def crash_points(
         The undisturbed run first, then each variation; the caller looks at ``trace.failure``.
     """
 
-    def attempt(planned: Sequence[PlannedFault]) -> tuple[World, Trace]:
+    def attempt(planned: Sequence[PlannedFault]) -> tuple[SimulatedSystem, Trace]:
         world, actors = make_run()
         trace = run(
             world,

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tests.simulator.faults import Chooser, Fault, Move, PlannedPolicy
 
-__all__ = ["Land", "Pause", "Script", "Stage", "Tick", "Until", "UntilEnd"]
+__all__ = ["Land", "Pause", "Script", "ScriptStage", "Tick", "Until", "UntilEnd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Land:
     """The storage applies the oldest request whose answer was lost."""
 
 
-Stage: TypeAlias = Until | UntilEnd | Pause | Tick | Land | Fault
+ScriptStage: TypeAlias = Until | UntilEnd | Pause | Tick | Land | Fault
 
 
 class Script:
@@ -67,7 +67,7 @@ class Script:
     while others stand still is woken by such jumps.
     """
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    def __init__(self, stages: Sequence[ScriptStage]) -> None:
         self._stages = list(reversed(stages))
         self._rest = PlannedPolicy()
         self._began = False
@@ -89,7 +89,7 @@ class Script:
         left = self._stages[:-1] if self._began else self._stages
         return not self._missed and all(isinstance(stage, UntilEnd) for stage in left)
 
-    def _move(self, stage: Stage, plain: Sequence[Move], run: Chooser) -> Move | None:
+    def _move(self, stage: ScriptStage, plain: Sequence[Move], run: Chooser) -> Move | None:
         if isinstance(stage, Pause):
             self._stages[-1] = Pause(stage.jumps - 1)
             return (Fault.TIME_JUMP.value, 0) if stage.jumps > 0 else None

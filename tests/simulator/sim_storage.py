@@ -18,7 +18,7 @@ from typing import IO, TypeVar, cast
 
 import pyarrow as pa
 
-from tests.simulator.world import ActorState, CallKind, LateCreate, PortCall, World
+from tests.simulator.world import ActorState, CallKind, LateCreate, PortCall, SimulatedSystem
 from timeline.errors import StorageUnavailableError
 from timeline.model.file_names import check_relative_path
 from timeline.ports.storage import (
@@ -49,7 +49,12 @@ class SimStorage:
     """
 
     def __init__(
-        self, world: World, actor: ActorState, *, atomic_create: bool = True, far: bool = False
+        self,
+        world: SimulatedSystem,
+        actor: ActorState,
+        *,
+        atomic_create: bool = True,
+        far: bool = False,
     ) -> None:
         self._world = world
         self._actor = actor

@@ -20,23 +20,23 @@ from greenlet import getcurrent, greenlet
 
 from tests.simulator.faults import Fault, Faults, Move
 from tests.simulator.ports import Actor, make_ports
-from tests.simulator.trace import Step, Trace
+from tests.simulator.trace import Trace, TraceStep
 from tests.simulator.world import (
     ActorCrashed,
     ActorState,
     CallKind,
     PortCall,
+    SimulatedSystem,
     TickerState,
-    World,
     as_label,
 )
 from timeline.errors import StorageUnavailableError
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 
-__all__ = ["Check", "Run", "Task"]
+__all__ = ["Check", "Run", "SimTask"]
 
 #: Looks at the world and names what is broken; an empty sequence is well.
-Check = Callable[[World], Sequence[object]]
+Check = Callable[[SimulatedSystem], Sequence[object]]
 
 _CALL_FAULTS = {
     CallKind.READ: (Fault.UNAVAILABLE,),
@@ -54,7 +54,7 @@ _CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 _BY_VALUE = {fault.value: fault for fault in Fault}
 
 
-class Task:
+class SimTask:
     """One line of control of an actor: its body, or one run of a ticker."""
 
     __slots__ = ("actor", "done", "glet", "move", "number", "pending", "started", "ticker")
@@ -82,7 +82,12 @@ class Run:
     """
 
     def __init__(
-        self, world: World, actors: Sequence[Actor], *, seed: int, faults: Faults | None = None
+        self,
+        world: SimulatedSystem,
+        actors: Sequence[Actor],
+        *,
+        seed: int,
+        faults: Faults | None = None,
     ) -> None:
         self.world = world
         self.faults = faults or Faults()
@@ -91,10 +96,10 @@ class Run:
         self._waiting = [actor for actor in actors if actor.start_after is not None]
         self._seed = seed
         self._hub = getcurrent()
-        self._current: Task | None = None
+        self._current: SimTask | None = None
         self._actors: list[ActorState] = []
-        self._tasks: list[Task] = []
-        self._live: list[Task] = []
+        self._tasks: list[SimTask] = []
+        self._live: list[SimTask] = []
         self._chance = world.new_actor("environment", seed).random
         world.runner = self
         for actor in actors:
@@ -117,7 +122,7 @@ class Run:
     # ------------------------------------------------------------ moves
 
     @property
-    def tasks(self) -> Sequence[Task]:
+    def tasks(self) -> Sequence[SimTask]:
         """Every line of control there was so far; a ``step`` move names its place here."""
         return self._tasks
 
@@ -295,13 +300,13 @@ class Run:
     def _add_task(
         self, actor: ActorState, work: Callable[[], object], ticker: TickerState | None
     ) -> None:
-        task = Task(actor, work, len(self._tasks))
+        task = SimTask(actor, work, len(self._tasks))
         task.ticker = ticker
         self._tasks.append(task)
         self._live.append(task)
         self._resume(task, None, None)
 
-    def _resume(self, task: Task, answer: object, error: BaseException | None) -> None:
+    def _resume(self, task: SimTask, answer: object, error: BaseException | None) -> None:
         task.pending = None
         self._hub, before = getcurrent(), self._current
         self._current = task
@@ -317,7 +322,7 @@ class Run:
         if task.glet.dead:
             self._ended(task)
 
-    def _ended(self, task: Task) -> None:
+    def _ended(self, task: SimTask) -> None:
         task.done = True
         if task in self._live:
             self._live.remove(task)
@@ -332,7 +337,7 @@ class Run:
                 self._waiting.remove(spec)
                 self._start(spec)
 
-    def _throw_away(self, task: Task) -> None:
+    def _throw_away(self, task: SimTask) -> None:
         if task.done:
             return
         self._resume(task, None, ActorCrashed(task.actor.name))
@@ -348,7 +353,7 @@ class Run:
 
     # ------------------------------------------------------------ applying
 
-    def _apply(self, task: Task, fault: Fault | None) -> None:
+    def _apply(self, task: SimTask, fault: Fault | None) -> None:
         call, actor = task.pending, task.actor
         assert call is not None
         actor.calls += 1
@@ -409,7 +414,7 @@ class Run:
         self._note(who, "environment", "", "", fault.value)
 
     def _note(self, actor: str, call: str, path: str, outcome: str, fault: str) -> None:
-        self.trace.steps.append(Step(actor, call, path, outcome, fault))
+        self.trace.steps.append(TraceStep(actor, call, path, outcome, fault))
 
     # ------------------------------------------------------------ time and background work
 

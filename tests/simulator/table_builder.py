@@ -1,5 +1,5 @@
 """
-Builds ``TableFacts`` by hand: a correct little history, from which a test breaks one thing.
+Builds ``ObservedTable`` by hand: a correct little history, from which a test breaks one thing.
 
 Times are drawn like the engine draws them, each above all before, so a table that only
 uses the builder's verbs keeps every invariant; ``facts`` takes replacements for the rest.
@@ -16,10 +16,10 @@ from tests.simulator.table_facts import (
     ClientEventKind,
     DeletionFact,
     InstantFact,
+    ObservedSlotKind,
+    ObservedTable,
     SlotFact,
-    SlotKind,
     StatFact,
-    TableFacts,
 )
 
 __all__ = ["TableBuilder"]
@@ -58,7 +58,7 @@ class TableBuilder:
         self._files[stat.path] = stat.size_bytes
         slot = SlotFact(
             number=len(self._slots) + 1,
-            kind=SlotKind.COMMIT,
+            kind=ObservedSlotKind.COMMIT,
             action="commit",
             requested_time=requested,
             completion_time=completed,
@@ -84,7 +84,7 @@ class TableBuilder:
         requested, completed = self.next_time(), self.next_time()
         slot = SlotFact(
             number=len(self._slots) + 1,
-            kind=SlotKind.ABORT,
+            kind=ObservedSlotKind.ABORT,
             action="rollback",
             requested_time=target,
             completion_time=completed,
@@ -106,7 +106,7 @@ class TableBuilder:
         requested, completed = self.next_time(), self.next_time()
         slot = SlotFact(
             number=len(self._slots) + 1,
-            kind=SlotKind.CLEAN,
+            kind=ObservedSlotKind.CLEAN,
             action="clean",
             requested_time=requested,
             completion_time=completed,
@@ -164,9 +164,9 @@ class TableBuilder:
             )
         )
 
-    def facts(self, **replacements: Any) -> TableFacts:
-        """The table so far; ``replacements`` overrides fields of ``TableFacts``."""
-        facts = TableFacts(
+    def facts(self, **replacements: Any) -> ObservedTable:
+        """The table so far; ``replacements`` overrides fields of ``ObservedTable``."""
+        facts = ObservedTable(
             slots=tuple(self._slots),
             instants=tuple(self._instants),
             files=dict(self._files),

@@ -2,7 +2,7 @@
 What a table and its clients say happened, as plain values that the checkers judge.
 
 The checkers know no engine: an adapter reads a table (simulated or real) into one
-``TableFacts``, or ``tests.simulator.table_builder`` makes one by hand. Paths of data
+``ObservedTable``, or ``tests.simulator.table_builder`` makes one by hand. Paths of data
 files are table-relative.
 """
 
@@ -17,10 +17,10 @@ __all__ = [
     "ClientEventKind",
     "DeletionFact",
     "InstantFact",
+    "ObservedSlotKind",
+    "ObservedTable",
     "SlotFact",
-    "SlotKind",
     "StatFact",
-    "TableFacts",
 ]
 
 
@@ -53,7 +53,7 @@ class ClientEvent:
     rows: Mapping[str, tuple[str, ...]] | None = None
 
 
-class SlotKind(Enum):
+class ObservedSlotKind(Enum):
     """What a slot decides (SLOT-4); other kinds are ``NOOP`` to the checkers."""
 
     COMMIT = "commit"
@@ -92,7 +92,7 @@ class SlotFact:
     """
 
     number: int
-    kind: SlotKind
+    kind: ObservedSlotKind
     action: str
     requested_time: str
     completion_time: str | None = None
@@ -132,7 +132,7 @@ class DeletionFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
+class ObservedTable:
     """
     Everything the checkers look at.
 

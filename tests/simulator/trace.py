@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["SimulationFailed", "Step", "Trace"]
+__all__ = ["SimulationFailed", "Trace", "TraceStep"]
 
 
 class SimulationFailed(AssertionError):  # noqa: N818 - reads as what a test reports
     """A simulated run broke a rule; the text ends with the line that repeats it."""
 
 
-class Step(NamedTuple):
+class TraceStep(NamedTuple):
     """One move: who, which call, what came of it; ``fault`` is empty for a plain step."""
 
     actor: str
@@ -39,7 +39,7 @@ class Trace:
 
     scenario: str
     seed: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TraceStep] = field(default_factory=list)
     moves: list[tuple[str, int]] = field(default_factory=list)
     outcomes: dict[str, str] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)

@@ -32,8 +32,8 @@ __all__ = [
     "LockState",
     "PortCall",
     "SimFile",
+    "SimulatedSystem",
     "TickerState",
-    "World",
     "as_label",
 ]
 
@@ -204,7 +204,7 @@ class Runner(Protocol):
         """Hand the call over and wait for its answer."""
 
 
-class World:
+class SimulatedSystem:
     """
     Everything the actors share.
 
@@ -252,9 +252,9 @@ class World:
         self._children: dict[str, dict[str, int]] = {}  # folder to names, with all below each
         self._folder_changes: dict[str, int] = {}
 
-    def copy(self, scenario: str) -> World:
+    def copy(self, scenario: str) -> SimulatedSystem:
         """The same moment as a world of its own, with nobody in it: cheaper than making it again."""
-        other = World(
+        other = SimulatedSystem(
             scenario=scenario,
             call_ms=self.call_ms,
             lease_ms=self.lease_ms,

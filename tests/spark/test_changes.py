@@ -48,7 +48,7 @@ def test_changes_are_read_although_their_files_were_cleaned_meanwhile(
     save: Any, spark: Any, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Any] = []
-    monkeypatch.setattr(loading, "keep_while_read", lambda *found: kept.append(found[2]))
+    monkeypatch.setattr(loading, "pin_while_read", lambda *found: kept.append(found[2]))
     for at in range(3):
         save([(1, "mon", at, 1.0)], hoodie__clean__automatic="false")
     changes = spark.read.format("hudi").options(**OPTIONS).load(path)

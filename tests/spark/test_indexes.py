@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.keys.bucketing import RemainderShares, bucket_of
+from filegroups.keys.bucketing import SimpleBucketAssigner, bucket_of
 from timeline.errors import InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ def test_rows_of_buckets_that_the_job_does_not_own_are_refused(
     save: Any, rows: Any, path: str
 ) -> None:
     mine = {**BUCKET, "hoodoo__write__bucket__range": "0-1"}
-    shares = RemainderShares(hash_fields=("id",), buckets=3)
+    shares = SimpleBucketAssigner(hash_fields=("id",), buckets=3)
     homes = shares.numbers(pa.array([str(n) for n in range(20)]), pa.array(["mon"] * 20)).tolist()
     own = [row for row in batch(range(20), "mon", 1, 1.0) if homes[row[0]] < 2]
     assert 0 < len(own) < 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hoodoo.spark.options import reaching_storage
+from hoodoo.spark.options import storage_properties
 from hoodoo.spark.read import _as_spelled
 from timeline.properties.options import TABLE_LAYER, PropertySet
 
@@ -31,4 +31,4 @@ def test_executors_get_what_reaches_the_store_and_nothing_of_the_table_s() -> No
         .with_layer(TABLE_LAYER, {"fs.s3a.endpoint": "https://thief.example"})
         .with_layer("code", {"fs.s3a.access.key": "a", "hoodie.table.name": "t"})
     )
-    assert reaching_storage(said) == {"fs.s3a.access.key": "a"}
+    assert storage_properties(said) == {"fs.s3a.access.key": "a"}

@@ -94,7 +94,7 @@ def test_only_a_dataframe_that_shows_the_newest_state_tells_reads(spark: Any, du
     with pytest.raises(InvalidInputError) as derived:
         hoodoo.spark.reads(reader.load(duty).where("id = 1"))
     assert derived.value.kind == "not_loaded"
-    receipt = hoodoo.spark.last_receipt(spark)
+    receipt = hoodoo.spark.last_result(spark)
     past = [
         {"as.of.instant": receipt.requested_time},
         {"hoodie.datasource.query.type": "read_optimized"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hoodoo.spark.read import keep_while_read, plan_load
+from hoodoo.spark.read import pin_while_read, plan_load
 from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -62,7 +62,7 @@ def test_a_lease_is_renewed_no_more_when_nobody_can_read(
         by_hand = ByHand()
         elsewhere = replace(context, world=replace(context.world, executor=by_hand))
         df = Unread()
-        keep_while_read(spark, elsewhere, plan_load(table, table.properties).lease, df)
+        pin_while_read(spark, elsewhere, plan_load(table, table.properties).lease, df)
         [beat] = by_hand.works
         beat()
         assert [one.alive for one in registered_readers(context)] == [True]

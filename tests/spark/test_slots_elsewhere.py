@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.options import reaching_storage
+from hoodoo.spark.options import storage_properties
 from hoodoo.spark.tasks import StorageAddress
 from timeline.layout import SLOTS
 from timeline.storage.local import LocalStorage
-from timeline.storage.non_atomic import WrittenStorage
+from timeline.storage.non_atomic import NonAtomicStorage
 
 pytestmark = pytest.mark.spark
 
 
 def test_tasks_are_asked_for_whole_writes_only(tmp_path: Path) -> None:
     said = {"hoodoo.slots.backend": "sql", "hoodoo.lock.sql.url": "/nowhere"}
-    assert reaching_storage(said) == {"hoodoo.slots.backend": "sql"}
-    for options, kind in ((("hoodoo.slots.backend", "sql"),), WrittenStorage), ((), LocalStorage):
+    assert storage_properties(said) == {"hoodoo.slots.backend": "sql"}
+    for options, kind in ((("hoodoo.slots.backend", "sql"),), NonAtomicStorage), ((), LocalStorage):
         storage = StorageAddress(base_uri=f"file:{tmp_path}", options=options).open()
         assert type(storage) is kind
 

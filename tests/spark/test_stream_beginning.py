@@ -20,7 +20,7 @@ ROW = {"id": "a", "v": 0}
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     path = str(tmp_path / "t")
-    rows = hoodoo.inputs.as_arrow([ROW])
+    rows = hoodoo.inputs.to_arrow_table([ROW])
     with hoodoo.create_table(path, schema=rows.schema, record_key="id") as table:
         table.upsert(rows)
     return path

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.spark.read import HeldTask
+from hoodoo.spark.read import PinnedTask
 from hoodoo.spark.schema import spark_schema_of
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -27,7 +27,7 @@ EARLIEST = {"completion_time": "0"}
 def table(tmp_path: Path) -> Any:
     properties = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     path = str(tmp_path / "t")
-    rows = hoodoo.inputs.as_arrow([ROW])
+    rows = hoodoo.inputs.to_arrow_table([ROW])
     with hoodoo.create_table(
         path, schema=rows.schema, record_key="id", properties=properties
     ) as made:
@@ -99,7 +99,7 @@ def test_a_task_that_lasts_holds_what_it_reads_up_to_its_end(table: Any) -> None
     moment = context.snapshot().newest_completion
     table.upsert([{**ROW, "v": 1}])
     began = time.monotonic()
-    with HeldTask(lambda: hoodoo.open_table(context.world.storage.base_uri), moment) as held:
+    with PinnedTask(lambda: hoodoo.open_table(context.world.storage.base_uri), moment) as held:
         assert leases_of_a_short_read(context, began) == []
         held.beat()
         held.beat()
@@ -117,7 +117,7 @@ def test_a_view_is_read_although_its_files_are_cleaned_under_its_task(
     [partition] = reader.partitions()
     moment = partition.value[-1]
     assert moment == table.core.snapshot.newest_completion
-    with HeldTask(lambda: hoodoo.open_table(str(tmp_path / "t")), moment) as held:
+    with PinnedTask(lambda: hoodoo.open_table(str(tmp_path / "t")), moment) as held:
         held.beat()
         for value in range(1, 4):
             table.upsert([{**ROW, "v": value}])
@@ -134,7 +134,7 @@ def test_a_task_whose_table_cannot_be_opened_yet_reads_on(table: Any) -> None:
             raise found
         return found
 
-    with HeldTask(opened, "20260101000000000") as held:
+    with PinnedTask(opened, "20260101000000000") as held:
         with pytest.raises(StorageUnavailableError):  # an event of the thread that asks again
             held.beat()
         held.beat()

@@ -40,7 +40,7 @@ def test_first_save_creates_the_table_and_upserts_replace_by_key(save: Any, rows
 
 def test_receipt_of_the_newest_save_is_kept_by_the_session(save: Any, spark: Any) -> None:
     receipt = save(THREE)
-    assert hoodoo.spark.last_receipt(spark) == receipt
+    assert hoodoo.spark.last_result(spark) == receipt
 
 
 def test_late_rows_do_not_replace_newer_ones(save: Any, rows: Any) -> None:
@@ -351,7 +351,7 @@ def test_a_batch_without_rows_changes_no_schema(
         before = table.schema
     for operation in ("upsert", "insert", "delete", "insert_overwrite"):
         save([], columns="id string, other double", **{OPERATION: operation})
-        assert hoodoo.spark.last_receipt(spark).schema_changes == ()
+        assert hoodoo.spark.last_result(spark).schema_changes == ()
     with hoodoo.open_table(path) as table:
         assert table.schema == before
     assert rows() == THREE
@@ -365,5 +365,5 @@ def test_columns_of_nothing_take_the_tables_types(
     save(THREE)
     df = spark.sql("select 4L id, 'wed' day, 10L at, null amount")
     df.write.format("hoodoo").options(**OPTIONS).mode("append").save(path)
-    assert hoodoo.spark.last_receipt(spark).schema_changes == ()
+    assert hoodoo.spark.last_result(spark).schema_changes == ()
     assert (4, "wed", 10, None) in rows()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify
-from tableservices.service import ServiceReceipt
+from tableservices.service import ServiceResult
 from tests.stateful.model import IS_DELETED, Groups, Key, Model, Record, Row
 from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
@@ -166,7 +166,7 @@ class TableMachine(RuleBasedStateMachine):
         """The other one is done when this one has placed its rows: it loses nothing of either."""
         mine, other = self._rows(told), self._rows(rival)
         writer, second = self.table, self._another("rival")
-        published: list[tuple[Receipt, Groups]] = []
+        published: list[tuple[CommitResult, Groups]] = []
         there: list[frozenset[tuple[str, int]]] = []
 
         def meddle() -> None:
@@ -345,7 +345,7 @@ class TableMachine(RuleBasedStateMachine):
 
     # ---- how
 
-    def _write(self, act: Callable[[], Receipt]) -> tuple[Receipt, Groups]:
+    def _write(self, act: Callable[[], CommitResult]) -> tuple[CommitResult, Groups]:
         before = self._buckets_there()
         receipt = act()
         return receipt, self._groups(receipt, before)
@@ -357,7 +357,7 @@ class TableMachine(RuleBasedStateMachine):
         return frozenset((group.partition_path, int(group.file_id[:8])) for group in groups)
 
     def _groups(
-        self, receipt: Receipt | ServiceReceipt, there: frozenset[tuple[str, int]]
+        self, receipt: CommitResult | ServiceResult, there: frozenset[tuple[str, int]]
     ) -> Groups:
         pinned = self.handles[0].core.pin()
         rewritten = frozenset(
@@ -382,7 +382,7 @@ class TableMachine(RuleBasedStateMachine):
         newest = self.table.core.context.active().newest_completed_write
         return newest.requested_time if newest is not None else ""
 
-    def _moved(self, receipt: ServiceReceipt | None) -> None:
+    def _moved(self, receipt: ServiceResult | None) -> None:
         """A service moved rows, it changed none."""
         if receipt is not None:
             self.model.settle(self._groups(receipt, frozenset()))
@@ -399,7 +399,7 @@ class TableMachine(RuleBasedStateMachine):
             if any(log.instant_time == requested_time for log in one.log_files)
         )
 
-    def _settle(self, receipt: Receipt, groups: Groups, as_of: str | None = None) -> None:
+    def _settle(self, receipt: CommitResult, groups: Groups, as_of: str | None = None) -> None:
         self.model.settle(groups)
         self.completions[receipt.requested_time] = receipt.completion_time
         self.moments.append(Moment(as_of or receipt.requested_time, self.model.rows()))

@@ -17,7 +17,7 @@ from hoodoo.table import Table
 from lockproviders.registry import build_lock
 from tests.stateful.model import IS_DELETED, Model
 from tests.unit.timeline.engine import StillClock
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import Storage
 from timeline.system import NullEvents, SystemIds, ThreadExecutor
 
@@ -142,7 +142,7 @@ class CountedIds(SystemIds):
         return 0.0
 
 
-def world_of(storage: Storage, application: str, clock: StillClock, first_id: int) -> World:
+def world_of(storage: Storage, application: str, clock: StillClock, first_id: int) -> Ports:
     ids, events = CountedIds(application, first_id), NullEvents()
     executor = ThreadExecutor(1, events=events)
     lock: Any = build_lock(
@@ -154,7 +154,7 @@ def world_of(storage: Storage, application: str, clock: StillClock, first_id: in
         executor=executor,
         table_identity=storage.base_uri,
     )
-    return World(storage=storage, clock=clock, ids=ids, events=events, executor=executor, lock=lock)
+    return Ports(storage=storage, clock=clock, ids=ids, events=events, executor=executor, lock=lock)
 
 
 def create(storage: Storage, chosen: Features, clock: StillClock) -> Table:

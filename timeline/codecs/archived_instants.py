@@ -24,14 +24,14 @@ from timeline.errors import CorruptTableError, MalformedNameError
 
 __all__ = [
     "HISTORY_BYTES_MAX",
-    "HistoryFile",
-    "HistoryInstant",
-    "encode_history_rows",
+    "ArchiveFile",
+    "ArchivedInstant",
+    "archive_file",
+    "encode_archived_instants",
     "encode_manifest",
-    "history_file",
-    "merge_history_files",
-    "parse_history_completions",
-    "parse_history_rows",
+    "merge_archive_files",
+    "parse_archived_completions",
+    "parse_archived_instants",
     "parse_manifest",
     "parse_version",
 ]
@@ -75,7 +75,7 @@ _SCHEMA: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFile:
+class ArchiveFile:
     """One parquet file of a manifest; `first_time` and `last_time` are in right order."""
 
     file_name: str
@@ -86,7 +86,7 @@ class HistoryFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryInstant:
+class ArchivedInstant:
     """
     One archived instant.
 
@@ -109,7 +109,7 @@ def parse_version(data: bytes, *, path: str = "") -> int:
     return int(text)
 
 
-def parse_manifest(data: bytes, *, path: str = "") -> tuple[HistoryFile, ...]:
+def parse_manifest(data: bytes, *, path: str = "") -> tuple[ArchiveFile, ...]:
     """
     Read a manifest, in its own order.
 
@@ -127,7 +127,7 @@ def parse_manifest(data: bytes, *, path: str = "") -> tuple[HistoryFile, ...]:
     return tuple(_history_file(name, size_bytes, path) for name, size_bytes in named)
 
 
-def encode_manifest(files: Iterable[HistoryFile]) -> bytes:
+def encode_manifest(files: Iterable[ArchiveFile]) -> bytes:
     """A manifest in the form of Java Hudi's writer: the complete list of valid files."""
     listed = [
         f'{{\n    "fileName" : "{one.file_name}",\n    "fileLen" : {one.size_bytes}\n  }}'
@@ -136,9 +136,9 @@ def encode_manifest(files: Iterable[HistoryFile]) -> bytes:
     return ('{\n  "files" : [ ' + ", ".join(listed) + " ]\n}").encode()
 
 
-def history_file(first: str, last: str, *, level: int, size_bytes: int) -> HistoryFile:
+def archive_file(first: str, last: str, *, level: int, size_bytes: int) -> ArchiveFile:
     """A file by what its name tells."""
-    return HistoryFile(
+    return ArchiveFile(
         file_name=f"{first}_{last}_{level}.parquet",
         size_bytes=size_bytes,
         first_time=first,
@@ -147,7 +147,7 @@ def history_file(first: str, last: str, *, level: int, size_bytes: int) -> Histo
     )
 
 
-def encode_history_rows(rows: Iterable[HistoryInstant]) -> bytes:
+def encode_archived_instants(rows: Iterable[ArchivedInstant]) -> bytes:
     """One LSM parquet file with these archived instants, in their order; GZIP, as Java's."""
     columns = list(zip(*((*_values(row), _ROW_LAYOUT) for row in rows), strict=True))
     table = pa.table(
@@ -157,7 +157,7 @@ def encode_history_rows(rows: Iterable[HistoryInstant]) -> bytes:
     return _encoded(table.to_batches())
 
 
-def merge_history_files(files: Iterable[tuple[str, bytes]]) -> bytes:
+def merge_archive_files(files: Iterable[tuple[str, bytes]]) -> bytes:
     """
     One LSM parquet file with the rows of several, in their order.
 
@@ -196,11 +196,11 @@ def _encoded(batches: Iterable[pa.RecordBatch]) -> bytes:
     return sink.getvalue()
 
 
-def _values(row: HistoryInstant) -> tuple[str | bytes | None, ...]:
+def _values(row: ArchivedInstant) -> tuple[str | bytes | None, ...]:
     return row.requested_time, row.completion_time, row.action, row.metadata, row.plan
 
 
-def _history_file(name: str, size_bytes: int, path: str) -> HistoryFile:
+def _history_file(name: str, size_bytes: int, path: str) -> ArchiveFile:
     match = _FILE_NAME.fullmatch(name)
     if match is None or size_bytes < 0:
         raise MalformedNameError(
@@ -209,7 +209,7 @@ def _history_file(name: str, size_bytes: int, path: str) -> HistoryFile:
             name=name,
         )
     one, other, level = match.groups()
-    return HistoryFile(
+    return ArchiveFile(
         file_name=name,
         size_bytes=size_bytes,
         first_time=min(one, other),
@@ -218,13 +218,13 @@ def _history_file(name: str, size_bytes: int, path: str) -> HistoryFile:
     )
 
 
-def parse_history_rows(
+def parse_archived_instants(
     data: bytes,
     *,
     path: str = "",
     times_only: bool = False,
     bytes_max: int = HISTORY_BYTES_MAX,
-) -> tuple[HistoryInstant, ...]:
+) -> tuple[ArchivedInstant, ...]:
     """
     Read the instants of one LSM parquet file, in the file's order.
 
@@ -240,7 +240,7 @@ def parse_history_rows(
     if len(data) > bytes_max:
         raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     columns = _TIME_COLUMNS if times_only else _TIME_COLUMNS + _CONTENT_COLUMNS
-    rows: list[HistoryInstant] = []
+    rows: list[ArchivedInstant] = []
     size_bytes = 0
     try:
         for batch in _batches(data, columns):
@@ -254,7 +254,7 @@ def parse_history_rows(
     return tuple(rows)
 
 
-def parse_history_completions(
+def parse_archived_completions(
     data: bytes, *, path: str = "", bytes_max: int = HISTORY_BYTES_MAX
 ) -> dict[str, str]:
     """
@@ -263,7 +263,7 @@ def parse_history_completions(
     Without the savepoints, which share their commit's requested time; an instant without
     completion time completed when it was requested. Thousands are read whenever files are older
     than the timeline, so there is no loop over them. Arguments and errors: as
-    ``parse_history_rows``.
+    ``parse_archived_instants``.
     """
     if len(data) > bytes_max:
         raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
@@ -313,7 +313,7 @@ def _instant(
     action: Any,
     metadata: Any = None,
     plan: Any = None,
-) -> HistoryInstant:
+) -> ArchivedInstant:
     times = (requested_time, requested_time if completion_time is None else completion_time)
     if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in times):
         raise ValueError("an instant without time")
@@ -321,7 +321,7 @@ def _instant(
         one is None or isinstance(one, bytes) for one in (metadata, plan)
     ):
         raise ValueError("an instant without action, or with content that is no bytes")
-    return HistoryInstant(
+    return ArchivedInstant(
         requested_time=requested_time,
         completion_time=completion_time,
         action=action,

@@ -26,7 +26,7 @@ from fastavro.schema import SchemaParseException
 from timeline.codecs.avro_schemas import Schema
 from timeline.errors import CorruptTableError, InvalidInputError
 
-__all__ = ["BYTES_MAX", "RecordReader", "RecordWriter", "damaged"]
+__all__ = ["BYTES_MAX", "RecordReader", "RecordWriter", "corrupt_file_error"]
 
 BYTES_MAX: Final = 256 * 1024 * 1024
 """Default for the largest instant file that is read, bytes."""
@@ -53,7 +53,7 @@ _PARSER_FAILURES: Final = (
 )
 
 
-def damaged(path: str, why: str) -> CorruptTableError:
+def corrupt_file_error(path: str, why: str) -> CorruptTableError:
     """The error for a file whose bytes cannot be what they claim; `why` names the finding."""
     return CorruptTableError(
         f"file is damaged ({why}): restore it or roll the instant back: {path}", path=path
@@ -146,12 +146,14 @@ class RecordReader:
                 with one record of an expected schema, or has trailing bytes.
         """
         if len(data) > bytes_max:
-            raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+            raise corrupt_file_error(
+                path, f"{len(data)} bytes are more than the allowed {bytes_max}"
+            )
         try:
             schema_text, content = _unframe(data)
             return self._decode(schema_text, content)
         except _PARSER_FAILURES as failure:
-            raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+            raise corrupt_file_error(path, f"{type(failure).__name__}: {failure}") from failure
 
     def read_bare(self, content: bytes, *, schema_text: bytes, path: str) -> dict[str, Any]:
         """
@@ -168,7 +170,7 @@ class RecordReader:
         try:
             return self._decode(schema_text, content)[1]
         except _PARSER_FAILURES as failure:
-            raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+            raise corrupt_file_error(path, f"{type(failure).__name__}: {failure}") from failure
 
     def _decode(self, schema_text: bytes, content: bytes) -> tuple[str, dict[str, Any]]:
         writer = _checked_schema(schema_text)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from timeline.errors import CorruptTableError
 
-__all__ = ["damaged_block", "record_borders"]
+__all__ = ["corrupt_block_error", "record_borders"]
 
 _LENGTH: Final = struct.Struct(">i")
 _SAMPLE_RECORDS: Final = 256
@@ -32,7 +32,7 @@ Integers = npt.NDArray[np.int64]
 BytesLike = bytes | bytearray | memoryview
 
 
-def damaged_block(path: str, why: str) -> CorruptTableError:
+def corrupt_block_error(path: str, why: str) -> CorruptTableError:
     """The error for a block whose framing cannot be right; `why` names the finding."""
     return CorruptTableError(
         f"the log block is damaged ({why}): restore the file or roll its instant back: path={path}",
@@ -57,7 +57,7 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
     """
     size = len(content)
     if not 0 <= count <= size // _LENGTH.size:
-        raise damaged_block(path, f"{count} records in {size} bytes")
+        raise corrupt_block_error(path, f"{count} records in {size} bytes")
     try:
         places, at = _walk(content, 0, {size}, _SAMPLE_RECORDS)
         borders = np.array([*places, at], np.int64)
@@ -71,9 +71,9 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
                 rest = np.array([*places, at], np.int64)
             borders = np.concatenate((borders[:-1], rest))
     except (struct.error, ValueError) as error:
-        raise damaged_block(path, "a length is negative or runs past the end") from error
+        raise corrupt_block_error(path, "a length is negative or runs past the end") from error
     if len(borders) != count + 1:
-        raise damaged_block(path, f"{len(borders) - 1} records instead of {count}")
+        raise corrupt_block_error(path, f"{len(borders) - 1} records instead of {count}")
     return borders
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from timeline.codecs.avro_container import BYTES_MAX, damaged
+from timeline.codecs.avro_container import BYTES_MAX, corrupt_file_error
 from timeline.codecs.instant_avro import (
     decode_bare_clean,
     decode_bare_commit,
@@ -61,7 +61,7 @@ def decode_legacy_commit(
     if not data:
         return CommitMetadata()
     if len(data) > bytes_max:
-        raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+        raise corrupt_file_error(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     try:
         found = _object(json.loads(data))
         document = {name: content for name, content in found.items() if content is not None}
@@ -83,7 +83,7 @@ def decode_legacy_commit(
             partition_to_replace_file_ids=None if replaced is None else _replaced(replaced),
         )
     except (ArithmeticError, RecursionError, TypeError, ValueError) as failure:
-        raise damaged(path, f"{type(failure).__name__}: {failure}") from failure
+        raise corrupt_file_error(path, f"{type(failure).__name__}: {failure}") from failure
 
 
 def encode_legacy_commit(metadata: CommitMetadata) -> bytes:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.avro_container import BYTES_MAX, RecordReader, RecordWriter, damaged
+from timeline.codecs.avro_container import BYTES_MAX, RecordReader, RecordWriter, corrupt_file_error
 from timeline.codecs.avro_schemas import Schema
 from timeline.errors import CorruptTableError
 from timeline.model import plans
@@ -58,11 +58,11 @@ _VALUE_CLASSES: Final[Mapping[str, type[Any]]] = {
     "HoodieCleanerPlan": plans.CleanerPlan,
     "HoodieClusteringGroup": plans.ClusteringGroup,
     "HoodieClusteringPlan": plans.ClusteringPlan,
-    "HoodieClusteringStrategy": plans.ClusteringStrategy,
+    "HoodieClusteringStrategy": plans.PlanClusteringStrategy,
     "HoodieCommitMetadata": CommitMetadata,
     "HoodieCompactionOperation": plans.CompactionOperation,
     "HoodieCompactionPlan": plans.CompactionPlan,
-    "HoodieCompactionStrategy": plans.CompactionStrategy,
+    "HoodieCompactionStrategy": plans.PlanCompactionStrategy,
     "HoodieInstantInfo": plans.InstantInfo,
     "HoodieReplaceCommitMetadata": CommitMetadata,
     "HoodieRequestedReplaceMetadata": plans.RequestedReplaceMetadata,
@@ -120,7 +120,7 @@ class _Codec(Generic[_Value]):
     def value_of(self, record: Mapping[str, Any], *, path: str) -> _Value:
         value = self._to_value(record)
         if not isinstance(value, self._value_class):
-            raise damaged(path, f"no {self._name}")
+            raise corrupt_file_error(path, f"no {self._name}")
         return value
 
 

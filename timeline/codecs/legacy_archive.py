@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.archived_instants import HISTORY_BYTES_MAX, HistoryInstant
-from timeline.codecs.avro_container import RecordReader, RecordWriter, damaged
+from timeline.codecs.archived_instants import HISTORY_BYTES_MAX, ArchivedInstant
+from timeline.codecs.avro_container import RecordReader, RecordWriter, corrupt_file_error
 from timeline.codecs.avro_frames import record_borders
 from timeline.codecs.avro_schemas import Schema
 from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock, iter_blocks
@@ -80,7 +80,7 @@ def parse_archive_file(
     times_only: bool = False,
     bytes_max: int = HISTORY_BYTES_MAX,
     missed: Callable[[LogBlock], object] | None = None,
-) -> tuple[HistoryInstant, ...]:
+) -> tuple[ArchivedInstant, ...]:
     """
     Read the completed instants of one archive file, in the file's order.
 
@@ -98,7 +98,7 @@ def parse_archive_file(
         CorruptTableError: the file is damaged or above `bytes_max`.
     """
     if len(data) > bytes_max:
-        raise damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+        raise corrupt_file_error(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     return tuple(
         instant
         for schema_text, record in _records(data, path, missed)
@@ -120,10 +120,10 @@ def _records(
         schema_text = block.schema_json.encode()
         content = data[block.content_offset : block.content_offset + block.content_length]
         if len(content) < _TWO_INTS.size:
-            raise damaged(path, "a block without the number of its records")
+            raise corrupt_file_error(path, "a block without the number of its records")
         content_version, count = _TWO_INTS.unpack_from(content)
         if content_version not in _CONTENT_VERSIONS:
-            raise damaged(path, f"records of version {content_version}")
+            raise corrupt_file_error(path, f"records of version {content_version}")
         records = content[_TWO_INTS.size :]
         borders = record_borders(records, count, path=path).tolist()
         for begin, end in itertools.pairwise(borders):
@@ -132,18 +132,18 @@ def _records(
 
 def _completed(
     schema_text: bytes, record: bytes, path: str, *, times_only: bool
-) -> HistoryInstant | None:
+) -> ArchivedInstant | None:
     times = _TIMES.read_bare(record, schema_text=schema_text, path=path)
     requested, action, state, completed = (times[name] for name in _TIME_FIELDS)
     if state not in (None, "COMPLETED"):  # the oldest releases archived nothing else
         return None
     completed = completed or requested
     if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in (requested, completed)):
-        raise damaged(path, "an archived instant without time")
+        raise corrupt_file_error(path, "an archived instant without time")
     if action not in _ACTIONS:
-        raise damaged(path, f"an archived instant of no known action: {action!r}")
+        raise corrupt_file_error(path, f"an archived instant of no known action: {action!r}")
     action = _ACTIONS[action]
-    return HistoryInstant(
+    return ArchivedInstant(
         requested_time=requested,
         completion_time=completed,
         action=action,
@@ -165,4 +165,4 @@ def _metadata(action: str, schema_text: bytes, record: bytes, path: str) -> byte
     try:
         return _WRITERS[action].write(told)
     except InvalidInputError as failure:
-        raise damaged(path, failure.message) from failure
+        raise corrupt_file_error(path, failure.message) from failure

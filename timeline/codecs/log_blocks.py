@@ -191,7 +191,7 @@ def iter_blocks(source: ByteSource, size_bytes: int, *, path: str) -> Iterator[L
 
     Outside: about 1 read for each block, and 1 for each 64 KiB of a damaged region.
     """
-    reader = _Reader(source, size_bytes, path)
+    reader = _LogReader(source, size_bytes, path)
     beginning = reader.window(0, min(len(_MAGIC), size_bytes))
     if not _MAGIC.startswith(beginning):
         raise _damaged(path, 0, "it does not begin with a block")
@@ -279,7 +279,7 @@ def _encode_header(header: Mapping[int, str]) -> bytes:
     return b"".join(parts)
 
 
-class _Reader:
+class _LogReader:
     """
     Reads a file through two windows, so that neighbouring small reads cost one request.
 
@@ -350,7 +350,7 @@ class _Reader:
         return offset, data
 
 
-def _end_of_block(reader: _Reader, offset: int) -> int | None:
+def _end_of_block(reader: _LogReader, offset: int) -> int | None:
     """Where the block at the offset says it ends; None when that is not inside the file."""
     if offset + _FRONT > reader.size_bytes:
         return None
@@ -359,7 +359,7 @@ def _end_of_block(reader: _Reader, offset: int) -> int | None:
     return end_offset if size >= _SIZE_MIN and end_offset <= reader.size_bytes else None
 
 
-def _ends_well(reader: _Reader, offset: int, end_offset: int) -> bool:
+def _ends_well(reader: _LogReader, offset: int, end_offset: int) -> bool:
     """Whether the reverse pointer fits and the next block, or the file's end, follows."""
     follow = min(len(_MAGIC), reader.size_bytes - end_offset)
     tail = reader.ahead(end_offset - _TAIL, _TAIL + follow)
@@ -380,7 +380,7 @@ def _corrupt(path: str, offset: int, end_offset: int) -> LogBlock:
     )
 
 
-def _block(reader: _Reader, offset: int, end_offset: int) -> LogBlock:
+def _block(reader: _LogReader, offset: int, end_offset: int) -> LogBlock:
     """Read what a whole block says about itself."""
     path = reader.path
     version, ordinal = _TWO_INTS.unpack(reader.window(offset + _FRONT, _TWO_INTS.size))
@@ -422,7 +422,7 @@ def _block(reader: _Reader, offset: int, end_offset: int) -> LogBlock:
     )
 
 
-def _read_header(reader: _Reader, offset: int, limit: int) -> tuple[dict[int, str], int]:
+def _read_header(reader: _LogReader, offset: int, limit: int) -> tuple[dict[int, str], int]:
     """The entries of a header or footer, and where it ends; nothing is read behind `limit`."""
     limit_of_header = min(limit, offset + HEADER_BYTES_MAX)
     count, position = _int_at(reader, offset, limit_of_header)
@@ -442,7 +442,7 @@ def _read_header(reader: _Reader, offset: int, limit: int) -> tuple[dict[int, st
     return header, position
 
 
-def _int_at(reader: _Reader, offset: int, limit: int) -> tuple[int, int]:
+def _int_at(reader: _LogReader, offset: int, limit: int) -> tuple[int, int]:
     if offset + _INT.size > limit:
         raise _damaged(reader.path, offset, "a header is longer than its block")
     (value,) = _INT.unpack(reader.window(offset, _INT.size))

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeline.errors import CorruptTableError, InvalidInputError
-from timeline.layout import TABLE_FACTS
+from timeline.layout import TABLE_DESCRIPTOR
 
 __all__ = [
     "PROPERTIES_BYTES_MAX",
-    "TableFacts",
-    "decode_facts",
-    "encode_facts",
+    "TableDescriptor",
+    "decode_table_descriptor",
+    "encode_table_descriptor",
     "format_properties",
     "parse_properties",
 ]
@@ -187,19 +187,19 @@ def _damaged(path: str, why: str) -> CorruptTableError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
+class TableDescriptor:
     """What never changes about a table."""
 
     table_id: str
     slots: str  # as ``StorageCapabilities.slots``
 
 
-def encode_facts(facts: TableFacts) -> bytes:
+def encode_table_descriptor(facts: TableDescriptor) -> bytes:
     """The file's bytes."""
     return json.dumps({"id": facts.table_id, "slots": facts.slots}).encode()
 
 
-def decode_facts(data: bytes) -> TableFacts:
+def decode_table_descriptor(data: bytes) -> TableDescriptor:
     """
     Read the file.
 
@@ -208,9 +208,9 @@ def decode_facts(data: bytes) -> TableFacts:
     """
     try:
         document = json.loads(data)
-        return TableFacts(table_id=str(document["id"]), slots=str(document["slots"]))
+        return TableDescriptor(table_id=str(document["id"]), slots=str(document["slots"]))
     except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
-            f"the table's identity cannot be read, bring the file back from a backup: {TABLE_FACTS}",
-            path=TABLE_FACTS,
+            f"the table's identity cannot be read, bring the file back from a backup: {TABLE_DESCRIPTOR}",
+            path=TABLE_DESCRIPTOR,
         ) from error

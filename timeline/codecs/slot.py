@@ -20,14 +20,14 @@ from timeline.model.instant import Action
 from timeline.model.slot import (
     SLOT_LAYOUT,
     Batch,
-    Seal,
+    HashLink,
     Slot,
     SlotKind,
     SlotOwner,
     digest_of,
     signature_of,
 )
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 __all__ = ["decode_slot", "encode_slot", "is_signed_by"]
 
@@ -88,7 +88,7 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
         "application": slot.owner.application,
         "lock": slot.owner.fencing_token,
         "nonce": slot.nonce,
-        **({"seal": _seal_document(slot.seal)} if slot.seal else {}),
+        **({"seal": _hash_link_document(slot.seal)} if slot.seal else {}),
     }
     line = json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode()
     if key is not None and slot.seal is not None:
@@ -96,7 +96,7 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
     return line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode()
 
 
-def _seal_document(seal: Seal) -> dict[str, str]:
+def _hash_link_document(seal: HashLink) -> dict[str, str]:
     document = {"before": seal.before, "file": seal.file}
     return {**document, "key": seal.key_id} if seal.key_id else document
 
@@ -172,11 +172,11 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
     return slot
 
 
-def _seal_from(document: dict[str, Any]) -> Seal | None:
+def _hash_link_from(document: dict[str, Any]) -> HashLink | None:
     seal = document.get("seal")
     if seal is None:
         return None
-    return Seal(
+    return HashLink(
         before=str(seal["before"]),
         file=str(seal["file"]),
         key_id=str(seal.get("key", "")),
@@ -208,11 +208,11 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
             application=str(document["application"]),
             fencing_token=document["lock"],
         ),
-        claim=Claim(
+        claim=WriteSet(
             file_groups=tuple(
-                TouchedFileGroup(
+                AccessedFileGroup(
                     file_group=FileGroupId(item["partition"], item["file_id"]),
-                    touch=Touch(item["writes"]),
+                    touch=Access(item["writes"]),
                     source_requested_time=item["base_rt"],
                     files=tuple(item["files"]),
                     written_bytes=int(item["bytes"]),
@@ -239,6 +239,6 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
         deletes=tuple(document["deletes"]),
         floor=str(document.get("floor", "")),
         foreign=str(document.get("foreign", "")),
-        seal=_seal_from(document),
+        seal=_hash_link_from(document),
         digest=digest,
     )

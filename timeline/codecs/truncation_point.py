@@ -18,17 +18,17 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Batch
 
 __all__ = [
-    "NO_BOUNDARY",
-    "Boundary",
+    "NO_TRUNCATION",
+    "CommittedBatch",
     "EarlierBatches",
-    "PublishedBatch",
-    "decode_boundary",
-    "encode_boundary",
+    "TruncationPoint",
+    "decode_truncation_point",
+    "encode_truncation_point",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedBatch:
+class CommittedBatch:
     """A batch whose slot was collected: its receipt."""
 
     batch: Batch
@@ -53,7 +53,7 @@ class EarlierBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
+class TruncationPoint:
     """
     One cut: slots up to ``number`` go, and these completed instants move to the history.
 
@@ -66,12 +66,12 @@ class Boundary:
     number: int
     time: InstantTime
     completed: tuple[str, ...] = ()
-    batches: tuple[PublishedBatch, ...] = ()
+    batches: tuple[CommittedBatch, ...] = ()
     digest: str = ""
     earlier: tuple[EarlierBatches, ...] = ()
 
 
-NO_BOUNDARY = Boundary(number=0, time="")
+NO_TRUNCATION = TruncationPoint(number=0, time="")
 
 
 # ----------------------------------------------------------------
@@ -80,7 +80,7 @@ NO_BOUNDARY = Boundary(number=0, time="")
 # Names in it become paths, so each must be that of a completed instant (SEC1).
 
 
-def encode_boundary(boundary: Boundary) -> bytes:
+def encode_truncation_point(boundary: TruncationPoint) -> bytes:
     """The document; equal boundaries give equal bytes."""
     document = {
         "number": boundary.number,
@@ -105,7 +105,7 @@ def encode_boundary(boundary: Boundary) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_boundary(data: bytes, *, path: str) -> Boundary:
+def decode_truncation_point(data: bytes, *, path: str) -> TruncationPoint:
     """
     Read a boundary.
 
@@ -114,7 +114,7 @@ def decode_boundary(data: bytes, *, path: str) -> Boundary:
     """
     try:
         document = json.loads(data)
-        return Boundary(
+        return TruncationPoint(
             number=int(document["number"]),
             time=str(document["time"]),
             completed=tuple(_completed_name(name) for name in document["completed"]),
@@ -135,8 +135,8 @@ def _completed_name(name: object) -> str:
     return str(name)
 
 
-def _batch(document: dict[str, Any]) -> PublishedBatch:
-    return PublishedBatch(
+def _batch(document: dict[str, Any]) -> CommittedBatch:
+    return CommittedBatch(
         batch=Batch(
             batch_id=str(document["id"]),
             operation=str(document.get("op", "")),

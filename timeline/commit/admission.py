@@ -15,34 +15,34 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.apply import is_settled, is_shown, may_overlap, newest_slots
+from timeline.commit.apply import has_instant_file, is_applied, may_overlap, newest_slots
 from timeline.context import TableContext
 from timeline.errors import HoodooError, LeaseLostError, MissingFileError
 from timeline.model.instant import State
 from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
-from timeline.ports.lock import Lease, Lock, Sharing, is_alone
+from timeline.ports.lock import Lease, Lock, LockSharing, is_exclusive
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 
 __all__ = [
-    "Line",
-    "Looked",
-    "has_queue",
-    "holding_the_queue",
-    "is_far_and_ours",
-    "is_held",
-    "is_shared",
-    "look_in_line",
-    "queue",
-    "queue_alone",
+    "TimelineState",
+    "WaitingLine",
+    "acquire_commit_lock",
+    "acquire_exclusively",
+    "is_commit_lock_kept",
+    "is_lock_shared",
+    "is_object_store_protocol",
+    "keep_commit_lock",
     "read_table",
+    "refresh_in_line",
+    "waits_for_others",
 ]
 
 #: The head of the chain, the timeline listed after it, and how the table's properties are got.
-Looked: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
-Place: TypeAlias = tuple[Lease | None, Looked | None]
+TimelineState: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
+TableState: TypeAlias = tuple[Lease | None, TimelineState | None]
 
 _WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
 _BESIDE = 2  # so many in front are not waited for: a lost slot tells at once that it is taken
@@ -55,7 +55,9 @@ _STILL_MAX_LOCKED = 8  # as well, where each slot takes its owner's way to the l
 _KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
 
 
-def read_table(context: TableContext, *, asks_config: bool, until_still: bool = True) -> Looked:
+def read_table(
+    context: TableContext, *, asks_config: bool, until_still: bool = True
+) -> TimelineState:
     """
     Chain, then timeline; beside them the properties, when they will be asked for.
 
@@ -69,23 +71,25 @@ def read_table(context: TableContext, *, asks_config: bool, until_still: bool = 
     return *context.look(), config
 
 
-def has_queue(context: TableContext) -> bool:
+def waits_for_others(context: TableContext) -> bool:
     """Whether a publication waits for others before its own look, as far as is known."""
-    return context.limits.publish_lock is PublishLock.LOCK and not is_shared(context)
+    return context.limits.publish_lock is CommitLockMode.LOCK and not is_lock_shared(context)
 
 
-def is_shared(context: TableContext) -> bool:
+def is_lock_shared(context: TableContext) -> bool:
     """Whether writers of ours have the lock together, far away, where it is long in use (LOCK-1)."""
-    return is_far_and_ours(context) and context.world.lock.shares
+    return is_object_store_protocol(context) and context.world.lock.shares
 
 
-def is_far_and_ours(context: TableContext) -> bool:
+def is_object_store_protocol(context: TableContext) -> bool:
     """Nothing but slots decides, and a look costs a way there and back."""
     foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
     return context.world.storage.capabilities.far and not foreign
 
 
-def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
+def acquire_commit_lock(
+    line: WaitingLine, purpose: str, lost: int
+) -> AbstractContextManager[TableState]:
     """
     The lock, where one is taken, and what was read of the table along with it.
 
@@ -101,20 +105,20 @@ def queue(line: Line, purpose: str, lost: int) -> AbstractContextManager[Place]:
     """
     context, looked = line.context, line.read_before()
     mode = context.limits.publish_lock
-    if mode is PublishLock.NONE or (mode is PublishLock.AUTO and lost < _WITHOUT_LOCK_FIRST):
+    if mode is CommitLockMode.NONE or (mode is CommitLockMode.AUTO and lost < _WITHOUT_LOCK_FIRST):
         return nullcontext((None, looked))
-    if not is_far_and_ours(context):
+    if not is_object_store_protocol(context):
         return _alone(context, purpose)
     in_order = context.world.lock.in_order
     if in_order and context.chain.is_busy:
         return _alone(context, purpose)
-    if not (in_order or is_shared(context) or line.stand()):
+    if not (in_order or is_lock_shared(context) or line.stand()):
         return nullcontext((None, None))
-    return _with_a_look(line, purpose, looked)
+    return _lock_and_state(line, purpose, looked)
 
 
 @contextmanager
-def queue_alone(context: TableContext, purpose: str) -> Iterator[Lease]:
+def acquire_exclusively(context: TableContext, purpose: str) -> Iterator[Lease]:
     """
     The lock, had alone; of a storage far away the chain is known by then.
 
@@ -136,13 +140,15 @@ def queue_alone(context: TableContext, purpose: str) -> Iterator[Lease]:
 
 
 @contextmanager
-def _alone(context: TableContext, purpose: str) -> Iterator[Place]:
-    with queue_alone(context, purpose) as lease:
+def _alone(context: TableContext, purpose: str) -> Iterator[TableState]:
+    with acquire_exclusively(context, purpose) as lease:
         yield lease, None
 
 
 @contextmanager
-def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Place]:
+def _lock_and_state(
+    line: WaitingLine, purpose: str, before: TimelineState | None
+) -> Iterator[TableState]:
     """
     The lock, and a look that was under way together with it, or was read before.
 
@@ -152,8 +158,8 @@ def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Pl
     """
     context = line.context
     clock = context.world.clock
-    shared = is_shared(context)
-    sharing = Sharing.START if context.chain.is_busy else Sharing.JOIN
+    shared = is_lock_shared(context)
+    sharing = LockSharing.START if context.chain.is_busy else LockSharing.JOIN
     had: list[Lease] = []
     started_ms = clock.monotonic_ms() - (context.looked.took_ms if before else 0)
     ended_ms: list[int] = []
@@ -168,7 +174,7 @@ def _with_a_look(line: Line, purpose: str, before: Looked | None) -> Iterator[Pl
         else:  # what came while it was asked for refuses the write: nobody waits for the look
             lease.release()
 
-    def read() -> Looked:
+    def read() -> TimelineState:
         found = before or read_table(context, asks_config=line.asks_config, until_still=not shared)
         ended_ms.append(clock.monotonic_ms())
         return found
@@ -216,7 +222,7 @@ def _while_waiting(context: TableContext) -> Iterator[Callable[[], None]]:
         beat.stop()
 
 
-class Line:
+class WaitingLine:
     """
     Far away, where nothing else keeps an order, who began first publishes first.
 
@@ -240,7 +246,7 @@ class Line:
         asks_config: bool,
         begun: InstantTime | None = None,
         is_met: Callable[[], bool] = lambda: False,
-        looked: Looked | None = None,
+        looked: TimelineState | None = None,
     ) -> None:
         self.context = context
         self.asks_config = asks_config
@@ -257,14 +263,14 @@ class Line:
     @property
     def overlaps(self) -> bool:
         """Whether the file of the commit before is made beside the own slot (PUB-3)."""
-        return self._begun is not None and is_far_and_ours(self.context)
+        return self._begun is not None and is_object_store_protocol(self.context)
 
     @property
     def has_read(self) -> bool:
         """Whether the table was read along with a slot that was lost."""
         return self._read is not None
 
-    def read_before(self) -> Looked | None:
+    def read_before(self) -> TimelineState | None:
         """What was read so, once."""
         looked, self._read = self._read, None
         return looked
@@ -282,7 +288,7 @@ class Line:
 
     def _read_without_queue(self, lease: Lease | None) -> None:
         """Far away; in the queue hardly any slot is lost, and a near look costs no more later."""
-        if not is_alone(lease) and self.context.world.storage.capabilities.far:
+        if not is_exclusive(lease) and self.context.world.storage.capabilities.far:
             with suppress(HoodooError):  # met by the next look, and no answer to this request
                 self._read = self._read_at_once()
 
@@ -298,7 +304,7 @@ class Line:
         timeline = self.context.timelines.last
         if self._begun is None or timeline is None:
             return True
-        others = _in_front(timeline, self._begun) - 1
+        others = _writes_ahead_count(timeline, self._begun) - 1
         self._until(
             self.context.looked.head + others,
             still_max=_STILL_MAX_LOCKED,
@@ -328,7 +334,7 @@ class Line:
         far = self.context.world.storage.capabilities.far
         if self.has_place or self.has_given_up or not (far and self.context.chain.is_busy):
             return False
-        front = _in_front(timeline, slot.requested_time)
+        front = _writes_ahead_count(timeline, slot.requested_time)
         if front > _BESIDE and self._left and head != self._head:
             self._left -= 1
             self._head = head
@@ -357,11 +363,11 @@ class Line:
                 chain.head()
             still = 0 if chain.known_head > before else still + 1
 
-    def _read_at_once(self) -> Looked:
-        return look_in_line(self.context, asks_config=self.asks_config)
+    def _read_at_once(self) -> TimelineState:
+        return refresh_in_line(self.context, asks_config=self.asks_config)
 
 
-def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
+def refresh_in_line(context: TableContext, *, asks_config: bool = True) -> TimelineState:
     """
     Chain and timeline, side by side where only our own slots decide.
 
@@ -371,7 +377,7 @@ def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
 
     Outside: chain probes, 1 list and, where it ``asks_config``, 1 get at once.
     """
-    if not is_far_and_ours(context):
+    if not is_object_store_protocol(context):
         return read_table(context, asks_config=asks_config, until_still=False)
     config = cache(partial(load_config, context.world.storage))
     known = context.chain.known_head
@@ -381,14 +387,14 @@ def look_in_line(context: TableContext, *, asks_config: bool = True) -> Looked:
         came = (*newest_slots(context, known), *context.chain.between(known, head))
     except MissingFileError:  # collected since: what was known is too old to tell anything
         return head, context.active(), asked or config
-    if not all(may_overlap(slot) and is_shown(slot, timeline) for slot in came):
+    if not all(may_overlap(slot) and has_instant_file(slot, timeline) for slot in came):
         return head, context.active(), asked or config
     before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)
-    names = [slot.file_name for slot in before if not is_settled(slot, timeline, context.history)]
+    names = [slot.file_name for slot in before if not is_applied(slot, timeline, context.history)]
     return head, timeline.with_names(filter(None, names)), asked or config
 
 
-def _in_front(timeline: ActiveTimeline, begun: InstantTime) -> int:
+def _writes_ahead_count(timeline: ActiveTimeline, begun: InstantTime) -> int:
     """How many began to write before this one, and not long before."""
     since = instant_time(WallMs(wall_ms(begun) - _LINE_MS))
     return sum(
@@ -405,14 +411,14 @@ def _in_front(timeline: ActiveTimeline, begun: InstantTime) -> int:
 # to the end it holds it only where the user says so (``hoodoo.retry.queue.after``).
 
 
-def is_held(context: TableContext) -> bool:
+def is_commit_lock_kept(context: TableContext) -> bool:
     """Whether the queue is held for a redo, so that nobody comes before its turn."""
     lock = context.world.lock
-    return isinstance(lock, _HeldLock) and not lock.given_back
+    return isinstance(lock, _KeptLock) and not lock.given_back
 
 
 @contextmanager
-def holding_the_queue(
+def keep_commit_lock(
     context: TableContext, purpose: str, *, ms_max: int = 0
 ) -> Iterator[TableContext]:
     """
@@ -430,9 +436,9 @@ def holding_the_queue(
         LockTimeoutError: The lock was not free in time.
     """
     world = context.world
-    with queue_alone(context, purpose) as lease:
+    with acquire_exclusively(context, purpose) as lease:
         world.events.emit("write.queued", purpose=purpose)
-        held = _HeldLock(world.lock, lease)
+        held = _KeptLock(world.lock, lease)
 
         def give_back() -> None:
             if not held.turns and not held.given_back:
@@ -448,7 +454,7 @@ def holding_the_queue(
 
 
 @dataclass(slots=True)
-class _HeldLock:
+class _KeptLock:
     """A lock whose holder asks again."""
 
     inner: Lock
@@ -483,7 +489,7 @@ class _HeldLock:
 
     def acquire(self, purpose: str) -> Lease:
         """The lease that is held, which its holder gives back; a new one when it was lost."""
-        borrowed = _Borrowed(self)
+        borrowed = _BorrowedLease(self)
         # Noted first: should it be given back in this moment, the turn finds out by itself.
         self.turns.append(borrowed)
         try:
@@ -494,7 +500,7 @@ class _HeldLock:
         return borrowed
 
     def acquire_while(
-        self, _wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+        self, _wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO
     ) -> Lease | None:
         """As ``acquire``: it is had already, or nobody else is in the way of a redo for long."""
         return self.acquire(purpose)
@@ -504,10 +510,10 @@ class _HeldLock:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Borrowed:
+class _BorrowedLease:
     """A lease for a turn; who took it gives it back, or the turn that has its slot."""
 
-    held: _HeldLock
+    held: _KeptLock
 
     @property
     def fencing_token(self) -> int | None:

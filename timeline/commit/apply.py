@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.archived import NOTHING_ARCHIVED, History
-from timeline.codecs.truncation_point import decode_boundary
+from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline
+from timeline.codecs.truncation_point import decode_truncation_point
 from timeline.commit.markers import marker_files
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.layout import TIMELINE, boundary_path, heartbeat_path, timeline_path
+from timeline.layout import TIMELINE, heartbeat_path, timeline_path, truncation_point_path
 from timeline.model.file_names import data_file_time, instant_file_name, join, pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
@@ -31,24 +31,28 @@ from timeline.ports.storage import (
     Storage,
     staged,
 )
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
-from timeline.reader_lease import spare_leased
-from timeline.restored_away import fileless_since, withdrawn_by, withdrawn_files
-from timeline.truncation import is_archived_since, is_collected_since
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
+from timeline.reader_lease import defer_leased_deletes
+from timeline.restored_away import (
+    files_removed_by_restore,
+    restored_away_by,
+    slots_with_removed_file,
+)
+from timeline.truncation import is_archived_since, is_truncated_since
 
 __all__ = [
-    "SHOWN_BY_A_FILE",
-    "completed_ahead",
+    "APPLIED_BY_A_FILE",
+    "apply",
     "data_files_of",
-    "finish",
-    "is_settled",
-    "is_shown",
+    "has_instant_file",
+    "is_applied",
     "may_overlap",
     "newest_slots",
-    "settle",
-    "take_back",
-    "unmove_boundary",
-    "unsettled",
+    "not_applied",
+    "revert_if_restored",
+    "revert_truncation",
+    "staged_completed_file",
+    "try_apply",
 ]
 
 
@@ -56,7 +60,7 @@ __all__ = [
 _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
 
 #: One file is all that shows them, and they delete nothing.
-SHOWN_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
+APPLIED_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 
 #: What a restore, a cancel, a void or the end of a savepoint takes away again.
 _TAKEN_BACK = frozenset(
@@ -69,7 +73,7 @@ _ENDED_BY_ANYBODY = frozenset(
 )
 
 
-def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
+def staged_completed_file(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
     """
     Within the block the bytes of the slot's completed file wait for the disk beside the slot's.
 
@@ -79,7 +83,9 @@ def completed_ahead(storage: Storage, slot: Slot) -> AbstractContextManager[None
     return nullcontext() if name is None else staged(storage, timeline_path(name), slot.body)
 
 
-def is_settled(slot: Slot, timeline: ActiveTimeline, history: History | None = None) -> bool:
+def is_applied(
+    slot: Slot, timeline: ActiveTimeline, history: ArchivedTimeline | None = None
+) -> bool:
     """
     Whether the slot's file exists, or was archived since (Java archives ours too).
 
@@ -137,7 +143,7 @@ def _was_restored_away(slot: Slot, timeline: ActiveTimeline) -> bool:
     )
 
 
-def is_shown(slot: Slot, timeline: ActiveTimeline) -> bool:
+def has_instant_file(slot: Slot, timeline: ActiveTimeline) -> bool:
     """Whether a timeline has any file of the slot's instant: one listed before it began has none."""
     pending = pending_file_names(slot.own_action, slot.instant_time)
     return not timeline.file_names.isdisjoint({slot.file_name, *pending})
@@ -166,12 +172,12 @@ def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
     return (last,) if before is None or not may_overlap(before) else (before, last)
 
 
-def unsettled(context: TableContext, head: int, timeline: ActiveTimeline) -> tuple[Slot, ...]:
+def not_applied(context: TableContext, head: int, timeline: ActiveTimeline) -> tuple[Slot, ...]:
     """Those of ``newest_slots`` that are not settled yet, as far as a timeline tells."""
     return tuple(
         slot
         for slot in newest_slots(context, head)
-        if not is_settled(slot, timeline, context.history)
+        if not is_applied(slot, timeline, context.history)
     )
 
 
@@ -179,7 +185,7 @@ def _always() -> bool:
     return True
 
 
-def settle(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> bool:
+def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> bool:
     """
     Do what the slot decided; doing it again changes nothing.
 
@@ -205,31 +211,31 @@ def settle(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = 
         if not _end_target(context, slot):
             return True
     elif slot.kind is SlotKind.RESTORE:
-        _withdraw(context, slot)
+        _delete_restored_files(context, slot)
     elif slot.kind is SlotKind.CUT:
-        _move_boundary(context, slot)
+        _write_truncation_point(context, slot)
     cleans = slot.kind is SlotKind.CLEAN
-    for path in spare_leased(context, slot) if cleans and slot.deletes else slot.deletes:
+    for path in defer_leased_deletes(context, slot) if cleans and slot.deletes else slot.deletes:
         context.world.storage.delete(path)
     name = slot.file_name
     if name is None:
         return True
     if is_archived_since(context, slot, overruns):
-        _take_away_late(context, slot)
+        _delete_archived_files(context, slot)
         return True
-    if slot.kind in SHOWN_BY_A_FILE and is_collected_since(context, slot, overruns):
+    if slot.kind in APPLIED_BY_A_FILE and is_truncated_since(context, slot, overruns):
         return True
     context.chain.will_show(slot)
-    if not _create_surely(
+    if not _create_until_known(
         context, timeline_path(name), slot.body, slot, _always if cleans else may_show
     ):
         return False
     if is_archived_since(context, slot, overruns):
-        _take_away_late(context, slot, name)
+        _delete_archived_files(context, slot, name)
     return True
 
 
-def _take_away_late(context: TableContext, slot: Slot, *names: str) -> None:
+def _delete_archived_files(context: TableContext, slot: Slot, *names: str) -> None:
     """Files that came behind the archive, which has the instant (GC-6)."""
     born = slot.kind in _BORN_IN_SLOT
     pending = pending_file_names(slot.own_action, slot.instant_time) if born else ()
@@ -237,7 +243,7 @@ def _take_away_late(context: TableContext, slot: Slot, *names: str) -> None:
         context.world.storage.delete(timeline_path(name))
 
 
-def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
+def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
     Take the file of a slot away again that a later slot had ended before the file was there.
 
@@ -249,7 +255,7 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
     if slot.kind not in _TAKEN_BACK or slot.file_name is None:
         return
-    all_wait = context.limits.publish_lock is PublishLock.LOCK
+    all_wait = context.limits.publish_lock is CommitLockMode.LOCK
     if all_wait and lease is not None and not lease.is_shared and lease.remaining_ms() != 0:
         return
     later, number = [], slot.number + 1
@@ -259,7 +265,7 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     known = context.chain.newest_known(slot.number - 1)
     before = [one for one in known if not context.chain.is_of_another(one)][:1]
     shown = [*filter(may_overlap, before), slot] if may_overlap(slot) else [slot]
-    gone = fileless_since([*shown, *later])
+    gone = slots_with_removed_file([*shown, *later])
     for one in shown:
         if one.number not in gone or one.file_name is None:
             continue
@@ -270,23 +276,23 @@ def take_back(context: TableContext, slot: Slot, lease: Lease | None) -> None:
                 context.world.storage.delete(timeline_path(name))
 
 
-def _move_boundary(context: TableContext, slot: Slot) -> None:
+def _write_truncation_point(context: TableContext, slot: Slot) -> None:
     """GC-2: before anything is deleted; a cut may leave the boundary where it was."""
-    number = decode_boundary(slot.body, path=f"slot {slot.number}").number
+    number = decode_truncation_point(slot.body, path=f"slot {slot.number}").number
     if number:
-        _create_surely(context, boundary_path(number), slot.body, slot)
+        _create_until_known(context, truncation_point_path(number), slot.body, slot)
 
 
-def unmove_boundary(context: TableContext, slot: Slot) -> None:
+def revert_truncation(context: TableContext, slot: Slot) -> None:
     """SLOT-10: take the boundary of a cut away that came into another table, if it is this one's."""
-    number = decode_boundary(slot.body, path=f"slot {slot.number}").number
-    path = boundary_path(number)
+    number = decode_truncation_point(slot.body, path=f"slot {slot.number}").number
+    path = truncation_point_path(number)
     with suppress(ObjectMissingError):
         if number and context.world.storage.read(path) == slot.body:
             context.world.storage.delete(path)
 
 
-def finish(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> None:
+def try_apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> None:
     """
     Settle another's slot; that it cannot be done says nothing about the own write.
 
@@ -294,7 +300,7 @@ def finish(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = 
         StorageUnavailableError: The storage did not let it be finished.
     """
     try:
-        settle(context, slot, may_show=may_show)
+        apply(context, slot, may_show=may_show)
     except OutcomeUnknownError as error:
         raise StorageUnavailableError(
             "the storage did not let this process finish an earlier publication; write again: "
@@ -316,11 +322,12 @@ def _write_pending(context: TableContext, slot: Slot, may_show: Callable[[], boo
     inflight, *requested = pending_file_names(slot.own_action, slot.instant_time)
     files = [*((name, slot.plan) for name in requested), (inflight, b"")]
     return all(
-        _create_surely(context, timeline_path(name), data, slot, may_show) for name, data in files
+        _create_until_known(context, timeline_path(name), data, slot, may_show)
+        for name, data in files
     ) and (slot.kind is not SlotKind.CLEAN or may_show())
 
 
-def _create_surely(
+def _create_until_known(
     context: TableContext,
     path: str,
     data: bytes,
@@ -405,15 +412,15 @@ def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[A
     storage.delete(heartbeat_path(target))
 
 
-def _withdraw(context: TableContext, slot: Slot) -> None:
+def _delete_restored_files(context: TableContext, slot: Slot) -> None:
     """
     Take published and begun instants away: unseen first, then without data, then unknown.
 
     What a paused owner writes afterwards is found by its markers, which stay (RB-10).
     """
     storage = context.world.storage
-    shown, known = withdrawn_files(storage, slot, TIMELINE)
-    times = withdrawn_by(slot)
+    shown, known = files_removed_by_restore(storage, slot, TIMELINE)
+    times = restored_away_by(slot)
     for name in shown:
         storage.delete(timeline_path(name))
     for path in data_files_of(storage, *times):

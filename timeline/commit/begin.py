@@ -15,9 +15,9 @@ from functools import partial
 
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
-from timeline.commit.admission import has_queue
-from timeline.commit.apply import finish, is_settled
-from timeline.commit.state import look
+from timeline.commit.admission import waits_for_others
+from timeline.commit.apply import is_applied, try_apply
+from timeline.commit.state import refresh_and_apply
 from timeline.context import TableContext
 from timeline.errors import (
     InternalError,
@@ -30,11 +30,11 @@ from timeline.heartbeat import Heartbeat
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant import Action, Fate, Instant, State, check_transition
+from timeline.model.instant import AbsentInstant, Action, Instant, State, check_transition
 from timeline.model.instant_time import InstantTime, WallMs
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -44,9 +44,9 @@ from timeline.ports.storage import (
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import ahead_ms, begin_residue, next_instant_time
 from timeline.snapshot import Snapshot
-from timeline.truncation import renew_pin
+from timeline.truncation import renew_low_water_mark
 
-__all__ = ["Begun", "begin", "make_inflight", "refuse_while_restored"]
+__all__ = ["StartedWrite", "begin", "make_inflight", "refuse_during_restore"]
 
 _REDRAWS_WITHOUT_LOCK = 3
 _DRAWS_WITHOUT_QUEUE = 12  # where the lock keeps nobody from publishing
@@ -55,7 +55,7 @@ _AHEAD_MS_MAX = 500  # half of what is warned of (TL-SUCC-2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedWrite:
     """A write that began: its name, its proof of life and what it saw."""
 
     action: Action
@@ -72,14 +72,14 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lost:
+class _FailedBegin:
     """A try that came to nothing."""
 
     decided: InstantTime  # the next one must exceed it
     look: Snapshot | None = None  # that told it, which spares the next try its own
 
 
-def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> Begun:
+def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> StartedWrite:
     """
     Draw a requested time, make it visible and take the base snapshot.
 
@@ -100,9 +100,9 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
             not free in time.
         LeaseLostError: It was lost while an earlier publication was decided (FOR-4).
     """
-    if renew_pin(context):
+    if renew_low_water_mark(context):
         before = None
-    least = _ahead(context, context.drawn.took_ms) if context.chain.is_busy else ""
+    least = _draw_ahead_ms(context, context.drawn.took_ms) if context.chain.is_busy else ""
     # FOR-1: other engines draw under the lock and know nothing of our residues. Without it
     # both may draw the same millisecond, and theirs fails by our requested file.
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
@@ -110,16 +110,19 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
         started_ms = context.world.clock.monotonic_ms()
         begun = _try_begin(context, action, least, before)
         context.drawn.took_ms = context.world.clock.monotonic_ms() - started_ms
-        if isinstance(begun, Begun):
+        if isinstance(begun, StartedWrite):
             return begun
-        least, before = max(begun.decided, _ahead(context, context.drawn.took_ms)), begun.look
+        least, before = (
+            max(begun.decided, _draw_ahead_ms(context, context.drawn.took_ms)),
+            begun.look,
+        )
     # Others keep publishing between our time and our look: take the queue (BEG-5).
     with context.world.lock.acquire("begin") as lease:
         if shared:  # FOR-4: what is begun above an unsettled slot would make it void
-            look(context, lease)
+            refresh_and_apply(context, lease)
         for _ in range(_DRAWS_MAX):
             begun = _try_begin(context, action, least, None)
-            if isinstance(begun, Begun):
+            if isinstance(begun, StartedWrite):
                 return begun
             least = begun.decided
     raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
@@ -127,12 +130,12 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
 
 def _redraws(context: TableContext) -> int:
     """How often a time is drawn before the queue is taken, which only helps if publishers do."""
-    if has_queue(context):
+    if waits_for_others(context):
         return _REDRAWS_WITHOUT_LOCK
     return _DRAWS_WITHOUT_QUEUE
 
 
-def _ahead(context: TableContext, took_ms: int) -> InstantTime:
+def _draw_ahead_ms(context: TableContext, took_ms: int) -> InstantTime:
     """
     As far ahead of this moment as the last try far away took (TL-SUCC-1).
 
@@ -146,7 +149,7 @@ def _ahead(context: TableContext, took_ms: int) -> InstantTime:
 
 def _try_begin(
     context: TableContext, action: Action, least: InstantTime, before: Snapshot | None
-) -> Begun | _Lost:
+) -> StartedWrite | _FailedBegin:
     """One try."""
     world = context.world
     before = _without_restore(context, before or context.snapshot())
@@ -168,7 +171,7 @@ def _try_begin(
     behind_ms = ahead_ms(now, newest, context.zone)
     if behind_ms > context.limits.skew.warn_ms:
         world.events.emit("clock.warning", behind_ms=behind_ms, newest_time=newest)
-    check_transition(action, Fate.UNBORN, State.REQUESTED)
+    check_transition(action, AbsentInstant.UNBORN, State.REQUESTED)
     content = b""
     if action is Action.REPLACECOMMIT:
         content = encode_requested_replace(RequestedReplaceMetadata())
@@ -177,12 +180,12 @@ def _try_begin(
             Instant(action=action, requested_time=requested_time, state=State.REQUESTED)
         )
     )
-    heartbeat = _show(context, requested_time, path, content)
+    heartbeat = _write_requested(context, requested_time, path, content)
     if heartbeat is None:
-        return _Lost(decided=requested_time)
+        return _FailedBegin(decided=requested_time)
     context.pin.hold(requested_time, context.chain.known_head)
     try:
-        begun = Begun(
+        begun = StartedWrite(
             action=action,
             requested_time=requested_time,
             heartbeat=heartbeat,
@@ -200,7 +203,7 @@ def _try_begin(
     return begun
 
 
-def _show(
+def _write_requested(
     context: TableContext, requested_time: InstantTime, path: str, content: bytes
 ) -> Heartbeat | None:
     """
@@ -272,16 +275,16 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
     if (
         last is not None
         and last.kind is SlotKind.RESTORE
-        and not is_settled(last, snapshot.active, context.history)
+        and not is_applied(last, snapshot.active, context.history)
     ):
         context.world.events.emit("begin.finished_restore", number=last.number)
-        finish(context, last)
+        try_apply(context, last)
         snapshot = context.snapshot()
-    refuse_while_restored(snapshot.active)
+    refuse_during_restore(snapshot.active)
     return snapshot
 
 
-def refuse_while_restored(timeline: ActiveTimeline) -> None:
+def refuse_during_restore(timeline: ActiveTimeline) -> None:
     """
     Another engine's restore takes away what it planned to, and whatever came since.
 
@@ -296,7 +299,9 @@ def refuse_while_restored(timeline: ActiveTimeline) -> None:
         )
 
 
-def _decided_since(context: TableContext, begun: Begun, head_before: int) -> InstantTime | None:
+def _decided_since(
+    context: TableContext, begun: StartedWrite, head_before: int
+) -> InstantTime | None:
     """A time fixed at or above the own one while this write began, None for none (BEG-5)."""
     decided = begun.snapshot.active.newest_decided_time
     if decided is not None and decided >= begun.requested_time:
@@ -310,15 +315,15 @@ def _decided_since(context: TableContext, begun: Begun, head_before: int) -> Ins
     return next((time for time in times if time >= begun.requested_time), None)
 
 
-def _withdraw(context: TableContext, begun: Begun, decided: InstantTime) -> _Lost:
+def _withdraw(context: TableContext, begun: StartedWrite, decided: InstantTime) -> _FailedBegin:
     """BEG-5: nothing is written yet, so giving the time up costs one delete."""
     context.pin.release(begun.requested_time)
     context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
     _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
-    return _Lost(decided=decided, look=begun.snapshot)
+    return _FailedBegin(decided=decided, look=begun.snapshot)
 
 
-def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
+def _take_away(world: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
     """Remove a begin that came to nothing; what cannot be removed must at least stop beating."""
     try:
         world.together(partial(world.storage.delete, requested_path), heartbeat.stop)
@@ -327,7 +332,7 @@ def _take_away(world: World, requested_path: str, heartbeat: Heartbeat) -> None:
         raise
 
 
-def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) -> None:
+def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMetadata) -> None:
     """
     Show what the write intends, and whose it is, before its first data file (BEG-6).
 
@@ -360,7 +365,7 @@ def make_inflight(context: TableContext, begun: Begun, profile: CommitMetadata) 
         ) from error
 
 
-def _content(world: World, path: str) -> bytes | None:
+def _content(world: Ports, path: str) -> bytes | None:
     """None where the file is gone: whoever rolled the instant back took it away meanwhile."""
     try:
         return world.storage.read(path)

@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from enum import Enum
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import refuse_behind_metadata_table
 
-__all__ = ["Ended", "cancel", "how_it_ended", "make_way"]
+__all__ = ["PlanOutcome", "cancel_blocking_plans", "cancel_pending_plan", "plan_outcome"]
 
 
-class Ended(Enum):
+class PlanOutcome(Enum):
     """Why a plan was not completed here."""
 
     COMPLETED_ELSEWHERE = "another executor completed it"
@@ -32,21 +32,21 @@ class Ended(Enum):
     REFUSED = "what it was made from has changed"
 
 
-def how_it_ended(timeline: ActiveTimeline, plan: Instant) -> Ended | None:
+def plan_outcome(timeline: ActiveTimeline, plan: Instant) -> PlanOutcome | None:
     """What became of a plan; None while it is being carried out."""
     now = timeline.find(plan.requested_time, plan.action, plan.action.completes_as)
     if now is not None and now.completed:
-        return Ended.COMPLETED_ELSEWHERE
+        return PlanOutcome.COMPLETED_ELSEWHERE
     inflight, requested = pending_file_names(plan.action, plan.requested_time)
     if requested in timeline.file_names:
-        return None if inflight in timeline.file_names else Ended.ROLLED_BACK
+        return None if inflight in timeline.file_names else PlanOutcome.ROLLED_BACK
     below = timeline.archived_below
     if below is not None and plan.requested_time < below:
-        return Ended.COMPLETED_ELSEWHERE  # and archived since: its files are everybody's
-    return Ended.CANCELLED
+        return PlanOutcome.COMPLETED_ELSEWHERE  # and archived since: its files are everybody's
+    return PlanOutcome.CANCELLED
 
 
-def cancel(context: TableContext, plan: Instant) -> Slot | None:
+def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
     """
     End a plan that nobody shall complete; what was written for it goes (CAN-1).
 
@@ -63,8 +63,11 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
     """
     nonce = context.world.ids.nonce()
 
-    def decide(turn: Turn) -> Slot | None:
-        if how_it_ended(turn.timeline, plan) in (Ended.COMPLETED_ELSEWHERE, Ended.CANCELLED):
+    def decide(turn: CommitSection) -> Slot | None:
+        if plan_outcome(turn.timeline, plan) in (
+            PlanOutcome.COMPLETED_ELSEWHERE,
+            PlanOutcome.CANCELLED,
+        ):
             return None
         if pending_file_names(plan.action, plan.requested_time)[0] in turn.timeline.file_names:
             # Whoever carried it out may have put its files into the metadata table.
@@ -79,7 +82,7 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
             nonce=nonce,
         )
 
-    slot, _ = take_turn(context, f"cancel {plan.requested_time}", decide)
+    slot, _ = commit_in_section(context, f"cancel {plan.requested_time}", decide)
     if slot is not None:
         context.world.events.emit(
             "service.cancelled", action=plan.action.value, rt=plan.requested_time
@@ -87,13 +90,13 @@ def cancel(context: TableContext, plan: Instant) -> Slot | None:
     return slot
 
 
-def make_way(context: TableContext, plans: Iterable[Instant]) -> None:
+def cancel_blocking_plans(context: TableContext, plans: Iterable[Instant]) -> None:
     """
     Cancel the plans that stand in a writer's way, where writers go first (CL-2).
 
-    One that was completed meanwhile is met as any other publication. Outside: as ``cancel``,
-    for each plan. Raises: as ``cancel``.
+    One that was completed meanwhile is met as any other publication. Outside: as ``cancel_pending_plan``,
+    for each plan. Raises: as ``cancel_pending_plan``.
     """
     for plan in plans:
-        stopped = cancel(context, plan) is not None
+        stopped = cancel_pending_plan(context, plan) is not None
         context.world.events.emit("write.made_way", plan=plan.requested_time, cancelled=stopped)

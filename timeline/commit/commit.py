@@ -16,23 +16,27 @@ from typing import TypeAlias
 
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.commit_body import CommitBody
-from timeline.commit.admission import Looked, has_queue, is_held
-from timeline.commit.apply import is_settled, newest_slots, unsettled
-from timeline.commit.begin import Begun, refuse_while_restored
-from timeline.commit.cancel_plan import make_way
+from timeline.commit.admission import TimelineState, is_commit_lock_kept, waits_for_others
+from timeline.commit.apply import is_applied, newest_slots, not_applied
+from timeline.commit.begin import StartedWrite, refuse_during_restore
+from timeline.commit.cancel_plan import cancel_blocking_plans
 from timeline.commit.concurrent_commits import (
-    RIVAL_KINDS,
-    archived_rivals,
-    cleaned_by_others,
-    cleaned_by_slots,
-    foreign_rivals,
+    CONCURRENT_KINDS,
+    archived_commits,
+    clean_conflict,
+    commit_of_slot,
+    foreign_clean_conflict,
+    foreign_commits,
     pending_rollback_of,
-    rival_of_slot,
 )
-from timeline.commit.nested_partitions import uncover
-from timeline.commit.revalidate import BeginWait, begins_unread, without_void
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.nested_partitions import delete_hiding_metadata
+from timeline.commit.revalidate import (
+    ForeignWriterWait,
+    foreign_writes_without_snapshot,
+    without_void,
+)
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import (
     RolledBackError,
@@ -43,30 +47,37 @@ from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Claim, TouchedFileGroup
+from timeline.model.write_set import AccessedFileGroup, WriteSet
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, judge, objection_to
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
+    objection_to,
+    validate_write_set,
+)
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
-from timeline.truncation import assert_held, slots_since
+from timeline.truncation import assert_slots_kept, slots_since
 
 __all__ = [
-    "Candidate",
-    "Check",
-    "Met",
-    "Published",
-    "Seen",
-    "judge_early",
-    "judge_since",
-    "publish",
-    "rivals_since",
+    "BaseState",
+    "CommitCheck",
+    "CommittedWrite",
+    "Conflict",
+    "PendingCommit",
+    "commit_write",
+    "commits_since",
+    "validate_early",
+    "validate_since",
     "verdict_on",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class BaseState:
     """What a candidate was judged against: the chain up to ``head`` and these completed instants."""
 
     head: int
@@ -74,39 +85,39 @@ class Seen:
     first: InstantTime | None = None  # where the timeline began: what is below was archived before
 
     @staticmethod
-    def by(snapshot: Snapshot) -> Seen:
+    def by(snapshot: Snapshot) -> BaseState:
         """Everything a snapshot shows."""
         active = snapshot.active
-        return Seen(
+        return BaseState(
             head=snapshot.head, completed=active.completed_times, first=active.first_write_time
         )
 
 
 #: With the timeline, the rivals since the last look, and how the table's properties are got.
-Check: TypeAlias = Callable[
-    [ActiveTimeline, list[Rival], Callable[[], TableConfig]], Refused | None
+CommitCheck: TypeAlias = Callable[
+    [ActiveTimeline, list[ConcurrentCommit], Callable[[], TableConfig]], Rejected | None
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PendingCommit:
     """What a begun write wants to publish."""
 
-    claim: Claim  # what it touches, published in the slot
+    claim: WriteSet  # what it touches, published in the slot
     metadata: CommitMetadata
     read_only: tuple[
-        TouchedFileGroup, ...
+        AccessedFileGroup, ...
     ] = ()  # read and left as they were; judged, not published
     inside: tuple[str, ...] = ()  # folders around the partitions that it opens
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
     logs_may_meet: bool = False  # NBCC-1
-    check: Check | None = None
+    check: CommitCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class CommittedWrite:
     """A write that became visible."""
 
     slot: Slot
@@ -119,33 +130,38 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class Conflict:
     """A candidate that meets something published before it; ``seen`` includes the winner."""
 
-    verdict: Rebaseable | Refused
-    seen: Seen
+    verdict: Rebase | Rejected
+    seen: BaseState
 
 
-def judge_early(
-    context: TableContext, begun: Begun, claim: Claim, seen: Seen, *, logs_may_meet: bool = False
-) -> tuple[Clean | Rebaseable | Refused, Seen]:
+def validate_early(
+    context: TableContext,
+    begun: StartedWrite,
+    claim: WriteSet,
+    seen: BaseState,
+    *,
+    logs_may_meet: bool = False,
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Judge a planned claim before any file is written, without the lock.
 
     Finding the keys of a big batch takes long; what was published meanwhile is cheaper to
     meet now than after writing (early conflict detection). Outside: 1 list, chain probes.
     """
-    planned = Candidate(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
-    return _judge_unlocked(context, begun, planned, seen)
+    planned = PendingCommit(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
+    return _validate_unlocked(context, begun, planned, seen)
 
 
-def publish(
+def commit_write(
     context: TableContext,
-    begun: Begun,
-    candidate: Candidate,
-    seen: Seen,
-    looked: Looked | None = None,
-) -> Published | Met:
+    begun: StartedWrite,
+    candidate: PendingCommit,
+    seen: BaseState,
+    looked: TimelineState | None = None,
+) -> CommittedWrite | Conflict:
     """
     Make a begun write visible, or say what it meets.
 
@@ -167,53 +183,53 @@ def publish(
         OutcomeUnknownError: The storage never answered the decisive request.
         BudgetSpentError: Too many slots were lost to others.
     """
-    outcome = _try_publish(context, begun, candidate, seen, looked)
+    outcome = _try_commit(context, begun, candidate, seen, looked)
     for _ in range(context.limits.retry.publish_attempts_max):
-        plans = _in_the_way(outcome)
+        plans = _blocking_plans(outcome)
         if not (plans and context.limits.cancels_met_plans):
             break
-        make_way(context, plans)
+        cancel_blocking_plans(context, plans)
         # Judged anew against all since ``seen``: what else was met then was not looked at.
-        outcome = _try_publish(context, begun, candidate, seen)
+        outcome = _try_commit(context, begun, candidate, seen)
     return outcome
 
 
-def _in_the_way(outcome: Published | Met) -> tuple[Instant, ...]:
+def _blocking_plans(outcome: CommittedWrite | Conflict) -> tuple[Instant, ...]:
     """The plans without which a candidate would not have been refused."""
-    if isinstance(outcome, Met) and isinstance(outcome.verdict, Refused):
+    if isinstance(outcome, Conflict) and isinstance(outcome.verdict, Rejected):
         return outcome.verdict.plans
     return ()
 
 
-def _try_publish(
+def _try_commit(
     context: TableContext,
-    begun: Begun,
-    candidate: Candidate,
-    seen: Seen,
-    looked: Looked | None = None,
-) -> Published | Met:
+    begun: StartedWrite,
+    candidate: PendingCommit,
+    seen: BaseState,
+    looked: TimelineState | None = None,
+) -> CommittedWrite | Conflict:
     begun.heartbeat.check()
-    if looked is None and not _turn_tells_soon(context):
-        verdict, seen = _judge_unlocked(context, begun, candidate, seen)
-        if not isinstance(verdict, Clean):
-            return Met(verdict=verdict, seen=seen)
+    if looked is None and not _skips_early_validation(context):
+        verdict, seen = _validate_unlocked(context, begun, candidate, seen)
+        if not isinstance(verdict, NoConflict):
+            return Conflict(verdict=verdict, seen=seen)
     body = CommitBody(candidate.metadata)
     nonce = context.world.ids.nonce()
     state = {"seen": seen}
-    met: list[Met] = []
+    met: list[Conflict] = []
     unread: tuple[InstantTime, ...] = ()
-    wait = BeginWait(context, begun.requested_time)
+    wait = ForeignWriterWait(context, begun.requested_time)
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         nonlocal unread
         begun.heartbeat.check()
-        assert_held(context, begun.requested_time)
-        refuse_while_restored(turn.timeline)
+        assert_slots_kept(context, begun.requested_time)
+        refuse_during_restore(turn.timeline)
         _assert_still_pending(context, begun, turn.timeline)
-        unread = begins_unread(context, turn.timeline, begun.requested_time)
+        unread = foreign_writes_without_snapshot(context, turn.timeline, begun.requested_time)
         if unread:
             return None
-        verdict, state["seen"] = judge_since(
+        verdict, state["seen"] = validate_since(
             context,
             begun,
             candidate,
@@ -222,8 +238,8 @@ def _try_publish(
             head=turn.head,
             config=turn.config,
         )
-        if not isinstance(verdict, Clean):
-            met.append(Met(verdict=verdict, seen=state["seen"]))
+        if not isinstance(verdict, NoConflict):
+            met.append(Conflict(verdict=verdict, seen=state["seen"]))
             return None
         return Slot(
             number=turn.head + 1,
@@ -245,18 +261,18 @@ def _try_publish(
     def is_met() -> bool:
         # What was not read yet tells nothing; and whoever waits asks nothing here.
         slots = context.chain.known_between(state["seen"].head, context.chain.known_head)
-        rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
+        rivals = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
         if not rivals:
             return False
         verdict = verdict_on(context, candidate, begun.requested_time, rivals)
         mine = set(candidate.claim.inserting)
         # Where both inserted keys only their files tell whether they are the same (C9).
         may_meet = any(not mine.isdisjoint(rival.claim.inserting) for rival in rivals)
-        return may_meet or not isinstance(verdict, Clean)
+        return may_meet or not isinstance(verdict, NoConflict)
 
     known = context.chain.last_own or begun.snapshot.head
     turn = partial(
-        take_turn,
+        commit_in_section,
         context,
         f"publish {begun.requested_time}",
         decide,
@@ -281,8 +297,8 @@ def _try_publish(
     context.timelines.add(instant_file_name(mine))
     context.pin.release(begun.requested_time)
     _notice_second_writer(context, known, slot)
-    uncover(context, candidate.inside)
-    return Published(slot=slot, lost_slots=lost)
+    delete_hiding_metadata(context, candidate.inside)
+    return CommittedWrite(slot=slot, lost_slots=lost)
 
 
 def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None:
@@ -310,7 +326,9 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
             )
 
 
-def _assert_still_pending(context: TableContext, begun: Begun, timeline: ActiveTimeline) -> None:
+def _assert_still_pending(
+    context: TableContext, begun: StartedWrite, timeline: ActiveTimeline
+) -> None:
     """
     PUB-6: whoever rolled this instant back removed its pending files, or another engine is about to.
 
@@ -325,11 +343,11 @@ def _assert_still_pending(context: TableContext, begun: Begun, timeline: ActiveT
         )
 
 
-def rivals_since(
-    context: TableContext, seen: Seen, timeline: ActiveTimeline, *, head: int
-) -> tuple[list[Rival], Seen]:
+def commits_since(
+    context: TableContext, seen: BaseState, timeline: ActiveTimeline, *, head: int
+) -> tuple[list[ConcurrentCommit], BaseState]:
     """
-    What became visible since ``seen``, in the order of completion, and the new ``Seen``.
+    What became visible since ``seen``, in the order of completion, and the new ``BaseState``.
 
     Outside: 1 get per instant of another engine.
 
@@ -339,8 +357,8 @@ def rivals_since(
         timeline: Listed after ``head`` was read.
         head: Greatest slot to look at.
     """
-    slots = _slots_not_seen(context, seen, head, timeline)
-    rivals = [rival_of_slot(slot) for slot in slots if slot.kind in RIVAL_KINDS]
+    slots = _slots_since_base(context, seen, head, timeline)
+    rivals = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
     completed = timeline.completed_times
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
@@ -349,46 +367,46 @@ def rivals_since(
         later = context.chain.between(head, context.chain.head())
         fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
     if fresh:
-        rivals.extend(foreign_rivals(context, timeline, fresh))
+        rivals.extend(foreign_commits(context, timeline, fresh))
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     archived: frozenset[tuple[InstantTime, InstantTime]] = frozenset()
     if shared and seen.first and timeline.first_write_time != seen.first:
         # Java archives what began before a pending write, whenever it completed.
         known = seen.completed | ours | completed
-        theirs = archived_rivals(context, seen.first, known)
+        theirs = archived_commits(context, seen.first, known)
         archived = frozenset((one.requested_time, one.completion_time) for one in theirs)
         rivals.extend(theirs)
     rivals.sort(key=lambda rival: rival.completion_time)
     all_seen = completed | ours | seen.completed | archived
-    return rivals, Seen(head=head, completed=all_seen, first=seen.first)
+    return rivals, BaseState(head=head, completed=all_seen, first=seen.first)
 
 
-def judge_since(
+def validate_since(
     context: TableContext,
-    begun: Begun,
-    candidate: Candidate,
-    seen: Seen,
+    begun: StartedWrite,
+    candidate: PendingCommit,
+    seen: BaseState,
     timeline: ActiveTimeline,
     *,
     head: int,
     config: Callable[[], TableConfig],
-) -> tuple[Clean | Rebaseable | Refused, Seen]:
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """Judge against all that became visible since ``seen``: slots up to ``head``, and foreign."""
-    rivals, now_seen = rivals_since(context, seen, timeline, head=head)
-    verdict: Clean | Rebaseable | Refused = Clean()
+    rivals, now_seen = commits_since(context, seen, timeline, head=head)
+    verdict: NoConflict | Rebase | Rejected = NoConflict()
     if rivals:
         verdict = verdict_on(context, candidate, begun.requested_time, rivals)
-    if rivals and not isinstance(verdict, Refused):
+    if rivals and not isinstance(verdict, Rejected):
         slots = context.chain.between(seen.head, head)
         base = begun.snapshot.active
         verdict = (
-            cleaned_by_slots(slots, rivals)
-            or cleaned_by_others(context, base, timeline, slots, rivals)
+            clean_conflict(slots, rivals)
+            or foreign_clean_conflict(context, base, timeline, slots, rivals)
             or verdict
         )
     # Asked also when a file group can be redone: the redo never sees these rivals again, and
     # merging anew answers neither a changed schema nor a key inserted elsewhere.
-    if candidate.check is not None and not isinstance(verdict, Refused):
+    if candidate.check is not None and not isinstance(verdict, Rejected):
         refused = candidate.check(timeline, rivals, config)
         if refused is not None:
             return refused, now_seen
@@ -396,21 +414,26 @@ def judge_since(
 
 
 def verdict_on(
-    context: TableContext, candidate: Candidate, requested_time: InstantTime, rivals: list[Rival]
-) -> Clean | Rebaseable | Refused:
+    context: TableContext,
+    candidate: PendingCommit,
+    requested_time: InstantTime,
+    rivals: list[ConcurrentCommit],
+) -> NoConflict | Rebase | Rejected:
     """What the conflict matrix says of a candidate beside its rivals, and after it the strategy."""
-    judged = Claim.of(
+    judged = WriteSet.of(
         [*candidate.claim.file_groups, *candidate.read_only],
         candidate.claim.partitions,
         candidate.claim.inserting,
     )
-    verdict = judge(judged, requested_time, rivals, logs_may_meet=candidate.logs_may_meet)
-    if isinstance(verdict, Refused):
+    verdict = validate_write_set(
+        judged, requested_time, rivals, logs_may_meet=candidate.logs_may_meet
+    )
+    if isinstance(verdict, Rejected):
         return verdict
     return objection_to(judged, rivals, context.limits.strategy) or verdict
 
 
-def _turn_tells_soon(context: TableContext) -> bool:
+def _skips_early_validation(context: TableContext) -> bool:
     """
     Whether a look before the turn would cost more than it may spare (PUB-1).
 
@@ -419,12 +442,12 @@ def _turn_tells_soon(context: TableContext) -> bool:
     """
     if not context.world.storage.capabilities.far:
         return False
-    return is_held(context) or not (has_queue(context) and context.chain.is_busy)
+    return is_commit_lock_kept(context) or not (waits_for_others(context) and context.chain.is_busy)
 
 
-def _judge_unlocked(
-    context: TableContext, begun: Begun, candidate: Candidate, seen: Seen
-) -> tuple[Clean | Rebaseable | Refused, Seen]:
+def _validate_unlocked(
+    context: TableContext, begun: StartedWrite, candidate: PendingCommit, seen: BaseState
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     The look before the turn, which only spares one.
 
@@ -437,19 +460,19 @@ def _judge_unlocked(
     """
     head = context.chain.head()
     if head == seen.head:
-        return Clean(), seen
+        return NoConflict(), seen
     timeline = context.active()
     config = partial(load_config, context.world.storage)
-    verdict, now_seen = judge_since(
+    verdict, now_seen = validate_since(
         context, begun, candidate, seen, timeline, head=head, config=config
     )
-    if not isinstance(verdict, Clean) and unsettled(context, head, timeline):
-        return Clean(), seen
+    if not isinstance(verdict, NoConflict) and not_applied(context, head, timeline):
+        return NoConflict(), seen
     return verdict, now_seen
 
 
-def _slots_not_seen(
-    context: TableContext, seen: Seen, head: int, timeline: ActiveTimeline
+def _slots_since_base(
+    context: TableContext, seen: BaseState, head: int, timeline: ActiveTimeline
 ) -> list[Slot]:
     """
     The slots above the seen ones, and the last of those whose files were not there yet.
@@ -461,7 +484,7 @@ def _slots_not_seen(
     slots = slots_since(context, seen.head, head)
     for last in reversed(newest_slots(context, seen.head)):
         key = (last.instant_time, last.completion_time)
-        shows = key in timeline.completed_times or not is_settled(last, timeline, context.history)
+        shows = key in timeline.completed_times or not is_applied(last, timeline, context.history)
         if shows and key not in seen.completed:
             slots = [last, *slots]
     return list(without_void(reversed(slots)))[::-1]

@@ -28,30 +28,30 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.ports.storage import ObjectMissingError
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 
 __all__ = [
-    "RIVAL_KINDS",
-    "archived_rivals",
-    "claim_of",
-    "cleaned_by_others",
-    "cleaned_by_slots",
-    "foreign_rivals",
+    "CONCURRENT_KINDS",
+    "archived_commits",
+    "clean_conflict",
+    "commit_of_slot",
+    "foreign_clean_conflict",
+    "foreign_commits",
     "pending_rollback_of",
-    "rival_of_slot",
     "rollback_target",
+    "write_set_of",
 ]
 
 #: A plan is none: writers go on beside it, and what must not meet it looks at the timeline.
-RIVAL_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
+CONCURRENT_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
 
 
-def rival_of_slot(slot: Slot) -> Rival:
+def commit_of_slot(slot: Slot) -> ConcurrentCommit:
     """What a slot of ours means to others."""
-    return Rival(
+    return ConcurrentCommit(
         action=slot.action,
         requested_time=slot.instant_time,
         completion_time=slot.completion_time,
@@ -66,11 +66,11 @@ def rival_of_slot(slot: Slot) -> Rival:
     )
 
 
-def foreign_rivals(
+def foreign_commits(
     context: TableContext,
     timeline: ActiveTimeline,
     fresh: Iterable[tuple[InstantTime, InstantTime]],
-) -> list[Rival]:
+) -> list[ConcurrentCommit]:
     """Completed instants without a slot: somebody else's engine published them (FOR-2)."""
     found = []
     for requested_time, completion_time in sorted(fresh):
@@ -85,11 +85,11 @@ def foreign_rivals(
     return found
 
 
-def archived_rivals(
+def archived_commits(
     context: TableContext,
     first: InstantTime,
     known: frozenset[tuple[InstantTime, InstantTime]],
-) -> list[Rival]:
+) -> list[ConcurrentCommit]:
     """
     Writes from ``first`` on that are archived and were never seen completed (FOR-6).
 
@@ -116,21 +116,21 @@ def archived_rivals(
     ]
 
 
-def _foreign_rival(context: TableContext, instant: Instant) -> Rival:
-    claim = Claim()
+def _foreign_rival(context: TableContext, instant: Instant) -> ConcurrentCommit:
+    claim = WriteSet()
     aborts = None
     schema = ""
     is_compaction = False
     dropped: Collection[FileGroupId] = frozenset()
     if instant.action.completes_as in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT):
         metadata = context.commits.read(instant)
-        claim = claim_of(metadata)
+        claim = write_set_of(metadata)
         schema = metadata.schema_json or ""
         is_compaction = metadata.operation_type in _COMPACTING
         dropped = _dropped_by(metadata)
     elif instant.action is Action.ROLLBACK:
         aborts = rollback_target(context, instant)
-    return Rival(
+    return ConcurrentCommit(
         action=instant.action,
         requested_time=instant.requested_time,
         completion_time=instant.completion_time or instant.requested_time,
@@ -210,7 +210,7 @@ _CLAIMING = frozenset(
 )
 
 
-def claim_of(metadata: CommitMetadata) -> Claim:
+def write_set_of(metadata: CommitMetadata) -> WriteSet:
     """What a commit touched, read from its metadata."""
     touched = []
     inserting = set()
@@ -218,13 +218,13 @@ def claim_of(metadata: CommitMetadata) -> Claim:
         for stat in stats:
             name = (stat.path or "").rpartition("/")[2]
             source = None if stat.prev_commit == NO_PREVIOUS_COMMIT else stat.prev_commit
-            touch = Touch.NEW if source is None else Touch.BASE
+            touch = Access.NEW if source is None else Access.BASE
             if name.startswith("."):
-                touch, source = Touch.LOG, None  # its previous commit is itself (fmt 3)
+                touch, source = Access.LOG, None  # its previous commit is itself (fmt 3)
             if stat.num_inserts and metadata.operation_type not in _COMPACTING:
                 inserting.add(partition_path)
             touched.append(
-                TouchedFileGroup(
+                AccessedFileGroup(
                     file_group=FileGroupId(partition_path, stat.file_id),
                     touch=touch,
                     source_requested_time=source,
@@ -235,7 +235,7 @@ def claim_of(metadata: CommitMetadata) -> Claim:
     replaced = metadata.partition_to_replace_file_ids or {}
     for partition_path, file_ids in replaced.items():
         touched.extend(
-            TouchedFileGroup(file_group=FileGroupId(partition_path, file_id), touch=Touch.REPLACE)
+            AccessedFileGroup(file_group=FileGroupId(partition_path, file_id), touch=Access.REPLACE)
             for file_id in file_ids
         )
     claimed: set[str] = set()
@@ -243,7 +243,7 @@ def claim_of(metadata: CommitMetadata) -> Claim:
         claimed = {WHOLE_TABLE}
     elif metadata.operation_type in _CLAIMING:
         claimed = {*replaced, *metadata.partition_to_write_stats}
-    return Claim.of(touched, claimed, inserting)
+    return WriteSet.of(touched, claimed, inserting)
 
 
 # --------------------------- Whether a clean took files that a write's base snapshot shows (CLN-3)
@@ -253,7 +253,7 @@ def claim_of(metadata: CommitMetadata) -> Claim:
 # they do not tell, where slots lack files, clocks differ, or an engine keeps versions whoever writes.
 
 
-def cleaned_by_slots(slots: list[Slot], rivals: list[Rival]) -> Refused | None:
+def clean_conflict(slots: list[Slot], rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
     Judge by the cleans of ours above the base snapshot.
 
@@ -274,13 +274,13 @@ def cleaned_by_slots(slots: list[Slot], rivals: list[Rival]) -> Refused | None:
     return None
 
 
-def cleaned_by_others(
+def foreign_clean_conflict(
     context: TableContext,
     seen: ActiveTimeline,
     now: ActiveTimeline,
     slots: list[Slot],
-    rivals: list[Rival],
-) -> Refused | None:
+    rivals: list[ConcurrentCommit],
+) -> Rejected | None:
     """
     Judge by another engine's cleans since the base snapshot, which have no slot.
 
@@ -305,8 +305,8 @@ def cleaned_by_others(
     return None
 
 
-def _refused(clean: str, rivals: list[Rival]) -> Refused:
-    return Refused(
+def _refused(clean: str, rivals: list[ConcurrentCommit]) -> Rejected:
+    return Rejected(
         RuleId.SOURCE_NOT_NEWEST,
         "a clean took files that my base snapshot shows; rows must find their place again: "
         f"clean {clean}",

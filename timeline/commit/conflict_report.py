@@ -22,9 +22,9 @@ from timeline.errors import (
     WriteConflictError,
 )
 from timeline.model.instant_time import InstantTime
-from timeline.rules.conflicts import Rebaseable, Refused, RuleId
+from timeline.rules.conflicts import Rebase, Rejected, RuleId
 
-__all__ = ["KINDS", "RefusalReport", "Waited", "as_error", "report_of"]
+__all__ = ["KINDS", "ConflictReport", "WaitReport", "conflict_error", "conflict_report_of"]
 
 _SHOWN_MAX = 20
 _BOUND = "hoodie.write.num.retries.on.conflict.failures"
@@ -60,7 +60,7 @@ KINDS: dict[RuleId, str] = {rule: kind for rule, (_, kind) in _ERRORS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalReport:
+class ConflictReport:
     """Why one attempt was not published."""
 
     instant: InstantTime
@@ -89,10 +89,10 @@ class RefusalReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waited:
+class WaitReport:
     """Before anything was computed a write gave way to others that had announced the same (BEG-8)."""
 
-    report: RefusalReport  # as if it had been refused instead
+    report: ConflictReport  # as if it had been refused instead
     wait_ms: int
 
     def as_document(self) -> dict[str, Any]:
@@ -100,11 +100,11 @@ class Waited:
         return {**self.report.as_document(), "wait_ms": self.wait_ms}
 
 
-def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalReport:
+def conflict_report_of(instant: InstantTime, verdict: Rebase | Rejected) -> ConflictReport:
     """The report of a verdict about one attempt."""
-    rebaseable = isinstance(verdict, Rebaseable)
-    retry = rebaseable or (isinstance(verdict, Refused) and verdict.retry_can_succeed)
-    return RefusalReport(
+    rebaseable = isinstance(verdict, Rebase)
+    retry = rebaseable or (isinstance(verdict, Rejected) and verdict.retry_can_succeed)
+    return ConflictReport(
         instant=instant,
         rule=verdict.rule.value,
         kind=KINDS[verdict.rule],
@@ -115,14 +115,14 @@ def report_of(instant: InstantTime, verdict: Rebaseable | Refused) -> RefusalRep
             for rival in verdict.rivals[:_SHOWN_MAX]
         ),
         file_groups=tuple(str(group) for group in verdict.file_groups[:_SHOWN_MAX]),
-        partitions=() if isinstance(verdict, Rebaseable) else verdict.partitions[:_SHOWN_MAX],
+        partitions=() if isinstance(verdict, Rebase) else verdict.partitions[:_SHOWN_MAX],
         retry_can_succeed=retry,
         redo="file groups" if rebaseable else ("everything" if retry else "nothing"),
     )
 
 
-def as_error(
-    report: RefusalReport, rule: RuleId, bound: str = _BOUND, *, wasted_bytes: int = 0
+def conflict_error(
+    report: ConflictReport, rule: RuleId, bound: str = _BOUND, *, wasted_bytes: int = 0
 ) -> ConflictError | RolledBackError:
     """
     The error of a rule, with its kind and the report.

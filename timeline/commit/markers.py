@@ -29,7 +29,7 @@ from timeline.ports.storage import (
     ObjectExistsError,
     ObjectMissingError,
     Storage,
-    found_to_delete,
+    list_for_delete,
 )
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "MarkerListing",
     "create_marker",
     "delete_markers",
-    "found_markers",
+    "list_for_delete_markers",
     "list_markers",
     "marker_files",
 ]
@@ -142,9 +142,9 @@ def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
     storage.delete_folder(_root(requested_time))
 
 
-def found_markers(storage: Storage, requested_time: InstantTime) -> Callable[[], None]:
+def list_for_delete_markers(storage: Storage, requested_time: InstantTime) -> Callable[[], None]:
     """As ``delete_markers`` when the answer is called; far away they are looked for now."""
-    return found_to_delete(storage, _root(requested_time))
+    return list_for_delete(storage, _root(requested_time))
 
 
 def _root(requested_time: InstantTime) -> str:

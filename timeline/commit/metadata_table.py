@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timeline.commit.admission import queue_alone
+from timeline.commit.admission import acquire_exclusively
 from timeline.commit.revalidate import assert_lease
-from timeline.commit.state import Turn
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.model.instant_time import WallMs, instant_time
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Lease, is_alone
+from timeline.ports.lock import Lease, is_exclusive
 from timeline.properties.properties_file import load_config, switch_metadata_table_off
 
-__all__ = ["leave_metadata_table", "without_metadata_table"]
+__all__ = ["disable_metadata_table", "with_metadata_table_off"]
 
 _PURPOSE = "switch the metadata table off"
 #: No file appears or goes, so the metadata table stays true.
@@ -29,8 +29,8 @@ _CHANGE_NO_FILE = frozenset({SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT, SlotKind.
 
 
 @contextmanager
-def without_metadata_table(
-    context: TableContext, turn: Turn, slot: Slot, lease: Lease | None
+def with_metadata_table_off(
+    context: TableContext, turn: CommitSection, slot: Slot, lease: Lease | None
 ) -> Iterator[Lease | None]:
     """
     Take a slot in here: where the settings say so the metadata table is off by then.
@@ -49,30 +49,30 @@ def without_metadata_table(
     asked = context.limits.without_metadata_table and slot.kind not in _CHANGE_NO_FILE
     if not asked or not turn.config().metadata_table_on:
         yield lease
-    elif is_alone(lease):
+    elif is_exclusive(lease):
         _switch_off(context)
         assert_lease(lease)
         yield lease
     else:
         if lease is not None:
             lease.release()  # a lock that others have as well is not had alone beside it
-        with queue_alone(context, _PURPOSE) as alone:
+        with acquire_exclusively(context, _PURPOSE) as alone:
             _switch_off(context)
             assert_lease(alone)
             yield alone
 
 
-def leave_metadata_table(context: TableContext) -> None:
+def disable_metadata_table(context: TableContext) -> None:
     """
     Switch it off for who deletes files without a slot, where the settings say so and it is on.
 
     Outside: 1 get; where it is on the lock, and as ``switch_metadata_table_off``. Raises: as
-    ``without_metadata_table``.
+    ``with_metadata_table_off``.
     """
     if not context.limits.without_metadata_table:
         return
     if load_config(context.world.storage).metadata_table_on:
-        with queue_alone(context, _PURPOSE):
+        with acquire_exclusively(context, _PURPOSE):
             _switch_off(context)
 
 

@@ -18,10 +18,12 @@ from timeline.ports.storage import Storage
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import Snapshot
 
-__all__ = ["inner_partitions", "uncover", "with_rows"]
+__all__ = ["delete_hiding_metadata", "inner_partitions", "with_committed_files"]
 
 
-def with_rows(context: TableContext, snapshot: Snapshot, folders: Iterable[str]) -> list[str]:
+def with_committed_files(
+    context: TableContext, snapshot: Snapshot, folders: Iterable[str]
+) -> list[str]:
     """Those of some folders that hold committed files, replaced ones too. Outside: 1 list each."""
     storage = context.world.storage
     return [one for one in folders if any(map(snapshot.shows, _data_files(storage, one)))]
@@ -44,13 +46,13 @@ def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> 
     no committed file the walk continues below it.
     """
     inside = list_partition_paths(context.world.storage, below=folder)
-    found = with_rows(context, snapshot, inside)
+    found = with_committed_files(context, snapshot, inside)
     for empty in sorted({*inside}.difference(found)):
         found += inner_partitions(context, snapshot, empty)
     return found
 
 
-def uncover(context: TableContext, folders: Iterable[str]) -> None:
+def delete_hiding_metadata(context: TableContext, folders: Iterable[str]) -> None:
     """
     Delete the metadata files of folders without committed rows that hide committed ones inside.
 
@@ -83,7 +85,7 @@ def _uncover(context: TableContext, folder: str) -> None:
         if not pending.isdisjoint(data_file_time(one.name) for one in entries):
             return
     inner = inner_partitions(context, snapshot, folder)
-    if not inner or with_rows(context, snapshot, [folder]):
+    if not inner or with_committed_files(context, snapshot, [folder]):
         return
     for name in files:
         storage.delete(join(folder, name))

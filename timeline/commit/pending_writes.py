@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_commit
-from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import MarkedFile, list_markers
 from timeline.context import TableContext
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import (
     IOType,
@@ -27,16 +27,16 @@ from timeline.model.file_names import (
 from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import SlotOwner
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.ports.storage import ObjectMissingError
-from timeline.rules.conflicts import Rival
+from timeline.rules.conflicts import ConcurrentCommit
 
-__all__ = ["announced_rivals"]
+__all__ = ["announced_writes"]
 
 
-def announced_rivals(
+def announced_writes(
     context: TableContext, timeline: ActiveTimeline, *, below: InstantTime | None = None
-) -> list[Rival]:
+) -> list[ConcurrentCommit]:
     """
     Pending writes that seem alive, as if they were published; what they did not say is free.
 
@@ -52,7 +52,7 @@ def announced_rivals(
         one for one in timeline.pending_ingestion if below is None or one.requested_time < below
     ]
     times = tuple(one.requested_time for one in pending)
-    dead = instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat)
+    dead = instants_with_expired_heartbeat(context.world.storage, times, context.limits.heartbeat)
     found = []
     for one in pending:
         if one.requested_time in dead:
@@ -64,44 +64,44 @@ def announced_rivals(
             continue  # it has not said yet what it touches, or has ended
         writer = SlotOwner.told_in(profile.extra_metadata)
         found.append(
-            Rival(
+            ConcurrentCommit(
                 action=one.action,
                 requested_time=one.requested_time,
                 completion_time=one.requested_time,
-                claim=_announced_claim(context, profile, one.requested_time, one.action),
+                claim=_announced_write_set(context, profile, one.requested_time, one.action),
                 writer=writer.text if writer is not None else "",
             )
         )
     return found
 
 
-def _announced_claim(
+def _announced_write_set(
     context: TableContext, profile: CommitMetadata, requested_time: InstantTime, action: Action
-) -> Claim:
+) -> WriteSet:
     """A profile does not tell how a file group is changed: of a delta commit by a log, mostly."""
-    claim = claim_of(profile)
+    claim = write_set_of(profile)
     if not any(item.file_group.file_id for item in claim.file_groups):
         listing = list_markers(context.world.storage, requested_time)
-        marked = [each for one in listing.files if (each := _touched(one)) is not None]
-        return Claim.of([*claim.file_groups, *marked], claim.partitions, claim.inserting)
+        marked = [each for one in listing.files if (each := _file_group_of(one)) is not None]
+        return WriteSet.of([*claim.file_groups, *marked], claim.partitions, claim.inserting)
     if action is not Action.DELTACOMMIT:
         return claim
     touched = (
-        replace(item, touch=Touch.LOG) if item.touch is Touch.BASE else item
+        replace(item, touch=Access.LOG) if item.touch is Access.BASE else item
         for item in claim.file_groups
     )
-    return Claim.of(touched, claim.partitions, claim.inserting)
+    return WriteSet.of(touched, claim.partitions, claim.inserting)
 
 
-def _touched(marked: MarkedFile) -> TouchedFileGroup | None:
+def _file_group_of(marked: MarkedFile) -> AccessedFileGroup | None:
     """The file group of an announced file; of change logs, which share one, none."""
     log = parse_log_file_name(marked.file_name)
     base = parse_base_file_name(marked.file_name)
     if log is not None and not log.is_cdc:
-        file_id, touch = log.file_id, Touch.LOG
+        file_id, touch = log.file_id, Access.LOG
     elif base is not None:
         file_id = base.file_id
-        touch = Touch.NEW if marked.io_type is IOType.CREATE else Touch.BASE
+        touch = Access.NEW if marked.io_type is IOType.CREATE else Access.BASE
     else:
         return None
-    return TouchedFileGroup(file_group=FileGroupId(marked.partition_path, file_id), touch=touch)
+    return AccessedFileGroup(file_group=FileGroupId(marked.partition_path, file_id), touch=touch)

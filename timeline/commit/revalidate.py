@@ -20,7 +20,7 @@ from hashlib import blake2b
 from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError, LockTimeoutError
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
@@ -29,14 +29,14 @@ from timeline.properties.setting_enums import ForeignWriters
 
 __all__ = [
     "ENDED_BY",
-    "BeginWait",
+    "ForeignWriterWait",
     "assert_lease",
-    "begins_unread",
+    "foreign_writes_without_snapshot",
     "has_lease",
     "is_ended_by",
-    "may_show",
-    "seen_by",
-    "still_stands",
+    "is_still_valid",
+    "may_apply",
+    "timeline_digest",
     "without_void",
 ]
 
@@ -58,7 +58,7 @@ _MATTERING_TOO: Mapping[SlotKind, frozenset[Action]] = {
 }
 
 
-def seen_by(timeline: ActiveTimeline, slot: Slot) -> str:
+def timeline_digest(timeline: ActiveTimeline, slot: Slot) -> str:
     """
     A digest of all that is decided on a timeline, but for the slot's own instant.
 
@@ -74,7 +74,7 @@ def seen_by(timeline: ActiveTimeline, slot: Slot) -> str:
     return blake2b("\n".join(names).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def still_stands(slot: Slot, timeline: ActiveTimeline) -> bool:
+def is_still_valid(slot: Slot, timeline: ActiveTimeline) -> bool:
     """
     Whether nothing came since the owner of a slot looked, so that its file may appear.
 
@@ -86,7 +86,7 @@ def still_stands(slot: Slot, timeline: ActiveTimeline) -> bool:
     mine = timeline.find(slot.requested_time, slot.action, slot.action.completes_as)
     if mine is not None and mine.completed and mine.completion_time != slot.completion_time:
         return False  # another engine carried the same plan out
-    return seen_by(timeline, slot) == slot.foreign
+    return timeline_digest(timeline, slot) == slot.foreign
 
 
 def is_ended_by(slot: Slot, later: Slot) -> bool:
@@ -113,13 +113,13 @@ def _others(timeline: ActiveTimeline, slot: Slot) -> Iterator[Instant]:
             yield one
 
 
-def may_show(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
+def may_apply(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
     """
     The second look, and the lock after it (FOR-3, FOR-4), with time for the request (FOR-8).
 
     Outside: 1 list, 1 look at the lock.
     """
-    held = still_stands(slot, context.active()) and has_lease(lease)
+    held = is_still_valid(slot, context.active()) and has_lease(lease)
     return held and (lease is None or lease.has_room())
 
 
@@ -158,7 +158,7 @@ _PAUSE_MS_FIRST = 20
 _PAUSE_MS_MAX = 500
 
 
-def begins_unread(
+def foreign_writes_without_snapshot(
     context: TableContext, timeline: ActiveTimeline, requested_time: InstantTime
 ) -> tuple[InstantTime, ...]:
     """
@@ -174,11 +174,11 @@ def begins_unread(
         for instant in timeline.pending_ingestion
         if instant.state is State.REQUESTED and instant.requested_time < requested_time
     )
-    dead = instants_that_seem_dead(context.world.storage, begun, context.limits.heartbeat)
+    dead = instants_with_expired_heartbeat(context.world.storage, begun, context.limits.heartbeat)
     return tuple(time for time in begun if time not in dead)
 
 
-class BeginWait:
+class ForeignWriterWait:
     """The wait of one publication, without the lock: what is waited for may need it."""
 
     def __init__(self, context: TableContext, requested_time: InstantTime) -> None:
@@ -209,7 +209,9 @@ class BeginWait:
                 )
             clock.sleep_ms(pause_ms)
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
-            unread = begins_unread(self._context, self._context.active(), self._requested_time)
+            unread = foreign_writes_without_snapshot(
+                self._context, self._context.active(), self._requested_time
+            )
         events.emit(
             "publish.begin_awaited",
             rt=self._requested_time,

@@ -23,28 +23,28 @@ from functools import partial
 from typing import TypeVar
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import Line, Looked, queue
+from timeline.commit.admission import TimelineState, WaitingLine, acquire_commit_lock
 from timeline.commit.apply import (
-    SHOWN_BY_A_FILE,
-    completed_ahead,
-    finish,
-    is_settled,
-    is_shown,
+    APPLIED_BY_A_FILE,
+    apply,
+    has_instant_file,
+    is_applied,
     may_overlap,
-    settle,
-    take_back,
-    unmove_boundary,
+    revert_if_restored,
+    revert_truncation,
+    staged_completed_file,
+    try_apply,
 )
-from timeline.commit.metadata_table import without_metadata_table
+from timeline.commit.metadata_table import with_metadata_table_off
 from timeline.commit.revalidate import (
     ENDED_BY,
     assert_lease,
     has_lease,
     is_ended_by,
-    may_show,
-    seen_by,
+    may_apply,
+    timeline_digest,
 )
-from timeline.commit.state import Turn, look, take_back_helped
+from timeline.commit.state import CommitSection, refresh_and_apply, revert_helped
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -58,29 +58,29 @@ from timeline.layout import timeline_path
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Lease, is_alone
+from timeline.ports.lock import Lease, is_exclusive
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import Residue
 from timeline.rules.retry import pause_ms
-from timeline.truncation import is_collected
+from timeline.truncation import is_truncated
 
-__all__ = ["assert_landed", "take_turn"]
+__all__ = ["assert_same_table_after_commit", "commit_in_section"]
 
 _Answer = TypeVar("_Answer")
 
 _AGAIN_MS = 100
 
 
-def take_turn(
+def commit_in_section(
     context: TableContext,
     purpose: str,
-    decide: Callable[[Turn], Slot | None],
+    decide: Callable[[CommitSection], Slot | None],
     *,
     begun: InstantTime | None = None,
     asks_config: bool = False,
     looks_behind: bool = True,
     is_met: Callable[[], bool] = lambda: False,
-    looked: Looked | None = None,
+    looked: TimelineState | None = None,
 ) -> tuple[Slot | None, int]:
     """
     Take the next slot of the chain: wait in the queue, look, decide, create, settle.
@@ -88,27 +88,27 @@ def take_turn(
     ``decide`` is called again after every lost slot, with a fresh look at the table; None
     from it ends the turn without a slot; ``begun`` is the write that is published so;
     ``asks_config`` says that it will ask for the table's properties; without ``looks_behind`` the
-    caller asks ``assert_landed``; ``is_met`` tells, of what is known, that a decision would end the
+    caller asks ``assert_same_table_after_commit``; ``is_met`` tells, of what is known, that a decision would end the
     turn; ``looked`` is what was read of the table already, where the write has its place. Returns the
     slot and the number of lost ones.
 
     Raises:
         BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
         InvalidInputError: The slot is too large to be read (``commit_too_large``).
-        TableReplacedError: As ``assert_landed``.
+        TableReplacedError: As ``assert_same_table_after_commit``.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
     """
     budget = context.limits.retry
     paused_ms = 0
     undecided: Slot | None = None
-    line = Line(context, asks_config=asks_config, begun=begun, is_met=is_met, looked=looked)
+    line = WaitingLine(context, asks_config=asks_config, begun=begun, is_met=is_met, looked=looked)
     lost = 0
     while lost < budget.publish_attempts_max:
-        with queue(line, purpose, lost) as (lease, read), ExitStack() as held:
+        with acquire_commit_lock(line, purpose, lost) as (lease, read), ExitStack() as held:
             started = context.world.clock.monotonic_ms()
             overruns = context.pin.overruns
             try:
-                turn = look(context, lease, line=line, looked=read)
+                turn = refresh_and_apply(context, lease, line=line, looked=read)
                 if undecided is not None:
                     if _counts(context, turn, undecided, lease):
                         return undecided, lost
@@ -117,26 +117,26 @@ def take_turn(
                     continue
                 turn, slot = _decided(line, turn, decide, lease)
                 if slot is None:
-                    _finish_unshown(line, turn)  # what it refuses must be there to begin from
-                    _take_back_unshown(context, turn, lease)
+                    _apply_deferred(line, turn)  # what it refuses must be there to begin from
+                    _revert_deferred(context, turn, lease)
                     return None, lost
                 if line.goes_on():
                     continue  # not refused after all: with the lock, and nothing was lost
-                slot = turn.sealed(context, _with_look(context, slot, turn.timeline))
+                slot = turn.sealed(context, _with_timeline_digest(context, slot, turn.timeline))
                 context.chain.encoded(slot)  # one that is too large is refused before it is sent
                 assert_lease(lease)
-                alone = held.enter_context(without_metadata_table(context, turn, slot, lease))
+                alone = held.enter_context(with_metadata_table_off(context, turn, slot, lease))
             except LeaseLostError:  # it costs a turn, never data (SLOT-1)
                 if lost + 1 == budget.publish_attempts_max and undecided is None:
                     raise
                 context.world.events.emit("publish.lease_lost", purpose=purpose)
             else:
-                fate = _take_and_settle(line, turn, slot, overruns, alone)
-                if fate is _Fate.SETTLED:
-                    _tell_done(context, slot, started, looks_behind=looks_behind)
+                fate = _take_and_apply(line, turn, slot, overruns, alone)
+                if fate is _SlotOutcome.SETTLED:
+                    _emit_committed(context, slot, started, looks_behind=looks_behind)
                     return slot, lost
-                undecided = slot if fate is _Fate.UNDECIDED else None
-                _take_back_unshown(context, turn, lease)
+                undecided = slot if fate is _SlotOutcome.UNDECIDED else None
+                _revert_deferred(context, turn, lease)
                 context.world.events.emit(f"publish.{fate.value}", number=slot.number)
         lost += 1
         if line.has_read:
@@ -152,9 +152,11 @@ def take_turn(
     )
 
 
-def _tell_done(context: TableContext, slot: Slot, started_ms: int, *, looks_behind: bool) -> None:
+def _emit_committed(
+    context: TableContext, slot: Slot, started_ms: int, *, looks_behind: bool
+) -> None:
     if looks_behind:
-        assert_landed(context, slot)
+        assert_same_table_after_commit(context, slot)
     held_ms = context.world.clock.monotonic_ms() - started_ms
     context.world.events.emit(
         "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held_ms
@@ -162,17 +164,20 @@ def _tell_done(context: TableContext, slot: Slot, started_ms: int, *, looks_behi
 
 
 def _decided(
-    line: Line, turn: Turn, decide: Callable[[Turn], Slot | None], lease: Lease | None
-) -> tuple[Turn, Slot | None]:
+    line: WaitingLine,
+    turn: CommitSection,
+    decide: Callable[[CommitSection], Slot | None],
+    lease: Lease | None,
+) -> tuple[CommitSection, Slot | None]:
     """What the caller decides on this look, or on a later one where others are in front."""
     slot = decide(turn)
-    while slot and not is_alone(lease) and line.waits(turn.head, turn.timeline, slot):
-        turn = look(line.context, lease, line=line, looked=line.read_before())
+    while slot and not is_exclusive(lease) and line.waits(turn.head, turn.timeline, slot):
+        turn = refresh_and_apply(line.context, lease, line=line, looked=line.read_before())
         slot = decide(turn)
     return turn, slot
 
 
-class _Fate(Enum):
+class _SlotOutcome(Enum):
     """What became of a slot that was sent."""
 
     SETTLED = "settled"
@@ -180,22 +185,22 @@ class _Fate(Enum):
     UNDECIDED = "undecided"  # taken; whoever has the next turn settles it or ends it
 
 
-def _with_look(context: TableContext, slot: Slot, timeline: ActiveTimeline) -> Slot:
+def _with_timeline_digest(context: TableContext, slot: Slot, timeline: ActiveTimeline) -> Slot:
     """
     A slot beside other engines that shows a file tells what its owner saw (FOR-4, FOR-9).
 
     Not one that finishes what another engine showed already: its clean.
     """
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    adopts = slot.kind is SlotKind.CLEAN and is_shown(slot, timeline)
+    adopts = slot.kind is SlotKind.CLEAN and has_instant_file(slot, timeline)
     if slot.kind not in ENDED_BY or not shared or adopts:
         return slot
-    return replace(slot, foreign=seen_by(timeline, slot))
+    return replace(slot, foreign=timeline_digest(timeline, slot))
 
 
-def _take_and_settle(
-    line: Line, turn: Turn, slot: Slot, overruns: int, lease: Lease | None
-) -> _Fate:
+def _take_and_apply(
+    line: WaitingLine, turn: CommitSection, slot: Slot, overruns: int, lease: Lease | None
+) -> _SlotOutcome:
     """
     Create the slot and do what it decided.
 
@@ -204,41 +209,43 @@ def _take_and_settle(
     """
     context = line.context
     try:
-        with completed_ahead(context.world.storage, slot):
+        with staged_completed_file(context.world.storage, slot):
             if not _taken(line, turn, slot, lease):
-                return _Fate.LOST
-            if is_collected(context, slot, overruns):
-                return _Fate.SETTLED
+                return _SlotOutcome.LOST
+            if is_truncated(context, slot, overruns):
+                return _SlotOutcome.SETTLED
             if not slot.foreign:
-                _or_look(context, slot, partial(_show, context, slot, lease))
-                return _Fate.SETTLED
+                _or_look(context, slot, partial(_apply_own, context, slot, lease))
+                return _SlotOutcome.SETTLED
             if slot.deletes:  # SLOT-10
-                assert_landed(context, slot)
-            may = partial(may_show, context, slot, lease)
-            shown = _or_look(context, slot, partial(settle, context, slot, may_show=may))
+                assert_same_table_after_commit(context, slot)
+            may = partial(may_apply, context, slot, lease)
+            shown = _or_look(context, slot, partial(apply, context, slot, may_show=may))
             if shown:
-                _insist(context, slot, partial(take_back, context, slot, lease))
+                _repeat_until_known(
+                    context, slot, partial(revert_if_restored, context, slot, lease)
+                )
             # A lease that is still held was never another's: nobody can have called it void.
-            return _Fate.SETTLED if shown and has_lease(lease) else _Fate.UNDECIDED
+            return _SlotOutcome.SETTLED if shown and has_lease(lease) else _SlotOutcome.UNDECIDED
     except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
         raise
     except Exception as error:
         raise _unknown(slot, f"an error struck while publishing ({error})") from error
 
 
-def _taken(line: Line, turn: Turn, slot: Slot, lease: Lease | None) -> bool:
+def _taken(line: WaitingLine, turn: CommitSection, slot: Slot, lease: Lease | None) -> bool:
     """Take the slot; beside it, or before it, what is left to do of the one before is done."""
     look, beside = partial(line.read_on, lease, slot), partial(line.read_ahead, lease)
     take = partial(line.context.chain.take, slot, look=look, beside=beside)
     if turn.unshown is None:
         return take()
     if not may_overlap(slot):
-        _finish_unshown(line, turn)
+        _apply_deferred(line, turn)
         return take()
 
     def help_on() -> None:
         with suppress(StorageUnavailableError):  # asked again where the slot is ours
-            _finish_unshown(line, turn)
+            _apply_deferred(line, turn)
 
     try:
         _, taken = line.context.world.together(help_on, take)
@@ -246,42 +253,42 @@ def _taken(line: Line, turn: Turn, slot: Slot, lease: Lease | None) -> bool:
         _take_away(line.context, slot)
         raise
     if taken:
-        _finish_unshown(line, turn)  # PUB-3: files appear in the order of their slots
+        _apply_deferred(line, turn)  # PUB-3: files appear in the order of their slots
     return taken
 
 
-def _finish_unshown(line: Line, turn: Turn) -> None:
+def _apply_deferred(line: WaitingLine, turn: CommitSection) -> None:
     if turn.unshown is not None and line.settled < turn.unshown.number:
-        finish(line.context, turn.unshown)
+        try_apply(line.context, turn.unshown)
         line.settled = turn.unshown.number
 
 
-def _take_back_unshown(context: TableContext, turn: Turn, lease: Lease | None) -> None:
+def _revert_deferred(context: TableContext, turn: CommitSection, lease: Lease | None) -> None:
     """
     RST-4 for the commit before, helped on by one who does not have the next slot after all.
 
-    Outside: nothing where all was shown, else as ``take_back``.
+    Outside: nothing where all was shown, else as ``revert_if_restored``.
     """
     if turn.unshown is not None:
-        take_back_helped(context, turn.unshown, lease)
+        revert_helped(context, turn.unshown, lease)
 
 
-def _show(context: TableContext, slot: Slot, lease: Lease | None) -> None:
+def _apply_own(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
     Settle an own slot; of a store far away the queue goes on meanwhile (PAR-1).
 
     Whoever comes next and finds no completed file yet helps (HELP-1), as without a lock. Another
     engine would not: what shows a file beside it does not come here (FOR-9).
     """
-    if slot.kind not in SHOWN_BY_A_FILE:
-        assert_landed(context, slot)  # it deletes
+    if slot.kind not in APPLIED_BY_A_FILE:
+        assert_same_table_after_commit(context, slot)  # it deletes
     far = context.world.storage.capabilities.far
-    if lease is None or lease.is_shared or slot.kind not in SHOWN_BY_A_FILE or not far:
-        settle(context, slot)
+    if lease is None or lease.is_shared or slot.kind not in APPLIED_BY_A_FILE or not far:
+        apply(context, slot)
     else:
-        context.world.together(partial(settle, context, slot), lease.release)
+        context.world.together(partial(apply, context, slot), lease.release)
     if not _is_asked_later(context, slot):
-        _insist(context, slot, partial(take_back, context, slot, lease))
+        _repeat_until_known(context, slot, partial(revert_if_restored, context, slot, lease))
 
 
 def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> _Answer:
@@ -297,11 +304,11 @@ def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> 
         raise
     except Exception:
         with suppress(StorageUnavailableError):
-            _land(context, slot, context.chain.assert_same_table)
+            _check_same_table(context, slot, context.chain.assert_same_table)
         raise
 
 
-def assert_landed(context: TableContext, slot: Slot) -> None:
+def assert_same_table_after_commit(context: TableContext, slot: Slot) -> None:
     """
     SLOT-10: an own slot counts if the table is still the one for which it was taken.
 
@@ -312,18 +319,22 @@ def assert_landed(context: TableContext, slot: Slot) -> None:
         TableReplacedError: Others take the slot for nobody's, and what showed it is gone again.
         OutcomeUnknownError: The storage did not answer.
     """
-    looks = [partial(_insist, context, slot, context.chain.assert_same_table)]
+    looks = [partial(_repeat_until_known, context, slot, context.chain.assert_same_table)]
     if _is_asked_later(context, slot):
-        looks.append(partial(_insist, context, slot, partial(take_back, context, slot, None)))
-    _land(context, slot, partial(context.world.together, *looks))
+        looks.append(
+            partial(
+                _repeat_until_known, context, slot, partial(revert_if_restored, context, slot, None)
+            )
+        )
+    _check_same_table(context, slot, partial(context.world.together, *looks))
 
 
 def _is_asked_later(context: TableContext, slot: Slot) -> bool:
     """Whether RST-4 is asked beside the table's identity, where a round for it costs much."""
-    return context.world.storage.capabilities.far and slot.kind in SHOWN_BY_A_FILE
+    return context.world.storage.capabilities.far and slot.kind in APPLIED_BY_A_FILE
 
 
-def _land(context: TableContext, slot: Slot, look: Callable[[], object]) -> None:
+def _check_same_table(context: TableContext, slot: Slot, look: Callable[[], object]) -> None:
     try:
         look()
     except TableReplacedError:
@@ -338,12 +349,12 @@ def _take_away(context: TableContext, slot: Slot, *names: str) -> None:
     shown = {slot.file_name, *(one.file_name for one in helped)}
     for name in sorted({*names, *filter(None, shown)}):
         path = timeline_path(name)
-        _insist(context, slot, partial(context.world.storage.delete, path))
+        _repeat_until_known(context, slot, partial(context.world.storage.delete, path))
     if slot.kind is SlotKind.CUT:
-        _insist(context, slot, partial(unmove_boundary, context, slot))
+        _repeat_until_known(context, slot, partial(revert_truncation, context, slot))
 
 
-def _insist(context: TableContext, slot: Slot, call: Callable[[], None]) -> None:
+def _repeat_until_known(context: TableContext, slot: Slot, call: Callable[[], None]) -> None:
     """Make a call behind a slot until the storage answers (UNK-5)."""
     clock = context.world.clock
     started = clock.monotonic_ms()
@@ -374,7 +385,7 @@ def _next_of_this_table(context: TableContext, slot: Slot) -> Slot | None:
     return found
 
 
-def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) -> bool:
+def _counts(context: TableContext, turn: CommitSection, mine: Slot, lease: Lease | None) -> bool:
     """
     Whether a slot that was left undecided counts, told by the slot after it (FOR-4).
 
@@ -396,9 +407,9 @@ def _counts(context: TableContext, turn: Turn, mine: Slot, lease: Lease | None) 
         return True
     # Once more: a file of the own slot may have appeared after that. Of a savepoint another engine
     # may have made one of the same write since, which is left alone (FOR-9).
-    if after.kind is not SlotKind.UNSAVEPOINT or not is_settled(
+    if after.kind is not SlotKind.UNSAVEPOINT or not is_applied(
         after, context.active(), context.history
     ):
-        settle(context, after)
+        apply(context, after)
     context.chain.disown(mine)
     return False

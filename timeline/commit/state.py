@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import Line, Looked, read_table
+from timeline.commit.admission import TimelineState, WaitingLine, read_table
 from timeline.commit.apply import (
-    SHOWN_BY_A_FILE,
-    finish,
-    is_settled,
+    APPLIED_BY_A_FILE,
+    is_applied,
     may_overlap,
-    take_back,
-    unsettled,
+    not_applied,
+    revert_if_restored,
+    try_apply,
 )
-from timeline.commit.revalidate import ENDED_BY, assert_lease, may_show, still_stands
+from timeline.commit.revalidate import ENDED_BY, assert_lease, is_still_valid, may_apply
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.layout import timeline_path
@@ -29,16 +29,16 @@ from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime, WallMs
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.table_config import TableConfig
-from timeline.ports.lock import Lease, is_alone
+from timeline.ports.lock import Lease, is_exclusive
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import Residue, next_instant_time
-from timeline.truncation import assert_not_overrun
+from timeline.truncation import assert_not_truncated
 
-__all__ = ["Turn", "look", "take_back_helped"]
+__all__ = ["CommitSection", "refresh_and_apply", "revert_helped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class CommitSection:
     """The state of the table at the moment a slot may be taken."""
 
     head: int
@@ -100,13 +100,13 @@ class Turn:
         return replace(slot, seal=context.limits.sealing.seal(self.before, slot.body))
 
 
-def look(
+def refresh_and_apply(
     context: TableContext,
     lease: Lease | None,
     *,
-    line: Line | None = None,
-    looked: Looked | None = None,
-) -> Turn:
+    line: WaitingLine | None = None,
+    looked: TimelineState | None = None,
+) -> CommitSection:
     """
     Chain, then timeline, with everything up to the head settled (PUB-3).
 
@@ -119,68 +119,68 @@ def look(
     Raises:
         LeaseLostError: The lock was lost before that could be decided.
         StorageUnavailableError: The storage did not let it be settled.
-        HeartbeatExpiredError: As ``assert_not_overrun``.
+        HeartbeatExpiredError: As ``assert_not_truncated``.
     """
     while True:
         head, timeline, config = looked or read_table(
             context,
             asks_config=line is not None and line.asks_config,
-            until_still=is_alone(lease),
+            until_still=is_exclusive(lease),
         )
         looked = None
-        assert_not_overrun(context)
+        assert_not_truncated(context)
         last = context.chain.deciding(head)
-        gone = last is not None and _is_gone(context, last, timeline)
-        if last is None or (is_settled(last, timeline, context.history) and not gone):
-            return _turn(context, head, last, timeline, lease, config=config)
+        gone = last is not None and _was_rolled_back(context, last, timeline)
+        if last is None or (is_applied(last, timeline, context.history) and not gone):
+            return _section(context, head, last, timeline, lease, config=config)
         context.world.events.emit("publish.helped", number=last.number)
         if not last.foreign:
-            return _helped(context, head, timeline, line, lease, config=config)
+            return _apply_pending_slots(context, head, timeline, line, lease, config=config)
         assert_lease(lease)
-        turn = _turn(context, head, last, timeline, lease, config=config)
+        turn = _section(context, head, last, timeline, lease, config=config)
         if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
             return turn  # past a savepoint: the first write of the timeline is older
-        may = None if gone else _way_on(context, last, timeline, lease)
+        may = None if gone else _apply_condition(context, last, timeline, lease)
         if may is not None:
-            finish(context, last, may_show=may)
+            try_apply(context, last, may_show=may)
             # Called void meanwhile: the next look sees only what is still the newest slot.
-            take_back_helped(context, last, lease)
+            revert_helped(context, last, lease)
         else:
             _end(context, turn, last)
 
 
-def _helped(
+def _apply_pending_slots(
     context: TableContext,
     head: int,
     timeline: ActiveTimeline,
-    line: Line | None,
+    line: WaitingLine | None,
     lease: Lease | None,
     *,
     config: Callable[[], TableConfig],
-) -> Turn:
+) -> CommitSection:
     """The turn after what was not settled, in the order of the slots (HELP-1, PUB-3)."""
-    left = unsettled(context, head, timeline)
+    left = not_applied(context, head, timeline)
     unshown = left[-1] if line is not None and line.overlaps and may_overlap(left[-1]) else None
     for slot in left:
         if slot is not unshown and (line is None or line.settled < slot.number):
-            finish(context, slot)
-            take_back_helped(context, slot, lease)
-    shown = _with_shown(context, left, timeline)
-    turn = _turn(context, head, left[-1], shown, lease, config=config)
+            try_apply(context, slot)
+            revert_helped(context, slot, lease)
+    shown = _with_applied(context, left, timeline)
+    turn = _section(context, head, left[-1], shown, lease, config=config)
     return replace(turn, unshown=unshown)
 
 
-def take_back_helped(context: TableContext, slot: Slot, lease: Lease | None) -> None:
+def revert_helped(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
-    As ``take_back``, of a slot that a look found.
+    As ``revert_if_restored``, of a slot that a look found.
 
     Far away that look and the request for the lock are under way together (PAR-1): who slept over
     the one may have the other for itself only since others settled the slot and ended it.
     """
-    take_back(context, slot, None if context.world.storage.capabilities.far else lease)
+    revert_if_restored(context, slot, None if context.world.storage.capabilities.far else lease)
 
 
-def _with_shown(
+def _with_applied(
     context: TableContext, left: Sequence[Slot], timeline: ActiveTimeline
 ) -> ActiveTimeline:
     """
@@ -190,13 +190,13 @@ def _with_shown(
     meanwhile is met as what comes after a look always is; another engine's knows no slots.
     """
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    names = [slot.file_name for slot in left if slot.file_name and slot.kind in SHOWN_BY_A_FILE]
+    names = [slot.file_name for slot in left if slot.file_name and slot.kind in APPLIED_BY_A_FILE]
     if shared or len(names) < len(left) or not context.world.storage.capabilities.far:
         return context.active()
     return timeline.with_names(names)
 
 
-def _is_gone(context: TableContext, last: Slot, timeline: ActiveTimeline) -> bool:
+def _was_rolled_back(context: TableContext, last: Slot, timeline: ActiveTimeline) -> bool:
     """
     Whether another engine rolled back what has a commit slot and no completed file yet.
 
@@ -209,7 +209,7 @@ def _is_gone(context: TableContext, last: Slot, timeline: ActiveTimeline) -> boo
     return timeline.file_names.isdisjoint(names) and not _is_archived(context, last)
 
 
-def _way_on(
+def _apply_condition(
     context: TableContext, last: Slot, timeline: ActiveTimeline, lease: Lease | None
 ) -> Callable[[], bool] | None:
     """
@@ -225,8 +225,8 @@ def _way_on(
     helps = (
         not timeline.file_names.isdisjoint(requested) if cleans else last.kind is SlotKind.COMMIT
     )
-    if helps and still_stands(last, timeline):
-        return partial(may_show, context, last, lease)
+    if helps and is_still_valid(last, timeline):
+        return partial(may_apply, context, last, lease)
     return None
 
 
@@ -234,7 +234,7 @@ def _is_archived(context: TableContext, last: Slot) -> bool:
     return last.requested_time in context.history.times().completions
 
 
-def _end(context: TableContext, turn: Turn, target: Slot) -> None:
+def _end(context: TableContext, turn: CommitSection, target: Slot) -> None:
     """
     Take the slot that says that the one before never happened: void, cancel or unsavepoint.
 
@@ -267,7 +267,7 @@ def _end(context: TableContext, turn: Turn, target: Slot) -> None:
         )
 
 
-def _turn(
+def _section(
     context: TableContext,
     head: int,
     last: Slot | None,
@@ -275,12 +275,12 @@ def _turn(
     lease: Lease | None,
     *,
     config: Callable[[], TableConfig],
-) -> Turn:
+) -> CommitSection:
     top = context.chain.read(head) if head else None  # SLOT-8: may be another than the last
     times = [one.newest_time for one in (top, last) if one is not None]
     newest = max(filter(None, (timeline.newest_time, *times)), default=None)
     who = context.world.ids.identity()
-    return Turn(
+    return CommitSection(
         head=head,
         timeline=timeline,
         newest_time=newest,

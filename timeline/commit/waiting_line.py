@@ -22,10 +22,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import Looked, is_far_and_ours, is_shared, look_in_line
-from timeline.commit.apply import unsettled
-from timeline.commit.begin import Begun
-from timeline.commit.commit import Candidate, Seen, judge_since
+from timeline.commit.admission import (
+    TimelineState,
+    is_lock_shared,
+    is_object_store_protocol,
+    refresh_in_line,
+)
+from timeline.commit.apply import not_applied
+from timeline.commit.begin import StartedWrite
+from timeline.commit.commit import BaseState, PendingCommit, validate_since
 from timeline.commit.markers import marker_files
 from timeline.context import TableContext
 from timeline.errors import HoodooError
@@ -34,13 +39,13 @@ from timeline.model.file_names import join, parse_base_file_name
 from timeline.model.instant import State
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import Claim, FileGroupId, Touch
-from timeline.ports.lock import Sharing
-from timeline.ports.storage import ObjectMissingError, open_kept
-from timeline.properties.setting_enums import PublishLock
-from timeline.rules.conflicts import Clean, Rebaseable, Refused
+from timeline.model.write_set import Access, FileGroupId, WriteSet
+from timeline.ports.lock import LockSharing
+from timeline.ports.storage import ObjectMissingError, open_cached
+from timeline.properties.setting_enums import CommitLockMode
+from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 
-__all__ = ["Place", "await_place", "stands_in_line"]
+__all__ = ["WaitResult", "must_wait_in_line", "wait_in_line"]
 
 _STILL_MAX = 12  # looks in which nobody in front published, after which nobody is waited for
 _FRESH_LOOKS = 4  # so long as these take, a look will do for a turn
@@ -51,15 +56,15 @@ _EXPECTED = 2  # slots: the one that is waited for and, where there is none, the
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WaitResult:
     """What is known when it has come: what is met, and the look on which the slot may be taken."""
 
-    verdict: Clean | Rebaseable | Refused
-    seen: Seen
-    read: Looked
+    verdict: NoConflict | Rebase | Rejected
+    seen: BaseState
+    read: TimelineState
     read_at_ms: int  # on the monotonic clock
 
-    def looked(self, context: TableContext) -> Looked | None:
+    def looked(self, context: TableContext) -> TimelineState | None:
         """
         The look, as long as it will do for a turn.
 
@@ -70,22 +75,27 @@ class Place:
         return self.read if age_ms <= _FRESH_LOOKS * context.looked.took_ms else None
 
 
-def stands_in_line(context: TableContext, claim: Claim) -> bool:
+def must_wait_in_line(context: TableContext, claim: WriteSet) -> bool:
     """
     Whether a write follows others who write its file groups, where nobody waits for a lock.
 
     So far away, in mode ``ours``, without a lock or with one that is had together; and as far as is
     known: another published there lately. Outside: nothing.
     """
-    unlocked = context.limits.publish_lock is PublishLock.NONE
-    if not (is_far_and_ours(context) and (unlocked or is_shared(context))):
+    unlocked = context.limits.publish_lock is CommitLockMode.NONE
+    if not (is_object_store_protocol(context) and (unlocked or is_lock_shared(context))):
         return False
     return _newest_there(context, _rewritten(claim)) is not None
 
 
-def await_place(
-    context: TableContext, begun: Begun, claim: Claim, seen: Seen, *, logs_may_meet: bool
-) -> Place | None:
+def wait_in_line(
+    context: TableContext,
+    begun: StartedWrite,
+    claim: WriteSet,
+    seen: BaseState,
+    *,
+    logs_may_meet: bool,
+) -> WaitResult | None:
     """
     Wait for those in front who may write the same file groups, and judge what they published.
 
@@ -105,7 +115,7 @@ def await_place(
 
     Outside: nothing, or 1 list, 1 get and chain probes together, again while it waits.
     """
-    wait = _Wait(context, begun, _rewritten(claim))
+    wait = _LineWait(context, begun, _rewritten(claim))
     asked_at_ms = context.world.clock.monotonic_ms()
     looked = wait.until_it_comes()
     if looked is None:
@@ -115,18 +125,18 @@ def await_place(
         "write.place_came", rt=begun.requested_time, wait_ms=came_at_ms - asked_at_ms
     )
     head, timeline, config = looked
-    planned = Candidate(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
-    verdict, now_seen = judge_since(
+    planned = PendingCommit(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
+    verdict, now_seen = validate_since(
         context, begun, planned, seen, timeline, head=head, config=config
     )
-    if isinstance(verdict, Refused) and unsettled(context, head, timeline):
+    if isinstance(verdict, Rejected) and not_applied(context, head, timeline):
         return None  # its turn settles that first, or a new begin would not see what refused it
-    return Place(verdict=verdict, seen=now_seen, read=looked, read_at_ms=came_at_ms)
+    return WaitResult(verdict=verdict, seen=now_seen, read=looked, read_at_ms=came_at_ms)
 
 
-def _rewritten(claim: Claim) -> frozenset[FileGroupId]:
+def _rewritten(claim: WriteSet) -> frozenset[FileGroupId]:
     """Logs meet nobody, or count in the order of requested times: they gain nothing by a place."""
-    return frozenset(item.file_group for item in claim.file_groups if item.touch is Touch.BASE)
+    return frozenset(item.file_group for item in claim.file_groups if item.touch is Access.BASE)
 
 
 def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> InstantTime | None:
@@ -148,15 +158,15 @@ def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> Instan
 
 
 @dataclass(slots=True)
-class _Wait:
+class _LineWait:
     context: TableContext
-    begun: Begun
+    begun: StartedWrite
     mine: frozenset[FileGroupId]
     #: Files of who is in front, by its requested time, and whether they were read.
     ahead: dict[InstantTime, dict[str, bool]] = field(default_factory=dict)
     has_looked: bool = False
 
-    def until_it_comes(self) -> Looked | None:
+    def until_it_comes(self) -> TimelineState | None:
         """Until nobody is in front, or nothing moves; the last look, None where nobody was."""
         context, chain = self.context, self.context.chain
         behind = _newest_there(context, self.mine)
@@ -166,7 +176,7 @@ class _Wait:
         if not front:
             return None
         still = 0
-        looked: Looked | None = None
+        looked: TimelineState | None = None
         while (front or looked is None) and still < _STILL_MAX:
             before, left = chain.known_head, len(front)
             self.begun.heartbeat.check()
@@ -176,7 +186,7 @@ class _Wait:
             if looked is not None:
                 front = self._front(looked[1], _newest_there(context, self.mine) or behind)
             still = 0 if len(front) < left else still + 1  # others may go on for ever
-        return looked or look_in_line(context)
+        return looked or refresh_in_line(context)
 
     def _front(self, timeline: ActiveTimeline | None, behind: InstantTime) -> set[InstantTime]:
         """Who is about to publish before this write and was not overtaken."""
@@ -190,7 +200,7 @@ class _Wait:
             and behind < one.requested_time < self.begun.requested_time
         } - shown
 
-    def _step(self, front: set[InstantTime]) -> Looked | None:
+    def _step(self, front: set[InstantTime]) -> TimelineState | None:
         """A moment later the chain; the whole look by who is next, and what comes before it."""
         context, chain = self.context, self.context.chain
         others = len(front) - 1
@@ -199,15 +209,17 @@ class _Wait:
             longer_ms = min(max(others - 1, 0) * context.looked.took_ms, _LONGER_MS_MAX)
             context.world.clock.sleep_ms(_STEP_MS + longer_ms)
         chain.expects(_EXPECTED)
-        looks: list[Looked] = []
+        looks: list[TimelineState] = []
 
         def look() -> None:
             if others > 0:
                 chain.head()
             else:
-                looks.append(look_in_line(context))
+                looks.append(refresh_in_line(context))
 
-        joins = [self._join] if is_shared(context) and (others <= 0 or not self.has_looked) else []
+        joins = (
+            [self._join] if is_lock_shared(context) and (others <= 0 or not self.has_looked) else []
+        )
         self.has_looked = True
         context.world.together(look, *self._reads_ahead(front), *joins)
         return looks[0] if looks else None
@@ -236,7 +248,7 @@ class _Wait:
     def _read(self, path: str, files: dict[str, bool]) -> None:
         # A file that is not there yet is asked for again.
         storage = self.context.world.storage
-        with suppress(HoodooError, ObjectMissingError), open_kept(storage, path):
+        with suppress(HoodooError, ObjectMissingError), open_cached(storage, path):
             files[path] = True
 
     def _join(self) -> None:
@@ -246,6 +258,6 @@ class _Wait:
         Where it is free as well: those in front are about to want it.
         """
         lock = self.context.world.lock
-        lease = lock.acquire_while(lambda: False, "take a place", Sharing.START)
+        lease = lock.acquire_while(lambda: False, "take a place", LockSharing.START)
         if lease is not None:
             lease.release()

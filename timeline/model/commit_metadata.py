@@ -11,7 +11,7 @@ __all__ = [
     "LOG_COMPACT",
     "NO_PREVIOUS_COMMIT",
     "SCHEMA_KEY",
-    "ChangeLogMode",
+    "CdcMode",
     "CommitMetadata",
     "ConcurrencyMode",
     "MergeMode",
@@ -70,7 +70,7 @@ class MergeMode(Enum):
     CUSTOM = "CUSTOM"
 
 
-class ChangeLogMode(Enum):
+class CdcMode(Enum):
     """What a change log holds beside the operation (``hoodie.table.cdc.supplemental...``)."""
 
     OP_KEY_ONLY = "OP_KEY_ONLY"

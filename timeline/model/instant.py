@@ -11,8 +11,8 @@ from timeline.model.instant_time import InstantTime
 __all__ = [
     "LEGAL_TRANSITIONS",
     "WRITE_ACTIONS",
+    "AbsentInstant",
     "Action",
-    "Fate",
     "Instant",
     "State",
     "check_transition",
@@ -125,39 +125,39 @@ class Instant:
 # goes requested -> inflight -> gone, by the rollback instant that documents it.
 
 
-class Fate(Enum):
+class AbsentInstant(Enum):
     """Where an instant is when none of its files exists."""
 
     UNBORN = "unborn"
     GONE = "gone"
 
 
-Stage = State | Fate
+Stage = State | AbsentInstant
 
 _WRITE: dict[Stage, frozenset[Stage]] = {
-    Fate.UNBORN: frozenset({State.REQUESTED}),
-    State.REQUESTED: frozenset({State.INFLIGHT, Fate.GONE}),
-    State.INFLIGHT: frozenset({State.COMPLETED, Fate.GONE}),
-    State.COMPLETED: frozenset({Fate.GONE}),  # restore, or archiving into the history
-    Fate.GONE: frozenset(),
+    AbsentInstant.UNBORN: frozenset({State.REQUESTED}),
+    State.REQUESTED: frozenset({State.INFLIGHT, AbsentInstant.GONE}),
+    State.INFLIGHT: frozenset({State.COMPLETED, AbsentInstant.GONE}),
+    State.COMPLETED: frozenset({AbsentInstant.GONE}),  # restore, or archiving into the history
+    AbsentInstant.GONE: frozenset(),
 }
 _PLAN: dict[Stage, frozenset[Stage]] = {
     **_WRITE,
     State.INFLIGHT: frozenset({State.COMPLETED, State.REQUESTED}),
 }
 _UPKEEP: dict[Stage, frozenset[Stage]] = {
-    Fate.UNBORN: frozenset({State.REQUESTED}),
+    AbsentInstant.UNBORN: frozenset({State.REQUESTED}),
     State.REQUESTED: frozenset({State.INFLIGHT}),
     State.INFLIGHT: frozenset({State.COMPLETED}),
-    State.COMPLETED: frozenset({Fate.GONE}),
-    Fate.GONE: frozenset(),
+    State.COMPLETED: frozenset({AbsentInstant.GONE}),
+    AbsentInstant.GONE: frozenset(),
 }
 _SAVEPOINT: dict[Stage, frozenset[Stage]] = {
-    Fate.UNBORN: frozenset({State.INFLIGHT}),
+    AbsentInstant.UNBORN: frozenset({State.INFLIGHT}),
     State.REQUESTED: frozenset(),
-    State.INFLIGHT: frozenset({State.COMPLETED, Fate.GONE}),
-    State.COMPLETED: frozenset({Fate.GONE}),
-    Fate.GONE: frozenset(),
+    State.INFLIGHT: frozenset({State.COMPLETED, AbsentInstant.GONE}),
+    State.COMPLETED: frozenset({AbsentInstant.GONE}),
+    AbsentInstant.GONE: frozenset(),
 }
 
 LEGAL_TRANSITIONS: dict[Action, dict[Stage, frozenset[Stage]]] = {

@@ -26,7 +26,7 @@ __all__ = [
     "WallMs",
     "instant_time",
     "is_between",
-    "told_ms",
+    "parse_wall_ms",
     "utc_zone",
     "wall_ms",
 ]
@@ -46,7 +46,7 @@ def is_between(time: InstantTime, since: InstantTime, until: InstantTime | None)
     return since < time and (until is None or time <= until)
 
 
-def told_ms(value: Any) -> WallMs:
+def parse_wall_ms(value: Any) -> WallMs:
     """
     A wall time as a document of the table tells it; one that no clock shows is damage.
 

@@ -21,11 +21,11 @@ __all__ = [
     "CleanerPlan",
     "ClusteringGroup",
     "ClusteringPlan",
-    "ClusteringStrategy",
     "CompactionOperation",
     "CompactionPlan",
-    "CompactionStrategy",
     "InstantInfo",
+    "PlanClusteringStrategy",
+    "PlanCompactionStrategy",
     "RequestedReplaceMetadata",
     "RestoreMetadata",
     "RestorePlan",
@@ -198,7 +198,7 @@ class ClusteringGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusteringStrategy:
+class PlanClusteringStrategy:
     """Which Java class executes a clustering plan, and its parameters."""
 
     strategy_class_name: str | None = None
@@ -216,7 +216,7 @@ class ClusteringPlan:
     """
 
     input_groups: tuple[ClusteringGroup, ...] = ()
-    strategy: ClusteringStrategy | None = None
+    strategy: PlanClusteringStrategy | None = None
     extra_metadata: Mapping[str, str] = field(default_factory=dict)
     version: int = 1
     preserve_hoodie_metadata: bool = False
@@ -256,7 +256,7 @@ class CompactionOperation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionStrategy:
+class PlanCompactionStrategy:
     """Which Java class executes a compaction plan, and its parameters."""
 
     compactor_class_name: str | None = None
@@ -271,7 +271,7 @@ class CompactionPlan:
     operations: tuple[CompactionOperation, ...] = ()
     extra_metadata: Mapping[str, str] | None = None
     version: int = 2
-    strategy: CompactionStrategy | None = None
+    strategy: PlanCompactionStrategy | None = None
     preserve_hoodie_metadata: bool = False
     missing_schedule_partitions: tuple[str, ...] = ()
 

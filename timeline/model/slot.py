@@ -21,20 +21,20 @@ from timeline.layout import TIMELINE
 from timeline.model.file_names import instant_file_name, is_data_file, parse_instant_name
 from timeline.model.instant import Action, Instant, State
 from timeline.model.instant_time import InstantTime, is_instant_time
-from timeline.model.write_set import Claim
+from timeline.model.write_set import WriteSet
 
 __all__ = [
     "DIGEST",
     "NOTHING_BEFORE",
+    "NOT_APPLIED_MAX",
     "NO_SEALS",
     "SLOT_LAYOUT",
-    "UNSETTLED_MAX",
     "Batch",
-    "Seal",
-    "Sealing",
+    "HashLink",
     "Slot",
     "SlotKind",
     "SlotOwner",
+    "SlotSigning",
     "TamperEvidence",
     "digest_of",
     "key_id_of",
@@ -57,7 +57,7 @@ class TamperEvidence(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class HashLink:
     """
     What one slot tells of its surroundings.
 
@@ -73,7 +73,7 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sealing:
+class SlotSigning:
     """
     How a process seals, and what it expects of a chain it verifies.
 
@@ -89,7 +89,7 @@ class Sealing:
         """What signs the slots of this process; None when they are not signed."""
         return self.keys[0] if self.evidence is TamperEvidence.HMAC else None
 
-    def seal(self, before: str, body: bytes) -> Seal | None:
+    def seal(self, before: str, body: bytes) -> HashLink | None:
         """
         The seal of a slot that is about to be taken; None when this process seals none.
 
@@ -99,14 +99,14 @@ class Sealing:
         """
         if self.evidence is TamperEvidence.NONE:
             return None
-        return Seal(
+        return HashLink(
             before=before or NOTHING_BEFORE,
             file=digest_of(body),
             key_id="" if self.key is None else key_id_of(self.key),
         )
 
 
-NO_SEALS: Final = Sealing()
+NO_SEALS: Final = SlotSigning()
 
 
 def digest_of(data: bytes) -> str:
@@ -135,7 +135,7 @@ def key_id_of(key: bytes) -> str:
 SLOT_LAYOUT = 1
 
 #: So many of the newest slots may not be settled; all before them are (PUB-3).
-UNSETTLED_MAX = 2
+NOT_APPLIED_MAX = 2
 
 
 class SlotKind(Enum):
@@ -236,7 +236,7 @@ class Slot:
     base: int
     nonce: str
     owner: SlotOwner
-    claim: Claim = field(default_factory=Claim)
+    claim: WriteSet = field(default_factory=WriteSet)
     own_requested_time: InstantTime | None = None
     schema_before: str = ""
     schema_after: str = ""
@@ -246,7 +246,7 @@ class Slot:
     deletes: tuple[str, ...] = ()
     floor: InstantTime = ""  # of a clean
     foreign: str = ""
-    seal: Seal | None = None
+    seal: HashLink | None = None
     digest: str = field(default="", compare=False)
 
     @property
@@ -306,7 +306,7 @@ class Slot:
         return replace(
             self,
             kind=SlotKind.NOOP,
-            claim=Claim(),
+            claim=WriteSet(),
             batches=(),
             body=b"",
             plan=b"",

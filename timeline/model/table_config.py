@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
-from timeline.model.commit_metadata import ChangeLogMode, MergeMode, TableType
+from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
 from timeline.model.instant_time import LOCAL, UTC_ZONE
 from timeline.model.merge_definition import MergeDefinition, merge_definition_of
 
@@ -32,7 +32,7 @@ LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
 """Readable table versions and the timeline layout version each one goes with."""
 
 _CHANGE_LOG_MODE: Final = "hoodie.table.cdc.supplemental.logging.mode"
-_CHANGE_LOG_MODES: Final = frozenset(ChangeLogMode.__members__)
+_CHANGE_LOG_MODES: Final = frozenset(CdcMode.__members__)
 _KEY_GENERATOR_OF_CLASS: Final = {
     "SimpleKeyGenerator": "SIMPLE",
     "SimpleAvroKeyGenerator": "SIMPLE_AVRO",
@@ -75,7 +75,7 @@ def table_checksum(name: str, database: str = "") -> str:
     return str(zlib.crc32(f"{database}.{name}".encode()))
 
 
-def _way_out(version: int) -> str:
+def _advice(version: int) -> str:
     """What to do about a table of a version that is not read."""
     if version > max(LAYOUT_OF_VERSION):
         return "it was written by something newer, use a newer release"
@@ -172,7 +172,7 @@ class TableConfig:
         layout = text.number("hoodie.timeline.layout.version")
         if version not in LAYOUT_OF_VERSION:
             raise UnsupportedTableError(
-                f"this release reads table versions 6, 8 and 9, {_way_out(version)}: {version}",
+                f"this release reads table versions 6, 8 and 9, {_advice(version)}: {version}",
                 kind="table_version",
                 table_version=version,
                 path=path,
@@ -224,12 +224,12 @@ class TableConfig:
         return self.merge.ordering_fields
 
     @property
-    def change_log_mode(self) -> ChangeLogMode | None:
+    def change_log_mode(self) -> CdcMode | None:
         """What change logs hold; None where none are written. Checked when it was read."""
         if not self.cdc_enabled:
             return None
-        told = self.raw.get(_CHANGE_LOG_MODE) or ChangeLogMode.DATA_BEFORE_AFTER.value
-        return ChangeLogMode[told.strip().upper()]
+        told = self.raw.get(_CHANGE_LOG_MODE) or CdcMode.DATA_BEFORE_AFTER.value
+        return CdcMode[told.strip().upper()]
 
     def differs_for_writers(self, before: TableConfig) -> tuple[str, ...]:
         """

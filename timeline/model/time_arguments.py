@@ -17,10 +17,16 @@ import pyarrow as pa
 from timeline.errors import InvalidInputError
 from timeline.model.instant_time import EARLIEST, InstantTime, TimelineZone, wall_ms
 
-__all__ = ["Moment", "instant_named", "moment_text", "parse_time_travel", "range_of"]
+__all__ = [
+    "TimeArgument",
+    "parse_instant",
+    "parse_range",
+    "parse_time_travel",
+    "time_argument_text",
+]
 
 #: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
-Moment: TypeAlias = str | int | date | datetime | np.datetime64
+TimeArgument: TypeAlias = str | int | date | datetime | np.datetime64
 
 _YEAR_MIN = 1000  # below, the year has no four digits
 _ZONE_HOURS_MAX = 18
@@ -40,7 +46,9 @@ _ABOVE_INSTANTS = 10**17  # what lies far above has more digits than Python may 
 _BEGINNING = re.compile(r"earliest|0+", re.ASCII | re.IGNORECASE)  # Java has 3 and 14 zeros
 
 
-def parse_time_travel(value: Moment, zone: TimelineZone, *, exclusive: bool = False) -> InstantTime:
+def parse_time_travel(
+    value: TimeArgument, zone: TimelineZone, *, exclusive: bool = False
+) -> InstantTime:
     """
     Turn a caller's moment into an instant time that includes everything up to it (fmt 6.5).
 
@@ -56,14 +64,14 @@ def parse_time_travel(value: Moment, zone: TimelineZone, *, exclusive: bool = Fa
     Raises:
         InvalidInputError: Any other form, or a day or hour that does not exist.
     """
-    named = instant_named(value, zone, reached=not exclusive)
+    named = parse_instant(value, zone, reached=not exclusive)
     if not _INSTANT.fullmatch(named):
         raise _refused(value)
     wall_ms(named)
     return named if len(named) == 17 else named + "999"
 
 
-def instant_named(value: Moment, zone: TimelineZone, *, reached: bool = False) -> InstantTime:
+def parse_instant(value: TimeArgument, zone: TimelineZone, *, reached: bool = False) -> InstantTime:
     """
     Turn a caller's moment into the name of the instant that was requested or completed then.
 
@@ -86,13 +94,15 @@ def instant_named(value: Moment, zone: TimelineZone, *, reached: bool = False) -
         raise
     except (ValueError, OverflowError) as error:
         raise InvalidInputError(
-            f"no such moment ({error}): {_told(value)}", kind="instant_time", value=_told(value)
+            f"no such moment ({error}): {_as_error_field(value)}",
+            kind="instant_time",
+            value=_as_error_field(value),
         ) from None
     return time
 
 
-def range_of(
-    since: Moment, until: Moment | None, zone: TimelineZone
+def parse_range(
+    since: TimeArgument, until: TimeArgument | None, zone: TimelineZone
 ) -> tuple[InstantTime, InstantTime | None]:
     """
     The range that a caller's moments mean: (since, until], by completion times.
@@ -113,12 +123,14 @@ def range_of(
             if error.kind != "instant_time":
                 raise
             raise InvalidInputError(
-                f"{error}; 'earliest' is the beginning", kind="instant_time", value=_told(since)
+                f"{error}; 'earliest' is the beginning",
+                kind="instant_time",
+                value=_as_error_field(since),
             ) from None
     return start, parse_time_travel(until, zone) if until is not None else None
 
 
-def moment_text(value: object) -> str | None:
+def time_argument_text(value: object) -> str | None:
     """A date, datetime or numpy int as a property says it; None for what is none of these."""
     if (digits := _digits_of(value)) is not None:
         return digits or None
@@ -186,13 +198,15 @@ def _offset(zone: str | None) -> timezone | None:
 
 
 def _refused(value: object) -> InvalidInputError:
-    what = _told(value) if isinstance(value, int) else repr(value)
+    what = _as_error_field(value) if isinstance(value, int) else repr(value)
     if not isinstance(value, str | int):
         what = f"{type(value).__name__} {what}"
-    return InvalidInputError(f"{_FORMS}, not {what}", kind="instant_time", value=_told(value))
+    return InvalidInputError(
+        f"{_FORMS}, not {what}", kind="instant_time", value=_as_error_field(value)
+    )
 
 
-def _told(value: object) -> str:
+def _as_error_field(value: object) -> str:
     """As plain data of an error."""
     if isinstance(value, int) and abs(value) >= _ABOVE_INSTANTS:
         return f"an int of {value.bit_length()} bits"

@@ -14,7 +14,7 @@ from enum import Enum
 
 from timeline.model.instant_time import InstantTime
 
-__all__ = ["WHOLE_TABLE", "Claim", "FileGroupId", "Touch", "TouchedFileGroup"]
+__all__ = ["WHOLE_TABLE", "Access", "AccessedFileGroup", "FileGroupId", "WriteSet"]
 
 #: The claim of ``insert_overwrite_table``: every partition, also those not there yet.
 WHOLE_TABLE = "*"
@@ -31,7 +31,7 @@ class FileGroupId:
         return f"{self.partition_path}/{self.file_id}" if self.partition_path else self.file_id
 
 
-class Touch(Enum):
+class Access(Enum):
     """How an instant touches a file group."""
 
     NEW = "new"  # creates it
@@ -41,32 +41,32 @@ class Touch(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TouchedFileGroup:
+class AccessedFileGroup:
     """One file group an instant touches, and the slice its new content came from."""
 
     file_group: FileGroupId
-    touch: Touch
+    touch: Access
     source_requested_time: InstantTime | None = None  # base of the slice that was read
     files: tuple[str, ...] = ()  # names relative to the partition
     written_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class WriteSet:
     """Everything an instant touches."""
 
-    file_groups: tuple[TouchedFileGroup, ...] = ()
+    file_groups: tuple[AccessedFileGroup, ...] = ()
     partitions: tuple[str, ...] = ()  # claimed as wholes; WHOLE_TABLE claims all
     inserting: tuple[str, ...] = field(default=())  # partitions that got keys new to the writer
 
     @staticmethod
     def of(
-        file_groups: Iterable[TouchedFileGroup],
+        file_groups: Iterable[AccessedFileGroup],
         partitions: Iterable[str] = (),
         inserting: Iterable[str] = (),
-    ) -> Claim:
+    ) -> WriteSet:
         """A claim in canonical order, so that equal content gives equal bytes."""
-        return Claim(
+        return WriteSet(
             file_groups=tuple(
                 sorted(file_groups, key=lambda item: (item.file_group, item.touch.value))
             ),

@@ -12,10 +12,10 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
-__all__ = ["Lease", "Lock", "Sharing", "is_alone"]
+__all__ = ["Lease", "Lock", "LockSharing", "is_exclusive"]
 
 
-class Sharing(Enum):
+class LockSharing(Enum):
     """Whether a lock may be had together with others who decide by slots as well (LOCK-1)."""
 
     NO = "no"
@@ -91,7 +91,7 @@ class Lock(Protocol):
         """
 
     def acquire_while(
-        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+        self, wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> Lease | None:
         """
         As ``acquire``, but who does not want it any more leaves the queue with None.
@@ -106,6 +106,6 @@ class Lock(Protocol):
         """Give up connections and threads; a held lease is released."""
 
 
-def is_alone(lease: Lease | None) -> bool:
+def is_exclusive(lease: Lease | None) -> bool:
     """Whether nobody else publishes while this is held."""
     return lease is not None and not lease.is_shared

@@ -14,14 +14,14 @@ from timeline.ports.storage import Storage
 
 __all__ = [
     "Clock",
+    "ClusterExecutor",
     "Event",
     "EventSink",
     "Executor",
     "Ids",
+    "Ports",
     "ProcessIdentity",
-    "SpreadingExecutor",
     "Ticker",
-    "World",
 ]
 
 
@@ -128,7 +128,7 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class SpreadingExecutor(Executor, Protocol):
+class ClusterExecutor(Executor, Protocol):
     """
     An executor that also sends work to other processes, on a cluster.
 
@@ -136,7 +136,7 @@ class SpreadingExecutor(Executor, Protocol):
     function, and its tasks and results are values.
     """
 
-    def spread(self, work: Callable[[World, Task], Result], tasks: Sequence[Task]) -> list[Result]:
+    def spread(self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """
         As ``map``, elsewhere.
 
@@ -153,7 +153,7 @@ Three = TypeVar("Three")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Ports:
     """Everything outside the engine, as one writer or reader of one table sees it."""
 
     storage: Storage

@@ -21,21 +21,21 @@ from timeline.errors import UnsafeSetupError
 __all__ = [
     "AmbiguousWriteError",
     "FileStat",
-    "GivesPermits",
-    "LeavesTemporaries",
+    "HasComputeLock",
+    "ListsTemporaries",
     "Names",
     "ObjectExistsError",
     "ObjectMissingError",
     "SlotNames",
     "SlotStore",
+    "StagesFiles",
     "Stats",
     "Storage",
     "StorageCapabilities",
-    "WorksAhead",
     "close_storage",
-    "found_to_delete",
-    "open_kept",
-    "slots_lost",
+    "list_for_delete",
+    "open_cached",
+    "slot_store_lost",
     "staged",
     "sync_soon",
 ]
@@ -166,7 +166,7 @@ class Storage(Protocol):
         """Make the names created by ``open_output`` in these folders durable (LOC-2)."""
 
 
-class WorksAhead(Protocol):
+class StagesFiles(Protocol):
     """
     What a storage may offer beside the port: waiting for the disk while others work.
 
@@ -186,14 +186,14 @@ class WorksAhead(Protocol):
 
 
 @runtime_checkable
-class LeavesTemporaries(Protocol):
+class ListsTemporaries(Protocol):
     """What a storage may offer beside the port: to find what a killed ``create`` left."""
 
     def temporaries(self) -> Stats:
         """Temporary files, also of creates under way, named by their paths; sorted."""
 
 
-class GivesPermits(Protocol):
+class HasComputeLock(Protocol):
     """
     What a storage may offer beside the port: a permit to compute for its table.
 
@@ -213,7 +213,7 @@ def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[N
     return nullcontext() if ahead is None else ahead(path, data)
 
 
-def open_kept(storage: Storage, path: str) -> IO[bytes]:
+def open_cached(storage: Storage, path: str) -> IO[bytes]:
     """
     As ``open_input``, for a write that reads a data file again or soon after it was written.
 
@@ -249,7 +249,7 @@ def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
     return _done
 
 
-def found_to_delete(storage: Storage, folder: str) -> Callable[[], None]:
+def list_for_delete(storage: Storage, folder: str) -> Callable[[], None]:
     """
     Find what a folder of markers holds, to be deleted when the answer is called.
 
@@ -314,7 +314,7 @@ class SlotStore(Protocol):
         """Give up connections; a later call makes new ones."""
 
 
-def slots_lost(where: str) -> UnsafeSetupError:
+def slot_store_lost(where: str) -> UnsafeSetupError:
     """What everybody is told of a slot store that does not know any more what it decided."""
     return UnsafeSetupError(
         "the slot store has lost this table, so nobody knows which slots are taken; "

@@ -16,7 +16,7 @@ from re import compile as pattern
 from typing import Final, NoReturn
 
 from timeline.errors import SettingError
-from timeline.model.time_arguments import moment_text
+from timeline.model.time_arguments import time_argument_text
 from timeline.redaction import HIDDEN, redact
 
 __all__ = [
@@ -305,7 +305,7 @@ def _as_text(key: str, value: object, layer: str) -> str:
         return value.strip()
     if isinstance(value, int | float):
         return str(value)
-    if (text := moment_text(value)) is not None:
+    if (text := time_argument_text(value)) is not None:
         return text
     raise SettingError(
         f"a property must be a text, a number or a boolean, leave it out to unset it: {key} "

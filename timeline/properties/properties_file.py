@@ -24,7 +24,7 @@ from timeline.layout import (
     PROPERTIES,
     PROPERTIES_BACKUP,
     SLOTS,
-    TABLE_FACTS,
+    TABLE_DESCRIPTOR,
     TIMELINE,
 )
 from timeline.model.table_config import TableConfig
@@ -37,12 +37,12 @@ from timeline.ports.storage import (
 
 __all__ = [
     "create_properties",
-    "keep_rows_elsewhere",
     "load_config",
+    "may_have_misplaced_rows",
     "metadata_table_off",
+    "misplaced_rows_noted",
+    "note_misplaced_rows",
     "refuse_behind_metadata_table",
-    "rows_elsewhere_noted",
-    "rows_may_lie_elsewhere",
     "switch_metadata_table_off",
     "update_properties",
 ]
@@ -99,7 +99,7 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
     config = TableConfig.from_properties(properties)
     if storage.stat(PROPERTIES_BACKUP) is not None:
         raise _exists(storage)  # its properties are being changed just now, or that broke off
-    made = storage.stat(TABLE_FACTS) is not None
+    made = storage.stat(TABLE_DESCRIPTOR) is not None
     if made and storage.stat(PROPERTIES) is None and _was_written_to(storage):
         raise CorruptTableError(
             "a table is here whose properties are lost, and a new one would read its files in "
@@ -158,7 +158,7 @@ def update_properties(
     return config
 
 
-def rows_may_lie_elsewhere(storage: Storage, config: TableConfig) -> bool:
+def may_have_misplaced_rows(storage: Storage, config: TableConfig) -> bool:
     """
     Whether rows may lie in a partition whose path is not that of their partition columns.
 
@@ -168,7 +168,7 @@ def rows_may_lie_elsewhere(storage: Storage, config: TableConfig) -> bool:
 
     Outside: 1 get where the table has definitions of indexes and notes nothing.
     """
-    if rows_elsewhere_noted(config) or _RECORD_INDEX in config.metadata_partitions:
+    if misplaced_rows_noted(config) or _RECORD_INDEX in config.metadata_partitions:
         return True
     if not config.raw.get("hoodie.table.index.defs.path"):
         return False
@@ -178,13 +178,13 @@ def rows_may_lie_elsewhere(storage: Storage, config: TableConfig) -> bool:
         return False
 
 
-def rows_elsewhere_noted(config: TableConfig) -> bool:
+def misplaced_rows_noted(config: TableConfig) -> bool:
     """Whether the properties say that rows may lie elsewhere."""
     return config.raw.get(_ROWS_ELSEWHERE, "").strip().lower() == "true"
 
 
-def keep_rows_elsewhere(storage: Storage, *, now: str) -> TableConfig:
-    """Write down that rows may lie elsewhere (``rows_may_lie_elsewhere``). Call it under the lock."""
+def note_misplaced_rows(storage: Storage, *, now: str) -> TableConfig:
+    """Write down that rows may lie elsewhere (``may_have_misplaced_rows``). Call it under the lock."""
     return update_properties(storage, {_ROWS_ELSEWHERE: "true"}, now=now)
 
 

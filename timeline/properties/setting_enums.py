@@ -12,6 +12,7 @@ from typing import Final
 __all__ = [
     "BloomType",
     "ClusteringUpdates",
+    "CommitLockMode",
     "Durability",
     "EarlyDetection",
     "FailedWritesPolicy",
@@ -20,7 +21,6 @@ __all__ = [
     "IndexType",
     "InsertDuplicates",
     "OverwriteMode",
-    "PublishLock",
     "QueryType",
 ]
 
@@ -33,7 +33,7 @@ class FailedWritesPolicy(Enum):
     NEVER = "NEVER"
 
 
-class PublishLock(Enum):
+class CommitLockMode(Enum):
     """When a publication takes the lock: always, after two lost slots, never."""
 
     LOCK = "lock"

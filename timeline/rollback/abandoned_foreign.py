@@ -15,7 +15,7 @@ from timeline.commit.apply import data_files_of
 from timeline.commit.concurrent_commits import rollback_target
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.layout import timeline_path
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import WRITE_ACTIONS, Instant
@@ -23,17 +23,17 @@ from timeline.model.instant_time import InstantTime
 from timeline.ports.storage import ObjectMissingError
 
 __all__ = [
-    "plan_bytes",
+    "completed_before_rollback",
+    "is_abandoned",
     "requested_age_ms",
-    "seems_left",
+    "requested_plan_bytes",
     "vanished_target",
-    "was_overtaken",
 ]
 
 _TIME = re.compile(r"\d{17}|\d{14}", re.ASCII)
 
 
-def seems_left(context: TableContext, instant: Instant) -> bool:
+def is_abandoned(context: TableContext, instant: Instant) -> bool:
     """
     Whether nobody is at this pending upkeep of another engine, as far as can be told.
 
@@ -44,7 +44,7 @@ def seems_left(context: TableContext, instant: Instant) -> bool:
     age_ms = requested_age_ms(context, instant)
     if age_ms is None or age_ms <= limits.tolerated_ms:
         return False
-    return bool(instants_that_seem_dead(storage, (instant.requested_time,), limits))
+    return bool(instants_with_expired_heartbeat(storage, (instant.requested_time,), limits))
 
 
 def requested_age_ms(context: TableContext, instant: Instant) -> int | None:
@@ -54,7 +54,7 @@ def requested_age_ms(context: TableContext, instant: Instant) -> int | None:
     return None if stat is None else storage.now_ms() - stat.modified_ms
 
 
-def plan_bytes(context: TableContext, instant: Instant) -> bytes:
+def requested_plan_bytes(context: TableContext, instant: Instant) -> bytes:
     """What its owner requested. Outside: 1 get."""
     try:
         return context.world.storage.read(_requested_path(instant))
@@ -93,7 +93,9 @@ def vanished_target(
     return target
 
 
-def was_overtaken(context: TableContext, timeline: ActiveTimeline, instant: Instant) -> bool:
+def completed_before_rollback(
+    context: TableContext, timeline: ActiveTimeline, instant: Instant
+) -> bool:
     """
     Whether the target of a rollback completed after the rollback was requested.
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.apply import unsettled
-from timeline.commit.section import take_turn
+from timeline.commit.apply import not_applied
+from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.restored_away import withdrawn_by
-from timeline.rollback.rollback import rollback, undoings
+from timeline.restored_away import restored_away_by
+from timeline.rollback.rollback import rollback, rollback_records
 
-__all__ = ["Outcome", "Resolution", "resolve"]
+__all__ = ["Resolution", "WriteOutcome", "resolve"]
 
 #: The newest slot of these kinds may be ended before anything of it shows (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
@@ -32,7 +32,7 @@ _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
 _WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.CUT})
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     """How it ended."""
 
     PUBLISHED = "published"  # its rows are in the table
@@ -45,7 +45,7 @@ class Resolution:
     """The answer for one write."""
 
     requested_time: InstantTime
-    outcome: Outcome
+    outcome: WriteOutcome
     completion_time: InstantTime | None
     why: str
 
@@ -91,14 +91,14 @@ def _of_a_savepoint(context: TableContext, requested_time: InstantTime) -> str:
         if slot.newest_time < requested_time:
             break
         if slot.kind is SlotKind.SAVEPOINT and slot.requested_time == requested_time:
-            _settle_last(context, slot)
+            _apply_last(context, slot)
             kept = context.active().find(requested_time, Action.SAVEPOINT)
             return "it has a savepoint" if kept is not None else "it has no savepoint"
     return ""
 
 
 def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
-    by_slot = _told_by_the_chain(context, requested_time)
+    by_slot = _from_commit_log(context, requested_time)
     if by_slot is not None:
         return by_slot
     looked = context.chain.known_head
@@ -124,27 +124,27 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     )
 
 
-def _told_by_the_chain(context: TableContext, requested_time: InstantTime) -> Resolution | None:
+def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Resolution | None:
     """What the newest slot about it says; times ascend, so older ones cannot be about it."""
     for slot in context.chain.newest_first():
         if context.chain.is_of_another(slot):
             continue  # SLOT-8: of another table's times
         if slot.newest_time < requested_time:
             return None
-        if requested_time in withdrawn_by(slot):
+        if requested_time in restored_away_by(slot):
             return _not_published(requested_time, f"{slot.owner.text} took it away")
         if slot.kind in _WITHOUT_WRITE and slot.instant_time == requested_time:
             return _after_upkeep(context, slot)
         if slot.requested_time != requested_time:
             continue
-        if slot.kind in _ENDED_UNSHOWN and _settle_last(context, slot):
-            return _told_by_the_chain(context, requested_time)  # it may be ended now
+        if slot.kind in _ENDED_UNSHOWN and _apply_last(context, slot):
+            return _from_commit_log(context, requested_time)  # it may be ended now
         if slot.kind is SlotKind.VOID:
             return _after_void(context, slot)
         if slot.kind is SlotKind.COMMIT:
             return _after_commit(context, slot)
         if slot.kind is SlotKind.ABORT:
-            _settle_last(context, slot)
+            _apply_last(context, slot)
             return _not_published(requested_time, f"{slot.owner.text} rolled it back")
         if slot.kind is SlotKind.CANCEL:
             return _not_published(requested_time, f"{slot.owner.text} cancelled it")
@@ -156,14 +156,14 @@ def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
     if slot.kind is SlotKind.CUT:
         why = f"as number {slot.number} of this table: the next archive does what is left of it"
         return _published(slot.instant_time, slot.completion_time, why)
-    _settle_last(context, slot)
+    _apply_last(context, slot)
     return None
 
 
 def _after_commit(context: TableContext, commit: Slot) -> Resolution | None:
     time = commit.requested_time
-    if _settle_last(context, commit):
-        return _told_by_the_chain(context, time)  # it may be void now
+    if _apply_last(context, commit):
+        return _from_commit_log(context, time)  # it may be void now
     why = f"as number {commit.number} of this table"
     published = _published(time, commit.completion_time, why)
     return _taken_away_without_slot(context, time) or published
@@ -179,7 +179,7 @@ def _taken_away_without_slot(context: TableContext, time: InstantTime) -> Resolu
 
 def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Resolution | None:
     """What the rollbacks and restores of a timeline and its history say of what is on neither."""
-    for one in undoings(context, active, context.history.instants(times_only=False)):
+    for one in rollback_records(context, active, context.history.instants(times_only=False)):
         if time in one.targets:
             why = f"the {one.action.value} {one.requested_time} took it away"
             return _not_published(time, why)
@@ -194,18 +194,18 @@ def _after_void(context: TableContext, void: Slot) -> Resolution | None:
     return _not_published(void.requested_time, why)
 
 
-def _settle_last(context: TableContext, slot: Slot) -> bool:
+def _apply_last(context: TableContext, slot: Slot) -> bool:
     """
     Only the last slots can be unsettled (PUB-3); whoever has a turn settles them.
 
     Returns whether another slot came of that.
     """
     head = context.chain.known_head
-    if slot != context.chain.deciding(head) and slot not in unsettled(
+    if slot != context.chain.deciding(head) and slot not in not_applied(
         context, head, context.active()
     ):
         return False
-    take_turn(context, f"resolve {slot.instant_time}", lambda _: None)
+    commit_in_section(context, f"resolve {slot.instant_time}", lambda _: None)
     return context.chain.known_head != head
 
 
@@ -214,30 +214,32 @@ def _decided(context: TableContext, pending: Instant) -> Resolution:
     if pending not in context.active().pending_ingestion:
         return Resolution(
             requested_time=time,
-            outcome=Outcome.RUNNING,
+            outcome=WriteOutcome.RUNNING,
             completion_time=None,
             why="it is planned work that waits to be carried out",
         )
-    if not instants_that_seem_dead(context.world.storage, (time,), context.limits.heartbeat):
+    if not instants_with_expired_heartbeat(
+        context.world.storage, (time,), context.limits.heartbeat
+    ):
         return Resolution(
             requested_time=time,
-            outcome=Outcome.RUNNING,
+            outcome=WriteOutcome.RUNNING,
             completion_time=None,
             why="its writer gives signs of life",
         )
     ended = rollback(context, pending)
-    told = _told_by_the_chain(context, time)
+    told = _from_commit_log(context, time)
     if told is not None:
         return told
     return Resolution(
-        requested_time=time, outcome=Outcome.RUNNING, completion_time=None, why=ended.why
+        requested_time=time, outcome=WriteOutcome.RUNNING, completion_time=None, why=ended.why
     )
 
 
 def _published(time: InstantTime, completion_time: InstantTime | None, why: str) -> Resolution:
     return Resolution(
         requested_time=time,
-        outcome=Outcome.PUBLISHED,
+        outcome=WriteOutcome.PUBLISHED,
         completion_time=completion_time,
         why=why,
     )
@@ -245,5 +247,5 @@ def _published(time: InstantTime, completion_time: InstantTime | None, why: str)
 
 def _not_published(time: InstantTime, why: str) -> Resolution:
     return Resolution(
-        requested_time=time, outcome=Outcome.NOT_PUBLISHED, completion_time=None, why=why
+        requested_time=time, outcome=WriteOutcome.NOT_PUBLISHED, completion_time=None, why=why
     )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_body import decode_archived_rollback
 from timeline.codecs.instant_avro import (
     decode_restore,
@@ -20,13 +20,13 @@ from timeline.codecs.instant_avro import (
     encode_rollback,
     encode_rollback_plan,
 )
-from timeline.commit.apply import data_files_of, settle
-from timeline.commit.begin import Begun
+from timeline.commit.apply import apply, data_files_of
+from timeline.commit.begin import StartedWrite
 from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.markers import delete_markers
-from timeline.commit.nested_partitions import uncover
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.nested_partitions import delete_hiding_metadata
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import (
     OutcomeUnknownError,
@@ -34,7 +34,7 @@ from timeline.errors import (
     TableReplacedError,
     UnsupportedTableError,
 )
-from timeline.heartbeat import instants_that_seem_dead
+from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.layout import HISTORY, timeline_path
 from timeline.model.file_names import instant_file_name, parent_folder, pending_file_names
 from timeline.model.instant import Action, Instant
@@ -50,32 +50,32 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import ObjectMissingError, Storage
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import withdrawn_by
+from timeline.restored_away import restored_away_by
 from timeline.rollback.abandoned_foreign import (
-    plan_bytes,
-    seems_left,
+    completed_before_rollback,
+    is_abandoned,
+    requested_plan_bytes,
     vanished_target,
-    was_overtaken,
 )
 from timeline.rules.instant_times import Residue
 
 __all__ = [
-    "RolledBack",
-    "Undoing",
-    "abandon",
-    "finish_left",
-    "plan_document",
-    "result_document",
+    "RollbackDecision",
+    "RollbackRecord",
+    "discard_attempt",
+    "finish_abandoned",
     "rollback",
     "rollback_dead_writers",
-    "undoings",
+    "rollback_metadata",
+    "rollback_plan",
+    "rollback_records",
 ]
 
 _UNDOING = {one.value: one for one in (Action.ROLLBACK, Action.RESTORE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undoing:
+class RollbackRecord:
     """A completed rollback or restore, and the requested times of what it took away."""
 
     action: Action
@@ -84,9 +84,9 @@ class Undoing:
     targets: frozenset[InstantTime]
 
 
-def undoings(
-    context: TableContext, active: ActiveTimeline, archived: Iterable[HistoryInstant]
-) -> Iterator[Undoing]:
+def rollback_records(
+    context: TableContext, active: ActiveTimeline, archived: Iterable[ArchivedInstant]
+) -> Iterator[RollbackRecord]:
     """
     Every completed rollback and restore that tells anything.
 
@@ -104,10 +104,10 @@ def undoings(
     for one in active.instants:
         if one.completed and one.action.value in _UNDOING:
             path = context.instant_path(instant_file_name(one))
-            yield from _told(one, _content(context, one, path), path)
+            yield from _targets_of(one, _content(context, one, path), path)
     for row in archived:
         if row.action in _UNDOING:
-            yield from _told(row, row.metadata, f"{HISTORY} ({row.requested_time})")
+            yield from _targets_of(row, row.metadata, f"{HISTORY} ({row.requested_time})")
 
 
 def _content(context: TableContext, instant: Instant, path: str) -> bytes | None:
@@ -118,7 +118,9 @@ def _content(context: TableContext, instant: Instant, path: str) -> bytes | None
         return None if row is None else row.metadata
 
 
-def _told(one: Instant | HistoryInstant, content: bytes | None, path: str) -> Iterator[Undoing]:
+def _targets_of(
+    one: Instant | ArchivedInstant, content: bytes | None, path: str
+) -> Iterator[RollbackRecord]:
     if not content:
         return
     action = one.action if isinstance(one.action, Action) else _UNDOING[one.action]
@@ -126,7 +128,7 @@ def _told(one: Instant | HistoryInstant, content: bytes | None, path: str) -> It
         targets = decode_archived_rollback(content, path=path).commits_rollback
     else:
         targets = decode_restore(content, path=path).instants_to_rollback
-    yield Undoing(
+    yield RollbackRecord(
         action=action,
         requested_time=one.requested_time,
         completion_time=one.completion_time or one.requested_time,
@@ -137,7 +139,7 @@ def _told(one: Instant | HistoryInstant, content: bytes | None, path: str) -> It
 # ----------- What a rollback or restore writes down, in Java Hudi's words: plan and result (fmt 3)
 
 
-def plan_document(storage: Storage, target: InstantInfo, files: Iterable[str]) -> RollbackPlan:
+def rollback_plan(storage: Storage, target: InstantInfo, files: Iterable[str]) -> RollbackPlan:
     """
     The plan that deletes these files of ``target``, one request each.
 
@@ -160,7 +162,7 @@ def plan_document(storage: Storage, target: InstantInfo, files: Iterable[str]) -
     )
 
 
-def result_document(
+def rollback_metadata(
     storage: Storage, target: InstantInfo, files: Iterable[str], *, own_time: InstantTime
 ) -> RollbackMetadata:
     """The result after these files of ``target`` were deleted by the instant ``own_time``."""
@@ -196,7 +198,7 @@ def _plain(address: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBack:
+class RollbackDecision:
     """What became of a target: undone by ``slot``, or left alone because it had ended."""
 
     target: InstantTime
@@ -204,7 +206,7 @@ class RolledBack:
     why: str
 
 
-def rollback(context: TableContext, target: Instant) -> RolledBack:
+def rollback(context: TableContext, target: Instant) -> RollbackDecision:
     """
     Roll back one pending write for good.
 
@@ -227,19 +229,19 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
             requested_time=target.requested_time,
         )
     nonce = context.world.ids.nonce()
-    ended: list[RolledBack] = []
+    ended: list[RollbackDecision] = []
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         ending = _ending_of(context, turn, target)
         if ending is not None:
             ended.append(ending)
             return None
         left = pending_rollback_of(context, turn.timeline, target.requested_time)
-        if left is not None and not seems_left(context, left):
+        if left is not None and not is_abandoned(context, left):
             if context.limits.foreign_writers is ForeignWriters.EXPECTED:
                 # Java is at it without the lock, and fails when files it deletes are gone.
                 why = "another engine is rolling it back"
-                ended.append(RolledBack(target=target.requested_time, slot=None, why=why))
+                ended.append(RollbackDecision(target=target.requested_time, slot=None, why=why))
                 return None
             left = None
         refuse_behind_metadata_table(
@@ -248,19 +250,21 @@ def rollback(context: TableContext, target: Instant) -> RolledBack:
         info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
         return _abort_slot(context, turn, info, nonce, left=left)
 
-    slot, _ = take_turn(context, f"roll back {target.requested_time}", decide)
+    slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
     if slot is None:
         return ended[-1]
     plan = decode_rollback_plan(slot.plan, path=f"slot {slot.number}")
-    uncover(context, {one.partition_path for one in plan.rollback_requests})
+    delete_hiding_metadata(context, {one.partition_path for one in plan.rollback_requests})
     context.world.events.emit("rollback.done", target=target.requested_time)
-    return RolledBack(target=target.requested_time, slot=slot, why="rolled back")
+    return RollbackDecision(target=target.requested_time, slot=slot, why="rolled back")
 
 
 _UNDOABLE = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 
 
-def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack | None:
+def _ending_of(
+    context: TableContext, turn: CommitSection, target: Instant
+) -> RollbackDecision | None:
     """Whether the target ended meanwhile: helped when published, cleaned again when aborted."""
     time = target.requested_time
     for number in range(turn.head, 0, -1):
@@ -269,31 +273,31 @@ def _ending_of(context: TableContext, turn: Turn, target: Instant) -> RolledBack
             continue  # SLOT-8: of another table's times
         if slot is None or slot.completion_time < time:
             break  # every slot of the target was taken after its begin: times ascend
-        if time in withdrawn_by(slot):
+        if time in restored_away_by(slot):
             break  # its commit slot, if it has one, is below and counts no more (RST-1)
         if slot.requested_time != time:
             continue
         if slot.kind is SlotKind.VOID:
             break  # its commit slot right below never happened (FOR-4)
         if slot.kind is SlotKind.COMMIT:  # the turn's look settled it, if nobody took it away since
-            return RolledBack(target=time, slot=None, why="it was published")
+            return RollbackDecision(target=time, slot=None, why="it was published")
         if slot.kind is SlotKind.ABORT:
-            settle(context, slot)  # RB-5: repeat the deletes
-            return RolledBack(target=time, slot=slot, why="another process rolled it back")
+            apply(context, slot)  # RB-5: repeat the deletes
+            return RollbackDecision(target=time, slot=slot, why="another process rolled it back")
     now = turn.timeline.find(time, target.action, target.action.completes_as)
     if now is None or now.completed:
-        return RolledBack(target=time, slot=None, why="it is no longer pending")
+        return RollbackDecision(target=time, slot=None, why="it is no longer pending")
     if time in context.history.times().completions:
         # RB-7: a request for a pending file landed after the archive; the data is a commit's.
         for name in pending_file_names(target.action, time):
             context.world.storage.delete(context.instant_path(name))
-        return RolledBack(target=time, slot=None, why="it was published and is archived")
+        return RollbackDecision(target=time, slot=None, why="it was published and is archived")
     return None
 
 
 def _abort_slot(
     context: TableContext,
-    turn: Turn,
+    turn: CommitSection,
     target: InstantInfo,
     nonce: str,
     *,
@@ -305,9 +309,9 @@ def _abort_slot(
     if left is None:
         above = target.requested_time
         own_time = turn.draw(context, Residue.SLOT_REQUESTED, above=above)
-        plan = encode_rollback_plan(plan_document(storage, target, files))
+        plan = encode_rollback_plan(rollback_plan(storage, target, files))
     else:
-        own_time, plan = left.requested_time, plan_bytes(context, left)
+        own_time, plan = left.requested_time, requested_plan_bytes(context, left)
     return turn.slot(
         context,
         SlotKind.ABORT,
@@ -315,14 +319,14 @@ def _abort_slot(
         target.requested_time,
         nonce=nonce,
         own_requested_time=own_time,
-        body=encode_rollback(result_document(storage, target, files, own_time=own_time)),
+        body=encode_rollback(rollback_metadata(storage, target, files, own_time=own_time)),
         plan=plan,
     )
 
 
 def rollback_dead_writers(
     context: TableContext, timeline: ActiveTimeline | None = None
-) -> list[RolledBack]:
+) -> list[RollbackDecision]:
     """
     Roll back every pending write whose heartbeat is missing or too old, newest first.
 
@@ -333,20 +337,22 @@ def rollback_dead_writers(
     timeline = timeline or context.active()
     pending = timeline.pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
-    dead = set(instants_that_seem_dead(context.world.storage, times, context.limits.heartbeat))
+    dead = set(
+        instants_with_expired_heartbeat(context.world.storage, times, context.limits.heartbeat)
+    )
     done = [
         rollback(context, instant)
         for instant in reversed(pending)
         if instant.requested_time in dead
     ]
     left = [one for one in timeline.pending if one.action is Action.ROLLBACK]
-    done.extend(filter(None, (finish_left(context, timeline, one) for one in left)))
+    done.extend(filter(None, (finish_abandoned(context, timeline, one) for one in left)))
     return done
 
 
-def finish_left(
+def finish_abandoned(
     context: TableContext, timeline: ActiveTimeline, left: Instant
-) -> RolledBack | None:
+) -> RollbackDecision | None:
     """
     End a rollback of another engine that has no pending target any more, else nothing.
 
@@ -354,19 +360,21 @@ def finish_left(
     meanwhile it is taken away. Outside: 1 stat, 1 list; where it was left 2 gets, and 1 turn, the
     listing of the target, the deletes, 2 creates.
     """
-    if not seems_left(context, left):
+    if not is_abandoned(context, left):
         return None
-    if not was_overtaken(context, timeline, left) and not vanished_target(context, timeline, left):
+    if not completed_before_rollback(context, timeline, left) and not vanished_target(
+        context, timeline, left
+    ):
         return None
     nonce = context.world.ids.nonce()
-    ended: RolledBack | None = None
+    ended: RollbackDecision | None = None
 
-    def decide(turn: Turn) -> Slot | None:
+    def decide(turn: CommitSection) -> Slot | None:
         nonlocal ended
         now = turn.timeline.find(left.requested_time, Action.ROLLBACK)
         if now is None or now.completed:
             return None
-        if was_overtaken(context, turn.timeline, now):
+        if completed_before_rollback(context, turn.timeline, now):
             names = pending_file_names(Action.ROLLBACK, now.requested_time)
             slot = turn.slot(
                 context,
@@ -377,24 +385,26 @@ def finish_left(
                 deletes=tuple(timeline_path(name) for name in names),
             )
             why = "what another engine was to roll back has completed since"
-            ended = RolledBack(target=now.requested_time, slot=slot, why=why)
+            ended = RollbackDecision(target=now.requested_time, slot=slot, why=why)
             return slot
         target = vanished_target(context, turn.timeline, now)
         if target is None:
             return None
         info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
         slot = _abort_slot(context, turn, info, nonce, left=now)
-        ended = RolledBack(target=target, slot=slot, why="another engine had begun to roll it back")
+        ended = RollbackDecision(
+            target=target, slot=slot, why="another engine had begun to roll it back"
+        )
         return slot
 
-    slot, _ = take_turn(context, f"finish rollback {left.requested_time}", decide)
+    slot, _ = commit_in_section(context, f"finish rollback {left.requested_time}", decide)
     if slot is None or ended is None:
         return None
     context.world.events.emit("rollback.finished", rt=left.requested_time, why=ended.why)
     return ended
 
 
-def abandon(context: TableContext, begun: Begun) -> None:
+def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
     """
     Remove an own write that failed before any slot create was left unknown (RB-9).
 
@@ -428,5 +438,5 @@ def abandon(context: TableContext, begun: Begun) -> None:
     begun.heartbeat.stop()
     for name in pending_file_names(begun.action, begun.requested_time):
         storage.delete(timeline_path(name))
-    uncover(context, {path.rpartition("/")[0] for path in files})
+    delete_hiding_metadata(context, {path.rpartition("/")[0] for path in files})
     context.world.events.emit("write.abandoned", rt=begun.requested_time)

@@ -17,10 +17,17 @@ from enum import Enum
 
 from timeline.rules.conflicts import RuleId
 
-__all__ = ["ACTION_MATRIX", "BY_STRATEGY", "ActionCell", "Deed", "Outcome", "Standing"]
+__all__ = [
+    "ACTION_MATRIX",
+    "BY_STRATEGY",
+    "ActionCell",
+    "MatrixAction",
+    "MatrixOutcome",
+    "OtherProgress",
+]
 
 
-class Deed(Enum):
+class MatrixAction(Enum):
     """What one side does, finer than an action where the matrix minds."""
 
     INSERT = "insert into new file groups"
@@ -37,14 +44,14 @@ class Deed(Enum):
     ARCHIVE = "archiving"
 
 
-class Standing(Enum):
+class OtherProgress(Enum):
     """How far the other has come when I publish."""
 
     PENDING = "pending"
     COMPLETED = "completed"
 
 
-class Outcome(Enum):
+class MatrixOutcome(Enum):
     """What becomes of my action."""
 
     STANDS = "both stand"
@@ -63,12 +70,12 @@ class ActionCell:
     """One cell."""
 
     rule: RuleId
-    outcome: Outcome
+    outcome: MatrixOutcome
     why: str
 
 
 def _stands(why: str) -> ActionCell:
-    return ActionCell(RuleId.NO_CONFLICT, Outcome.STANDS, why)
+    return ActionCell(RuleId.NO_CONFLICT, MatrixOutcome.STANDS, why)
 
 
 _APART = _stands("they touch different things")
@@ -87,159 +94,167 @@ _BESIDE = _stands("upkeep decides in one slot on what it finds there")
 _REPEATED = _stands("the deletes are repeated, and are the same (RB-5)")
 _FINISHED = ActionCell(
     RuleId.NO_CONFLICT,
-    Outcome.AS_COMPLETED,
+    MatrixOutcome.AS_COMPLETED,
     "it decided in one slot; stopped half-way it is finished first, by whoever comes (HELP-1)",
 )
 _SAME_KEY = ActionCell(
     RuleId.SAME_NEW_KEY,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "one key is new to both: no row twice; other keys, or inserts that keep both, stand",
 )
 _WRITTEN = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    Outcome.REDO_FILE_GROUPS,
+    MatrixOutcome.REDO_FILE_GROUPS,
     "merged again on the newest slice; all of it where the other began later",
 )
 _LOGGED = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "a log is met, and logs count in the order of requested times",
 )
 _BOTH_LOGGED = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "logs count in the order of requested times; both stand between non-blocking writers (NBCC-1)",
 )
 _REPLACED = ActionCell(
-    RuleId.FILE_GROUP_REPLACED, Outcome.REDO_ALL, "my rows must find their place again"
+    RuleId.FILE_GROUP_REPLACED, MatrixOutcome.REDO_ALL, "my rows must find their place again"
 )
 _CLAIMED = ActionCell(
     RuleId.PARTITION_CLAIMED_BY_OTHER,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "the other replaced what I wrote into as a whole",
 )
 _INTO_MINE = ActionCell(
     RuleId.WRITTEN_INTO_MY_CLAIM,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "what came into a partition that I replace as a whole must be replaced, too",
 )
 _HIDDEN = ActionCell(
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "planned after I began: its base file would hide mine (PUB-5)",
 )
 _UNDONE = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, Outcome.REDO_ALL, "mine was taken for dead and rolled back (PUB-6)"
+    RuleId.TARGET_OF_ROLLBACK,
+    MatrixOutcome.REDO_ALL,
+    "mine was taken for dead and rolled back (PUB-6)",
 )
 _TAKEN_BACK = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, Outcome.REDO_ALL, "what mine began from may be gone"
+    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.REDO_ALL, "what mine began from may be gone"
 )
 _OWNED = ActionCell(
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-    Outcome.NEVER,
+    MatrixOutcome.NEVER,
     "a file group is in one pending plan at most (PLAN-3)",
 )
 _CHANGED = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.LEAVES_OUT, "its groups stay as they are, the rest counts (CL-1)"
+    RuleId.NO_CONFLICT,
+    MatrixOutcome.LEAVES_OUT,
+    "its groups stay as they are, the rest counts (CL-1)",
 )
 _OUTDATED = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.YIELDS, "more than further logs came since the plan (LC-1)"
+    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "more than further logs came since the plan (LC-1)"
 )
-_PLAN_GONE = ActionCell(RuleId.NO_CONFLICT, Outcome.YIELDS, "the plan was taken away with the rest")
+_PLAN_GONE = ActionCell(
+    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "the plan was taken away with the rest"
+)
 _SPARES = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.LEAVES_OUT, "what it needs stays until it has ended"
+    RuleId.NO_CONFLICT, MatrixOutcome.LEAVES_OUT, "what it needs stays until it has ended"
 )
 _UNDOES = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, Outcome.ENDS_IT, "the abort slot comes first, the deletes after it"
+    RuleId.TARGET_OF_ROLLBACK,
+    MatrixOutcome.ENDS_IT,
+    "the abort slot comes first, the deletes after it",
 )
 _PUBLISHED = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.YIELDS, "a published instant is helped, never undone (RB-3)"
+    RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "a published instant is helped, never undone (RB-3)"
 )
 _ALIVE = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.REFUSED, "while its heartbeat lives, unless forced (RST-1)"
+    RuleId.NO_CONFLICT, MatrixOutcome.REFUSED, "while its heartbeat lives, unless forced (RST-1)"
 )
 _TAKES = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, Outcome.ENDS_IT, "everything after the savepoint is taken away"
+    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.ENDS_IT, "everything after the savepoint is taken away"
 )
 _FILES_GONE = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.REFUSED, "where files of that state were deleted"
+    RuleId.NO_CONFLICT, MatrixOutcome.REFUSED, "where files of that state were deleted"
 )
 
 # Columns: insert, update, append, overwrite, compaction, log compaction, clustering. The other
 # deeds decide in one slot and are never pending for us.
-_PENDING: dict[Deed, tuple[ActionCell, ...]] = {
-    Deed.INSERT: (_SECOND, _SECOND, _SECOND, _SECOND, _APART, _APART, _APART),
-    Deed.UPDATE: (_SECOND, _SECOND, _SECOND, _SECOND, _HIDDEN, _MOVES, _LOOKS),
-    Deed.APPEND: (_SECOND, _SECOND, _SECOND, _SECOND, _ON_TOP, _MOVES, _LOOKS),
-    Deed.OVERWRITE: (_SECOND, _SECOND, _SECOND, _SECOND, _MOVES, _MOVES, _LOOKS),
-    Deed.COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
-    Deed.LOG_COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
-    Deed.CLUSTERING: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
-    Deed.CLEAN: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
-    Deed.ROLLBACK: (_UNDOES, _UNDOES, _UNDOES, _UNDOES, _BESIDE, _BESIDE, _BESIDE),
-    Deed.RESTORE: (_ALIVE, _ALIVE, _ALIVE, _ALIVE, _TAKES, _TAKES, _TAKES),
-    Deed.SAVEPOINT: (_BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
-    Deed.ARCHIVE: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
+_PENDING: dict[MatrixAction, tuple[ActionCell, ...]] = {
+    MatrixAction.INSERT: (_SECOND, _SECOND, _SECOND, _SECOND, _APART, _APART, _APART),
+    MatrixAction.UPDATE: (_SECOND, _SECOND, _SECOND, _SECOND, _HIDDEN, _MOVES, _LOOKS),
+    MatrixAction.APPEND: (_SECOND, _SECOND, _SECOND, _SECOND, _ON_TOP, _MOVES, _LOOKS),
+    MatrixAction.OVERWRITE: (_SECOND, _SECOND, _SECOND, _SECOND, _MOVES, _MOVES, _LOOKS),
+    MatrixAction.COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
+    MatrixAction.LOG_COMPACTION: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
+    MatrixAction.CLUSTERING: (_SECOND, _SECOND, _SECOND, _SECOND, _OWNED, _OWNED, _OWNED),
+    MatrixAction.CLEAN: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
+    MatrixAction.ROLLBACK: (_UNDOES, _UNDOES, _UNDOES, _UNDOES, _BESIDE, _BESIDE, _BESIDE),
+    MatrixAction.RESTORE: (_ALIVE, _ALIVE, _ALIVE, _ALIVE, _TAKES, _TAKES, _TAKES),
+    MatrixAction.SAVEPOINT: (_BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
+    MatrixAction.ARCHIVE: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
 }
 
 # Columns: all deeds, in their order.
-_COMPLETED: dict[Deed, tuple[ActionCell, ...]] = {
-    Deed.INSERT: (
+_COMPLETED: dict[MatrixAction, tuple[ActionCell, ...]] = {
+    MatrixAction.INSERT: (
         *(_SAME_KEY, _MINDED, _MINDED, _CLAIMED),
         *(_APART, _APART, _APART),
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),
-    Deed.UPDATE: (
+    MatrixAction.UPDATE: (
         *(_APART, _WRITTEN, _LOGGED, _CLAIMED),
         *(_WRITTEN, _LOGGED, _REPLACED),
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),
-    Deed.APPEND: (
+    MatrixAction.APPEND: (
         *(_NOT_DELETED, _LOGGED, _BOTH_LOGGED, _CLAIMED),
         *(_ON_TOP, _MOVES, _REPLACED),
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),
-    Deed.OVERWRITE: (
+    MatrixAction.OVERWRITE: (
         *(_INTO_MINE, _INTO_MINE, _INTO_MINE, _INTO_MINE),
         *(_MOVES, _MOVES, _INTO_MINE),
         *(_KEPT, _UNDONE, _TAKEN_BACK, _BESIDE, _BESIDE),
     ),
-    Deed.COMPACTION: (
+    MatrixAction.COMPACTION: (
         *(_APART, _NEVER_LOSES, _NEVER_LOSES, _UNSEEN),
         *(_OWNED, _OWNED, _OWNED),
         *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
     ),
-    Deed.LOG_COMPACTION: (
+    MatrixAction.LOG_COMPACTION: (
         *(_APART, _OUTDATED, _NEVER_LOSES, _OUTDATED),
         *(_OWNED, _OWNED, _OWNED),
         *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
     ),
-    Deed.CLUSTERING: (
+    MatrixAction.CLUSTERING: (
         *(_APART, _CHANGED, _CHANGED, _CHANGED),
         *(_OWNED, _OWNED, _OWNED),
         *(_KEPT, _BESIDE, _PLAN_GONE, _BESIDE, _BESIDE),
     ),
-    Deed.CLEAN: (
+    MatrixAction.CLEAN: (
         *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
         *(_BESIDE, _BESIDE, _BESIDE),
         *(_BESIDE, _BESIDE, _BESIDE, _SPARES, _BESIDE),
     ),
-    Deed.ROLLBACK: (
+    MatrixAction.ROLLBACK: (
         *(_PUBLISHED, _PUBLISHED, _PUBLISHED, _PUBLISHED),
         *(_BESIDE, _BESIDE, _BESIDE),
         *(_BESIDE, _REPEATED, _BESIDE, _BESIDE, _BESIDE),
     ),
-    Deed.RESTORE: (
+    MatrixAction.RESTORE: (
         *(_TAKES, _TAKES, _TAKES, _TAKES),
         *(_TAKES, _TAKES, _TAKES),
         *(_FILES_GONE, _BESIDE, _BESIDE, _BESIDE, _BESIDE),
     ),
-    Deed.SAVEPOINT: (
+    MatrixAction.SAVEPOINT: (
         *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
         *(_BESIDE, _BESIDE, _BESIDE),
         *(_FILES_GONE, _BESIDE, _FILES_GONE, _BESIDE, _BESIDE),
     ),
-    Deed.ARCHIVE: (
+    MatrixAction.ARCHIVE: (
         *(_BESIDE, _BESIDE, _BESIDE, _BESIDE),
         *(_BESIDE, _BESIDE, _BESIDE),
         *(_BESIDE, _BESIDE, _BESIDE, _SPARES, _BESIDE),
@@ -247,48 +262,50 @@ _COMPLETED: dict[Deed, tuple[ActionCell, ...]] = {
 }
 
 #: (mine, theirs, how far theirs has come) -> what becomes of mine, with the strategy ``simple``.
-ACTION_MATRIX: dict[tuple[Deed, Deed, Standing], ActionCell] = {
+ACTION_MATRIX: dict[tuple[MatrixAction, MatrixAction, OtherProgress], ActionCell] = {
     (mine, theirs, standing): cell
-    for standing, rows in ((Standing.PENDING, _PENDING), (Standing.COMPLETED, _COMPLETED))
+    for standing, rows in ((OtherProgress.PENDING, _PENDING), (OtherProgress.COMPLETED, _COMPLETED))
     for mine, cells in rows.items()
     # What decides in one slot is not seen pending: the last columns are the same for all.
-    for theirs, cell in zip(Deed, (*cells, *[_FINISHED] * (len(Deed) - len(cells))), strict=True)
+    for theirs, cell in zip(
+        MatrixAction, (*cells, *[_FINISHED] * (len(MatrixAction) - len(cells))), strict=True
+    )
 }
 
 _ONE_WRITER = ActionCell(
-    RuleId.STRATEGY_REFUSED, Outcome.REDO_ALL, "a partition has one writer at a time"
+    RuleId.STRATEGY_REFUSED, MatrixOutcome.REDO_ALL, "a partition has one writer at a time"
 )
 _GOES_FIRST = ActionCell(
     RuleId.NO_CONFLICT,
-    Outcome.ENDS_IT,
+    MatrixOutcome.ENDS_IT,
     "a clustering that would refuse me is cancelled; one that looks again is not met",
 )
 _ANNOUNCED = ActionCell(
-    RuleId.NO_CONFLICT, Outcome.LEAVES_OUT, "a live writer announced to change it"
+    RuleId.NO_CONFLICT, MatrixOutcome.LEAVES_OUT, "a live writer announced to change it"
 )
 _SAME_BUCKET = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    Outcome.REDO_ALL,
+    MatrixOutcome.REDO_ALL,
     "both opened one bucket under different file ids; with a bucket index whatever the strategy",
 )
 
 #: Strategy -> the cells in which it differs from ``simple``.
-BY_STRATEGY: dict[str, dict[tuple[Deed, Deed, Standing], ActionCell]] = {
+BY_STRATEGY: dict[str, dict[tuple[MatrixAction, MatrixAction, OtherProgress], ActionCell]] = {
     "simple": {},
-    "bucket": {(Deed.INSERT, Deed.INSERT, Standing.COMPLETED): _SAME_BUCKET},
+    "bucket": {(MatrixAction.INSERT, MatrixAction.INSERT, OtherProgress.COMPLETED): _SAME_BUCKET},
     "prefer_writer": {
-        (Deed.UPDATE, Deed.CLUSTERING, Standing.PENDING): _GOES_FIRST,
-        (Deed.APPEND, Deed.CLUSTERING, Standing.PENDING): _GOES_FIRST,
-        (Deed.OVERWRITE, Deed.CLUSTERING, Standing.PENDING): _GOES_FIRST,
-        (Deed.CLUSTERING, Deed.UPDATE, Standing.PENDING): _ANNOUNCED,
-        (Deed.CLUSTERING, Deed.APPEND, Standing.PENDING): _ANNOUNCED,
+        (MatrixAction.UPDATE, MatrixAction.CLUSTERING, OtherProgress.PENDING): _GOES_FIRST,
+        (MatrixAction.APPEND, MatrixAction.CLUSTERING, OtherProgress.PENDING): _GOES_FIRST,
+        (MatrixAction.OVERWRITE, MatrixAction.CLUSTERING, OtherProgress.PENDING): _GOES_FIRST,
+        (MatrixAction.CLUSTERING, MatrixAction.UPDATE, OtherProgress.PENDING): _ANNOUNCED,
+        (MatrixAction.CLUSTERING, MatrixAction.APPEND, OtherProgress.PENDING): _ANNOUNCED,
     },
     "partition": {
-        (Deed.INSERT, Deed.INSERT, Standing.COMPLETED): _ONE_WRITER,
-        (Deed.INSERT, Deed.UPDATE, Standing.COMPLETED): _ONE_WRITER,
-        (Deed.INSERT, Deed.APPEND, Standing.COMPLETED): _ONE_WRITER,
-        (Deed.UPDATE, Deed.INSERT, Standing.COMPLETED): _ONE_WRITER,
-        (Deed.UPDATE, Deed.UPDATE, Standing.COMPLETED): _ONE_WRITER,
-        (Deed.APPEND, Deed.INSERT, Standing.COMPLETED): _ONE_WRITER,
+        (MatrixAction.INSERT, MatrixAction.INSERT, OtherProgress.COMPLETED): _ONE_WRITER,
+        (MatrixAction.INSERT, MatrixAction.UPDATE, OtherProgress.COMPLETED): _ONE_WRITER,
+        (MatrixAction.INSERT, MatrixAction.APPEND, OtherProgress.COMPLETED): _ONE_WRITER,
+        (MatrixAction.UPDATE, MatrixAction.INSERT, OtherProgress.COMPLETED): _ONE_WRITER,
+        (MatrixAction.UPDATE, MatrixAction.UPDATE, OtherProgress.COMPLETED): _ONE_WRITER,
+        (MatrixAction.APPEND, MatrixAction.INSERT, OtherProgress.COMPLETED): _ONE_WRITER,
     },
 }

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["EVERY_BUCKET", "OWN_BUCKETS_KEY", "OwnBuckets", "met_buckets"]
+__all__ = ["BUCKET_OWNERSHIP_KEY", "EVERY_BUCKET", "BucketRanges", "overlapping_buckets"]
 
 #: The option that gives a writer buckets of its own.
-OWN_BUCKETS_KEY: Final = "hoodoo.write.bucket.range"
+BUCKET_OWNERSHIP_KEY: Final = "hoodoo.write.bucket.range"
 
 #: What a writer without buckets of its own may write to, where its range would stand.
 EVERY_BUCKET: Final = "all"
@@ -24,13 +24,13 @@ _PART = re.compile(r"\s*([0-9]{1,8})\s*(?:-\s*([0-9]{1,8})\s*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBuckets:
+class BucketRanges:
     """Ranges of bucket numbers, both ends part of them; ascending and apart."""
 
     ranges: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def parse(text: str) -> OwnBuckets:
+    def parse(text: str) -> BucketRanges:
         """
         Read ``0-63`` or ``0-15,32,48-63``.
 
@@ -46,7 +46,7 @@ class OwnBuckets:
             if last < first:
                 raise ValueError(f"a range of buckets goes from low to high: {part!r}")
             found.append((first, last))
-        return OwnBuckets(_joined(found))
+        return BucketRanges(_joined(found))
 
     @property
     def last(self) -> int:
@@ -70,7 +70,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(joined)
 
 
-def met_buckets(mine: str, theirs: str) -> str:
+def overlapping_buckets(mine: str, theirs: str) -> str:
     """
     Which buckets two writers may both write to, though one of them keeps its own; empty for none.
 
@@ -82,11 +82,11 @@ def met_buckets(mine: str, theirs: str) -> str:
         return ""
     if EVERY_BUCKET in (mine, theirs):
         return theirs if mine == EVERY_BUCKET else mine
-    one, other = OwnBuckets.parse(mine), OwnBuckets.parse(theirs)
+    one, other = BucketRanges.parse(mine), BucketRanges.parse(theirs)
     both = [
         (max(a, c), min(b, d))
         for a, b in one.ranges
         for c, d in other.ranges
         if max(a, c) <= min(b, d)
     ]
-    return str(OwnBuckets(_joined(both)))
+    return str(BucketRanges(_joined(both)))

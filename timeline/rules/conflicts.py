@@ -16,24 +16,24 @@ from itertools import chain
 
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 
 __all__ = [
     "MATRIX",
     "SIMPLE",
     "STRATEGIES",
-    "Clean",
+    "ConcurrentCommit",
     "ConflictStrategy",
+    "NoConflict",
     "Objection",
-    "Rebaseable",
-    "Refused",
-    "Rival",
+    "Rebase",
+    "Rejected",
     "Rule",
     "RuleId",
     "Verdict",
     "find_strategy",
-    "judge",
     "objection_to",
+    "validate_write_set",
 ]
 
 
@@ -102,34 +102,34 @@ _I_REPLACE = Rule(
 
 #: (mine, theirs) for one and the same file group. A NEW file group has a fresh id, so it can
 #: only meet another's touch when that one came later; it stands.
-MATRIX: dict[tuple[Touch, Touch], Rule] = {
-    (Touch.NEW, Touch.NEW): _WRITTEN,  # same constant bucket id
-    (Touch.NEW, Touch.BASE): _WRITTEN,
-    (Touch.NEW, Touch.LOG): _APPENDED,
-    (Touch.NEW, Touch.REPLACE): _REPLACED,
-    (Touch.BASE, Touch.NEW): _WRITTEN,
-    (Touch.BASE, Touch.BASE): _WRITTEN,
-    (Touch.BASE, Touch.LOG): _APPENDED,
-    (Touch.BASE, Touch.REPLACE): _REPLACED,
-    (Touch.LOG, Touch.NEW): _APPENDED,
-    (Touch.LOG, Touch.BASE): _APPENDED,
-    (Touch.LOG, Touch.LOG): _APPENDED,
-    (Touch.LOG, Touch.REPLACE): _REPLACED,
-    (Touch.REPLACE, Touch.NEW): _I_REPLACE,
-    (Touch.REPLACE, Touch.BASE): _I_REPLACE,
-    (Touch.REPLACE, Touch.LOG): _I_REPLACE,
-    (Touch.REPLACE, Touch.REPLACE): _TWICE,
+MATRIX: dict[tuple[Access, Access], Rule] = {
+    (Access.NEW, Access.NEW): _WRITTEN,  # same constant bucket id
+    (Access.NEW, Access.BASE): _WRITTEN,
+    (Access.NEW, Access.LOG): _APPENDED,
+    (Access.NEW, Access.REPLACE): _REPLACED,
+    (Access.BASE, Access.NEW): _WRITTEN,
+    (Access.BASE, Access.BASE): _WRITTEN,
+    (Access.BASE, Access.LOG): _APPENDED,
+    (Access.BASE, Access.REPLACE): _REPLACED,
+    (Access.LOG, Access.NEW): _APPENDED,
+    (Access.LOG, Access.BASE): _APPENDED,
+    (Access.LOG, Access.LOG): _APPENDED,
+    (Access.LOG, Access.REPLACE): _REPLACED,
+    (Access.REPLACE, Access.NEW): _I_REPLACE,
+    (Access.REPLACE, Access.BASE): _I_REPLACE,
+    (Access.REPLACE, Access.LOG): _I_REPLACE,
+    (Access.REPLACE, Access.REPLACE): _TWICE,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class ConcurrentCommit:
     """An instant that became visible after my base snapshot."""
 
     action: Action
     requested_time: InstantTime
     completion_time: InstantTime
-    claim: Claim
+    claim: WriteSet
     aborts: InstantTime | None = None  # a rollback's target
     restores: bool = False  # it took published instants away
     writer: str = ""  # host, pid, application, as far as known
@@ -141,40 +141,40 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Clean:
+class NoConflict:
     """Nothing meets."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rebaseable:
+class Rebase:
     """Merging these file groups again from their newest slice is enough."""
 
     rule: RuleId
     why: str
-    rivals: tuple[Rival, ...]
+    rivals: tuple[ConcurrentCommit, ...]
     file_groups: tuple[FileGroupId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """The write as planned cannot be published; most may be planned again from the start."""
 
     rule: RuleId
     why: str
-    rivals: tuple[Rival, ...]
+    rivals: tuple[ConcurrentCommit, ...]
     file_groups: tuple[FileGroupId, ...] = ()
     partitions: tuple[str, ...] = ()
     retry_can_succeed: bool = True
     plans: tuple[Instant, ...] = ()  # pending ones; without them nothing would be met here
 
 
-Verdict = Clean | Rebaseable | Refused
+Verdict = NoConflict | Rebase | Rejected
 
 
-def judge(
-    mine: Claim,
+def validate_write_set(
+    mine: WriteSet,
     requested_time: InstantTime,
-    rivals: Sequence[Rival],
+    rivals: Sequence[ConcurrentCommit],
     *,
     logs_may_meet: bool = False,
 ) -> Verdict:
@@ -195,24 +195,24 @@ def judge(
     """
     for rival in rivals:
         if rival.restores:
-            return Refused(
+            return Rejected(
                 RuleId.TARGET_OF_ROLLBACK,
                 "the other took the table back to an earlier state; what this instant began "
                 "from may be gone",
                 (rival,),
             )
         if rival.aborts == requested_time:
-            return Refused(
+            return Rejected(
                 RuleId.TARGET_OF_ROLLBACK,
                 "the other took this instant for dead and rolled it back",
                 (rival,),
             )
     for rival in rivals:
-        refused = _claims_meet(mine, rival) or _nested(mine, rival)
+        refused = _write_sets_conflict(mine, rival) or _nested(mine, rival)
         if refused is not None:
             return refused
     my_touches = {item.file_group: item for item in mine.file_groups}
-    rebase: dict[FileGroupId, Rival] = {}
+    rebase: dict[FileGroupId, ConcurrentCommit] = {}
     for rival in rivals:
         for item in rival.claim.file_groups:
             my_item = my_touches.get(item.file_group)
@@ -222,39 +222,39 @@ def judge(
             if rule.rule is RuleId.NO_CONFLICT:
                 continue
             if not rule.rebaseable or rival.requested_time > requested_time:
-                return Refused(rule.rule, rule.why, (rival,), (item.file_group,))
+                return Rejected(rule.rule, rule.why, (rival,), (item.file_group,))
             rebase[item.file_group] = rival
     if not rebase:
-        return Clean()
+        return NoConflict()
     met = tuple(dict.fromkeys(rebase.values()))
-    return Rebaseable(_WRITTEN.rule, _WRITTEN.why, met, tuple(sorted(rebase)))
+    return Rebase(_WRITTEN.rule, _WRITTEN.why, met, tuple(sorted(rebase)))
 
 
-def _built_on(mine: TouchedFileGroup, theirs: TouchedFileGroup, rival: Rival) -> bool:
+def _built_on(mine: AccessedFileGroup, theirs: AccessedFileGroup, rival: ConcurrentCommit) -> bool:
     """Whether my rows were merged onto the rival's base file, or onto a later one."""
     source = mine.source_requested_time
     return (
-        theirs.touch in (Touch.NEW, Touch.BASE)
+        theirs.touch in (Access.NEW, Access.BASE)
         and source is not None
         and source >= rival.requested_time
     )
 
 
-def _cell(mine: Touch, theirs: Touch, rival: Rival, *, logs_may_meet: bool) -> Rule:
-    if rival.is_compaction and mine in (Touch.LOG, Touch.REPLACE):
+def _cell(mine: Access, theirs: Access, rival: ConcurrentCommit, *, logs_may_meet: bool) -> Rule:
+    if rival.is_compaction and mine in (Access.LOG, Access.REPLACE):
         return _CLEAN
-    if logs_may_meet and mine is theirs is Touch.LOG:
+    if logs_may_meet and mine is theirs is Access.LOG:
         return _CLEAN
     return MATRIX[mine, theirs]
 
 
-def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
+def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
     if rival.is_compaction:
         return None  # it moves rows of file groups that were there, which a claim replaces
     theirs = rival.claim
     into_mine = _overlap(mine.partitions, theirs)
     if into_mine:
-        return Refused(
+        return Rejected(
             RuleId.WRITTEN_INTO_MY_CLAIM,
             "the other wrote into a partition that I overwrite or delete as a whole",
             (rival,),
@@ -262,7 +262,7 @@ def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
         )
     into_theirs = _overlap(theirs.partitions, mine)
     if into_theirs:
-        return Refused(
+        return Rejected(
             RuleId.PARTITION_CLAIMED_BY_OTHER,
             "the other overwrote or deleted a partition that I write into",
             (rival,),
@@ -271,7 +271,7 @@ def _claims_meet(mine: Claim, rival: Rival) -> Refused | None:
     return None
 
 
-def _nested(mine: Claim, rival: Rival) -> Refused | None:
+def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
     """Whether one writes a partition inside of the other's: readers find the outer one alone."""
     if rival.is_compaction:
         return None
@@ -280,7 +280,7 @@ def _nested(mine: Claim, rival: Rival) -> Refused | None:
     outer = written.intersection(chain.from_iterable(map(_above, theirs)))
     if not (inner or outer):
         return None
-    return Refused(
+    return Rejected(
         RuleId.NESTED_PARTITION,
         "the other wrote a partition that lies inside of mine, or around it, and readers find "
         "the outer one alone",
@@ -294,15 +294,15 @@ def _above(path: str) -> list[str]:
     return [path[:at] for at, letter in enumerate(path) if letter == "/"]
 
 
-def _written_to(claim: Claim) -> frozenset[str]:
+def _written_to(claim: WriteSet) -> frozenset[str]:
     return frozenset(
         item.file_group.partition_path
         for item in claim.file_groups
-        if item.touch is not Touch.REPLACE
+        if item.touch is not Access.REPLACE
     )
 
 
-def _overlap(claimed: Collection[str], other: Claim) -> tuple[str, ...]:
+def _overlap(claimed: Collection[str], other: WriteSet) -> tuple[str, ...]:
     """Those of some partitions claimed as wholes that another writes into or claims."""
     if not claimed:
         return ()
@@ -346,11 +346,11 @@ class ConflictStrategy:
 
     name: str
     class_names: tuple[str, ...] = ()
-    objects: Callable[[Claim, Rival], Objection | None] | None = None
+    objects: Callable[[WriteSet, ConcurrentCommit], Objection | None] | None = None
     prefers_writers: bool = False
 
 
-def _same_partition(mine: Claim, rival: Rival) -> Objection | None:
+def _same_partition(mine: WriteSet, rival: ConcurrentCommit) -> Objection | None:
     """One writer a partition; services move rows and write none."""
     if rival.is_compaction or rival.action is Action.CLUSTERING:
         return None
@@ -365,7 +365,7 @@ def _same_partition(mine: Claim, rival: Rival) -> Objection | None:
     )
 
 
-def _partitions(claim: Claim) -> set[str]:
+def _partitions(claim: WriteSet) -> set[str]:
     return {item.file_group.partition_path for item in claim.file_groups} | set(claim.partitions)
 
 
@@ -414,15 +414,15 @@ def find_strategy(name: str, offered: Iterable[ConflictStrategy] = ()) -> Confli
 
 
 def objection_to(
-    mine: Claim, rivals: Sequence[Rival], strategy: ConflictStrategy
-) -> Refused | None:
+    mine: WriteSet, rivals: Sequence[ConcurrentCommit], strategy: ConflictStrategy
+) -> Rejected | None:
     """The first objection of a strategy to a claim that the matrix lets pass; begin anew."""
     if strategy.objects is None:
         return None
     for rival in rivals:
         objection = strategy.objects(mine, rival)
         if objection is not None:
-            return Refused(
+            return Rejected(
                 RuleId.STRATEGY_REFUSED,
                 objection.why,
                 (rival,),

@@ -29,14 +29,14 @@ from timeline.model.instant_time import (
 
 __all__ = [
     "NUMBERS",
-    "MomentForm",
-    "MomentTexts",
     "Residue",
     "SkewLimits",
+    "TimestampForm",
+    "TimestampTexts",
     "begin_residue",
     "form_of",
-    "moment_texts",
     "next_instant_time",
+    "timestamp_texts",
 ]
 
 _MODULUS = 4
@@ -140,7 +140,7 @@ def ahead_ms(now: WallMs, newest: InstantTime | None, zone: TimelineZone) -> int
 _SHAPE: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d(?::|%3A)\d\d(?::|%3A)\d\d(\.\d{1,9})?")
 
 
-class MomentForm(Enum):
+class TimestampForm(Enum):
     """What a folder of a moment reads."""
 
     NUMBER = "number"  # 1678451400000000
@@ -149,33 +149,33 @@ class MomentForm(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MomentTexts:
+class TimestampTexts:
     """
     The form of a table's folders of moments, and the zone whose clock they show.
 
     ``or_zone`` is a second zone that all folders with rows fit as well.
     """
 
-    form: MomentForm = MomentForm.NUMBER
+    form: TimestampForm = TimestampForm.NUMBER
     zone: str = "UTC"
     or_zone: str = ""
 
 
 #: As a DataFrame's write of Java Hudi makes them.
-NUMBERS: Final = MomentTexts()
+NUMBERS: Final = TimestampTexts()
 
 
-def form_of(text: str) -> MomentForm | None:
+def form_of(text: str) -> TimestampForm | None:
     """The form of a partition value as a folder shows it; None for no moment's."""
     if re.fullmatch(r"-?\d+", text):
-        return MomentForm.NUMBER
+        return TimestampForm.NUMBER
     found = _SHAPE.fullmatch(text)
     if found is None:
         return None
-    return MomentForm.SQL if found[1] is None else MomentForm.TIMESTAMP
+    return TimestampForm.SQL if found[1] is None else TimestampForm.TIMESTAMP
 
 
-def moment_texts(moments: pa.Array, how: MomentTexts, name: str) -> pa.Array:
+def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Array:
     """
     Tell moments with a zone as folders do; nulls stay.
 
@@ -202,7 +202,7 @@ def moment_texts(moments: pa.Array, how: MomentTexts, name: str) -> pa.Array:
     return texts
 
 
-def _texts_in(moments: pa.Array, form: MomentForm, zone: str, name: str) -> pa.Array:
+def _texts_in(moments: pa.Array, form: TimestampForm, zone: str, name: str) -> pa.Array:
     fine = pc.cast(moments, pa.timestamp("us", moments.type.tz))
     try:
         clock = pc.local_timestamp(pc.cast(fine, pa.timestamp("us", zone)))
@@ -213,7 +213,7 @@ def _texts_in(moments: pa.Array, form: MomentForm, zone: str, name: str) -> pa.A
             kind="bad_time_zone",
             column=name,
         ) from error
-    if form is MomentForm.SQL:
+    if form is TimestampForm.SQL:
         seconds = pc.cast(pc.floor_temporal(clock, unit="second"), pa.timestamp("s"))
         return pc.replace_substring(pc.cast(seconds, pa.string()), ":", "%3A")
     texts = pc.cast(clock, pa.string())

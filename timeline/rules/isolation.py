@@ -16,10 +16,10 @@ from typing import Protocol
 
 from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 
-__all__ = ["Isolation", "Looks", "WhatIRead", "judge_reads"]
+__all__ = ["CommitProbe", "Isolation", "ReadScope", "validate_reads"]
 
 
 class Isolation(Enum):
@@ -31,7 +31,7 @@ class Isolation(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIRead:
+class ReadScope:
     """The part of the table that a write was made from, at one moment."""
 
     partitions: frozenset[str] | None  # None: the whole table
@@ -41,30 +41,34 @@ class WhatIRead:
         """Whether rows of a partition were read, or its emptiness."""
         return self.partitions is None or partition_path in self.partitions
 
-    def claimed_by(self, claim: Claim) -> bool:
+    def claimed_by(self, claim: WriteSet) -> bool:
         """Whether a claim takes away something that was read as a whole."""
         return WHOLE_TABLE in claim.partitions or any(map(self.covers, claim.partitions))
 
 
-class Looks(Protocol):
+class CommitProbe(Protocol):
     """What only a look at a rival's metadata or files tells; asked where it may spare a refusal."""
 
-    def only_inserted(self, rival: Rival, group: FileGroupId) -> bool:
+    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
         """Whether a rewritten base file changed and deleted no row that was there."""
 
-    def has_reads(self, rival: Rival) -> bool:
+    def has_reads(self, rival: ConcurrentCommit) -> bool:
         """Whether the rival was made from reads of its own."""
 
-    def misses(self, rival: Rival, item: TouchedFileGroup) -> bool:
+    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         """Whether no row that the rival wrote there is one that was asked for."""
 
     def held_none(self, group: FileGroupId) -> bool:
         """Whether the file group was there and held no row that was asked for."""
 
 
-def judge_reads(
-    level: Isolation, mine: Claim, reads: WhatIRead, rivals: Sequence[Rival], looks: Looks
-) -> Refused | None:
+def validate_reads(
+    level: Isolation,
+    mine: WriteSet,
+    reads: ReadScope,
+    rivals: Sequence[ConcurrentCommit],
+    looks: CommitProbe,
+) -> Rejected | None:
     """
     Decide whether a write may be published though others did since it read.
 
@@ -92,13 +96,15 @@ def judge_reads(
             return _in_some_order(mine, reads, published, looks)
 
 
-def _first_wins(mine: Claim, reads: WhatIRead, rivals: Sequence[Rival]) -> Refused | None:
+def _first_wins(
+    mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit]
+) -> Rejected | None:
     groups = {item.file_group for item in mine.file_groups}
     changed: set[FileGroupId] = set()  # where rows lie now that others changed after they were read
     for rival in rivals:
         if rival.is_compaction:
             continue  # rows stay in their file groups
-        met = _met(reads, rival)
+        met = _conflict_of(reads, rival)
         came = _changed_there(rival, met, changed)
         changed |= came
         moves = _moves_rows(rival)
@@ -110,7 +116,7 @@ def _first_wins(mine: Claim, reads: WhatIRead, rivals: Sequence[Rival]) -> Refus
 
 
 def _changed_there(
-    rival: Rival, met: Sequence[TouchedFileGroup], changed: set[FileGroupId]
+    rival: ConcurrentCommit, met: Sequence[AccessedFileGroup], changed: set[FileGroupId]
 ) -> set[FileGroupId]:
     """
     The file groups of a rival with changed rows that were read, also where it moved them.
@@ -121,10 +127,10 @@ def _changed_there(
     """
     theirs = rival.claim.file_groups
     groups = {one.file_group for one in theirs}
-    if any(one.touch is Touch.REPLACE and one.file_group in changed for one in theirs):
+    if any(one.touch is Access.REPLACE and one.file_group in changed for one in theirs):
         return groups
     came = {one.file_group for one in met}
-    inserts = not changed and all(one.touch is Touch.NEW for one in met)
+    inserts = not changed and all(one.touch is Access.NEW for one in met)
     if inserts or rival.action is Action.CLUSTERING:
         came = set()  # no row that was read is another one there
     known = came | groups & changed
@@ -133,7 +139,9 @@ def _changed_there(
     return came
 
 
-def _in_their_order(reads: WhatIRead, rivals: Sequence[Rival], looks: Looks) -> Refused | None:
+def _in_their_order(
+    reads: ReadScope, rivals: Sequence[ConcurrentCommit], looks: CommitProbe
+) -> Rejected | None:
     for rival in rivals:
         if _moves_rows(rival):
             continue
@@ -144,15 +152,15 @@ def _in_their_order(reads: WhatIRead, rivals: Sequence[Rival], looks: Looks) -> 
 
 
 def _in_some_order(
-    mine: Claim, reads: WhatIRead, rivals: Sequence[Rival], looks: Looks
-) -> Refused | None:
+    mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit], looks: CommitProbe
+) -> Rejected | None:
     """
     As if this write came before the first insert that it did not see.
 
     Then nobody who read anything may have come after that insert (it may have read it, and
     what this write is to bring), and this write may touch nothing written since.
     """
-    passed: list[Rival] = []  # the first insert that was not seen, and all after it
+    passed: list[ConcurrentCommit] = []  # the first insert that was not seen, and all after it
     for rival in rivals:
         if passed:
             passed.append(rival)
@@ -161,7 +169,7 @@ def _in_some_order(
         refused = _changed_read(reads, rival, looks)
         if refused is not None:
             return refused
-        met = _met(reads, rival)
+        met = _conflict_of(reads, rival)
         if (met or passed) and looks.has_reads(rival):
             refused = _appended_to_read(reads, rival, looks)
             if refused is None and passed:
@@ -185,43 +193,45 @@ def _in_some_order(
     return None
 
 
-def _moves_rows(rival: Rival) -> bool:
+def _moves_rows(rival: ConcurrentCommit) -> bool:
     return rival.is_compaction or rival.action is Action.CLUSTERING
 
 
-def _met(reads: WhatIRead, rival: Rival) -> list[TouchedFileGroup]:
+def _conflict_of(reads: ReadScope, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
     return [one for one in rival.claim.file_groups if reads.covers(one.file_group.partition_path)]
 
 
-def _changed_read(reads: WhatIRead, rival: Rival, looks: Looks) -> Refused | None:
+def _changed_read(reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe) -> Rejected | None:
     changed = [
         one
-        for one in _met(reads, rival)
-        if one.touch is not Touch.NEW and not _leaves_read(one, rival, looks)
+        for one in _conflict_of(reads, rival)
+        if one.touch is not Access.NEW and not _leaves_read(one, rival, looks)
     ]
     if not changed and not reads.claimed_by(rival.claim):
         return None
     return _changed("the other changed or deleted rows where this write had read", rival, changed)
 
 
-def _leaves_read(one: TouchedFileGroup, rival: Rival, looks: Looks) -> bool:
+def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, looks: CommitProbe) -> bool:
     """Whether a touched file group keeps each row that was asked for; it may have got more."""
-    if one.touch is not Touch.BASE:
+    if one.touch is not Access.BASE:
         return False
     if looks.only_inserted(rival, one.file_group):
         return True
     return looks.misses(rival, one) and looks.held_none(one.file_group)
 
 
-def _appended_to_read(reads: WhatIRead, rival: Rival, looks: Looks) -> Refused | None:
-    appended = [one for one in _met(reads, rival) if not looks.misses(rival, one)]
+def _appended_to_read(
+    reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe
+) -> Rejected | None:
+    appended = [one for one in _conflict_of(reads, rival) if not looks.misses(rival, one)]
     if not appended:
         return None
     return _appended("the other inserted rows where this write had read", rival, appended)
 
 
 def _changes_what_i_change(
-    mine: Claim, reads: WhatIRead, rival: Rival, met: Sequence[TouchedFileGroup]
+    mine: WriteSet, reads: ReadScope, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup]
 ) -> bool:
     """
     First publisher wins among those that change the same rows, by file group.
@@ -238,12 +248,12 @@ def _changes_what_i_change(
         path = item.file_group.partition_path
         if item.file_group in groups or path in whole or WHOLE_TABLE in whole:
             return True
-        if item.touch is not Touch.NEW and path in mine.inserting:
+        if item.touch is not Access.NEW and path in mine.inserting:
             return True
     return False
 
 
-def _shared(mine: Claim, rival: Rival) -> list[TouchedFileGroup]:
+def _shared(mine: WriteSet, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
     """Where I write into what the rival wrote, or into partitions it took as wholes."""
     groups = {item.file_group for item in mine.file_groups}
     paths = {group.partition_path for group in groups}
@@ -257,16 +267,18 @@ def _shared(mine: Claim, rival: Rival) -> list[TouchedFileGroup]:
     ]
 
 
-def _changed(why: str, rival: Rival, met: Sequence[TouchedFileGroup] = ()) -> Refused:
+def _changed(why: str, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup] = ()) -> Rejected:
     return _refused(RuleId.READ_WAS_CHANGED, why, rival, met)
 
 
-def _appended(why: str, rival: Rival, met: Sequence[TouchedFileGroup] = ()) -> Refused:
+def _appended(why: str, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup] = ()) -> Rejected:
     return _refused(RuleId.INSERTED_WHERE_I_MISSED, why, rival, met)
 
 
-def _refused(rule: RuleId, why: str, rival: Rival, met: Sequence[TouchedFileGroup]) -> Refused:
-    return Refused(
+def _refused(
+    rule: RuleId, why: str, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup]
+) -> Rejected:
+    return Rejected(
         rule,
         f"{why}; read again, then write",
         (rival,),

@@ -18,17 +18,17 @@ from typing import Final
 
 __all__ = [
     "RETRY_PRESETS",
-    "Pace",
-    "Redo",
+    "RateLimit",
     "RetryBudget",
     "RetryPolicy",
     "RetryPreset",
-    "free_at_ms",
-    "hold_ms",
-    "nudge_ms",
+    "RetryScope",
+    "exhausted_limit",
+    "jitter_ms",
+    "keep_lock_ms",
+    "next_begin_ms",
     "pause_ms",
-    "spent_bound",
-    "within_time",
+    "pause_within_limit",
 ]
 
 _SHORT_FOLD_MAX = 4
@@ -52,7 +52,7 @@ class RetryPreset(Enum):
     BACKFILL = "backfill"  # it runs for hours anyway, and must end well
 
 
-class Redo(Enum):
+class RetryScope(Enum):
     """What a refused or overtaken write had to do again."""
 
     NOTHING = "nothing"
@@ -119,12 +119,12 @@ def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: i
             return min(base + int(jitter * (widest - base)), cap)
 
 
-def within_time(budget: RetryBudget, pause: int, *, elapsed_ms: int) -> int:
+def pause_within_limit(budget: RetryBudget, pause: int, *, elapsed_ms: int) -> int:
     """
     Milliseconds of a pause behind which another redo is still allowed.
 
     Args:
-        budget: The bound in time; as ``spent_bound`` has it.
+        budget: The bound in time; as ``exhausted_limit`` has it.
         pause: What ``pause_ms`` says.
         elapsed_ms: Since the first attempt.
     """
@@ -132,7 +132,7 @@ def within_time(budget: RetryBudget, pause: int, *, elapsed_ms: int) -> int:
     return min(pause, left_ms) if budget.total_ms_max else pause
 
 
-def hold_ms(
+def keep_lock_ms(
     budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int = 0, first_without: int = 0
 ) -> int | None:
     """
@@ -155,7 +155,7 @@ def hold_ms(
     return short_ms if work_ms <= short_ms > 0 else None
 
 
-def spent_bound(
+def exhausted_limit(
     budget: RetryBudget, *, conflicts: int, elapsed_ms: int, wasted_bytes: int
 ) -> str | None:
     """
@@ -189,7 +189,7 @@ _NUDGE_MS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RateLimit:
     """How often writes of one table begin."""
 
     per_minute: float
@@ -202,7 +202,7 @@ class Pace:
         return _MINUTE_MS / self.per_minute
 
 
-def free_at_ms(begun_ms: Sequence[int], pace: Pace) -> int | None:
+def next_begin_ms(begun_ms: Sequence[int], pace: RateLimit) -> int | None:
     """
     When the next write may begin; None when nothing stands against it.
 
@@ -222,7 +222,7 @@ def free_at_ms(begun_ms: Sequence[int], pace: Pace) -> int | None:
     )
 
 
-def nudge_ms(jitter: float, lost: int, pace: Pace) -> int:
+def jitter_ms(jitter: float, lost: int, pace: RateLimit) -> int:
     """
     How long after the token a waiting write looks for it, so that not all come at once.
 

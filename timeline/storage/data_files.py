@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Any
 
 from timeline.errors import MalformedNameError
-from timeline.storage.folder_walker import OpenFolder, Syscalls, unavailable
-from timeline.system import Started, start_beside
+from timeline.storage.folder_walker import OpenFolder, Syscalls, system_call_error
+from timeline.system import Started, start_in_background
 
-__all__ = ["ComputePermit", "DataFile", "KeptFiles", "StagedFiles"]
+__all__ = ["ComputeLock", "DataFile", "FileCache", "StagedFiles"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -94,7 +94,7 @@ class DataFile(io.BufferedWriter):
         try:
             self._calls.fsync(self.fileno())
         except OSError as error:
-            raise unavailable(error, self._path, "making a data file durable") from error
+            raise system_call_error(error, self._path, "making a data file durable") from error
 
 
 class _RawDataFile(io.RawIOBase):
@@ -120,7 +120,7 @@ class _RawDataFile(io.RawIOBase):
         try:
             written = self._calls.write(self._descriptor, data)
         except OSError as error:
-            raise unavailable(error, self._path, "writing a data file") from error
+            raise system_call_error(error, self._path, "writing a data file") from error
         self._position += written
         return written
 
@@ -133,7 +133,7 @@ class _RawDataFile(io.RawIOBase):
 # ---------- The permit that a storage gives threads which compute for its table (``GivesPermits``)
 
 
-class ComputePermit:
+class ComputeLock:
     """One lock for each process: a fork copies locks that nobody there gives back."""
 
     def __init__(self) -> None:
@@ -150,13 +150,13 @@ class ComputePermit:
 # Waiting for the disk is most of a small commit. The bytes of the completed file are known
 # before the slot is taken that decides about it, so both wait for the disk at once.
 
-Written = tuple[OpenFolder, str]  # the folder of a temporary file, and its name
+TemporaryFile = tuple[OpenFolder, str]  # the folder of a temporary file, and its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Staged:
     data: bytes
-    written: Started[Written]
+    written: Started[TemporaryFile]
 
     def drop(self) -> None:
         self.written.afterwards(_remove)
@@ -168,11 +168,11 @@ class StagedFiles:
     def __init__(self) -> None:
         self._files: dict[str, _Staged] = {}
 
-    def begin(self, path: str, data: bytes, write: Callable[[], Written]) -> None:
+    def begin(self, path: str, data: bytes, write: Callable[[], TemporaryFile]) -> None:
         """Have ``write`` make a durable temporary file of these bytes, beside the caller."""
         self.drop(path)
         with contextlib.suppress(RuntimeError):  # the interpreter ends: no new threads
-            self._files[path] = _Staged(data=data, written=start_beside(write))
+            self._files[path] = _Staged(data=data, written=start_in_background(write))
 
     def take(self, path: str, data: bytes, folder: int) -> str | None:
         """
@@ -206,7 +206,7 @@ class StagedFiles:
             staged.drop()
 
 
-def _remove(written: Written) -> None:
+def _remove(written: TemporaryFile) -> None:
     # A temporary name is hidden from listings: what stays behind is seen by nobody.
     opened, name = written
     with contextlib.suppress(OSError):
@@ -224,7 +224,7 @@ _FILE_BYTES_MAX = 1 << 20
 _BYTES_MAX = 16 << 20
 
 
-class KeptFiles:
+class FileCache:
     """Whole files by path, the longest unused ones forgotten first."""
 
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:

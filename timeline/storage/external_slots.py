@@ -26,9 +26,13 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
-from timeline.codecs.properties import TableFacts, decode_facts, encode_facts
+from timeline.codecs.properties import (
+    TableDescriptor,
+    decode_table_descriptor,
+    encode_table_descriptor,
+)
 from timeline.errors import TableReplacedError
-from timeline.layout import HOODIE, SLOTS, TABLE_FACTS, TIMELINE
+from timeline.layout import HOODIE, SLOTS, TABLE_DESCRIPTOR, TIMELINE
 from timeline.ports.ports import Ids
 from timeline.ports.storage import (
     AmbiguousWriteError,
@@ -39,11 +43,11 @@ from timeline.ports.storage import (
     SlotStore,
     Storage,
     StorageCapabilities,
-    slots_lost,
+    slot_store_lost,
 )
-from timeline.storage.non_atomic import PROBE_FOLDER, WrittenStorage
+from timeline.storage.non_atomic import PROBE_FOLDER, NonAtomicStorage
 
-__all__ = ["DecidedStorage"]
+__all__ = ["ExternalSlotStorage"]
 
 BODIES = ".hoodie/.hoodoo/bodies"
 SEEN = ".hoodie/.hoodoo/slots_seen"
@@ -63,7 +67,7 @@ _CLAIMED: Final = re.compile(
 )
 
 
-class DecidedStorage(WrittenStorage):
+class ExternalSlotStorage(NonAtomicStorage):
     """
     A table's storage together with the slot store that decides for it.
 
@@ -132,7 +136,7 @@ class DecidedStorage(WrittenStorage):
         Outside: a slot 1 get and 1 create in the slot store, a claimed name 1 stat and 1
         write besides, others 1 stat and 1 write.
         """
-        if path == TABLE_FACTS:
+        if path == TABLE_DESCRIPTOR:
             if self._born(data) != data:
                 raise ObjectExistsError(path)
         elif _is_slot(path):
@@ -224,7 +228,9 @@ class DecidedStorage(WrittenStorage):
         """The identity if the table has one; asked for once. Outside: 1 get."""
         if self._table_id is None:
             try:
-                self._table_id = decode_facts(self._inner.read(TABLE_FACTS)).table_id
+                self._table_id = decode_table_descriptor(
+                    self._inner.read(TABLE_DESCRIPTOR)
+                ).table_id
             except ObjectMissingError:
                 return None
         return self._table_id
@@ -238,17 +244,17 @@ class DecidedStorage(WrittenStorage):
             UnsafeSetupError: The slot store was emptied: it would let taken numbers be taken
                 again.
         """
-        facts = decode_facts(self._born())
+        facts = decode_table_descriptor(self._born())
         table_id = facts.table_id
         if not self._is_present and facts.slots == self._slots_at:
             if not self._store.names(self._births):
-                raise slots_lost(self._slots_at)
+                raise slot_store_lost(self._slots_at)
             self._is_present = True
         if self._table_id not in (None, table_id):
             raise TableReplacedError(
                 "the table was dropped and made again while this handle was open; open it "
-                f"again: {TABLE_FACTS}",
-                path=TABLE_FACTS,
+                f"again: {TABLE_DESCRIPTOR}",
+                path=TABLE_DESCRIPTOR,
             )
         self._table_id = table_id
         return table_id
@@ -262,19 +268,21 @@ class DecidedStorage(WrittenStorage):
         """
         while True:
             try:
-                return self._inner.read(TABLE_FACTS)
+                return self._inner.read(TABLE_DESCRIPTOR)
             except ObjectMissingError:
                 pass
             number = max(map(int, self._store.names(self._births)), default=0)
             if number:
                 newest = self._store.read(f"{self._births}/{number:06d}")
-                if not self._has_lived(decode_facts(newest).table_id):
-                    self._inner.write(TABLE_FACTS, newest, durable=True)
+                if not self._has_lived(decode_table_descriptor(newest).table_id):
+                    self._inner.write(TABLE_DESCRIPTOR, newest, durable=True)
                     return newest
-                if self._inner.stat(TABLE_FACTS) is not None:
+                if self._inner.stat(TABLE_DESCRIPTOR) is not None:
                     continue
             if fresh is None:
-                fresh = encode_facts(TableFacts(table_id=self._ids.uuid(), slots=self._slots_at))
+                fresh = encode_table_descriptor(
+                    TableDescriptor(table_id=self._ids.uuid(), slots=self._slots_at)
+                )
             try:
                 self._store.create(f"{self._births}/{number + 1:06d}", fresh)
             except (ObjectExistsError, AmbiguousWriteError):

@@ -35,12 +35,12 @@ __all__ = [
     "folder_clock",
     "is_leftover",
     "is_temporary",
-    "no_hard_links",
+    "no_hard_links_error",
     "open_regular",
     "remove_tree",
-    "symlink_refused",
+    "symlink_error",
+    "system_call_error",
     "temporaries_below",
-    "unavailable",
 ]
 
 
@@ -65,7 +65,7 @@ def temporaries_below(root: str) -> Stats:
 
 def _refuse(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # a folder removed since
-        raise unavailable(error, str(error.filename), "looking for temporary files")
+        raise system_call_error(error, str(error.filename), "looking for temporary files")
 
 
 # -------- Names that no listing shows: what file systems and half-done writes leave behind (LOC-3)
@@ -138,7 +138,7 @@ class Syscalls:
     open_new: Callable[..., int] = os.open
 
 
-def unavailable(error: OSError, path: str, doing: str) -> StorageUnavailableError:
+def system_call_error(error: OSError, path: str, doing: str) -> StorageUnavailableError:
     """The typed form of a failed system call, with the path and what to do."""
     code = errno.errorcode.get(error.errno or 0, "unknown")
     advice = _ADVICE.get(error.errno or 0, "check the file system, then repeat")
@@ -149,7 +149,7 @@ def unavailable(error: OSError, path: str, doing: str) -> StorageUnavailableErro
     )
 
 
-def no_hard_links(path: str) -> StorageCapabilityError:
+def no_hard_links_error(path: str) -> StorageCapabilityError:
     """The error of a file system on which create-if-absent cannot be whole or not at all."""
     return StorageCapabilityError(
         "the file system has no hard links, so nothing can be created whole or not at all; "
@@ -160,7 +160,7 @@ def no_hard_links(path: str) -> StorageCapabilityError:
     )
 
 
-def symlink_refused(path: str) -> MalformedNameError:
+def symlink_error(path: str) -> MalformedNameError:
     """The refusal of a symbolic link below a table's base folder."""
     return MalformedNameError(
         "a symbolic link inside the table is never followed, it may lead anywhere; "
@@ -335,7 +335,7 @@ class FolderWalker:
                 raise
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(segment, parent):
-                raise symlink_refused(walked) from error
+                raise symlink_error(walked) from error
             raise
         self._anchored.discard(walked)
         with contextlib.suppress(FileExistsError):  # somebody else was faster
@@ -356,7 +356,7 @@ def open_regular(name: str, folder: int, path: str) -> tuple[int, int]:
         descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise symlink_refused(path) from error
+            raise symlink_error(path) from error
         raise
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode):
@@ -414,7 +414,7 @@ def entry_of(name: str, found: os.stat_result, path: str) -> FileStat:
         MalformedNameError: It is a symbolic link, a pipe or a device (SEC1).
     """
     if stat.S_ISLNK(found.st_mode):
-        raise symlink_refused(path)
+        raise symlink_error(path)
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise MalformedNameError(
             f"neither a file nor a folder, so not part of a table; remove it: {path!r}", path=path
@@ -494,7 +494,7 @@ def _plain(folder: str, names: Iterable[str], descriptor: int) -> list[str]:
         if stat.S_ISREG(mode):
             found.append(name)
         elif stat.S_ISLNK(mode):
-            raise symlink_refused(f"{folder}/{name}" if folder else name)
+            raise symlink_error(f"{folder}/{name}" if folder else name)
     return found
 
 
@@ -508,7 +508,7 @@ def _scanned(folder: str, descriptor: int) -> list[str]:
             if entry.is_file(follow_symlinks=False):
                 found.append(entry.name)
             elif entry.is_symlink():
-                raise symlink_refused(f"{folder}/{entry.name}" if folder else entry.name)
+                raise symlink_error(f"{folder}/{entry.name}" if folder else entry.name)
     return found
 
 

@@ -35,7 +35,7 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
-from timeline.storage.data_files import ComputePermit, DataFile, StagedFiles
+from timeline.storage.data_files import ComputeLock, DataFile, StagedFiles
 from timeline.storage.folder_walker import (
     TEMPORARY_PREFIX,
     FolderWalker,
@@ -47,18 +47,18 @@ from timeline.storage.folder_walker import (
     file_stat_of,
     folder_clock,
     is_leftover,
-    no_hard_links,
+    no_hard_links_error,
     open_regular,
     remove_tree,
-    symlink_refused,
+    symlink_error,
+    system_call_error,
     temporaries_below,
-    unavailable,
 )
-from timeline.system import SystemClock, SystemIds, start_beside
+from timeline.system import SystemClock, SystemIds, start_in_background
 
-__all__ = ["Durability", "LocalStorage"]
+__all__ = ["DurabilityName", "LocalStorage"]
 
-Durability = Literal["strict", "relaxed"]
+DurabilityName = Literal["strict", "relaxed"]
 Made = TypeVar("Made")
 
 _FILE_MODE = 0o640  # SEC12; the umask may take more away
@@ -98,7 +98,7 @@ class LocalStorage:
         self,
         base: str | os.PathLike[str],
         *,
-        durability: Durability = "strict",
+        durability: DurabilityName = "strict",
         ids: Ids | None = None,
         clock: Clock | None = None,
         calls: Syscalls | None = None,
@@ -111,7 +111,7 @@ class LocalStorage:
         self._clock = clock or folder_clock(self._folders, self._ids, SystemClock())
         self._names = NameLists()
         self._staged = StagedFiles()
-        self._permit = ComputePermit()
+        self._permit = ComputeLock()
 
     @property
     def base_uri(self) -> str:
@@ -176,7 +176,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise unavailable(error, folder, "listing") from error
+            raise system_call_error(error, folder, "listing") from error
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
@@ -236,7 +236,7 @@ class LocalStorage:
         ):
             found = os.lstat(name, dir_fd=parent)
             if stat.S_ISLNK(found.st_mode):
-                raise symlink_refused(folder)
+                raise symlink_error(folder)
             if stat.S_ISDIR(found.st_mode):
                 remove_tree(name, parent)
 
@@ -308,7 +308,7 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 fresh.discard(folder)  # nothing was created there
             except OSError as error:
-                raise unavailable(error, folder, "making a folder durable") from error
+                raise system_call_error(error, folder, "making a folder durable") from error
         self._folders.anchor(fresh)
 
     @contextlib.contextmanager
@@ -326,7 +326,7 @@ class LocalStorage:
         wanted = tuple(folders)
         if not self._strict:
             return _nothing
-        return start_beside(lambda: self.sync_folders(wanted)).wait
+        return start_in_background(lambda: self.sync_folders(wanted)).wait
 
     @property
     def compute_permit(self) -> threading.Lock:
@@ -347,7 +347,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectMissingError(path) from error
         except OSError as error:
-            raise unavailable(error, path, doing) from error
+            raise system_call_error(error, path, doing) from error
 
     def _place(
         self, path: str, doing: str, put: Callable[[int, str], Made], *, durable: bool
@@ -362,7 +362,7 @@ class LocalStorage:
                 # Another process may remove the folder between opening and using it.
                 if isinstance(error, FileNotFoundError) and attempt + 1 < _ATTEMPTS_MAX:
                     continue
-                raise unavailable(error, path, doing) from error
+                raise system_call_error(error, path, doing) from error
         raise InvariantError("a bounded loop ended without an answer, please report it")
 
     @contextlib.contextmanager
@@ -426,7 +426,7 @@ class LocalStorage:
             if isinstance(error, FileExistsError):
                 raise ObjectExistsError(path) from error
             if error.errno in _LINK_UNKNOWN_HERE:
-                raise no_hard_links(path) from error
+                raise no_hard_links_error(path) from error
             if error.errno in _LINK_NOT_MADE:
                 raise
             raise AmbiguousWriteError(path) from error
@@ -442,14 +442,14 @@ class LocalStorage:
             yield ()
             return
         except OSError as error:
-            raise unavailable(error, folder, "listing") from error
+            raise system_call_error(error, folder, "listing") from error
         try:
             with os.scandir(descriptor) as entries:
                 yield entries
         except FileNotFoundError:
             return
         except OSError as error:
-            raise unavailable(error, folder, "listing") from error
+            raise system_call_error(error, folder, "listing") from error
         finally:
             os.close(descriptor)
 

@@ -17,18 +17,18 @@ from timeline.ports.ports import Ids
 from timeline.ports.storage import (
     AmbiguousWriteError,
     FileStat,
-    LeavesTemporaries,
+    ListsTemporaries,
     Names,
     ObjectExistsError,
     Stats,
     Storage,
     StorageCapabilities,
-    found_to_delete,
-    open_kept,
+    list_for_delete,
+    open_cached,
     sync_soon,
 )
 
-__all__ = ["PROBE_FOLDER", "WrittenStorage", "prove_atomic_create"]
+__all__ = ["PROBE_FOLDER", "NonAtomicStorage", "prove_atomic_create"]
 
 PROBE_FOLDER = ".hoodie/.hoodoo/probe"
 
@@ -82,7 +82,7 @@ def _incapable(storage: Storage, why: str) -> StorageCapabilityError:
 # same; for the rest there is ``DecidedStorage``, which is this and a slot store (SLOT-6).
 
 
-class WrittenStorage:
+class NonAtomicStorage:
     """
     Passes calls on, but for creates.
 
@@ -152,7 +152,7 @@ class WrittenStorage:
 
     def found_to_delete(self, folder: str) -> Callable[[], None]:
         """As the inner storage."""
-        return found_to_delete(self._inner, folder)
+        return list_for_delete(self._inner, folder)
 
     def open_input(self, path: str) -> IO[bytes]:
         """As the inner storage."""
@@ -160,7 +160,7 @@ class WrittenStorage:
 
     def open_kept(self, path: str) -> IO[bytes]:
         """As the inner storage."""
-        return open_kept(self._inner, path)
+        return open_cached(self._inner, path)
 
     def open_output(self, path: str) -> IO[bytes]:
         """As the inner storage: names of data files carry a nonce."""
@@ -177,4 +177,4 @@ class WrittenStorage:
     def temporaries(self) -> Stats:
         """As the inner storage; none where it leaves none."""
         inner = self._inner
-        return inner.temporaries() if isinstance(inner, LeavesTemporaries) else []
+        return inner.temporaries() if isinstance(inner, ListsTemporaries) else []

@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOCK_OBJECT",
     "STORAGE_OPTIONS",
-    "Fate",
     "ObjectSettings",
+    "RequestFailure",
     "StoreClock",
-    "assert_is_answered",
-    "fate_of",
+    "assert_not_forked",
+    "classify_failure",
     "first_line",
     "is_no_such_range",
     "is_storage_key",
     "open_client",
-    "unavailable",
+    "request_error",
 ]
 
 
-class Fate(Enum):
+class RequestFailure(Enum):
     """What a failed request did."""
 
     MISSING = "there is no such object"
@@ -74,52 +74,54 @@ class Fate(Enum):
 _NOT_CONNECTED = re.compile(r"kind: Connect\b")
 _STATUS = re.compile(r"status code: (\d{3})")
 _BY_STATUS = {
-    401: Fate.DENIED,
-    403: Fate.DENIED,
-    404: Fate.MISSING,
-    408: Fate.UNKNOWN,
-    409: Fate.BUSY,
-    412: Fate.CHANGED,
-    429: Fate.THROTTLED,
+    401: RequestFailure.DENIED,
+    403: RequestFailure.DENIED,
+    404: RequestFailure.MISSING,
+    408: RequestFailure.UNKNOWN,
+    409: RequestFailure.BUSY,
+    412: RequestFailure.CHANGED,
+    429: RequestFailure.THROTTLED,
 }
 _ADVICE = {
-    Fate.NO_BUCKET: "create the bucket or correct the address",
-    Fate.DENIED: "give these credentials access to the table's prefix, docs/storage.md lists what",
-    Fate.WRONG: "look at region, endpoint and path style",
-    Fate.THROTTLED: "try again later, or ask for a higher limit",
-    Fate.NOT_SENT: "check the endpoint and the network, then repeat",
+    RequestFailure.NO_BUCKET: "create the bucket or correct the address",
+    RequestFailure.DENIED: "give these credentials access to the table's prefix, docs/storage.md lists what",
+    RequestFailure.WRONG: "look at region, endpoint and path style",
+    RequestFailure.THROTTLED: "try again later, or ask for a higher limit",
+    RequestFailure.NOT_SENT: "check the endpoint and the network, then repeat",
 }
 
 
-def fate_of(error: Exception) -> Fate:
+def classify_failure(error: Exception) -> RequestFailure:
     """Judge an error of obstore (or of Python, which it uses too)."""
     from obstore import exceptions
 
     text = str(error)
     if "<Code>NoSuchBucket" in text or "<Code>ContainerNotFound" in text:
-        return Fate.NO_BUCKET
+        return RequestFailure.NO_BUCKET
     if isinstance(error, FileNotFoundError):
-        return Fate.MISSING
+        return RequestFailure.MISSING
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
     if isinstance(error, exceptions.AlreadyExistsError):
         # The client calls every 409 so, although S3 means "somebody else is at it" by it;
         # Azure really says that the blob is there.
         busy = status == 409 and "<Code>BlobAlreadyExists" not in text
-        return Fate.BUSY if busy else Fate.EXISTS
+        return RequestFailure.BUSY if busy else RequestFailure.EXISTS
     if isinstance(error, exceptions.PreconditionError):
-        return Fate.CHANGED
+        return RequestFailure.CHANGED
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
-        return Fate.DENIED
+        return RequestFailure.DENIED
     if isinstance(error, exceptions.NotSupportedError | exceptions.InvalidPathError):
-        return Fate.WRONG
+        return RequestFailure.WRONG
     if status:
         if status == 503 and "<Code>SlowDown" in text:
-            return Fate.THROTTLED
-        return _BY_STATUS.get(status, Fate.WRONG if status < 500 else Fate.UNKNOWN)
+            return RequestFailure.THROTTLED
+        return _BY_STATUS.get(
+            status, RequestFailure.WRONG if status < 500 else RequestFailure.UNKNOWN
+        )
     if "redirect without LOCATION" in text:  # S3's way to say that the region is wrong
-        return Fate.WRONG
-    return Fate.NOT_SENT if _NOT_CONNECTED.search(text) else Fate.UNKNOWN
+        return RequestFailure.WRONG
+    return RequestFailure.NOT_SENT if _NOT_CONNECTED.search(text) else RequestFailure.UNKNOWN
 
 
 def is_no_such_range(error: Exception) -> bool:
@@ -133,11 +135,11 @@ def is_no_such_range(error: Exception) -> bool:
     return "non-partial response" in text or (found is not None and found[1] == "416")
 
 
-def unavailable(
-    error: Exception, path: str, doing: str, fate: Fate | None = None
+def request_error(
+    error: Exception, path: str, doing: str, fate: RequestFailure | None = None
 ) -> StorageUnavailableError:
     """The typed form of a failed request, with the path and what to do."""
-    known = fate or fate_of(error)
+    known = fate or classify_failure(error)
     advice = _ADVICE.get(known, "try again later")
     return StorageUnavailableError(
         f"{doing} failed, {known.value}: {advice}: path {path!r}: {first_line(error)}",
@@ -431,7 +433,7 @@ class ObjectSettings:
 _ANSWERED_IN: list[int] = []
 
 
-def assert_is_answered(pid: int) -> None:
+def assert_not_forked(pid: int) -> None:
     """
     Call it before a request: one of a forked child would wait for ever, whatever its time-outs.
 

@@ -34,18 +34,18 @@ from timeline.ports.storage import (
     Stats,
     StorageCapabilities,
 )
-from timeline.storage.data_files import ComputePermit, KeptFiles
+from timeline.storage.data_files import ComputeLock, FileCache
 from timeline.storage.folder_walker import checksum_sibling, is_leftover
 from timeline.storage.object_address import ObjectAddress, with_account
 from timeline.storage.object_client import (
-    Fate,
     ObjectSettings,
+    RequestFailure,
     StoreClock,
-    assert_is_answered,
-    fate_of,
+    assert_not_forked,
+    classify_failure,
     is_no_such_range,
     open_client,
-    unavailable,
+    request_error,
 )
 from timeline.system import SystemClock, SystemIds
 
@@ -217,7 +217,9 @@ class ObjectOutput(io.BufferedIOBase):
 #   appear together, after a look that its name is free (names are never reused).
 
 _CREATES_MAX = 4
-_NOT_DONE = frozenset((Fate.BUSY, Fate.THROTTLED))  # said by the store, so it can be said again
+_NOT_DONE = frozenset(
+    (RequestFailure.BUSY, RequestFailure.THROTTLED)
+)  # said by the store, so it can be said again
 _PAUSE_MS = 50  # before the second create; doubled for each further one
 _WHOLE_READ_BYTES_MAX = 4 << 20
 _SOON_BYTES_MAX = 4 << 20  # takes no longer than any other answer, down to 140 kB/s
@@ -266,9 +268,9 @@ class ObjectStorage:
         self._ids: Ids = ids or SystemIds()
         self._store_clock = StoreClock(self._clock, self._stamp_now)
         self._guard = threading.Lock()
-        self._permit = ComputePermit()
+        self._permit = ComputeLock()
         self._being_written: set[str] = set()
-        self._kept = KeptFiles()
+        self._kept = FileCache()
         self._checksums: set[str] = set()  # paths of .crc files met so far
 
     @property
@@ -349,7 +351,7 @@ class ObjectStorage:
         try:
             obstore.put(self._plain, key, data, use_multipart=False)
         except Exception as error:
-            raise unavailable(error, path, "writing") from error
+            raise request_error(error, path, "writing") from error
 
     def delete(self, path: str) -> None:
         """Remove an object and its ``.crc`` sibling, where one was met; absent is no error."""
@@ -370,7 +372,7 @@ class ObjectStorage:
             pages = obstore.list(self._plain, prefix)
             keys = [found["path"] for page in pages for found in page]
         except Exception as error:
-            raise unavailable(error, folder, "listing") from error
+            raise request_error(error, folder, "listing") from error
         # An object that carries the folder's own name is a marker some tools leave there.
         return partial(self._delete, [key for key in keys if key != prefix], folder)
 
@@ -446,11 +448,11 @@ class ObjectStorage:
                 check_relative_path(folder)
 
     def _key(self, path: str) -> str:
-        assert_is_answered(self._ids.identity().pid)
+        assert_not_forked(self._ids.identity().pid)
         return self._address.key_of(check_relative_path(path))
 
     def _prefix(self, folder: str) -> str:
-        assert_is_answered(self._ids.identity().pid)
+        assert_not_forked(self._ids.identity().pid)
         return self._key(folder) if folder else self._address.prefix
 
     def _client_for(self, size_bytes: int) -> Any:
@@ -458,7 +460,7 @@ class ObjectStorage:
         return self._much if _is_much(size_bytes) else self._plain
 
     def _put_if_absent(
-        self, client: Any, path: str, data: bytes, *, again: frozenset[Fate] = _NOT_DONE
+        self, client: Any, path: str, data: bytes, *, again: frozenset[RequestFailure] = _NOT_DONE
     ) -> None:
         import obstore
 
@@ -472,14 +474,14 @@ class ObjectStorage:
                 obstore.put(client, key, data, mode="create", use_multipart=False)
                 return
             except Exception as error:
-                fate = fate_of(error)
-                if fate in (Fate.EXISTS, Fate.CHANGED):
+                fate = classify_failure(error)
+                if fate in (RequestFailure.EXISTS, RequestFailure.CHANGED):
                     raise ObjectExistsError(path) from error
                 is_last = attempt == _CREATES_MAX or self._clock.monotonic_ms() > last_ms
                 if is_last or fate not in again:
-                    if fate is Fate.UNKNOWN:
+                    if fate is RequestFailure.UNKNOWN:
                         raise AmbiguousWriteError(path) from error
-                    raise unavailable(error, path, "creating", fate) from error
+                    raise request_error(error, path, "creating", fate) from error
             self._clock.sleep_ms(int(pause_ms * (0.5 + self._ids.jitter())))
             pause_ms *= 2
 
@@ -501,19 +503,19 @@ class ObjectStorage:
                     max_concurrency=_PARTS_AT_ONCE,
                 )
             except Exception as error:
-                raise unavailable(error, path, "writing a data file") from error
+                raise request_error(error, path, "writing a data file") from error
             return
         try:
             # Repeated by the client and here, so "exists" may mean the own first try.
             client = self._client_for(len(data))
-            self._put_if_absent(client, path, data, again=_NOT_DONE | {Fate.UNKNOWN})
+            self._put_if_absent(client, path, data, again=_NOT_DONE | {RequestFailure.UNKNOWN})
         except ObjectExistsError as error:
             if self.read(path) != data:
                 raise ObjectExistsError(path) from error
         except AmbiguousWriteError as error:
             cause = error.__cause__
             known = cause if isinstance(cause, Exception) else error
-            raise unavailable(known, path, "writing a data file") from error
+            raise request_error(known, path, "writing a data file") from error
         self._kept.keep(path, data)
 
     def _forget(self, key: str) -> None:
@@ -527,10 +529,10 @@ class ObjectStorage:
         try:
             return obstore.head(self._plain, key)
         except Exception as error:
-            fate = fate_of(error)
-            if fate is Fate.MISSING:
+            fate = classify_failure(error)
+            if fate is RequestFailure.MISSING:
                 return None
-            raise unavailable(error, path, "looking up", fate) from error
+            raise request_error(error, path, "looking up", fate) from error
 
     def _end_of(self, path: str) -> tuple[int, bytes]:
         """
@@ -561,7 +563,7 @@ class ObjectStorage:
             pages = obstore.list(self._plain, prefix or None, chunk_size=2)
             return any(found["path"] != prefix for page in pages for found in page)
         except Exception as error:
-            raise unavailable(error, path, "listing") from error
+            raise request_error(error, path, "listing") from error
 
     def _children(self, folder: str) -> tuple[Names, Iterable[tuple[str, Any]]]:
         import obstore
@@ -570,9 +572,9 @@ class ObjectStorage:
         try:
             found = obstore.list_with_delimiter(self._plain, prefix or None)
         except Exception as error:
-            if fate_of(error) is Fate.MISSING:
+            if classify_failure(error) is RequestFailure.MISSING:
                 return [], []
-            raise unavailable(error, folder, "listing") from error
+            raise request_error(error, folder, "listing") from error
         cut = len(prefix) + 1 if prefix else 0
         folders = [name for each in found["common_prefixes"] if (name := each[cut:].rstrip("/"))]
         # An empty rest is the marker object that some tools make for a folder.
@@ -591,7 +593,7 @@ class ObjectStorage:
             with suppress(FileNotFoundError):
                 obstore.delete(self._plain, keys if len(keys) > 1 else keys[0])
         except Exception as error:
-            raise unavailable(error, path, "deleting") from error
+            raise request_error(error, path, "deleting") from error
 
     def _remember_checksum(self, path: str) -> None:
         if path.endswith(".crc"):
@@ -618,10 +620,10 @@ class ObjectStorage:
         return 0 if found is None else _modified_ms(found)
 
     def _missing_or(self, error: Exception, path: str, doing: str) -> Exception:
-        fate = fate_of(error)
-        if fate is Fate.MISSING:
+        fate = classify_failure(error)
+        if fate is RequestFailure.MISSING:
             return ObjectMissingError(path)
-        return unavailable(error, path, doing, fate)
+        return request_error(error, path, doing, fate)
 
 
 def _is_much(size_bytes: int) -> bool:

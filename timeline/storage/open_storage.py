@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from timeline.errors import InvalidInputError, SettingError, StorageCapabilityError
 from timeline.ports.storage import Storage
-from timeline.storage.local import Durability, LocalStorage
+from timeline.storage.local import DurabilityName, LocalStorage
 from timeline.storage.object_address import OBJECT_SCHEMES, parse_object_address
 from timeline.storage.object_client import ObjectSettings
 from timeline.storage.object_store import ObjectStorage
@@ -104,7 +104,7 @@ def _path_of_file_uri(rest: str, text: str) -> str:
     return "/" + rest.lstrip("/")
 
 
-def _durability(options: Mapping[str, str]) -> Durability:
+def _durability(options: Mapping[str, str]) -> DurabilityName:
     value = options.get(DURABILITY_KEY, "strict").strip().lower()
     if value == "strict":
         return "strict"

@@ -15,7 +15,7 @@ from timeline.ports.ports import EventSink
 from timeline.ports.storage import FileStat, Names, Stats, Storage, StorageCapabilities
 from timeline.system import NullEvents, SystemClock
 
-__all__ = ["ObservedStorage", "StorageCall"]
+__all__ = ["RecordingStorage", "StorageCall"]
 
 Answer = TypeVar("Answer")
 
@@ -35,7 +35,7 @@ _Calls: TypeAlias = list[StorageCall]
 _Texts: TypeAlias = list[str]
 
 
-class ObservedStorage:
+class RecordingStorage:
     """
     Passes every call on and notes it.
 

@@ -24,7 +24,7 @@ from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
 from filegroups.schema.casting import cast_column, promote
 from filegroups.schema.columns import one_array
-from timeline.codecs.avro_frames import damaged_block, record_borders
+from timeline.codecs.avro_frames import corrupt_block_error, record_borders
 from timeline.errors import InvalidInputError
 
 __all__ = ["decode_block", "decode_datums", "decode_records", "encode_records"]
@@ -59,10 +59,10 @@ def decode_block(
     """
     view = memoryview(content).cast("B")
     if len(view) < _HEAD.size:
-        raise damaged_block(path, "shorter than its head")
+        raise corrupt_block_error(path, "shorter than its head")
     version, count = _HEAD.unpack_from(view)
     if version not in _VERSIONS:
-        raise damaged_block(path, f"content version {version}")
+        raise corrupt_block_error(path, f"content version {version}")
     return decode_records(view[_HEAD.size :], count, writer_schema_json, reader_schema, path=path)
 
 

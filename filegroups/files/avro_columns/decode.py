@@ -19,14 +19,14 @@ import pyarrow as pa
 
 from filegroups.files.avro_columns.items import Cursor, Live, find_items, skip
 from filegroups.files.avro_columns.types import (
-    Choice,
     Items,
     Leaf,
     Node,
     Record,
+    Union,
     arrow_type,
     is_null,
-    unsupported,
+    unsupported_type_error,
 )
 
 __all__ = ["Plan", "RecordPlan", "plan_record", "read_record"]
@@ -109,7 +109,7 @@ def _plan(node: Node, wanted: pa.DataType) -> Plan:
     if isinstance(node, Record):
         # A struct is pruned; asked for as anything else it is read whole and then refused.
         return plan_record(node, wanted if types.is_struct(wanted) else arrow_type(node))
-    if isinstance(node, Choice):
+    if isinstance(node, Union):
         return _plan_choice(node, wanted)
     if node.is_map:
         entry = arrow_type(node.item)
@@ -126,15 +126,15 @@ def _plan(node: Node, wanted: pa.DataType) -> Plan:
     return ItemsPlan(node=node, item=inner, built=pa.list_(pa.field("element", inner.built)))
 
 
-def _plan_choice(node: Choice, wanted: pa.DataType) -> ChoicePlan:
+def _plan_choice(node: Union, wanted: pa.DataType) -> ChoicePlan:
     arrow_type(node)  # refuses a union of several types by name
     values = [each for each in node.branches if not is_null(each)]
     nulls = [number for number, each in enumerate(node.branches) if is_null(each)]
     if len(nulls) > 1:
-        raise unsupported("a union with null twice")
+        raise unsupported_type_error("a union with null twice")
     value = values[0] if values else node.branches[0]
-    if isinstance(value, Choice):
-        raise unsupported("a union inside a union")
+    if isinstance(value, Union):
+        raise unsupported_type_error("a union inside a union")
     plan = _plan(value, wanted)
     return ChoicePlan(
         null_branch=nulls[0] if nulls else None,
@@ -195,7 +195,7 @@ def _read_choice(plan: ChoicePlan, cursor: Cursor) -> pa.Array:
     part = cursor.at(rows)
     values = _read(plan.value, part)
     cursor.put_back(rows, part)
-    return values.take(_places(live))
+    return values.take(_positions(live))
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
@@ -205,7 +205,7 @@ def _fixed_bytes(kind: pa.DataType) -> int:
     return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 0
 
 
-def _places(live: npt.NDArray[np.bool_]) -> pa.Array:
+def _positions(live: npt.NDArray[np.bool_]) -> pa.Array:
     """Per row the place of its value among the live ones, null for the others."""
     return pa.array(np.cumsum(live) - 1, mask=~live)
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.avro_columns.types import (
-    Choice,
     Items,
     Leaf,
     Node,
     Record,
+    Union,
     is_null,
-    unsupported,
+    unsupported_type_error,
 )
 from filegroups.schema.avro_schema import decimal_width
 from timeline.errors import InvalidInputError
@@ -176,7 +176,7 @@ class _Writer:
             InvalidInputError: As ``encode_rows``.
             UnsupportedTableError: As ``encode_rows``.
         """
-        if isinstance(node, Choice):
+        if isinstance(node, Union):
             self._choice(node, column, name)
         elif isinstance(node, Leaf) and node.kind == "null":
             return
@@ -192,11 +192,11 @@ class _Writer:
         else:
             self._nested(node, column, name)
 
-    def _choice(self, node: Choice, column: pa.Array, name: str) -> None:
+    def _choice(self, node: Union, column: pa.Array, name: str) -> None:
         values = [place for place, each in enumerate(node.branches) if not is_null(each)]
         nulls = [place for place, each in enumerate(node.branches) if is_null(each)]
         if len(values) > 1 or len(nulls) > 1:
-            raise unsupported(f"a union of several types: {name}")
+            raise unsupported_type_error(f"a union of several types: {name}")
         if not column.null_count or not nulls:
             branch = values[0] if values else nulls[0]
             self._short(np.uint64(2 * branch), 1, 1)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from filegroups.files.avro_columns.types import Choice, Items, Leaf, Node, Record
+from filegroups.files.avro_columns.types import Items, Leaf, Node, Record, Union
 from timeline.errors import CorruptTableError
 
 __all__ = ["PADDING_BYTES", "Chunk", "Cursor", "Live", "find_items", "skip"]
@@ -260,7 +260,7 @@ def skip(node: Node, cursor: Cursor, live: Live = None) -> None:
         _skip_choice(node, cursor)
 
 
-def _skip_choice(node: Choice, cursor: Cursor) -> None:
+def _skip_choice(node: Union, cursor: Cursor) -> None:
     codes = cursor.branches(len(node.branches))
     for number, branch in enumerate(node.branches):
         live = codes == number

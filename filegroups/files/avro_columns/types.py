@@ -18,15 +18,15 @@ import pyarrow as pa
 from timeline.errors import CorruptTableError, UnsupportedTableError
 
 __all__ = [
-    "Choice",
     "Items",
     "Leaf",
     "Node",
     "Record",
+    "Union",
     "arrow_type",
     "is_null",
     "parse_schema",
-    "unsupported",
+    "unsupported_type_error",
 ]
 
 _DEPTH_MAX: Final = 64
@@ -113,7 +113,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Union:
     """A union: the number of a branch, then its value."""
 
     branches: tuple[Node, ...]
@@ -122,7 +122,7 @@ class Choice:
     least_bytes: int = 1
 
 
-Node = Leaf | Record | Items | Choice
+Node = Leaf | Record | Items | Union
 
 
 def parse_schema(schema_json: str, *, path: str) -> Record:
@@ -177,7 +177,7 @@ def arrow_type(node: Node) -> pa.DataType:
         return pa.list_(pa.field("element", arrow_type(node.item)))
     values = [each for each in node.branches if not is_null(each)]
     if len(values) > 1:
-        raise unsupported([_title(each) for each in node.branches])
+        raise unsupported_type_error([_title(each) for each in node.branches])
     return arrow_type(values[0]) if values else pa.null()
 
 
@@ -186,7 +186,7 @@ def is_null(node: Node) -> bool:
     return isinstance(node, Leaf) and node.kind == "null"
 
 
-def unsupported(what: Any) -> UnsupportedTableError:
+def unsupported_type_error(what: Any) -> UnsupportedTableError:
     """The error for a type that Arrow or this engine cannot hold."""
     text = json.dumps(what, default=str)[:200]
     return UnsupportedTableError(
@@ -206,7 +206,7 @@ def _title(node: Node) -> str:
 
 def _node(avro: Any, space: str, names: dict[str, Node | None], depth: int) -> Node:
     if depth > _DEPTH_MAX:
-        raise unsupported("a schema nested too deeply")
+        raise unsupported_type_error("a schema nested too deeply")
     if isinstance(avro, list):
         return _choice(avro, space, names, depth)
     if isinstance(avro, str):
@@ -241,19 +241,19 @@ def _plain(kind: str, logical: Any) -> Leaf:
     return Leaf(kind=kind, arrow=arrow, width=_WIDTHS.get(kind))
 
 
-def _choice(avro: list[Any], space: str, names: dict[str, Node | None], depth: int) -> Choice:
+def _choice(avro: list[Any], space: str, names: dict[str, Node | None], depth: int) -> Union:
     branches = tuple(_node(each, space, names, depth + 1) for each in avro)
     if not branches:
         raise ValueError("a union without branches")
     if len(branches) > _BRANCHES_MAX:
-        raise unsupported("a union of too many types")
-    return Choice(branches=branches, weight=_weight(*branches))
+        raise unsupported_type_error("a union of too many types")
+    return Union(branches=branches, weight=_weight(*branches))
 
 
 def _items(item: Node, *, is_map: bool) -> Items:
     if item.least_bytes == 0:
         # A few bytes could then stand for any number of items.
-        raise unsupported("an array whose items have no bytes")
+        raise unsupported_type_error("an array whose items have no bytes")
     return Items(item=item, is_map=is_map, weight=_weight(item))
 
 
@@ -287,7 +287,7 @@ def _named_record(
 def _weight(*nodes: Node) -> int:
     total = 1 + sum(each.weight for each in nodes)
     if total > _NODES_MAX:
-        raise unsupported("a schema with too many fields")
+        raise unsupported_type_error("a schema with too many fields")
     return total
 
 
@@ -303,15 +303,15 @@ def _named(name: str, space: str, names: dict[str, Node | None]) -> Node:
         if full in names:
             node = names[full]
             if node is None:
-                raise unsupported(f"the recursive record {full}")
+                raise unsupported_type_error(f"the recursive record {full}")
             return node
-    raise unsupported(name)
+    raise unsupported_type_error(name)
 
 
 def _fixed(avro: dict[str, Any]) -> Leaf:
     size = int(avro["size"])
     if not 0 <= size <= _FIXED_BYTES_MAX:
-        raise unsupported(avro)
+        raise unsupported_type_error(avro)
     decimal = avro.get("logicalType") == "decimal"
     arrow = _decimal(avro) if decimal else pa.binary(size)
     return Leaf(kind="fixed", arrow=arrow, width=size)
@@ -325,5 +325,5 @@ def _enum(avro: dict[str, Any]) -> Leaf:
 def _decimal(avro: dict[str, Any]) -> pa.DataType:
     precision, scale = int(avro["precision"]), int(avro.get("scale", 0))
     if not (1 <= precision <= _DECIMAL_DIGITS_MAX and 0 <= scale <= precision):
-        raise unsupported(avro)
+        raise unsupported_type_error(avro)
     return pa.decimal128(precision, scale)

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 import hoodoo
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Receipt, write
-from hoodoo.factory import plan_of
+from filegroups.writing.write import CommitResult, write
+from hoodoo.factory import write_request_of
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import SLOTS
@@ -166,10 +166,10 @@ def _contend(race: Race, number: int, barrier: Any, told: Any) -> None:
             )
 
 
-def _commit_by(table: hoodoo.Table, race: Race) -> Callable[[pa.Table], Receipt]:
+def _commit_by(table: hoodoo.Table, race: Race) -> Callable[[pa.Table], CommitResult]:
     """How a writer commits: through the front door, or through another storage."""
     if not (race.careless or race.latency_ms):
-        by_name: Callable[[pa.Table], Receipt] = getattr(table, race.operation.value)
+        by_name: Callable[[pa.Table], CommitResult] = getattr(table, race.operation.value)
         return by_name
     context = table.core.context
     inner = context.world.storage
@@ -178,5 +178,5 @@ def _commit_by(table: hoodoo.Table, race: Race) -> Callable[[pa.Table], Receipt]
         storage = CarelessStorage(inner)
     world = replace(context.world, storage=storage)
     behind = TableContext.of(world, context.config, context.limits)
-    plan = plan_of(table.settings, table.config, race.operation)
+    plan = write_request_of(table.settings, table.config, race.operation)
     return lambda rows: write(behind, plan, LocalWorkload(world, rows))

@@ -334,6 +334,7 @@ def test_tls_is_spoken_and_the_server_proves_itself(
     server, certificate = tls
     ours = "hoodoo.lock.hivemetastore."
     trusted = {ours + "tls": "verify", ours + "tls.ca": str(certificate)}
+    trusted[ours + "timeout.ms"] = "60000"  # the first request of a metastore lays out its database
     holding = new_client(server.uri, **trusted).try_acquire("me")
     assert holding is not None
     holding.release()

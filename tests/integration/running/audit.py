@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.simulator.engine_facts import EngineFacts
+from tests.simulator.engine_facts import EngineObserver
 from tests.simulator.invariants import Violation
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.active_timeline import ActiveTimeline
 from timeline.layout import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.model.instant import Action
@@ -44,7 +44,7 @@ class Audit:
     """Everything seen so far."""
 
     table: Path
-    world: World = field(default_factory=World)
+    world: SimulatedSystem = field(default_factory=SimulatedSystem)
     samples: list[Sample] = field(default_factory=list)
     plans_in_row: Counter[str] = field(default_factory=Counter)
     longest_wait: int = 0  # samples in which one and the same plan was pending
@@ -98,7 +98,7 @@ class Audit:
 
     def violations(self, commits_retained: int) -> list[Violation]:
         """I5 to I9 over the whole run."""
-        facts = EngineFacts(self.world, commits_retained=commits_retained)
+        facts = EngineObserver(self.world, commits_retained=commits_retained)
         return facts.check_step(self.world)
 
     def data_files(self) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 
 import hoodoo
 from tests.integration.running.audit import Audit
-from tests.simulator.world import World
+from tests.simulator.world import SimulatedSystem
 from timeline.layout import SLOTS
 
 RETAINED = 15
@@ -16,7 +16,7 @@ RETAINED = 15
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    rows = hoodoo.inputs.as_arrow([{"id": "a", "v": 0}])
+    rows = hoodoo.inputs.to_arrow_table([{"id": "a", "v": 0}])
     path = tmp_path / "t"
     properties = {"hoodie.write.concurrency.mode": "optimistic_concurrency_control"}
     with hoodoo.create_table(
@@ -33,7 +33,7 @@ def data_file(table: Path) -> str:
 
 def test_a_name_that_was_given_up_and_made_again_for_a_slot_is_no_stray_delete(table: Path) -> None:
     """Both drew one time: the first abandoned it, and its bucket's files have the same names."""
-    world, name = World(), data_file(table)
+    world, name = SimulatedSystem(), data_file(table)
     world.put("somebody", name, b"former", durable=True, new=True)
     world.remove("somebody", name)
     audit = Audit(table, world)
@@ -56,7 +56,7 @@ def test_a_slot_that_was_collected_between_two_looks_is_known_by_a_glance(
     audit = Audit(table)
     audit.look()
     with hoodoo.open_table(str(table)) as opened:
-        opened.upsert(hoodoo.inputs.as_arrow([{"id": "a", "v": 1}]))
+        opened.upsert(hoodoo.inputs.to_arrow_table([{"id": "a", "v": 1}]))
         if glanced:
             audit.glance()
         [*_, newest] = sorted((table / SLOTS).iterdir())

@@ -18,7 +18,7 @@ from timeline.commit import apply as settling
 from timeline.commit.begin import begin
 from timeline.errors import InstantNotFoundError, OutcomeUnknownError
 from timeline.model.instant import Action
-from timeline.rollback.resolve_unknown import Outcome
+from timeline.rollback.resolve_unknown import WriteOutcome
 
 FEW = {
     "hoodie.clean.commits.retained": "1",
@@ -86,7 +86,7 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
             begun.heartbeat.stop()
             gone = begun.requested_time
             table.core.context.pin.release(gone)
-        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+        assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
         head = table.core.context.chain.head()
         for _ in range(5):
             table.upsert(rows)
@@ -96,7 +96,7 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
         table.services.archive()
         assert min(int(slot.name) for slot in slots.iterdir()) > head
         answer = table.resolve(gone)
-        assert answer.outcome is Outcome.NOT_PUBLISHED
+        assert answer.outcome is WriteOutcome.NOT_PUBLISHED
         assert explain_instant(table.core, gone).state == "rolled back"
         (rollback,) = (one for one in table.timeline if one.action == "rollback")
         assert answer.why == f"the rollback {rollback.requested_time} took it away"
@@ -110,12 +110,12 @@ def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
         raise OSError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(settling, "_move_boundary", cut_off)
+        patch.setattr(settling, "_write_truncation_point", cut_off)
         with pytest.raises(OutcomeUnknownError) as unknown:
             table.services.archive()
     time = unknown.value.fields["requested_time"]
     answer = table.resolve(time)
-    assert answer.outcome is Outcome.PUBLISHED
+    assert answer.outcome is WriteOutcome.PUBLISHED
     number = f"number {table.core.context.chain.head()} of this table"
     assert answer.why == f"as {number}: the next archive does what is left of it"
     told = explain_instant(table.core, time)

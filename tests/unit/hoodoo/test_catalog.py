@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.catalog import layers_of
+from hoodoo.catalog import to_layers
 from timeline.errors import (
     CorruptTableError,
     InvalidInputError,
@@ -25,7 +25,7 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import MergeMode, WriteOperation
 from timeline.properties.properties_file import update_properties
-from timeline.properties.setting_enums import PublishLock
+from timeline.properties.setting_enums import CommitLockMode
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
 ROWS = [{"id": "a", "p": "x", "ts": 1}, {"id": "b", "p": "y", "ts": 1}]
@@ -334,7 +334,7 @@ def test_properties_reach_the_limits(path: Path):
     limits = table.core.context.limits
     assert limits.retry.conflict_retries_max == 7
     assert limits.heartbeat.tolerated_ms == 15_000
-    assert limits.publish_lock is PublishLock.LOCK
+    assert limits.publish_lock is CommitLockMode.LOCK
     assert table.core.context.world.lock.provider == "filesystem"
 
 
@@ -543,8 +543,8 @@ def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):
 
 def test_layers_from_what_callers_give(tmp_path: Path):
     file = tmp_path / "f.properties"
-    assert layers_of(None).load().get("hoodie.table.name") is None
-    assert layers_of({"hoodie.table.name": "m"}).load()["hoodie.table.name"] == "m"
+    assert to_layers(None).load().get("hoodie.table.name") is None
+    assert to_layers({"hoodie.table.name": "m"}).load()["hoodie.table.name"] == "m"
     file.write_text("hoodie.table.name=f\n")
-    assert layers_of(file).load()["hoodie.table.name"] == "f"
-    assert layers_of([file, {"hoodie.table.name": "m"}]).load()["hoodie.table.name"] == "m"
+    assert to_layers(file).load()["hoodie.table.name"] == "f"
+    assert to_layers([file, {"hoodie.table.name": "m"}]).load()["hoodie.table.name"] == "m"

@@ -11,7 +11,7 @@ import hoodoo
 from filegroups.writing.local_workload import LocalWorkload
 from lockproviders.registry import ProviderRegistry
 from tests.unit.timeline.engine import Meddled
-from timeline.commit.conflict_report import RefusalReport
+from timeline.commit.conflict_report import ConflictReport
 from timeline.errors import InvalidInputError, SettingError
 from timeline.hookspecs import hookimpl
 from timeline.model.commit_metadata import WriteOperation
@@ -83,7 +83,7 @@ def test_a_dry_run_of_a_delete_of_partitions_asks_for_those_that_the_write_would
         tmp_path, schema=schema, record_key=keys, partition_by=["p"], properties=MANY
     ) as table:
         table.upsert([{"id": 1, "v": 1, "p": "1"}, {"id": 2, "v": 1, "p": "2"}])
-        met: list[tuple[RefusalReport, ...]] = []
+        met: list[tuple[ConflictReport, ...]] = []
         with hoodoo.open_table(tmp_path, properties={**MANY, **deletes}) as other:
             for there in "12":
                 changed = pa.Table.from_pylist([{"id": int(there), "v": 2, "p": there}])

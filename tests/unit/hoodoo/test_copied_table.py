@@ -10,7 +10,7 @@ import pytest
 
 import hoodoo
 from timeline.errors import WriterDisagreementError
-from timeline.writer_registry import adopt_copy
+from timeline.writer_registry import reset_copied_table
 
 MANY = {
     "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
@@ -38,10 +38,10 @@ def test_a_copy_beside_a_living_writer_says_how_to_adopt_it(
                 copy.upsert(rows("b"))
             assert refused.value.kind == "copied_table"
             assert refused.value.fields["address"].endswith("/a")
-            assert len(adopt_copy(copy.core.context)) == 1
+            assert len(reset_copied_table(copy.core.context)) == 1
             copy.upsert(rows("b"))
             original.upsert(rows("c", "d"))
-            assert adopt_copy(copy.core.context) == []
+            assert reset_copied_table(copy.core.context) == []
             assert (copy.to_arrow().num_rows, original.to_arrow().num_rows) == (2, 3)
 
 
@@ -57,4 +57,4 @@ def test_a_second_path_to_the_same_table_is_no_copy(tmp_path: Path) -> None:
         original.core._registration.beat()
         with hoodoo.open_table(tmp_path / "a" / "t") as same:
             same.upsert(rows("b"))
-            assert adopt_copy(same.core.context) == []
+            assert reset_copied_table(same.core.context) == []

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.inspect.instants import explain_instant, gave_up
+from hoodoo.inspect.instants import explain_instant, rejected_writes_of
 from timeline.errors import BudgetSpentError, InvalidInputError, SettingError, WriteConflictError
 
 KEYS = {
@@ -156,7 +156,7 @@ def test_a_delete_that_read_again_is_told_as_published_and_not_as_given_up(tmp_p
         )
         told = explain_instant(table.core, receipt.requested_time)
         assert [one["instant"] for one in told.refusals] == [first.instant]
-        assert gave_up(table.core.context) == []
+        assert rejected_writes_of(table.core.context) == []
 
 
 def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Path):
@@ -167,7 +167,7 @@ def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Pat
     with hoodoo.open_table(path, properties=once, events=rival) as table:
         with pytest.raises(BudgetSpentError):
             table.delete_where([("v", "==", 1)])
-        [told] = gave_up(table.core.context)
+        [told] = rejected_writes_of(table.core.context)
         assert told.attempts == 2
 
 

@@ -22,7 +22,7 @@ PROPERTIES = {
 }
 
 
-def write(table: hoodoo.Table, number: int) -> hoodoo.Receipt:
+def write(table: hoodoo.Table, number: int) -> hoodoo.CommitResult:
     rows = pa.table({"id": [f"r{number}"], "v": [number]}, schema=SCHEMA)
     return table.bulk_insert(rows, batch_id=f"b{number}")
 

@@ -15,9 +15,9 @@ from filegroups.settings.known_keys import hudi_keys
 from hoodoo.configuration import (
     declared_keys,
     describe,
+    given_keys_without_effect,
     ignored_keys,
     load_configuration,
-    silent_keys,
 )
 from hoodoo.services import service_options
 from timeline.errors import SettingError
@@ -152,7 +152,7 @@ def test_what_a_table_says_of_itself_is_not_told() -> None:
     raw |= {"hoodie.table.something.of.a.later.release": "1"}
     properties = load_configuration(environment={}, table=raw)
     assert ignored_keys(properties, more=service_options()) == ()
-    assert silent_keys(properties, more=service_options()) == {}
+    assert given_keys_without_effect(properties, more=service_options()) == {}
 
 
 SAID = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import hoodoo
-from hoodoo.factory import working_context
+from hoodoo.factory import service_context
 from timeline.context import TableContext
 from timeline.errors import SettingError
-from timeline.ports.ports import SpreadingExecutor
+from timeline.ports.ports import ClusterExecutor
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.system import ThreadExecutor
 
@@ -33,11 +33,11 @@ def context(tmp_path: Path) -> TableContext:
 
 
 def test_this_process_works_as_it_reads(context: TableContext) -> None:
-    assert working_context(context, {}) is context
+    assert service_context(context, {}) is context
 
 
 def test_file_groups_at_a_time_are_limited(context: TableContext) -> None:
-    working = working_context(context, {"hoodoo.services.file.groups.max": "3"})
+    working = service_context(context, {"hoodoo.services.file.groups.max": "3"})
     assert isinstance(working.world.executor, ThreadExecutor)
     assert working.world.executor.workers_max == 3
     assert working.world.storage is context.world.storage
@@ -45,14 +45,14 @@ def test_file_groups_at_a_time_are_limited(context: TableContext) -> None:
 
 def test_who_works_on_a_cluster_already_stays_there(context: TableContext) -> None:
     world = replace(context.world, executor=OverThere())
-    assert isinstance(world.executor, SpreadingExecutor)
+    assert isinstance(world.executor, ClusterExecutor)
     there = TableContext.of(world, context.config, context.limits)
-    assert working_context(there, SPARK) is there
+    assert service_context(there, SPARK) is there
 
 
 def test_a_table_does_not_choose(context: TableContext) -> None:
     told_by_table = PropertySet().with_layer(TABLE_LAYER, SPARK)
-    assert working_context(context, told_by_table) is context
+    assert service_context(context, told_by_table) is context
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_other_executors_and_limits_are_refused(
     context: TableContext, wrong: dict[str, str]
 ) -> None:
     with pytest.raises(SettingError):
-        working_context(context, wrong)
+        service_context(context, wrong)

@@ -26,7 +26,7 @@ from timeline.errors import (
 )
 from timeline.model.instant_time import TimelineZone
 from timeline.ports.storage import Stats
-from timeline.rules.instant_times import MomentForm, MomentTexts
+from timeline.rules.instant_times import TimestampForm, TimestampTexts
 from timeline.storage.local import LocalStorage
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("hour", pa.int32())])
@@ -152,7 +152,7 @@ MOMENTS = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v
 AT = dt.datetime(2023, 3, 10, 12, 30, 0, 120_000, tzinfo=dt.UTC)
 
 
-def table_of_moments(folder: Path, how: MomentTexts | None = None, **more: str) -> hoodoo.Table:
+def table_of_moments(folder: Path, how: TimestampTexts | None = None, **more: str) -> hoodoo.Table:
     """A table whose first row lies in a folder of a form, as another engine would make it."""
     properties = {"hoodie.datasource.write.hive_style_partitioning": "true", **more}
     address = folder / "t"
@@ -172,12 +172,12 @@ def table_of_moments(folder: Path, how: MomentTexts | None = None, **more: str) 
     ("how", "name"),
     [
         (None, "1678451400120000"),
-        (MomentTexts(MomentForm.SQL), "2023-03-10 12%3A30%3A00"),
-        (MomentTexts(MomentForm.TIMESTAMP), "2023-03-10 12:30:00.12"),
+        (TimestampTexts(TimestampForm.SQL), "2023-03-10 12%3A30%3A00"),
+        (TimestampTexts(TimestampForm.TIMESTAMP), "2023-03-10 12:30:00.12"),
     ],
 )
 def test_a_row_goes_into_the_folder_of_its_moment(
-    tmp_path: Path, kind: str, encoded: str, how: MomentTexts | None, name: str
+    tmp_path: Path, kind: str, encoded: str, how: TimestampTexts | None, name: str
 ):
     told = {
         "hoodie.datasource.write.table.type": kind,
@@ -196,7 +196,7 @@ def test_a_row_goes_into_the_folder_of_its_moment(
 
 
 def test_the_zone_of_folders_is_found_by_a_row(tmp_path: Path):
-    how = MomentTexts(MomentForm.SQL, "Asia/Kolkata")
+    how = TimestampTexts(TimestampForm.SQL, "Asia/Kolkata")
     with table_of_moments(tmp_path, how) as table:
         with pytest.raises(UnsupportedTableError) as caught:
             table.upsert([{"id": "a", "at": AT, "v": 2}])
@@ -222,7 +222,7 @@ BY_MOMENT = KeySpec(record_key_fields=("id",), partition_fields=("at",), hive_st
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/London"])
 def test_the_zone_is_found_beside_folders_that_read_alike_in_both(tmp_path: Path, zone: str):
-    how = MomentTexts(MomentForm.TIMESTAMP, zone)
+    how = TimestampTexts(TimestampForm.TIMESTAMP, zone)
     with table_of_moments(tmp_path, how) as table:
         table.core.context.moment_texts[""] = how
         winter = [{"id": f"{n}", "at": WINTER + dt.timedelta(n), "v": 1} for n in range(9)]
@@ -234,7 +234,7 @@ def test_the_zone_is_found_beside_folders_that_read_alike_in_both(tmp_path: Path
 
 
 def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
-    how = MomentTexts(MomentForm.TIMESTAMP, "UTC")
+    how = TimestampTexts(TimestampForm.TIMESTAMP, "UTC")
     with table_of_moments(tmp_path, how) as table:
         context = in_london(table)
         keys = folders_as_stored(context, context.snapshot(), BY_MOMENT)
@@ -252,7 +252,7 @@ def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
 
 
 def test_another_name_of_utc_leaves_no_doubt(tmp_path: Path):
-    how = MomentTexts(MomentForm.SQL, "UTC")
+    how = TimestampTexts(TimestampForm.SQL, "UTC")
     with table_of_moments(tmp_path, how) as table:
         zone = TimelineZone("Etc/UTC", ZoneInfo("Etc/UTC"))
         world = replace(table.core.context.world, zone=lambda: zone)
@@ -260,16 +260,16 @@ def test_another_name_of_utc_leaves_no_doubt(tmp_path: Path):
         assert folders_as_stored(context, context.snapshot(), BY_MOMENT).moments == how
 
 
-@pytest.mark.parametrize("form", [MomentForm.SQL, MomentForm.TIMESTAMP])
-def test_rows_in_folders_of_moments_need_no_repair(tmp_path: Path, form: MomentForm):
-    with table_of_moments(tmp_path, MomentTexts(form)) as table:
+@pytest.mark.parametrize("form", [TimestampForm.SQL, TimestampForm.TIMESTAMP])
+def test_rows_in_folders_of_moments_need_no_repair(tmp_path: Path, form: TimestampForm):
+    with table_of_moments(tmp_path, TimestampTexts(form)) as table:
         assert verify(table.core.context, all_columns=True).problems == ()
         assert table.repair_keys().rows == 0
 
 
 def test_folders_of_several_forms_are_refused(tmp_path: Path):
     with table_of_moments(tmp_path) as table:
-        table.core.context.moment_texts[""] = MomentTexts(MomentForm.SQL)
+        table.core.context.moment_texts[""] = TimestampTexts(TimestampForm.SQL)
         table.upsert([{"id": "b", "at": AT, "v": 2}])
     with hoodoo.open_table(tmp_path / "t") as table:
         with pytest.raises(UnsupportedTableError) as caught:

@@ -15,8 +15,8 @@ import pytest
 import hoodoo
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Receipt
-from hoodoo.cli.invocation import receipt_document
+from filegroups.writing.write import CommitResult
+from hoodoo.cli.invocation import commit_result_document
 from hoodoo.inspect.instants import explain_instant
 from tests.unit.timeline.engine import Heard, wait_for
 from timeline.errors import ConflictError, InvalidInputError, SettingError, WriteConflictError
@@ -40,9 +40,9 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table, ThreadExecutor(4, events=Heard()) as threads:
         # Whoever leads publishes when all have handed in: of four writes two have company.
         table._group._before = lambda: wait_for(lambda: len(table._group._waiting) == 4 or received)
-        received: list[Receipt] = []
+        received: list[CommitResult] = []
 
-        def write(number: int) -> Receipt:
+        def write(number: int) -> CommitResult:
             received.append(table.insert(rows(number), batch_id=f"s/{number}"))
             return received[-1]
 
@@ -51,7 +51,7 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
         shared = max(receipts, key=lambda receipt: receipt.group)
         members = [each for each in receipts if each.requested_time == shared.requested_time]
         assert len(members) == shared.group > 1
-        assert receipt_document(shared)["group"] == shared.group
+        assert commit_result_document(shared)["group"] == shared.group
         told = explain_instant(table.core, shared.requested_time).lines()
         assert f"published {shared.group} writes together" in told
         assert sum(line.startswith("batch s/") for line in told) == shared.group

@@ -21,7 +21,7 @@ from tests.unit.hoodoo.verify.test_sealed_slots import (
     slot_file,
     told,
 )
-from timeline.codecs.truncation_point import Boundary, encode_boundary
+from timeline.codecs.truncation_point import TruncationPoint, encode_truncation_point
 
 pytestmark = pytest.mark.spec("SLOT-7")
 
@@ -37,10 +37,10 @@ def test_slots_that_go_under_a_boundary_which_nobody_cut_are_missed(
 ) -> None:
     path = made(tmp_path, *[sealed] * 5)
     time = document(slot_file(path, 2))["ct"]
-    forged = Boundary(number=2, time=time, digest=digest(slot_file(path, 2)))
+    forged = TruncationPoint(number=2, time=time, digest=digest(slot_file(path, 2)))
     folder = path / ".hoodie" / ".hoodoo" / "boundary"
     folder.mkdir()
-    (folder / f"{2:020d}").write_bytes(encode_boundary(forged))
+    (folder / f"{2:020d}").write_bytes(encode_truncation_point(forged))
     for number in (1, 2):
         slot_file(path, number).unlink()
     assert not check(path, sealed).ok

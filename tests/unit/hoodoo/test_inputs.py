@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.inputs import as_arrow
+from hoodoo.inputs import to_arrow_table
 from timeline.errors import InvalidInputError
 
 ROWS = [{"id": "a", "v": 1}, {"id": "b", "v": 2}]
@@ -43,7 +43,7 @@ class Stream:
     ids=lambda data: type(data).__name__,
 )
 def test_every_kind_gives_the_same_rows(data: object):
-    taken = as_arrow(data)
+    taken = to_arrow_table(data)
     assert isinstance(taken, pa.Table)
     assert taken.to_pylist() == ROWS
     assert taken.schema.metadata is None
@@ -54,29 +54,29 @@ def test_every_kind_gives_the_same_rows(data: object):
 )
 def test_anything_else_is_refused(data: object):
     with pytest.raises(InvalidInputError) as caught:
-        as_arrow(data)
+        to_arrow_table(data)
     assert caught.value.kind == "data"
 
 
 @pytest.mark.parametrize("value", ["text", [1], {"x": 1}])
 def test_columns_of_two_types_are_refused(value: object):
     with pytest.raises(InvalidInputError) as caught:
-        as_arrow([{"v": 1}, {"v": value}])
+        to_arrow_table([{"v": 1}, {"v": value}])
     assert caught.value.kind == "data"
 
 
 def test_no_rows_are_no_columns():
-    assert as_arrow([]).num_rows == 0
+    assert to_arrow_table([]).num_rows == 0
 
 
 def test_row_labels_of_pandas_never_become_a_column():
     filtered = pd.DataFrame(ROWS)[lambda frame: frame["v"] > 1]
-    assert as_arrow(filtered).to_pylist() == [{"id": "b", "v": 2}]
+    assert to_arrow_table(filtered).to_pylist() == [{"id": "b", "v": 2}]
 
 
 def test_a_pandas_series_is_no_table():
     with pytest.raises(InvalidInputError):
-        as_arrow(pd.Series([1, 2], name="v"))
+        to_arrow_table(pd.Series([1, 2], name="v"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from filegroups.writing.local_workload import LocalWorkload
-from hoodoo.factory import plan_of
+from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify
 from timeline.errors import InvalidInputError, UnsupportedTableError
@@ -37,7 +37,7 @@ def put(table: Table, row: dict[str, Any], key: str, path: str) -> None:
     rows = pa.Table.from_pylist([row], SCHEMA)
     rows = rows.append_column("_hoodie_record_key", pa.array([key]))
     rows = rows.append_column("_hoodie_partition_path", pa.array([path]))
-    plan = plan_of(table.settings, table.config, WriteOperation.UPSERT)
+    plan = write_request_of(table.settings, table.config, WriteOperation.UPSERT)
     keys = replace(plan.rules.keys, carried=True, partition_fields=("gone",))
     lookup = replace(plan.rules.lookup, whole_table=False)
     plan = replace(plan, rules=replace(plan.rules, keys=keys, lookup=lookup))
@@ -196,7 +196,7 @@ def complex_table(root: Path) -> Table:
 def test_keys_of_two_forms_get_one(tmp_path: Path) -> None:
     with complex_table(tmp_path / "t") as table:
         table.upsert([row(1.0, 1, 10), row(2.0, 1, 20)])
-        plan = plan_of(table.settings, table.config, WriteOperation.INSERT)
+        plan = write_request_of(table.settings, table.config, WriteOperation.INSERT)
         put(table, row(1.0, 2, 11), "id:1.0", "1.0")
         assert plan.rules.keys.prefixes_keys is False
     with hoodoo.open_table(tmp_path / "t") as table:
@@ -239,7 +239,7 @@ def test_a_writer_that_finds_the_other_form_looks_again(tmp_path: Path) -> None:
 def test_rows_under_the_key_of_a_right_row_are_refused(tmp_path: Path) -> None:
     with table_of(tmp_path / "t") as table:
         table.upsert([row(7.0, 1, 1), row(8.0, 9, 8)])
-        plan = plan_of(table.settings, table.config, WriteOperation.BULK_INSERT)
+        plan = write_request_of(table.settings, table.config, WriteOperation.BULK_INSERT)
         plan = plan.with_keys(replace(plan.rules.keys, carried=True))
         rows = pa.Table.from_pylist([row(8.0, 1, 9)], SCHEMA)
         rows = rows.append_column("_hoodie_record_key", pa.array(["7.0"]))

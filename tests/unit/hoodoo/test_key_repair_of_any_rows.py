@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import hoodoo
 from filegroups.writing.local_workload import LocalWorkload
-from hoodoo.factory import plan_of
+from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from tests.unit.hoodoo.test_key_repair import SCHEMA, TYPES, problems, row, table_of
 from timeline.model.commit_metadata import WriteOperation
@@ -105,7 +105,7 @@ def put_all(table: Table, case: Case) -> None:
 
 
 def put(table: Table, rows: list[dict[str, Any]], operation: WriteOperation) -> None:
-    plan = plan_of(table.settings, table.config, operation)
+    plan = write_request_of(table.settings, table.config, operation)
     rules = replace(
         plan.rules,
         keys=replace(plan.rules.keys, carried=True, partition_fields=("gone",)),

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import hoodoo
 from filegroups.keys.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import prepared, write_prepared
-from hoodoo.factory import plan_of
+from filegroups.writing.write import prepare_write, write_prepared
+from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, SchemaConflictError, WriterDisagreementError
 from timeline.model.commit_metadata import WriteOperation
@@ -248,9 +248,9 @@ def test_rows_prepared_for_another_key_type_are_written_again(tmp_path: Path) ->
     ):
         before = table.core.context.snapshot()
         other.upsert(rows(7.0, pa.float64()))
-        plan = plan_of(table.settings, table.config, WriteOperation.UPSERT)
+        plan = write_request_of(table.settings, table.config, WriteOperation.UPSERT)
         workload = LocalWorkload(table.core.context.world, rows(7, pa.int64(), 2))
-        work = prepared(table.core.context, plan, workload, before)
+        work = prepare_write(table.core.context, plan, workload, before)
         with pytest.raises(SchemaConflictError, match="write the rows again"):
             write_prepared(work)
         table.upsert(rows(7, pa.int64(), 2))

@@ -12,7 +12,7 @@ import pytest
 
 import hoodoo
 from filegroups.table import Table
-from tableservices.ttl.execute import expired
+from tableservices.ttl.execute import expired_paths
 from tests.unit.timeline.engine import StillClock, new_table, upsert
 from timeline.errors import (
     ClockRefusedError,
@@ -199,7 +199,9 @@ def test_days_of_retention_count_on_the_table_s_clock() -> None:
         "stays": BERLIN.instant_time(now - 24 * 3_600_000),
         "goes": BERLIN.instant_time(now - 24 * 3_600_000 - 1),
     }
-    assert expired(since, now=now, days_retained=1, partitions_max=9, zone=BERLIN) == ("goes",)
+    assert expired_paths(since, now=now, days_retained=1, partitions_max=9, zone=BERLIN) == (
+        "goes",
+    )
 
 
 def test_an_hour_that_comes_twice_makes_nothing_older_than_it_is() -> None:
@@ -207,7 +209,9 @@ def test_an_hour_that_comes_twice_makes_nothing_older_than_it_is() -> None:
     written = BERLIN.instant_time(back + 60_000)  # in the second pass
     now = WallMs(back + 24 * 3_600_000 - 10 * 60_000)  # before its day is over
     assert BERLIN.instant_time(now - 24 * 3_600_000) > written
-    assert expired({"p": written}, now=now, days_retained=1, partitions_max=9, zone=BERLIN) == ()
+    assert (
+        expired_paths({"p": written}, now=now, days_retained=1, partitions_max=9, zone=BERLIN) == ()
+    )
 
 
 def test_writes_go_on_through_the_hour_that_comes_twice() -> None:

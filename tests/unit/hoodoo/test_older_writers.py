@@ -20,7 +20,7 @@ from filegroups.schema.evolution import UNKNOWN_UNIT
 from filegroups.schema.schema import META_COLUMNS, TableSchema, arrow_to_avro
 from hoodoo.cli.app import main
 from hoodoo.factory import Layers
-from hoodoo.timestamp_repair import DoubtfulRows, repair_moments
+from hoodoo.timestamp_repair import DoubtfulTimestamps, repair_timestamps
 from hoodoo.verify.verify import verify_at
 from tests.unit.filegroups.schema.test_time_units import (
     LOCAL_MS,
@@ -373,7 +373,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
         update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
     with hoodoo.open_table(tmp_path / "t") as table:
         assert years(table, "c") == {"a": 1970, "b": 1970, "x": 2020, "y": 2020}
-        done = repair_moments(table)
+        done = repair_timestamps(table)
         assert (done.rows, done.writes) == (2, 1)
         assert years(table, "c") == dict.fromkeys("abxy", 2020)
         assert years(table, "d") == dict.fromkeys("abxy", 1970)
@@ -383,7 +383,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
 def test_a_repair_of_moments_ends_where_the_table_keeps_the_old_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows_of = "hoodoo.timestamp_repair.doubtful_moments"
+    rows_of = "hoodoo.timestamp_repair.doubtful_timestamps"
     schema = pa.schema([("id", pa.string()), ("v", pa.int32()), ("c", UTC_MS)])
     with hoodoo.create_table(
         tmp_path / "t", schema=schema, record_key=["id"], ordering=["v"]
@@ -392,14 +392,14 @@ def test_a_repair_of_moments_ends_where_the_table_keeps_the_old_rows(
             pa.table([["a"], pa.array([1], pa.int32()), pa.array([1], UTC_MS)], schema=schema)
         )
 
-        def always(context: Any, snapshot: Any, slices: Any) -> Iterator[DoubtfulRows]:
+        def always(context: Any, snapshot: Any, slices: Any) -> Iterator[DoubtfulTimestamps]:
             rows = table.to_arrow(columns=[*META_COLUMNS, *schema.names])
-            yield DoubtfulRows(
+            yield DoubtfulTimestamps(
                 slice=slices[0], rows=rows, columns={"c": pa.chunked_array([[False]])}
             )
 
         monkeypatch.setattr(rows_of, always)
         with pytest.raises(InvalidInputError) as caught:
-            repair_moments(table)
+            repair_timestamps(table)
         assert caught.value.kind == "row_stays"
         assert len(table.timeline) == 2

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.keys.bucketing import BucketRules, RemainderShares
+from filegroups.keys.bucketing import BucketRules, SimpleBucketAssigner
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from timeline.errors import InvalidInputError, SettingError, WriterDisagreementError
-from timeline.rules.bucket_ranges import OwnBuckets
+from timeline.rules.bucket_ranges import BucketRanges
 from timeline.writer_registry import registered_writers
 
 RANGE = "hoodoo.write.bucket.range"
@@ -45,7 +45,7 @@ def made(path: Path, properties: dict[str, str] = MANY, kind: str = KINDS[0]) ->
 
 def buckets_of(rows: pa.Table) -> Any:
     rules = BucketRules(buckets=8, hash_fields=("id",))
-    shares = RemainderShares(hash_fields=rules.hash_fields, buckets=rules.buckets)
+    shares = SimpleBucketAssigner(hash_fields=rules.hash_fields, buckets=rules.buckets)
     return shares.numbers(rows["id"], rows["p"])
 
 
@@ -60,7 +60,7 @@ def batch(
         ],
         schema=SCHEMA,
     )
-    mine = OwnBuckets.parse(own)
+    mine = BucketRanges.parse(own)
     return every.filter(pa.array([number in mine for number in buckets_of(every).tolist()]))
 
 
@@ -119,7 +119,7 @@ def test_rows_of_other_buckets_are_refused_with_their_counts(tmp_path: Path, kin
         counts = dict.fromkeys("57", 0)
         for number in buckets_of(strange).tolist():
             counts[str(number)] += 1
-        writes: list[Callable[[pa.Table], Receipt]] = [
+        writes: list[Callable[[pa.Table], CommitResult]] = [
             table.upsert,
             table.insert,
             table.bulk_insert,
@@ -236,7 +236,7 @@ def test_services_are_let_in_beside_every_range(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_writers_of_disjoint_buckets_are_never_refused(tmp_path: Path, kind: str) -> None:
     path = made(tmp_path, kind=kind)
-    receipts: list[Receipt] = []
+    receipts: list[CommitResult] = []
     start = threading.Barrier(2, timeout=60)
 
     def write(properties: dict[str, str]) -> None:

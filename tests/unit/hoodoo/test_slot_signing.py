@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hoodoo.configuration import check, describe, load_configuration
-from hoodoo.slot_signing import KEY_VARIABLE, sealing_of
+from hoodoo.slot_signing import KEY_VARIABLE, slot_signing_of
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.model.slot import NO_SEALS, Sealing, TamperEvidence
+from timeline.model.slot import NO_SEALS, SlotSigning, TamperEvidence
 from timeline.properties.options import TABLE_LAYER, PropertySet
 
 EVIDENCE, FILE = "hoodoo.slots.tamper.evidence", "hoodoo.slots.tamper.key.file"
@@ -29,66 +29,66 @@ def key_file(folder: Path, text: str = f"{KEY}\n\n{OLD}\n", mode: int = 0o600) -
 
 
 def test_nothing_is_sealed_unless_it_is_asked_for():
-    assert sealing_of(PropertySet(), environment={}) == NO_SEALS
-    assert sealing_of(said(evidence="", file=""), environment={}) == NO_SEALS
+    assert slot_signing_of(PropertySet(), environment={}) == NO_SEALS
+    assert slot_signing_of(said(evidence="", file=""), environment={}) == NO_SEALS
     assert NO_SEALS.seal("a" * 64, b"") is None
 
 
 def test_a_file_holds_the_key_and_older_ones(tmp_path: Path):
-    found = sealing_of(said(evidence="hmac", file=key_file(tmp_path)), environment={})
-    assert found == Sealing(evidence=TamperEvidence.HMAC, keys=(KEY.encode(), OLD.encode()))
+    found = slot_signing_of(said(evidence="hmac", file=key_file(tmp_path)), environment={})
+    assert found == SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY.encode(), OLD.encode()))
     assert found.key == KEY.encode()
 
 
 def test_the_environment_holds_the_key_where_no_file_does(tmp_path: Path):
     there = {KEY_VARIABLE: OLD}
-    assert sealing_of(said(evidence="hmac"), environment=there).key == OLD.encode()
+    assert slot_signing_of(said(evidence="hmac"), environment=there).key == OLD.encode()
     named = said(evidence="hmac", file=key_file(tmp_path))
-    assert sealing_of(named, environment=there).key == KEY.encode()
+    assert slot_signing_of(named, environment=there).key == KEY.encode()
 
 
 def test_hashes_need_no_key_but_use_it_to_verify(tmp_path: Path):
-    found = sealing_of(said(evidence="hash", file=key_file(tmp_path)), environment={})
+    found = slot_signing_of(said(evidence="hash", file=key_file(tmp_path)), environment={})
     assert (found.key, len(found.keys)) == (None, 2)
 
 
 def test_signatures_without_a_key_are_refused():
     with pytest.raises(SettingError) as refused:
-        sealing_of(said(evidence="hmac"), environment={})
+        slot_signing_of(said(evidence="hmac"), environment={})
     assert refused.value.fields["key"] == EVIDENCE
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int):
     with pytest.raises(UnsafeSetupError, match="chmod 600"):
-        sealing_of(said(evidence="hmac", file=key_file(tmp_path, mode=mode)), environment={})
+        slot_signing_of(said(evidence="hmac", file=key_file(tmp_path, mode=mode)), environment={})
 
 
 @pytest.mark.parametrize("text", ["", "\n", "k" * 31, f"{KEY}\nshort"])
 def test_a_key_that_is_missing_or_short_is_refused(tmp_path: Path, text: str):
     with pytest.raises(UnsafeSetupError) as refused:
-        sealing_of(said(evidence="hash", file=key_file(tmp_path, text)), environment={})
+        slot_signing_of(said(evidence="hash", file=key_file(tmp_path, text)), environment={})
     assert refused.value.kind == "tamper_key"
     assert "kkk" not in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
     with pytest.raises(UnsafeSetupError, match="cannot be read"):
-        sealing_of(said(evidence="hash", file=str(tmp_path / "none")), environment={})
+        slot_signing_of(said(evidence="hash", file=str(tmp_path / "none")), environment={})
 
 
 def test_a_table_has_no_say(tmp_path: Path):
     """Who may write into its folder could switch the seals off, or name another key."""
     asked = said(evidence="hmac", file=key_file(tmp_path))
     turned = PropertySet().with_layer(TABLE_LAYER, {EVIDENCE: "hash", FILE: "/etc/passwd"})
-    assert sealing_of(turned, environment={}) == NO_SEALS
+    assert slot_signing_of(turned, environment={}) == NO_SEALS
     over = asked.with_layer(TABLE_LAYER, {EVIDENCE: "none", FILE: ""})
-    assert sealing_of(over, environment={}).key == KEY.encode()
+    assert slot_signing_of(over, environment={}).key == KEY.encode()
 
 
 def test_keys_are_not_shown(tmp_path: Path):
     asked = said(evidence="hmac", file=key_file(tmp_path))
-    shown = [repr(sealing_of(asked, environment={})), repr(describe(asked))]
+    shown = [repr(slot_signing_of(asked, environment={})), repr(describe(asked))]
     assert not [text for text in shown if "kkk" in text or "ooo" in text]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import hoodoo
 from filegroups.schema.schema import normalise
-from hoodoo.inputs import as_arrow, typed_column, typed_rows
+from hoodoo.inputs import to_arrow_table, typed_column, typed_rows
 from timeline.errors import InvalidInputError
 
 UTC = dt.UTC
@@ -181,11 +181,13 @@ def test_a_number_of_json_above_the_greatest_float_is_refused(value: Any):
 def test_nanoseconds_of_pandas_are_refused_where_the_table_has_no_such_column(zone: str):
     moment = pd.Timestamp(f"2026-01-02T00:00:00.000000999{zone}")
     with pytest.raises(InvalidInputError) as caught:
-        as_arrow([{"id": "a", "new": None}, {"id": "b", "new": moment}])
+        to_arrow_table([{"id": "a", "new": None}, {"id": "b", "new": moment}])
     assert caught.value.kind == "lossy_value"
-    made = as_arrow(pd.DataFrame({"new": [moment, None]}, dtype=object))  # kept; a write refuses it
+    made = to_arrow_table(
+        pd.DataFrame({"new": [moment, None]}, dtype=object)
+    )  # kept; a write refuses it
     assert made.schema.field("new").type.unit == "ns"
-    whole = as_arrow([{"new": moment.floor("us")}]).column("new")
+    whole = to_arrow_table([{"new": moment.floor("us")}]).column("new")
     assert whole.type.unit == "us"
 
 
@@ -206,7 +208,10 @@ def test_aware_and_naive_moments_do_not_mix():
 
 
 def test_a_column_that_only_later_rows_name_is_taken():
-    assert as_arrow([{"id": "a"}, {"id": "b", "late": 1}]).column("late").to_pylist() == [None, 1]
+    assert to_arrow_table([{"id": "a"}, {"id": "b", "late": 1}]).column("late").to_pylist() == [
+        None,
+        1,
+    ]
 
 
 SCHEMA = pa.schema(

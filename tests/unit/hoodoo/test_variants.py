@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hoodoo
-from filegroups.schema.schema import avro_to_arrow, told_type
+from filegroups.schema.schema import avro_to_arrow, hudi_type_name
 from filegroups.schema.variant import encode_variant, variant_json
 from hoodoo.cli.app import main
 from hoodoo.factory import Layers
@@ -218,7 +218,7 @@ def test_a_shredded_variant_is_refused_by_kind(tmp_path: Path) -> None:
 
 
 def test_a_type_without_a_decoder_is_labelled_raw(tmp_path: Path) -> None:
-    told = {each.name: told_type(each) for each in avro_to_arrow(json.dumps(AVRO))}
+    told = {each.name: hudi_type_name(each) for each in avro_to_arrow(json.dumps(AVRO))}
     assert told == {"id": None, "v": "VARIANT", "d": "raw duration"}
     with a_table(tmp_path / "t", "COPY_ON_WRITE") as table:
         table.insert([{"id": "a", "v": "1", "d": b"d" * 12}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockproviders.hivemetastore.database import LockName, LockRow
+from lockproviders.hivemetastore.database import LockName, MetastoreLockRow
 from lockproviders.hivemetastore.thrift_connection import Granted
 from timeline.errors import LeaseLostError, UnavailableError
 
@@ -14,13 +14,15 @@ class PlainMetastore:
     """The rows of one lock, granted in their order; shared by the wires of several clients."""
 
     def __init__(self) -> None:
-        self.rows: list[LockRow] = []
+        self.rows: list[MetastoreLockRow] = []
         self.next_id = 1
         self.lease = "300s"
 
     def ask(self, user: str, host: str, agent: str) -> Granted:
         acquired = not self.rows
-        row = LockRow(lock_id=self.next_id, acquired=acquired, user=user, host=host, agent=agent)
+        row = MetastoreLockRow(
+            lock_id=self.next_id, acquired=acquired, user=user, host=host, agent=agent
+        )
         self.next_id += 1
         self.rows.append(row)
         return Granted(lock_id=row.lock_id, acquired=acquired)
@@ -29,7 +31,7 @@ class PlainMetastore:
         self.rows = [row for row in self.rows if row.lock_id != lock_id]
         if self.rows and not self.rows[0].acquired:
             first = self.rows[0]
-            self.rows[0] = LockRow(
+            self.rows[0] = MetastoreLockRow(
                 lock_id=first.lock_id,
                 acquired=True,
                 user=first.user,
@@ -85,7 +87,7 @@ class PlainWire:
     def unlock(self, lock_id: int) -> None:
         self._do("unlock", lambda: self.metastore.remove(lock_id))
 
-    def show(self, name: LockName) -> list[LockRow]:
+    def show(self, name: LockName) -> list[MetastoreLockRow]:
         return self._do("show", lambda: list(self.metastore.rows))
 
     def _do(self, request: str, work: Callable[[], Any]) -> Any:

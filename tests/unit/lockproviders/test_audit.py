@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lockproviders.audit import AUDIT_FOLDER, AuditTrail, note_break, read_audit
+from lockproviders.audit import AUDIT_FOLDER, AuditTrail, read_audit, record_break
 from lockproviders.registry import build_lock
 from timeline.errors import StorageUnavailableError
 from timeline.storage.memory import MemoryStorage
@@ -220,7 +220,7 @@ def test_renewals_without_end_make_no_file_without_end(machine, storage) -> None
 
 
 def test_broken_lock_leaves_who_did_it(machine, storage) -> None:
-    note_break(
+    record_break(
         storage,
         clock=machine.clock,
         ids=machine.ids,

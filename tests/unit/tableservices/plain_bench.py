@@ -10,9 +10,9 @@ from typing import Any, Self
 from filegroups.reading.read import view_of
 from filegroups.schema.new_table import new_table_properties
 from timeline.codecs.instant_avro import encode_savepoint
-from timeline.commit.begin import Begun, begin, make_inflight
-from timeline.commit.commit import Candidate, Published, Seen, publish
-from timeline.commit.concurrent_commits import claim_of
+from timeline.commit.begin import StartedWrite, begin, make_inflight
+from timeline.commit.commit import BaseState, CommittedWrite, PendingCommit, commit_write
+from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext, TableLimits
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
@@ -21,7 +21,7 @@ from timeline.model.instant import Action
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.write_set import FileGroupId
 from timeline.partitions import PARTITION_METADATA
-from timeline.ports.ports import ProcessIdentity, World
+from timeline.ports.ports import Ports, ProcessIdentity
 from timeline.properties.properties_file import create_properties, load_config, update_properties
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
@@ -143,7 +143,7 @@ class Bench:
 
     def open(self, storage: Any) -> TableContext:
         """Another process's handle, perhaps over a storage that fails."""
-        world = World(
+        world = Ports(
             storage=storage,
             clock=self.clock,
             ids=PlainIds(),
@@ -153,7 +153,7 @@ class Bench:
         )
         return TableContext.of(world, load_config(storage), TableLimits())
 
-    def begin(self, action: Action = Action.COMMIT) -> Begun:
+    def begin(self, action: Action = Action.COMMIT) -> StartedWrite:
         self.clock.time_ms += 1_000
         begun = begin(self.context, action)
         make_inflight(self.context, begun, CommitMetadata())
@@ -161,7 +161,7 @@ class Bench:
 
     def finish(
         self,
-        begun: Begun,
+        begun: StartedWrite,
         file_ids: Sequence[str],
         *,
         partition: str = "p",
@@ -190,9 +190,9 @@ class Bench:
             partition_to_write_stats={partition: tuple(stats)} if stats else {},
             partition_to_replace_file_ids={partition: tuple(replaces)} if replaces else None,
         )
-        candidate = Candidate(claim=claim_of(metadata), metadata=metadata)
-        outcome = publish(self.context, begun, candidate, Seen.by(begun.snapshot))
-        assert isinstance(outcome, Published), outcome
+        candidate = PendingCommit(claim=write_set_of(metadata), metadata=metadata)
+        outcome = commit_write(self.context, begun, candidate, BaseState.by(begun.snapshot))
+        assert isinstance(outcome, CommittedWrite), outcome
         begun.heartbeat.stop()
         self.storage.delete_folder(f".hoodie/.temp/{begun.requested_time}")
         return begun.requested_time

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
@@ -42,38 +42,44 @@ from tests.unit.timeline.engine import (
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.properties.setting_enums import ClusteringUpdates
 from timeline.rollback.rollback import rollback
 from timeline.rules.action_matrix import (
     ACTION_MATRIX,
     BY_STRATEGY,
-    Deed,
-    Outcome,
-    Standing,
+    MatrixAction,
+    MatrixOutcome,
+    OtherProgress,
 )
 from timeline.rules.conflicts import (
     STRATEGIES,
-    Clean,
-    Rebaseable,
-    Refused,
-    Rival,
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
     find_strategy,
-    judge,
     objection_to,
+    validate_write_set,
 )
 
-PENDING, COMPLETED = Standing.PENDING, Standing.COMPLETED
-WRITES = (Deed.INSERT, Deed.UPDATE, Deed.APPEND, Deed.OVERWRITE)
-PLANS = (Deed.COMPACTION, Deed.LOG_COMPACTION, Deed.CLUSTERING)
-UPKEEP = (Deed.CLEAN, Deed.ROLLBACK, Deed.RESTORE, Deed.SAVEPOINT, Deed.ARCHIVE)
+PENDING, COMPLETED = OtherProgress.PENDING, OtherProgress.COMPLETED
+WRITES = (MatrixAction.INSERT, MatrixAction.UPDATE, MatrixAction.APPEND, MatrixAction.OVERWRITE)
+PLANS = (MatrixAction.COMPACTION, MatrixAction.LOG_COMPACTION, MatrixAction.CLUSTERING)
+UPKEEP = (
+    MatrixAction.CLEAN,
+    MatrixAction.ROLLBACK,
+    MatrixAction.RESTORE,
+    MatrixAction.SAVEPOINT,
+    MatrixAction.ARCHIVE,
+)
 APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
 CLUSTERING = ClusteringSettings(sort_columns=("v",))
 
 
 def test_every_pair_of_deeds_has_a_cell_for_each_standing() -> None:
-    assert set(ACTION_MATRIX) == set(itertools.product(Deed, Deed, Standing))
+    assert set(ACTION_MATRIX) == set(itertools.product(MatrixAction, MatrixAction, OtherProgress))
 
 
 def test_strategies_differ_in_cells_that_are_there_and_never_for_less_safety() -> None:
@@ -81,7 +87,7 @@ def test_strategies_differ_in_cells_that_are_there_and_never_for_less_safety() -
     for table in BY_STRATEGY.values():
         for place, cell in table.items():
             assert cell != ACTION_MATRIX[place]
-            assert cell.outcome is not Outcome.STANDS
+            assert cell.outcome is not MatrixOutcome.STANDS
 
 
 # against the rules
@@ -89,23 +95,27 @@ def test_strategies_differ_in_cells_that_are_there_and_never_for_less_safety() -
 GROUP, FRESH, OTHER = (FileGroupId("x", name) for name in ("a", "mine", "theirs"))
 
 
-def touching(deed: Deed, fresh: FileGroupId) -> Claim:
-    touch = {Deed.UPDATE: Touch.BASE, Deed.COMPACTION: Touch.BASE}.get(deed, Touch.LOG)
-    if deed is Deed.INSERT:
-        return Claim.of([TouchedFileGroup(file_group=fresh, touch=Touch.NEW)])
-    one = TouchedFileGroup(file_group=GROUP, touch=touch)
-    if deed in (Deed.OVERWRITE, Deed.CLUSTERING):
-        replaced = replace(one, touch=Touch.REPLACE)
-        new = TouchedFileGroup(file_group=fresh, touch=Touch.NEW)
-        return Claim.of([replaced, new], ["x"] if deed is Deed.OVERWRITE else [])
-    return Claim.of([one])
+def touching(deed: MatrixAction, fresh: FileGroupId) -> WriteSet:
+    touch = {MatrixAction.UPDATE: Access.BASE, MatrixAction.COMPACTION: Access.BASE}.get(
+        deed, Access.LOG
+    )
+    if deed is MatrixAction.INSERT:
+        return WriteSet.of([AccessedFileGroup(file_group=fresh, touch=Access.NEW)])
+    one = AccessedFileGroup(file_group=GROUP, touch=touch)
+    if deed in (MatrixAction.OVERWRITE, MatrixAction.CLUSTERING):
+        replaced = replace(one, touch=Access.REPLACE)
+        new = AccessedFileGroup(file_group=fresh, touch=Access.NEW)
+        return WriteSet.of([replaced, new], ["x"] if deed is MatrixAction.OVERWRITE else [])
+    return WriteSet.of([one])
 
 
-def judged(mine: Deed, theirs: Deed, strategy_name: str) -> tuple[str, Outcome]:
+def judged(
+    mine: MatrixAction, theirs: MatrixAction, strategy_name: str
+) -> tuple[str, MatrixOutcome]:
     """The verdict on a write beside a completed rival that began before it."""
-    moves = theirs in (Deed.COMPACTION, Deed.LOG_COMPACTION)
-    rival = Rival(
-        action=Action.CLUSTERING if theirs is Deed.CLUSTERING else Action.COMMIT,
+    moves = theirs in (MatrixAction.COMPACTION, MatrixAction.LOG_COMPACTION)
+    rival = ConcurrentCommit(
+        action=Action.CLUSTERING if theirs is MatrixAction.CLUSTERING else Action.COMMIT,
         requested_time="20260102030405000",
         completion_time="20260102030405011",
         claim=touching(theirs, OTHER),
@@ -113,24 +123,26 @@ def judged(mine: Deed, theirs: Deed, strategy_name: str) -> tuple[str, Outcome]:
     )
     claim, strategy = touching(mine, FRESH), find_strategy(strategy_name)
     assert strategy is not None
-    verdict = judge(claim, "20260102030405004", [rival])
-    if not isinstance(verdict, Refused):
+    verdict = validate_write_set(claim, "20260102030405004", [rival])
+    if not isinstance(verdict, Rejected):
         verdict = objection_to(claim, [rival], strategy) or verdict
-    if isinstance(verdict, Clean):
-        return "C0", Outcome.STANDS
-    redo = Outcome.REDO_FILE_GROUPS if isinstance(verdict, Rebaseable) else Outcome.REDO_ALL
+    if isinstance(verdict, NoConflict):
+        return "C0", MatrixOutcome.STANDS
+    redo = MatrixOutcome.REDO_FILE_GROUPS if isinstance(verdict, Rebase) else MatrixOutcome.REDO_ALL
     return verdict.rule.value, redo
 
 
 @pytest.mark.parametrize("strategy", ["simple", "prefer_writer", "partition"])
 @pytest.mark.parametrize("theirs", [*WRITES, *PLANS], ids=lambda deed: deed.name)
 @pytest.mark.parametrize("mine", WRITES, ids=lambda deed: deed.name)
-def test_cells_of_writes_are_what_the_rules_say(mine: Deed, theirs: Deed, strategy: str) -> None:
+def test_cells_of_writes_are_what_the_rules_say(
+    mine: MatrixAction, theirs: MatrixAction, strategy: str
+) -> None:
     place = (mine, theirs, COMPLETED)
     cell = BY_STRATEGY[strategy].get(place, ACTION_MATRIX[place])
     expected = (cell.rule.value, cell.outcome)
     if cell.rule.value == "C9":
-        expected = ("C0", Outcome.STANDS)  # keys are compared by a check, played below
+        expected = ("C0", MatrixOutcome.STANDS)  # keys are compared by a check, played below
     assert judged(mine, theirs, strategy) == expected
 
 
@@ -149,15 +161,15 @@ class Scene:
     first: str
 
     @staticmethod
-    def of(deeds: set[Deed], limits: Any = BRISK) -> Scene:
-        logs = deeds & {Deed.APPEND, Deed.COMPACTION, Deed.LOG_COMPACTION}
+    def of(deeds: set[MatrixAction], limits: Any = BRISK) -> Scene:
+        logs = deeds & {MatrixAction.APPEND, MatrixAction.COMPACTION, MatrixAction.LOG_COMPACTION}
         kind = TableType.MERGE_ON_READ if logs else TableType.COPY_ON_WRITE
         table = new_table(table_type=kind, limits=limits)
         put(table, WriteOperation.INSERT, [row("a", 1, 1), row("y", 1, 1, "y")], files=APART)
         put(table, WriteOperation.INSERT, [row("b", 1, 1), row("z", 1, 1, "y")], files=APART)
         newest = put(table, WriteOperation.INSERT, [row("q", 1, 1, "q")], files=APART)
         first = newest.requested_time
-        if Deed.RESTORE in deeds:
+        if MatrixAction.RESTORE in deeds:
             savepoint(table.context, first)
         for ts in (2, 3):
             first = upsert(table, [row("a", ts, ts)]).requested_time
@@ -167,16 +179,18 @@ class Scene:
         return opened(self.table)
 
 
-def write_rows(deed: Deed, *, theirs: bool) -> tuple[WriteOperation, list[dict[str, Any]], Any]:
+def write_rows(
+    deed: MatrixAction, *, theirs: bool
+) -> tuple[WriteOperation, list[dict[str, Any]], Any]:
     value = 8 if theirs else 9
-    if deed is Deed.INSERT:
+    if deed is MatrixAction.INSERT:
         return WriteOperation.UPSERT, [row("n", value, value)], APART
-    if deed is Deed.OVERWRITE:
+    if deed is MatrixAction.OVERWRITE:
         return WriteOperation.INSERT_OVERWRITE, [row("o", value, value)], APART
     return WriteOperation.UPSERT, [row("a", value, value)], APART
 
 
-def bring(scene: Scene, deed: Deed, standing: Standing) -> object:
+def bring(scene: Scene, deed: MatrixAction, standing: OtherProgress) -> object:
     """Let one side come to its standing."""
     other = scene.other()
     context = other.context
@@ -187,14 +201,14 @@ def bring(scene: Scene, deed: Deed, standing: Standing) -> object:
     if deed in PLANS:
         planned = plan(other, deed)
         return carry_out(other, deed, planned) if standing is COMPLETED else None
-    if deed is Deed.CLEAN:
+    if deed is MatrixAction.CLEAN:
         return clean(context, CleaningSettings(commits_retained=1))
-    if deed is Deed.ROLLBACK:
+    if deed is MatrixAction.ROLLBACK:
         pending = context.active().pending_ingestion
         return [rollback(context, one) for one in pending]
-    if deed is Deed.RESTORE:
+    if deed is MatrixAction.RESTORE:
         return restore(context, savepoint_of(other), force=True)
-    if deed is Deed.SAVEPOINT:
+    if deed is MatrixAction.SAVEPOINT:
         return savepoint(context, scene.first)
     return archive(context, ArchiveRules.from_properties(KEEP_FEW))
 
@@ -212,38 +226,40 @@ def savepoint_of(table: Table) -> str:
     )
 
 
-def plan(table: Table, deed: Deed) -> Any:
+def plan(table: Table, deed: MatrixAction) -> Any:
     context = table.context
-    if deed is Deed.COMPACTION:
+    if deed is MatrixAction.COMPACTION:
         return schedule_compaction(context, CompactionSettings(), SMALL)
-    if deed is Deed.LOG_COMPACTION:
+    if deed is MatrixAction.LOG_COMPACTION:
         return schedule_log_compaction(context, LogCompactionSettings(blocks_min=2))
     return schedule_clustering(context, CLUSTERING)
 
 
-def carry_out(table: Table, deed: Deed, planned: Any) -> Any:
+def carry_out(table: Table, deed: MatrixAction, planned: Any) -> Any:
     context = table.context
-    if deed is Deed.COMPACTION:
+    if deed is MatrixAction.COMPACTION:
         return execute_compaction(context, planned, SMALL)
-    if deed is Deed.LOG_COMPACTION:
+    if deed is MatrixAction.LOG_COMPACTION:
         return execute_log_compaction(context, planned, SMALL)
     return execute_clustering(context, planned, CLUSTERING, SMALL)
 
 
-def ran(work: Callable[[], Receipt]) -> tuple[str, Outcome]:
+def ran(work: Callable[[], CommitResult]) -> tuple[str, MatrixOutcome]:
     """What became of a write."""
     try:
         receipt = work()
     except HoodooError as error:
-        return error.fields.get("report", {}).get("rule", "C8"), Outcome.REFUSED
+        return error.fields.get("report", {}).get("rule", "C8"), MatrixOutcome.REFUSED
     if receipt.attempts == 1:
-        return "C0", Outcome.STANDS
+        return "C0", MatrixOutcome.STANDS
     first = receipt.refusals[0]
     groups = first.redo == "file groups"
-    return first.rule, Outcome.REDO_FILE_GROUPS if groups else Outcome.REDO_ALL
+    return first.rule, MatrixOutcome.REDO_FILE_GROUPS if groups else MatrixOutcome.REDO_ALL
 
 
-def play_write(scene: Scene, mine: Deed, theirs: Deed, standing: Standing) -> tuple[str, Outcome]:
+def play_write(
+    scene: Scene, mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
+) -> tuple[str, MatrixOutcome]:
     operation, rows, files = write_rows(mine, theirs=False)
     act = lambda: bring(scene, theirs, standing)  # noqa: E731
     return ran(lambda: put(scene.table, operation, rows, act, files=files))
@@ -252,11 +268,14 @@ def play_write(scene: Scene, mine: Deed, theirs: Deed, standing: Standing) -> tu
 #: Rows of copy-on-write tables meet logs only where small files are filled, and a compaction's
 #: plan beside a base file that began before only where a bucket is opened: judged above.
 UNPLAYED = {
-    *((Deed.UPDATE, theirs) for theirs in (Deed.APPEND, Deed.COMPACTION, Deed.LOG_COMPACTION)),
-    (Deed.APPEND, Deed.UPDATE),
+    *(
+        (MatrixAction.UPDATE, theirs)
+        for theirs in (MatrixAction.APPEND, MatrixAction.COMPACTION, MatrixAction.LOG_COMPACTION)
+    ),
+    (MatrixAction.APPEND, MatrixAction.UPDATE),
 }
 COLUMNS = [
-    *((deed, standing) for deed in (*WRITES, *PLANS) for standing in Standing),
+    *((deed, standing) for deed in (*WRITES, *PLANS) for standing in OtherProgress),
     *((deed, COMPLETED) for deed in UPKEEP),
 ]
 
@@ -270,27 +289,37 @@ COLUMNS = [
         if (mine, theirs) not in UNPLAYED
     ],
 )
-def test_what_becomes_of_a_write(mine: Deed, theirs: Deed, standing: Standing) -> None:
+def test_what_becomes_of_a_write(
+    mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
+) -> None:
     scene = Scene.of({mine, theirs})
     cell = ACTION_MATRIX[mine, theirs, standing]
     rule, outcome = play_write(scene, mine, theirs, standing)
-    if outcome is Outcome.REDO_ALL and cell.outcome is Outcome.REDO_FILE_GROUPS:
-        outcome = Outcome.REDO_FILE_GROUPS  # the rival began later
-    if theirs is Deed.RESTORE and rule == "C7":
+    if outcome is MatrixOutcome.REDO_ALL and cell.outcome is MatrixOutcome.REDO_FILE_GROUPS:
+        outcome = MatrixOutcome.REDO_FILE_GROUPS  # the rival began later
+    if theirs is MatrixAction.RESTORE and rule == "C7":
         rule = "C6"  # the file to merge into was gone before the restore was looked for
     assert (rule, outcome) == (cell.rule.value, cell.outcome)
 
 
-@pytest.mark.parametrize("mine", [Deed.UPDATE, Deed.APPEND, Deed.OVERWRITE], ids=lambda d: d.name)
-def test_a_clustering_that_refuses_writes_is_met_or_cancelled(mine: Deed) -> None:
+@pytest.mark.parametrize(
+    "mine", [MatrixAction.UPDATE, MatrixAction.APPEND, MatrixAction.OVERWRITE], ids=lambda d: d.name
+)
+def test_a_clustering_that_refuses_writes_is_met_or_cancelled(mine: MatrixAction) -> None:
     refusing = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
     scene = Scene.of({mine}, refusing)
-    bring(scene, Deed.CLUSTERING, PENDING)
+    bring(scene, MatrixAction.CLUSTERING, PENDING)
     operation, rows, files = write_rows(mine, theirs=False)
-    assert ran(lambda: put(scene.table, operation, rows, files=files)) == ("C8", Outcome.REFUSED)
+    assert ran(lambda: put(scene.table, operation, rows, files=files)) == (
+        "C8",
+        MatrixOutcome.REFUSED,
+    )
     first = opened(scene.table, limits=replace(refusing, cancels_met_plans=True))
-    assert ran(lambda: put(first, operation, rows, files=files)) == ("C0", Outcome.STANDS)
-    assert BY_STRATEGY["prefer_writer"][mine, Deed.CLUSTERING, PENDING].outcome is Outcome.ENDS_IT
+    assert ran(lambda: put(first, operation, rows, files=files)) == ("C0", MatrixOutcome.STANDS)
+    assert (
+        BY_STRATEGY["prefer_writer"][mine, MatrixAction.CLUSTERING, PENDING].outcome
+        is MatrixOutcome.ENDS_IT
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,12 +328,14 @@ def test_a_clustering_that_refuses_writes_is_met_or_cancelled(mine: Deed) -> Non
         pytest.param(mine, theirs, standing, id=f"{mine.name}-{theirs.name}-{standing.value}")
         for mine in PLANS
         for theirs, standing in COLUMNS
-        if ACTION_MATRIX[mine, theirs, standing].outcome is not Outcome.NEVER
+        if ACTION_MATRIX[mine, theirs, standing].outcome is not MatrixOutcome.NEVER
         # Logs come to base files only where small files are filled, which have no logs.
-        and (mine is Deed.CLUSTERING or theirs is not Deed.UPDATE)
+        and (mine is MatrixAction.CLUSTERING or theirs is not MatrixAction.UPDATE)
     ],
 )
-def test_what_becomes_of_a_plan(mine: Deed, theirs: Deed, standing: Standing) -> None:
+def test_what_becomes_of_a_plan(
+    mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
+) -> None:
     scene = Scene.of({mine, theirs})
     planned = plan(scene.table, mine)
     bring(scene, theirs, standing)
@@ -313,17 +344,17 @@ def test_what_becomes_of_a_plan(mine: Deed, theirs: Deed, standing: Standing) ->
         receipt = carry_out(scene.table, mine, planned)
     except InstantNotFoundError:
         receipt = None  # a restore took the plan away
-    outcome = Outcome.YIELDS if receipt is None else Outcome.STANDS
+    outcome = MatrixOutcome.YIELDS if receipt is None else MatrixOutcome.STANDS
     if receipt is not None and getattr(receipt, "groups_left_out", 0):
-        outcome = Outcome.LEAVES_OUT
+        outcome = MatrixOutcome.LEAVES_OUT
     assert outcome is cell.outcome
 
 
 @pytest.mark.parametrize("theirs", PLANS, ids=lambda deed: deed.name)
 @pytest.mark.parametrize("mine", PLANS, ids=lambda deed: deed.name)
-def test_no_file_group_is_in_two_pending_plans(mine: Deed, theirs: Deed) -> None:
-    assert ACTION_MATRIX[mine, theirs, PENDING].outcome is Outcome.NEVER
-    scene = Scene.of({mine, theirs, Deed.APPEND})
+def test_no_file_group_is_in_two_pending_plans(mine: MatrixAction, theirs: MatrixAction) -> None:
+    assert ACTION_MATRIX[mine, theirs, PENDING].outcome is MatrixOutcome.NEVER
+    scene = Scene.of({mine, theirs, MatrixAction.APPEND})
     context = scene.table.context
     bring(scene, theirs, PENDING)
     assert len(context.active().pending) == 1
@@ -338,7 +369,9 @@ def test_no_file_group_is_in_two_pending_plans(mine: Deed, theirs: Deed) -> None
 
 
 @pytest.mark.parametrize("theirs", WRITES, ids=lambda deed: deed.name)
-def test_a_rollback_ends_what_is_pending_and_nothing_that_is_published(theirs: Deed) -> None:
+def test_a_rollback_ends_what_is_pending_and_nothing_that_is_published(
+    theirs: MatrixAction,
+) -> None:
     scene = Scene.of({theirs})
     other = scene.other()
     operation, rows, files = write_rows(theirs, theirs=True)
@@ -349,38 +382,40 @@ def test_a_rollback_ends_what_is_pending_and_nothing_that_is_published(theirs: D
     [pending] = other.context.active().pending_ingestion
     finish()
     assert rollback(scene.table.context, pending).slot is None
-    assert ACTION_MATRIX[Deed.ROLLBACK, theirs, PENDING].outcome is Outcome.ENDS_IT
-    assert ACTION_MATRIX[Deed.ROLLBACK, theirs, COMPLETED].outcome is Outcome.YIELDS
+    assert ACTION_MATRIX[MatrixAction.ROLLBACK, theirs, PENDING].outcome is MatrixOutcome.ENDS_IT
+    assert ACTION_MATRIX[MatrixAction.ROLLBACK, theirs, COMPLETED].outcome is MatrixOutcome.YIELDS
 
 
-@pytest.mark.parametrize("standing", Standing, ids=lambda one: one.value)
+@pytest.mark.parametrize("standing", OtherProgress, ids=lambda one: one.value)
 @pytest.mark.parametrize("theirs", [*WRITES, *PLANS], ids=lambda deed: deed.name)
 def test_a_restore_takes_away_what_came_after_and_spares_the_living(
-    theirs: Deed, standing: Standing
+    theirs: MatrixAction, standing: OtherProgress
 ) -> None:
-    scene = Scene.of({Deed.RESTORE, theirs})
+    scene = Scene.of({MatrixAction.RESTORE, theirs})
     bring(scene, theirs, standing)
     context = scene.table.context
     try:
         restore(context, savepoint_of(scene.table))
-        outcome = Outcome.ENDS_IT
+        outcome = MatrixOutcome.ENDS_IT
     except HoodooError:
-        outcome = Outcome.REFUSED
-    assert outcome is ACTION_MATRIX[Deed.RESTORE, theirs, standing].outcome
-    assert outcome is Outcome.REFUSED or context.active().pending == ()
+        outcome = MatrixOutcome.REFUSED
+    assert outcome is ACTION_MATRIX[MatrixAction.RESTORE, theirs, standing].outcome
+    assert outcome is MatrixOutcome.REFUSED or context.active().pending == ()
 
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "standing"),
     [
         pytest.param(mine, theirs, standing, id=f"{mine.name}-{theirs.name}-{standing.value}")
-        for mine in (Deed.CLEAN, Deed.SAVEPOINT, Deed.ARCHIVE)
+        for mine in (MatrixAction.CLEAN, MatrixAction.SAVEPOINT, MatrixAction.ARCHIVE)
         for theirs, standing in COLUMNS
-        if ACTION_MATRIX[mine, theirs, standing].outcome is not Outcome.REFUSED
-        and (mine, theirs) != (Deed.SAVEPOINT, Deed.SAVEPOINT)  # a write has one
+        if ACTION_MATRIX[mine, theirs, standing].outcome is not MatrixOutcome.REFUSED
+        and (mine, theirs) != (MatrixAction.SAVEPOINT, MatrixAction.SAVEPOINT)  # a write has one
     ],
 )
-def test_upkeep_takes_nothing_from_others(mine: Deed, theirs: Deed, standing: Standing) -> None:
+def test_upkeep_takes_nothing_from_others(
+    mine: MatrixAction, theirs: MatrixAction, standing: OtherProgress
+) -> None:
     scene = Scene.of({theirs})
     bring(scene, theirs, standing)
     context = scene.table.context
@@ -388,15 +423,21 @@ def test_upkeep_takes_nothing_from_others(mine: Deed, theirs: Deed, standing: St
     bring(scene, mine, COMPLETED)
     assert context.active().pending == before
     assert rows_of(scene.other(), "id", "v") == rows
-    assert ACTION_MATRIX[mine, theirs, standing].outcome in (Outcome.STANDS, Outcome.LEAVES_OUT)
+    assert ACTION_MATRIX[mine, theirs, standing].outcome in (
+        MatrixOutcome.STANDS,
+        MatrixOutcome.LEAVES_OUT,
+    )
 
 
 def test_a_state_whose_files_were_cleaned_gets_no_savepoint() -> None:
-    scene = Scene.of({Deed.UPDATE})
+    scene = Scene.of({MatrixAction.UPDATE})
     old = scene.first
     for ts in (5, 6, 7):
         upsert(scene.table, [row("a", ts, ts)])
-    bring(scene, Deed.CLEAN, COMPLETED)
+    bring(scene, MatrixAction.CLEAN, COMPLETED)
     with pytest.raises(HoodooError, match="clean"):
         savepoint(scene.table.context, old)
-    assert ACTION_MATRIX[Deed.SAVEPOINT, Deed.CLEAN, COMPLETED].outcome is Outcome.REFUSED
+    assert (
+        ACTION_MATRIX[MatrixAction.SAVEPOINT, MatrixAction.CLEAN, COMPLETED].outcome
+        is MatrixOutcome.REFUSED
+    )

@@ -13,10 +13,10 @@ from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
-from tableservices.planned_service import Part, run_round
+from tableservices.planned_service import Phase, run_round
 from tableservices.schedule_plan import pending_plans
 from tests.unit.timeline.engine import BRISK, SMALL, begun, new_table, opened, rows_of, upsert
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
 
 ONE = BucketRules(buckets=1, hash_fields=("id",))
@@ -47,12 +47,12 @@ def late(table: Table, v: int, *keys: str) -> Late:
 def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: Table) -> None:
     finish = late(table, 1, "a", "b")
     put(table, 2, "a", "c")
-    run_round(table.context, COMPACTION, Part.SCHEDULE, now=True)
+    run_round(table.context, COMPACTION, Phase.SCHEDULE, now=True)
     assert rows_of(table, "id", "v") == [("a", 2), ("c", 2)]
     finish()
     expected = [("a", 1), ("b", 1), ("c", 2)]
     assert rows_of(table, "id", "v") == expected
-    run_round(table.context, COMPACTION, Part.EXECUTE, now=True)
+    run_round(table.context, COMPACTION, Phase.EXECUTE, now=True)
     assert rows_of(table, "id", "v") == expected
     run_round(table.context, COMPACTION, now=True)
     assert rows_of(table, "id", "v") == expected
@@ -61,10 +61,10 @@ def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: Table) -> None
 def test_without_the_plan_the_order_of_requested_times_is_back(table: Table) -> None:
     finish = late(table, 1, "a", "b")
     put(table, 2, "a", "c")
-    run_round(table.context, COMPACTION, Part.SCHEDULE, now=True)
+    run_round(table.context, COMPACTION, Phase.SCHEDULE, now=True)
     finish()
     (plan,) = pending_plans(table.context.active())
-    cancel(table.context, plan)
+    cancel_pending_plan(table.context, plan)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 2)]
 
 

@@ -11,10 +11,10 @@ from filegroups.table import Table
 from tableservices.compaction.execute import execute_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.plan_execution import Standing, await_plan, claim_plan
-from tableservices.planned_service import Part, run_plan, run_round
+from tableservices.plan_execution import ExecutorState, lease_plan, wait_for_executor
+from tableservices.planned_service import Phase, run_plan, run_round
 from tests.unit.timeline.engine import SMALL, StillClock, new_table, opened, upsert
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import ServiceConflictError
 from timeline.model.commit_metadata import TableType
@@ -54,14 +54,14 @@ def table(clock: Eventful) -> Table:
 
 @pytest.fixture
 def planned(table: Table) -> Instant:
-    receipt = run_round(table.context, SERVICE, Part.SCHEDULE, now=True)
+    receipt = run_round(table.context, SERVICE, Phase.SCHEDULE, now=True)
     (plan,) = table.context.active().pending
     assert receipt is not None
     return plan
 
 
 def test_a_second_executor_is_refused_with_the_plan_s_name(table: Table, planned: Instant) -> None:
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert claim is not None
     with pytest.raises(ServiceConflictError, match=planned.requested_time) as refused:
         run_plan(opened(table).context, SERVICE, planned)
@@ -71,7 +71,7 @@ def test_a_second_executor_is_refused_with_the_plan_s_name(table: Table, planned
 def test_who_waits_follows_an_executor_that_gives_up(
     table: Table, planned: Instant, clock: Eventful
 ) -> None:
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert claim is not None
     clock.meanwhile = claim.stop
     receipt = run_plan(opened(table, clock=clock).context, SERVICE, planned, wait_ms=5_000)
@@ -82,7 +82,7 @@ def test_who_waits_follows_an_executor_that_gives_up(
 def test_who_waits_replaces_a_dead_executor_after_its_heartbeat(
     table: Table, planned: Instant, clock: Eventful
 ) -> None:
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert claim is not None  # and it never beats again
     survivor = opened(table, clock=clock)
     tolerated = survivor.context.limits.heartbeat.tolerated_ms
@@ -95,7 +95,7 @@ def test_who_waits_replaces_a_dead_executor_after_its_heartbeat(
 def test_a_plan_that_ends_while_somebody_waits_is_not_carried_out_again(
     table: Table, planned: Instant, clock: Eventful
 ) -> None:
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert claim is not None
 
     def complete() -> None:
@@ -112,18 +112,18 @@ def test_a_plan_that_ends_while_somebody_waits_is_not_carried_out_again(
     service: Any = Unwanted()
     assert run_plan(other.context, service, planned, wait_ms=5_000) is None
     assert len(table.context.active().completed_writes) == 3
-    assert await_plan(other.context, planned, wait_ms=0) is Standing.FREE
+    assert wait_for_executor(other.context, planned, wait_ms=0) is ExecutorState.FREE
 
 
 def test_a_round_leaves_a_claimed_plan_or_waits_for_it(
     table: Table, planned: Instant, clock: Eventful
 ) -> None:
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert claim is not None
     other = opened(table, clock=clock)
-    assert run_round(other.context, SERVICE, Part.EXECUTE) is None
+    assert run_round(other.context, SERVICE, Phase.EXECUTE) is None
     clock.meanwhile = claim.stop
-    assert run_round(other.context, SERVICE, Part.EXECUTE, wait_ms=5_000) is not None
+    assert run_round(other.context, SERVICE, Phase.EXECUTE, wait_ms=5_000) is not None
 
 
 def cancelled_when_read(table: Table) -> Any:
@@ -131,7 +131,7 @@ def cancelled_when_read(table: Table) -> Any:
 
     class Overtaken(CompactionService):
         def execute(self, context: TableContext, planned: Instant) -> Any:
-            assert cancel(table.context, planned) is not None
+            assert cancel_pending_plan(table.context, planned) is not None
             return super().execute(context, planned)
 
     return Overtaken(settings=CompactionSettings(), files=SMALL)

@@ -22,7 +22,7 @@ from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 Row = dict[str, Any]
 
@@ -293,7 +293,7 @@ def test_images_read_no_slots_from_before_the_range() -> None:
     since = story.table.timeline[-1].completion_time
     receipt = story.table.upsert(story.rows_of([{"id": "b", "p": "y", "ts": 1}]))
     story.table.rollback(receipt.requested_time)
-    observed = ObservedStorage(story.storage)
+    observed = RecordingStorage(story.storage)
     reader = open_again(observed, story.kind, story.clock, name="reader", first_id=1_000_003)
     assert reader.changes(since, images=True).read_all().num_rows == 0
     slots = [one for one in observed.operations() if one.startswith(f"read {SLOTS}")]
@@ -305,7 +305,7 @@ def test_a_range_reads_each_pending_plan_once() -> None:
     for ts in range(2):
         story.upsert([{"id": "a", "p": "x", "ts": ts}])
     story.act(("plan",))
-    observed = ObservedStorage(story.storage)
+    observed = RecordingStorage(story.storage)
     reader = open_again(observed, story.kind, story.clock, name="reader", first_id=1_000_003)
     assert reader.changes("earliest").read_all()["ts"].to_pylist() == [1]
     assert sum(f"{story.planned}.compaction" in one for one in observed.operations()) == 1

@@ -7,9 +7,9 @@ from typing import Any
 from tableservices.background import run_inline
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.service import CleaningService
-from tableservices.worker import Failing as Failed
-from tableservices.worker import Served, StopFlag, WorkerReport, run_worker
-from timeline.storage.recording import ObservedStorage
+from tableservices.worker import FailingService as Failed
+from tableservices.worker import StopFlag, WorkerReport, WorkerTable, run_worker
+from timeline.storage.recording import RecordingStorage
 
 
 class Watching:
@@ -19,10 +19,10 @@ class Watching:
         self.told: list[str] = []
         self.reports: list[WorkerReport] = []
 
-    def began(self, served: Served, service: Any) -> None:
+    def began(self, served: WorkerTable, service: Any) -> None:
         self.told.append(f"{service.name} began")
 
-    def did(self, served: Served, service: Any, receipt: Any) -> None:
+    def did(self, served: WorkerTable, service: Any, receipt: Any) -> None:
         self.told.append(f"{service.name}: {receipt.text}")
 
     def failed(self, failing: Failed) -> None:
@@ -58,7 +58,7 @@ def test_inline_cleaning_follows_a_commit(bench: Any) -> None:
 
 
 def test_inline_cleaning_rests_while_nothing_can_have_become_old(bench: Any) -> None:
-    storage = ObservedStorage(bench.storage)
+    storage = RecordingStorage(bench.storage)
     watched = bench.open(storage)
     service = CleaningService(settings=CleaningSettings(commits_retained=2))
 
@@ -96,7 +96,7 @@ def test_the_worker_goes_on_after_failures_and_waits_longer(bench: Any) -> None:
     failing = Failing(good_rounds=(3,))
     watching = Watching()
     report = run_worker(
-        [Served(context=bench.context, services=[failing, service])],
+        [WorkerTable(context=bench.context, services=[failing, service])],
         interval_ms=100,
         rounds_max=4,
         watcher=watching,
@@ -125,7 +125,7 @@ def test_the_worker_stops_when_asked(bench: Any) -> None:
         def run_once(self, context: Any) -> None:
             stop.set()
 
-    served = Served(context=bench.context, services=[Asking(), Failing()])
+    served = WorkerTable(context=bench.context, services=[Asking(), Failing()])
     report = run_worker([served], interval_ms=10_000, stop=stop)
     assert (report.rounds, report.failures) == (1, 0)
     assert bench.clock.sleeps == []
@@ -148,8 +148,8 @@ def test_a_broken_table_does_not_slow_the_others(bench: Any) -> None:
                 raise RuntimeError("broken")
 
     tables = [
-        Served(context=bench.context, services=[Noting("broken", broken=True)]),
-        Served(context=bench.context, services=[Noting("good", broken=False)]),
+        WorkerTable(context=bench.context, services=[Noting("broken", broken=True)]),
+        WorkerTable(context=bench.context, services=[Noting("good", broken=False)]),
     ]
     watching = Watching()
     report = run_worker(tables, interval_ms=1_000, rounds_max=3, watcher=watching)

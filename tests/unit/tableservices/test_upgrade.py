@@ -23,7 +23,7 @@ from timeline.errors import InvalidInputError, TableConfigConflictError, Unsuppo
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action
 from timeline.properties.properties_file import load_config, update_properties
-from timeline.properties.setting_enums import PublishLock
+from timeline.properties.setting_enums import CommitLockMode
 
 MOR = TableType.MERGE_ON_READ
 PARTITIONS = "hoodie.table.metadata.partitions"
@@ -138,7 +138,7 @@ def test_logs_that_are_written_after_the_compaction_stand_in_the_way() -> None:
     table = of_version_8(MOR)
     upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
     storage = table.context.world.storage
-    late = opened(table, limits=replace(BRISK, publish_lock=PublishLock.NONE))
+    late = opened(table, limits=replace(BRISK, publish_lock=CommitLockMode.NONE))
 
     class Overtaken(Behind):
         def create(self, path: str, data: bytes, *, durable: bool = True) -> None:

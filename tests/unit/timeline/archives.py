@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.unit.timeline.engine import Heard
-from timeline.archived import History
+from timeline.archived import ArchivedTimeline
 from timeline.codecs.instant_avro import encode_commit
 from timeline.layout import HISTORY
 from timeline.model.commit_metadata import CommitMetadata
@@ -19,7 +19,7 @@ from timeline.storage.memory import MemoryStorage
 
 def archived(
     storage: MemoryStorage, *files: tuple[str, list[tuple[str, str | None, str]]]
-) -> History:
+) -> ArchivedTimeline:
     """Files by name, each with rows of requested time, completion time, action."""
     return with_metadata(
         storage, lambda one: encode_commit(CommitMetadata(operation_type=one)), *files
@@ -30,7 +30,7 @@ def with_metadata(
     storage: MemoryStorage,
     metadata_of: Callable[[str], bytes],
     *files: tuple[str, list[tuple[str, str | None, str]]],
-) -> History:
+) -> ArchivedTimeline:
     for name, rows in files:
         table = pa.table(
             {
@@ -47,4 +47,4 @@ def with_metadata(
     listed = [{"fileName": name, "fileLen": 1} for name, _ in files]
     storage.create(f"{HISTORY}/manifest_1", json.dumps({"files": listed}).encode())
     storage.create(f"{HISTORY}/_version_", b"1")
-    return History(storage, Heard())
+    return ArchivedTimeline(storage, Heard())

@@ -19,10 +19,10 @@ from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.workload import RowRules
 from filegroups.writing.write import (
-    Receipt,
-    Tries,
-    Work,
-    WritePlan,
+    CommitResult,
+    PreparedWrite,
+    RetryState,
+    WriteRequest,
     _write_and_publish,
     action_of,
     write,
@@ -32,7 +32,7 @@ from lockproviders.registry import build_lock
 from timeline.commit.begin import begin
 from timeline.context import TableContext, TableLimits
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import Storage, StorageCapabilities
 from timeline.rules.retry import RetryBudget
 from timeline.storage.memory import MemoryStorage
@@ -131,7 +131,7 @@ class Meddled:
         return self._inner.rewrite(tasks)
 
 
-def world_of(storage: Storage, *, application: str = "", clock: Any = None) -> World:
+def world_of(storage: Storage, *, application: str = "", clock: Any = None) -> Ports:
     """The machine's ports around a storage."""
     used, events, ids = clock or SystemClock(), Heard(), SystemIds(application)
     executor = ThreadExecutor(2, events=events)
@@ -144,7 +144,7 @@ def world_of(storage: Storage, *, application: str = "", clock: Any = None) -> W
         executor=executor,
         table_identity=storage.base_uri,
     )
-    return World(storage=storage, clock=used, ids=ids, events=events, executor=executor, lock=lock)
+    return Ports(storage=storage, clock=used, ids=ids, events=events, executor=executor, lock=lock)
 
 
 def new_table(
@@ -203,12 +203,12 @@ def planned(
     detect_early: bool = True,
     buckets: BucketRules | None = None,
     lookup: LookupRules | None = None,
-) -> WritePlan:
+) -> WriteRequest:
     """What one write does on this table."""
     config = table.config
     ordering = config.ordering_fields if config.merge_mode is MergeMode.EVENT_TIME_ORDERING else ()
     upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
-    return WritePlan(
+    return WriteRequest(
         rules=RowRules(
             keys=KeySpec(
                 record_key_fields=config.record_key_fields,
@@ -248,7 +248,7 @@ def put(
     rows: Rows | pa.Table,
     *acts: Callable[[], object],
     **options: Any,
-) -> Receipt:
+) -> CommitResult:
     """Write rows; each act happens before the files of one attempt are written."""
     return put_watched(table, operation, rows, *acts, **options)[0]
 
@@ -260,7 +260,7 @@ def put_watched(
     *acts: Callable[[], object],
     early: Callable[[], object] | None = None,
     **options: Any,
-) -> tuple[Receipt, list[list[str]]]:
+) -> tuple[CommitResult, list[list[str]]]:
     """As ``put``; ``early`` happens before conflicts are looked for; tells what was written."""
     workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts, early=early)
     receipt = write(table.context, planned(table, operation, **options), workload)
@@ -278,7 +278,7 @@ def begun(
     *,
     queued: bool = False,
     **options: Any,
-) -> Callable[[], Receipt]:
+) -> Callable[[], CommitResult]:
     """Begin a write now; what comes back ends it: placed on what was visible at its begin."""
     context = table.context
     plan = planned(table, operation, **options)
@@ -286,7 +286,7 @@ def begun(
     schema, before = schema_for(context, context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema)
     started = begin(context, action_of(context, operation))
-    work = Work(
+    work = PreparedWrite(
         context=context,
         plan=plan,
         workload=workload,
@@ -295,9 +295,9 @@ def begun(
         queued=queued,
     )
 
-    def finish() -> Receipt:
-        outcome = _write_and_publish(work, started, Tries(started_ms=0))
-        assert isinstance(outcome, Receipt)
+    def finish() -> CommitResult:
+        outcome = _write_and_publish(work, started, RetryState(started_ms=0))
+        assert isinstance(outcome, CommitResult)
         return outcome
 
     return finish

@@ -22,13 +22,13 @@ from tests.unit.timeline.engine import (
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant_time import InstantTime
-from timeline.ports.lock import Sharing
-from timeline.properties.setting_enums import PublishLock
+from timeline.ports.lock import LockSharing
+from timeline.properties.setting_enums import CommitLockMode
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
-FREE = replace(BRISK, publish_lock=PublishLock.NONE)
+FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)
 LOOKS_MAX = 12  # of one who stands still
 WAIT_S = 30.0
 
@@ -60,10 +60,10 @@ class Joined(Behind):
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
-        self.asked: list[tuple[bool, Sharing]] = []
+        self.asked: list[tuple[bool, LockSharing]] = []
         self.leases: list[Any] = []
 
-    def acquire_while(self, wanted: Callable[[], bool], purpose: str, sharing: Sharing) -> Any:
+    def acquire_while(self, wanted: Callable[[], bool], purpose: str, sharing: LockSharing) -> Any:
         self.asked.append((wanted(), sharing))
         if not self.leases:
             self.leases.append(self.inner.acquire(purpose))
@@ -76,7 +76,7 @@ class Line:
 
     def __init__(self) -> None:
         self.base = MemoryStorage()
-        self.storage = ObservedStorage(Far(self.base))
+        self.storage = RecordingStorage(Far(self.base))
         self.clock = Meeting()
         self.mine = new_table(self.storage, limits=FREE, clock=self.clock)
         object.__setattr__(self.mine.context.world, "executor", ThreadExecutor(1))

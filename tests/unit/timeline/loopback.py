@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import Message, PeerLostError, decode_message, encode_message
 from filegroups.group_commit.remote_workload import remote_work
-from filegroups.writing.write import Work
+from filegroups.writing.write import PreparedWrite
 from timeline.context import TableContext
 
 RELEASE = "9.9"
@@ -64,7 +64,7 @@ class Loopback:
         self.closed = True
 
 
-def remote(context: TableContext, channel: Loopback) -> Work:
+def remote(context: TableContext, channel: Loopback) -> PreparedWrite:
     """The member's write as the committer has it, whose table is ``context``."""
     offer = over_the_wire(channel.member.offer())
     assert offer.kind == "offer"

@@ -6,44 +6,44 @@ from dataclasses import replace
 
 from filegroups.table import Table
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, opened
-from timeline.commit.begin import Begun, begin, make_inflight
-from timeline.commit.commit import Candidate, Met, Published, Seen, publish
+from timeline.commit.begin import StartedWrite, begin, make_inflight
+from timeline.commit.commit import BaseState, CommittedWrite, Conflict, PendingCommit, commit_write
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 
 
-def touching(*groups: FileGroupId, touch: Touch = Touch.BASE) -> Claim:
-    return Claim.of([TouchedFileGroup(file_group=group, touch=touch) for group in groups])
+def touching(*groups: FileGroupId, touch: Access = Access.BASE) -> WriteSet:
+    return WriteSet.of([AccessedFileGroup(file_group=group, touch=touch) for group in groups])
 
 
-def candidate(*groups: FileGroupId, **more: object) -> Candidate:
-    return Candidate(claim=touching(*groups), metadata=CommitMetadata(), **more)
+def candidate(*groups: FileGroupId, **more: object) -> PendingCommit:
+    return PendingCommit(claim=touching(*groups), metadata=CommitMetadata(), **more)
 
 
-def started(table: Table) -> Begun:
+def started(table: Table) -> StartedWrite:
     """A write that is about to publish."""
     begun = begin(table.context, Action.COMMIT)
     make_inflight(table.context, begun, CommitMetadata())
     return begun
 
 
-def seen_by(begun: Begun) -> Seen:
-    return Seen.by(begun.snapshot)
+def seen_by(begun: StartedWrite) -> BaseState:
+    return BaseState.by(begun.snapshot)
 
 
-def publish_one(table: Table, *groups: FileGroupId, **more: object) -> Published | Met:
+def publish_one(table: Table, *groups: FileGroupId, **more: object) -> CommittedWrite | Conflict:
     begun = started(table)
-    return publish(table.context, begun, candidate(*groups, **more), seen_by(begun))
+    return commit_write(table.context, begun, candidate(*groups, **more), seen_by(begun))
 
 
-def begun_after(other: Table, mine: Table, *groups: FileGroupId) -> Begun:
+def begun_after(other: Table, mine: Table, *groups: FileGroupId) -> StartedWrite:
     """Mine began after the other's write, which was published since: a redo is enough."""
     theirs = started(other)
     begun = started(mine)
-    publish(other.context, theirs, candidate(*groups), seen_by(theirs))
+    commit_write(other.context, theirs, candidate(*groups), seen_by(theirs))
     return begun
 
 

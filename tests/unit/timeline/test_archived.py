@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.timeline.archives import archived, with_metadata
 from tests.unit.timeline.engine import Heard
-from timeline.archived import History
+from timeline.archived import ArchivedTimeline
 from timeline.codecs import avro_schemas as schemas
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.layout import HISTORY
@@ -21,7 +21,7 @@ T1, T2, T3, T4, T5, T6, T7 = TIMES
 FOLDER = ".hoodie/archived"
 
 
-def migrated() -> History:
+def migrated() -> ArchivedTimeline:
     """As Java leaves an archive of version 6 that it upgraded, and what it archives then."""
     return archived(
         MemoryStorage(),
@@ -119,7 +119,7 @@ def test_the_archive_rules_out_what_it_does_not_know_from_its_oldest_instant_on(
     rows = [(T2, T2, "commit"), (T4, T4, "commit")]
     times = archived(MemoryStorage(), (f"{T2}_{T4}_0.parquet", rows)).times()
     assert [one for one in TIMES if times.rules_out(one)] == [T3, T5, T6, T7]
-    assert not History(MemoryStorage(), Heard()).times().rules_out(T1)
+    assert not ArchivedTimeline(MemoryStorage(), Heard()).times().rules_out(T1)
 
 
 def test_archived_writes_are_found_by_their_requested_time_too() -> None:
@@ -127,7 +127,7 @@ def test_archived_writes_are_found_by_their_requested_time_too() -> None:
     assert [one.requested_time for one in found] == [T2, T5]
 
 
-def told(history: History, since: str, until: str | None) -> list[str]:
+def told(history: ArchivedTimeline, since: str, until: str | None) -> list[str]:
     found = list(history.commits_between(since, until))
     assert [row.requested_time for row, _ in found] == [one.operation_type for _, one in found]
     return [row.requested_time for row, _ in found]
@@ -147,7 +147,7 @@ def went_on() -> MemoryStorage:
 
 
 def requested(storage: MemoryStorage) -> list[str]:
-    history = History(storage, Heard())
+    history = ArchivedTimeline(storage, Heard())
     assert list(history.times().completions) == [one.requested_time for one in history.instants()]
     return [one.requested_time for one in history.instants()]
 
@@ -156,11 +156,11 @@ def requested(storage: MemoryStorage) -> list[str]:
 def test_a_version_that_was_put_back_hides_nothing() -> None:
     """By an archiver that slept; the instants of the newer manifest are gone from the timeline."""
     storage = went_on()
-    history = History(storage, Heard())
+    history = ArchivedTimeline(storage, Heard())
     assert list(history.times().completions) == [T1, T3]
     storage.write(f"{HISTORY}/_version_", b"1")
     assert requested(storage) == [T1, T3]
-    assert not History(storage, Heard()).times().rules_out(T3)
+    assert not ArchivedTimeline(storage, Heard()).times().rules_out(T3)
     assert list(history.times().completions) == [T1, T3]
     storage.delete(f"{HISTORY}/manifest_1")
     assert requested(storage) == [T1, T3]
@@ -189,7 +189,7 @@ def test_a_version_without_its_manifest_is_damage() -> None:
     storage = went_on()
     storage.delete(f"{HISTORY}/manifest_2")
     with pytest.raises(MissingFileError, match=r"manifest_2$"):
-        History(storage, Heard()).times()
+        ArchivedTimeline(storage, Heard()).times()
 
 
 def test_without_a_version_the_newest_manifest_counts() -> None:
@@ -197,9 +197,9 @@ def test_without_a_version_the_newest_manifest_counts() -> None:
     archived(storage, (f"{T1}_{T1}_0.parquet", [(T1, T2, "commit")]))
     storage.create(f"{HISTORY}/manifest_2", b'{"files":[]}')
     storage.delete(f"{HISTORY}/_version_")
-    assert History(storage, Heard()).instants() == []
+    assert ArchivedTimeline(storage, Heard()).instants() == []
 
 
 def test_a_table_that_was_never_archived_has_no_history() -> None:
-    assert History(MemoryStorage(), Heard()).instants() == []
-    assert History(MemoryStorage(), Heard(), legacy_folder=FOLDER).instants() == []
+    assert ArchivedTimeline(MemoryStorage(), Heard()).instants() == []
+    assert ArchivedTimeline(MemoryStorage(), Heard(), legacy_folder=FOLDER).instants() == []

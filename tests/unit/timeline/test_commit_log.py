@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.timeline.engine import Behind, Far, StillClock, world_of
 from timeline.codecs.slot import encode_slot
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.errors import (
     CorruptTableError,
     MissingFileError,
@@ -20,7 +20,7 @@ from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 
@@ -39,8 +39,8 @@ def slot(number: int, nonce: str = "mine", **changes: object) -> Slot:
     return replace(made, **changes)
 
 
-def chain_over(storage: object, *, clock: StillClock | None = None, **more: int) -> SlotChain:
-    return SlotChain(world_of(storage, clock=clock or StillClock()), "t", **more)
+def chain_over(storage: object, *, clock: StillClock | None = None, **more: int) -> CommitLog:
+    return CommitLog(world_of(storage, clock=clock or StillClock()), "t", **more)
 
 
 def filled(*numbers: int) -> MemoryStorage:
@@ -87,7 +87,7 @@ def test_an_empty_chain_is_looked_at_in_one_round_far_away():
             return [call() for call in calls]
 
     world = replace(world_of(Far(filled()), clock=StillClock()), executor=Counting())
-    chain = SlotChain(world, "t")
+    chain = CommitLog(world, "t")
     chain.head()
     asked.clear()
     assert chain.head() == 0
@@ -127,7 +127,7 @@ def test_files_that_are_no_slots_do_not_count():
 
 
 def test_known_slots_are_not_read_again():
-    observed = ObservedStorage(filled(1, 2, 3))
+    observed = RecordingStorage(filled(1, 2, 3))
     chain = chain_over(observed)
     chain.head()
     chain.between(0, 3)

@@ -23,11 +23,16 @@ from timeline.errors import (
     StorageUnavailableError,
     WriterDisagreementError,
 )
-from timeline.heartbeat import Heartbeat, HeartbeatLimits, instants_that_seem_dead, stray_heartbeats
+from timeline.heartbeat import (
+    Heartbeat,
+    HeartbeatLimits,
+    instants_with_expired_heartbeat,
+    stray_heartbeats,
+)
 from timeline.layout import WRITERS, heartbeat_path, timeline_path
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.storage.recording import ObservedStorage
-from timeline.writer_registry import enter, forget, registered_writers
+from timeline.storage.recording import RecordingStorage
+from timeline.writer_registry import forget, register_process, registered_writers
 
 RT, OTHER = "20260102030405004", "20260102030405008"
 LIMITS = HeartbeatLimits(interval_ms=1_000_000, misses=2)  # no beat of its own in a test
@@ -100,10 +105,10 @@ def test_missing_and_old_heartbeats_seem_dead():
     clock = StillClock()
     storage = storage_at(clock)
     storage.write(heartbeat_path(RT), b"")
-    assert instants_that_seem_dead(storage, (RT, OTHER), LIMITS) == (OTHER,)
+    assert instants_with_expired_heartbeat(storage, (RT, OTHER), LIMITS) == (OTHER,)
     clock.sleep_ms(LIMITS.tolerated_ms + 1)
-    assert instants_that_seem_dead(storage, (RT,), LIMITS) == (RT,)
-    assert instants_that_seem_dead(storage, (), LIMITS) == ()
+    assert instants_with_expired_heartbeat(storage, (RT,), LIMITS) == (RT,)
+    assert instants_with_expired_heartbeat(storage, (), LIMITS) == ()
 
 
 @pytest.mark.spec("BEG-2")
@@ -125,9 +130,9 @@ def test_far_away_a_requested_file_stands_for_the_first_beat_of_its_write(
     for name in files:
         storage.create(timeline_path(f"{RT}.{name}"), b"")
     asked = Far(storage) if far else storage
-    assert instants_that_seem_dead(asked, (RT,), LIMITS) == (() if lives else (RT,))
+    assert instants_with_expired_heartbeat(asked, (RT,), LIMITS) == (() if lives else (RT,))
     clock.sleep_ms(LIMITS.tolerated_ms + 1)
-    assert instants_that_seem_dead(asked, (RT,), LIMITS) == (RT,)
+    assert instants_with_expired_heartbeat(asked, (RT,), LIMITS) == (RT,)
 
 
 def test_stray_heartbeats_are_old_and_have_no_pending_instant():
@@ -141,11 +146,11 @@ def test_stray_heartbeats_are_old_and_have_no_pending_instant():
 
 
 def test_nobody_reads_its_own_entry_when_it_enters():
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
-    enter(opened(table, application="second").context, MINE)
+    register_process(opened(table, application="second").context, MINE)
     storage.forget()
-    enter(table.context, MINE).leave()
+    register_process(table.context, MINE).leave()
     own = table.context.world.ids.identity().writer_id
     reads = [text for text in storage.operations() if text.startswith(f"read {WRITERS}/")]
     assert len(reads) == 2  # the other's, before and after the own one was shown
@@ -154,8 +159,8 @@ def test_nobody_reads_its_own_entry_when_it_enters():
 
 def test_writers_that_agree_are_listed():
     table = new_table()
-    first = enter(table.context, MINE)
-    second = enter(opened(table, application="second").context, MINE)
+    first = register_process(table.context, MINE)
+    second = register_process(opened(table, application="second").context, MINE)
     found = registered_writers(table.context)
     assert {writer.application for writer in found} == {"", "second"}
     assert all(writer.alive and writer.agreement == MINE for writer in found)
@@ -168,10 +173,10 @@ def test_writers_that_agree_are_listed():
 
 def test_a_writer_configured_differently_is_refused_with_the_difference():
     table = new_table()
-    first = enter(table.context, MINE)
+    first = register_process(table.context, MINE)
     newcomer = opened(table, application="newcomer")
     with pytest.raises(WriterDisagreementError) as caught:
-        enter(newcomer.context, {"mode": "occ", "lock": "b", "more": "x"})
+        register_process(newcomer.context, {"mode": "occ", "lock": "b", "more": "x"})
     assert caught.value.fields["differences"] == {
         "lock": {"mine": "b", "theirs": "a"},
         "more": {"mine": "x", "theirs": ""},
@@ -193,17 +198,17 @@ def test_of_two_newcomers_at_once_one_sees_the_other():
             self.inner.write(path, data, durable=durable)
 
     with pytest.raises(WriterDisagreementError):
-        enter(opened(table, storage=Racing(storage)).context, {"lock": "a"})
+        register_process(opened(table, storage=Racing(storage)).context, {"lock": "a"})
     assert storage.names(WRITERS) == ["r.json"]
 
 
 def test_entries_of_writers_long_silent_are_ignored():
     clock = StillClock()
     table = new_table(storage_at(clock), clock=clock)
-    crashed = enter(table.context, MINE)
+    crashed = register_process(table.context, MINE)
     crashed.ticker.stop()
     clock.sleep_ms(table.context.limits.heartbeat.tolerated_ms + 1)
-    other = enter(opened(table, clock=clock).context, {"lock": "b"})
+    other = register_process(opened(table, clock=clock).context, {"lock": "b"})
     assert [writer.alive for writer in registered_writers(table.context)] == [False, True]
     other.leave()
 
@@ -212,15 +217,15 @@ def test_entries_of_writers_long_silent_are_ignored():
 def test_the_entry_of_a_dropped_table_s_writer_counts_for_nothing_in_the_new_one():
     clock = StillClock()
     storage = storage_at(clock)
-    idle = enter(new_table(storage, clock=clock).context, MINE)
+    idle = register_process(new_table(storage, clock=clock).context, MINE)
     storage.delete_folder(".hoodie")
     table = new_table(storage, clock=clock)
-    mine = enter(table.context, {"lock": "b"})
+    mine = register_process(table.context, {"lock": "b"})
     idle.beat()
     assert len(storage.names(WRITERS)) == 2
     (entry,) = registered_writers(table.context)
     assert entry.writer_id == table.context.world.ids.identity().writer_id
-    enter(opened(table, clock=clock).context, {"lock": "b"})
+    register_process(opened(table, clock=clock).context, {"lock": "b"})
     idle.leave()
     mine.leave()
 
@@ -228,20 +233,20 @@ def test_the_entry_of_a_dropped_table_s_writer_counts_for_nothing_in_the_new_one
 @pytest.mark.spec("REG-1")
 def test_an_entry_that_names_no_table_counts():
     table = new_table()
-    enter(table.context, MINE)
+    register_process(table.context, MINE)
     (name,) = table.context.world.storage.names(WRITERS)
     path = f"{WRITERS}/{name}"
     document = json.loads(table.context.world.storage.read(path))
     assert document.pop("table") == table.context.table_id
     table.context.world.storage.write(path, json.dumps(document).encode())
     with pytest.raises(WriterDisagreementError):
-        enter(opened(table).context, {"lock": "b"})
+        register_process(opened(table).context, {"lock": "b"})
 
 
 def test_a_writer_that_ended_without_a_word_can_be_forgotten():
     clock = StillClock()
     table = new_table(storage_at(clock), clock=clock)
-    crashed = enter(table.context, MINE)
+    crashed = register_process(table.context, MINE)
     crashed.ticker.stop()
     other = opened(table, clock=clock)
     (entry,) = registered_writers(other.context)
@@ -260,7 +265,7 @@ def test_a_writer_that_ended_without_a_word_can_be_forgotten():
 
 def test_a_writer_that_seems_alive_is_forgotten_by_force_and_shows_itself_again():
     table = new_table()
-    living = enter(table.context, MINE)
+    living = register_process(table.context, MINE)
     (entry,) = registered_writers(table.context)
     assert forget(opened(table).context, entry.writer_id, force=True).alive
     assert registered_writers(table.context) == []
@@ -296,7 +301,7 @@ DAMAGED = {
 def test_damaged_entries_are_ignored(damage: str):
     table = new_table()
     table.context.world.storage.write(f"{WRITERS}/strange.json", DAMAGED[damage])
-    enter(table.context, MINE).leave()
+    register_process(table.context, MINE).leave()
     assert registered_writers(table.context) == []
 
 
@@ -320,18 +325,18 @@ def test_a_newcomer_that_tolerates_less_silence_meets_one_that_beats_slowly():
     """By its own limits it would take what the other one has pending for dead."""
     clock = StillClock()
     table = new_table(storage_at(clock), limits=SLOW, clock=clock)
-    enter(table.context, {"lock": "a", "heartbeat_expiry_ms": "120000"})
+    register_process(table.context, {"lock": "a", "heartbeat_expiry_ms": "120000"})
     clock.sleep_ms(30_000)
     quick = opened(table, limits=QUICK, clock=clock)
     with pytest.raises(WriterDisagreementError):
-        enter(quick.context, {"lock": "a", "heartbeat_expiry_ms": "4000"})
+        register_process(quick.context, {"lock": "a", "heartbeat_expiry_ms": "4000"})
 
 
 @pytest.mark.spec("REG-1")
 def test_one_that_beats_slowly_is_not_forgotten_by_one_that_tolerates_less():
     clock = StillClock()
     table = new_table(storage_at(clock), limits=SLOW, clock=clock)
-    enter(table.context, {"lock": "a"})
+    register_process(table.context, {"lock": "a"})
     (entry,) = registered_writers(table.context)
     clock.sleep_ms(30_000)
     with pytest.raises(InvalidInputError):

@@ -22,7 +22,7 @@ from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import (
     RECHECKED,
     file_groups_in_clustering,
-    reserved_file_groups,
+    file_groups_to_avoid,
 )
 from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
 
@@ -59,7 +59,7 @@ def test_only_a_clustering_that_looks_again_lets_writers_in(
     context = replace(_planned(by_us=by_us).context, limits=TableLimits(**limits))
     timeline = context.active()
     assert set(file_groups_in_clustering(context, timeline)) == {_GROUP}
-    assert set(reserved_file_groups(context, timeline)) == ({_GROUP} if reserved else set())
+    assert set(file_groups_to_avoid(context, timeline)) == ({_GROUP} if reserved else set())
 
 
 def test_allowing_updates_beside_another_engine_is_a_contradiction() -> None:

@@ -21,8 +21,8 @@ from tests.unit.timeline.engine import (
     world_of,
 )
 from timeline.errors import MissingFileError, SnapshotExpiredError
-from timeline.heartbeat import lease_is_over, lease_is_trusted
-from timeline.layout import OWED, READERS
+from timeline.heartbeat import is_lease_expired, is_lease_trusted
+from timeline.layout import DEFERRED_DELETES, READERS
 from timeline.reader_lease import ReaderLease, registered_readers
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
@@ -87,12 +87,12 @@ def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> Non
     with bench.reader.hold() as state:
         bench.commit(1, 2, 3)
         assert bench.clean() == 3  # the slice of 1 goes at once: nobody reads it
-        assert files_below(bench.storage, OWED) != []
+        assert files_below(bench.storage, DEFERRED_DELETES) != []
         assert values(state) == [0]
     assert bench.leases() == []
     bench.commit(4)
     assert bench.clean() == 2
-    assert files_below(bench.storage, OWED) == []
+    assert files_below(bench.storage, DEFERRED_DELETES) == []
 
 
 def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_ended() -> None:
@@ -106,10 +106,10 @@ def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_e
         assert receipt is not None
         assert len(receipt.files) == 1  # the slice of 2 alone: that of 0 went before, but for us
         assert values(state) == [0]
-        assert len(files_below(bench.storage, OWED)) == 1
+        assert len(files_below(bench.storage, DEFERRED_DELETES)) == 1
     assert clean(bench.writer.context, ONE) is None
     assert len(data_files(bench.writer)) == 2
-    assert files_below(bench.storage, OWED) == []
+    assert files_below(bench.storage, DEFERRED_DELETES) == []
 
 
 def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
@@ -119,7 +119,7 @@ def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
         bench.commit(3)
         assert bench.clean() == 2
         assert values(state) == [2]
-    assert files_below(bench.storage, OWED) == []
+    assert files_below(bench.storage, DEFERRED_DELETES) == []
 
 
 def test_a_reader_that_meets_a_clean_after_its_lease_takes_a_newer_state() -> None:
@@ -290,7 +290,7 @@ def test_a_range_that_is_read_keeps_the_files_of_its_end_from_cleaning() -> None
         bench.tick()
         bench.clean()  # who reads the newest state needs none of what it takes
         assert rows.read_all()["v"].to_pylist() == [1]
-    assert len(files_below(bench.storage, OWED)) == 1
+    assert len(files_below(bench.storage, DEFERRED_DELETES)) == 1
     assert bench.leases() == []
 
 
@@ -316,7 +316,7 @@ def test_changes_that_are_read_keep_the_files_of_their_range_from_cleaning(ends:
         found += changes.read_all().to_pylist()
     told = [(one["before"]["v"], one["after"]["v"]) for one in found]
     assert sorted(told) == sorted(wanted * 2)
-    assert files_below(bench.storage, OWED) != []
+    assert files_below(bench.storage, DEFERRED_DELETES) != []
 
 
 def lease(**changes: object) -> bytes:
@@ -346,7 +346,7 @@ def test_a_damaged_lease_or_debt_holds_nothing_and_stops_no_clean(damage: str) -
     bench = Bench()
     bench.commit(1, 2, 3)
     bench.storage.write(f"{READERS}/strange.json", DAMAGED[damage])
-    bench.storage.write(f"{OWED}/00000000000000000001", DAMAGED[damage])
+    bench.storage.write(f"{DEFERRED_DELETES}/00000000000000000001", DAMAGED[damage])
     assert registered_readers(bench.writer.context) == []
     assert bench.clean() == 2
 
@@ -354,7 +354,7 @@ def test_a_damaged_lease_or_debt_holds_nothing_and_stops_no_clean(damage: str) -
 def test_what_is_owed_names_data_files_only() -> None:
     bench = Bench()
     bench.storage.create(
-        f"{OWED}/00000000000000000009",
+        f"{DEFERRED_DELETES}/00000000000000000009",
         b'{"floor": "2", "paths": [".hoodie/hoodie.properties", "x/../y"]}',
     )
     bench.commit(1)
@@ -364,9 +364,9 @@ def test_what_is_owed_names_data_files_only() -> None:
 
 @pytest.mark.parametrize(("until", "now", "over"), [(100, 100, False), (100, 101, True)])
 def test_a_lease_is_over_after_its_end(until: int, now: int, over: bool) -> None:
-    assert lease_is_over(until, now) is over
+    assert is_lease_expired(until, now) is over
 
 
 @pytest.mark.parametrize(("silence", "trusted"), [(0, True), (600, True), (601, False)])
 def test_a_reader_trusts_two_thirds_of_its_own_lease(silence: int, trusted: bool) -> None:
-    assert lease_is_trusted(50, 50 + silence, 900) is trusted
+    assert is_lease_trusted(50, 50 + silence, 900) is trusted

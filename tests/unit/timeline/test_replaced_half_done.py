@@ -28,8 +28,8 @@ from tests.unit.timeline.test_replaced_table import (
 from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, TableReplacedError
 from timeline.layout import HEARTBEATS, SLOTS, TIMELINE, slot_path
-from timeline.model.slot import Sealing, TamperEvidence
-from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.model.slot import SlotSigning, TamperEvidence
+from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.storage.memory import MemoryStorage
 
@@ -82,7 +82,7 @@ def test_the_next_writer_finishes_it(far: bool, row: dict[str, Any]) -> None:
 def test_resolve_says_that_it_is_published() -> None:
     storage = half_done()
     found = resolve(later(storage.table).context, storage.half.fields["requested_time"])
-    assert found.outcome is Outcome.PUBLISHED
+    assert found.outcome is WriteOutcome.PUBLISHED
 
 
 def test_nobody_rolls_it_back() -> None:
@@ -147,7 +147,7 @@ def test_a_repeated_batch_is_answered_when_its_rows_are_there(late: bool) -> Non
 def test_verify_does_not_blame_the_late_slot(sealed: bool) -> None:
     limits = FREE
     if sealed:
-        limits = replace(FREE, sealing=Sealing(evidence=TamperEvidence.HASH))
+        limits = replace(FREE, sealing=SlotSigning(evidence=TamperEvidence.HASH))
     storage = Swapped(MemoryStorage(), commits=2)
     handle = old_handle(storage)
     object.__setattr__(handle.context, "limits", limits)

@@ -22,21 +22,21 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
-from timeline.codecs.properties import TableFacts, encode_facts
+from timeline.codecs.properties import TableDescriptor, encode_table_descriptor
 from timeline.codecs.slot import encode_slot
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
-from timeline.commit_log import SlotChain
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
+from timeline.commit_log import CommitLog
 from timeline.context import TableIdentity, TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
-from timeline.layout import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE, slot_path, timeline_path
+from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE, slot_path, timeline_path
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 
@@ -48,14 +48,16 @@ def slot(number: int, table_id: str) -> Slot:
 def holding(*slots: tuple[int, str]) -> MemoryStorage:
     """A table named ``new`` with these slots."""
     storage = MemoryStorage()
-    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    storage.create(
+        TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))
+    )
     for number, table_id in slots:
         storage.create(slot_path(number), encode_slot(slot(number, table_id)))
     return storage
 
 
-def chain_over(storage: object, table_id: str | None = "new") -> SlotChain:
-    return SlotChain(world_of(storage, clock=StillClock()), table_id)
+def chain_over(storage: object, table_id: str | None = "new") -> CommitLog:
+    return CommitLog(world_of(storage, clock=StillClock()), table_id)
 
 
 @pytest.mark.spec("SLOT-8")
@@ -89,13 +91,13 @@ class Dropped(Behind):
         self.at = at
 
     def read(self, path: str) -> bytes:
-        if (self.at, path) == ("look", TABLE_FACTS):
+        if (self.at, path) == ("look", TABLE_DESCRIPTOR):
             self.inner.delete(PROPERTIES)
         return self.inner.read(path)
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.inner.create(path, data, durable=durable)
-        if (self.at, path) == ("made", TABLE_FACTS):
+        if (self.at, path) == ("made", TABLE_DESCRIPTOR):
             self.inner.delete(PROPERTIES)
 
 
@@ -105,10 +107,10 @@ def test_a_table_that_is_dropped_gets_no_identity(at: str):
     """Under a new one of its own, a write would be told as published in a table that is gone."""
     storage = MemoryStorage()
     new_table(storage)
-    storage.delete(TABLE_FACTS)
+    storage.delete(TABLE_DESCRIPTOR)
     with pytest.raises(TableReplacedError):
         TableIdentity(None).ensure(world_of(Dropped(storage, at)))
-    assert storage.stat(TABLE_FACTS) is None
+    assert storage.stat(TABLE_DESCRIPTOR) is None
 
 
 @pytest.mark.spec("SLOT-8")
@@ -187,7 +189,7 @@ A, B, C = ({"id": key, "p": "x", "ts": 1} for key in "abc")
 OLD_MS, NEW_MS = 1_790_000_000_000, 1_790_000_100_000
 OLD = "202609211413"  # in every name that was made before the drop
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
-FREE = replace(BRISK, publish_lock=PublishLock.NONE)  # the old writer may hold the lock
+FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)  # the old writer may hold the lock
 
 
 class Swapped(Behind):
@@ -277,12 +279,12 @@ def test_a_handle_of_a_table_that_is_gone_makes_nothing():
 
 @pytest.mark.spec("SLOT-9")
 def test_who_tells_the_table_by_its_newest_files_asks_for_no_identity():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, clock=StillClock())
     upsert(table, [A])
     observed.forget()
     table.context.look()
-    assert f"read {TABLE_FACTS}" not in observed.operations()
+    assert f"read {TABLE_DESCRIPTOR}" not in observed.operations()
 
 
 @pytest.mark.spec("SLOT-10")
@@ -349,14 +351,14 @@ def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool, lim
     data = "y/a-0_0-0-0_20260101000000000.parquet"
     storage.inner.create(data, b"of the other table")
 
-    def decide(turn: Turn) -> Slot:
+    def decide(turn: CommitSection) -> Slot:
         time = turn.draw(handle.context, Residue.SLOT_REQUESTED)
         return turn.slot(
             handle.context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", deletes=(data,)
         )
 
     with pytest.raises(TableReplacedError):
-        take_turn(handle.context, "clean", decide)
+        commit_in_section(handle.context, "clean", decide)
     assert storage.inner.stat(data) is not None
     storage.inner.delete(data)
     goes_on(storage)
@@ -377,7 +379,7 @@ class Unheard(Behind):
             raise AmbiguousWriteError(path)
 
     def read(self, path: str) -> bytes:
-        if path == TABLE_FACTS and self.inner.new is not None and not self.tells:
+        if path == TABLE_DESCRIPTOR and self.inner.new is not None and not self.tells:
             raise StorageUnavailableError("no answer")
         return bytes(self.inner.read(path))
 
@@ -419,7 +421,7 @@ class Silent(Behind):
         self.behind = self.behind or path.startswith(SLOTS)
 
     def read(self, path: str) -> bytes:
-        if path == TABLE_FACTS and self.behind and self.silent:
+        if path == TABLE_DESCRIPTOR and self.behind and self.silent:
             self.silent -= 1
             raise StorageUnavailableError("no answer")
         return self.inner.read(path)

@@ -14,9 +14,9 @@ from filegroups.schema.schema import (
     arrow_to_avro,
     avro_to_arrow,
     avro_with_meta,
-    merge_growth,
+    merge_new_columns,
     normalise,
-    reconcile,
+    reconcile_schema,
     with_meta,
 )
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
@@ -50,17 +50,17 @@ def table_schema(**types: pa.DataType) -> TableSchema:
 
 def test_the_same_columns_are_fitted_once():
     incoming = pa.schema([("c", pa.int64()), ("new", pa.string())])
-    fitted = reconcile(table_schema(c=pa.int32()), incoming)
-    assert reconcile(table_schema(c=pa.int32()), pa.schema(list(incoming))) is fitted
+    fitted = reconcile_schema(table_schema(c=pa.int32()), incoming)
+    assert reconcile_schema(table_schema(c=pa.int32()), pa.schema(list(incoming))) is fitted
 
 
 def test_other_columns_or_rules_are_fitted_anew():
     table = table_schema(c=pa.int32(), d=pa.int32())
     lacking = pa.schema([("c", pa.int32())])
     dropping = SchemaRules(missing=MissingColumns(drop=True))
-    assert reconcile(table, lacking)[0].arrow.names == ["c", "d"]
-    assert reconcile(table, lacking, dropping)[0].arrow.names == ["c"]
-    assert reconcile(table, pa.schema([("c", pa.int64())]))[0].arrow.types[0] == pa.int64()
+    assert reconcile_schema(table, lacking)[0].arrow.names == ["c", "d"]
+    assert reconcile_schema(table, lacking, dropping)[0].arrow.names == ["c"]
+    assert reconcile_schema(table, pa.schema([("c", pa.int64())]))[0].arrow.types[0] == pa.int64()
 
 
 def test_every_type_survives_the_way_to_avro_and_back():
@@ -186,7 +186,7 @@ def test_types_a_table_cannot_hold_are_refused(kind):
 
 def test_new_columns_grow_the_schema_at_its_end():
     base = table_schema(id=pa.string(), v=pa.int64())
-    merged, added = reconcile(base, pa.schema([("extra", pa.int16()), ("id", pa.string())]))
+    merged, added = reconcile_schema(base, pa.schema([("extra", pa.int16()), ("id", pa.string())]))
     assert merged.arrow.names == ["id", "v", "extra"]
     assert added == (pa.field("extra", pa.int32()),)
     assert avro_to_arrow(merged.avro_json) == merged.arrow
@@ -194,7 +194,7 @@ def test_new_columns_grow_the_schema_at_its_end():
 
 def test_growth_keeps_what_others_wrote_into_the_schema():
     text = '{"type":"record","name":"r","doc":"hello","fields":[{"name":"id","type":"string"}]}'
-    merged, _ = reconcile(TableSchema.from_avro(text), pa.schema([("v", pa.int64())]))
+    merged, _ = reconcile_schema(TableSchema.from_avro(text), pa.schema([("v", pa.int64())]))
     document = json.loads(merged.avro_json)
     assert (document["doc"], document["fields"][0]["type"]) == ("hello", "string")
 
@@ -216,7 +216,7 @@ def test_growth_keeps_what_others_wrote_into_the_schema():
 )
 def test_lossless_types_are_taken(table_type, incoming):
     base = table_schema(c=table_type)
-    merged, added = reconcile(base, pa.schema([("c", incoming)]))
+    merged, added = reconcile_schema(base, pa.schema([("c", incoming)]))
     assert (merged, added) == (base, ())
     rows = normalise(pa.table({"c": pa.nulls(2, incoming)}), base.arrow)
     assert rows.schema == base.arrow
@@ -241,14 +241,14 @@ def test_lossless_types_are_taken(table_type, incoming):
 )
 def test_other_types_are_refused_with_both_names(table_type, incoming):
     with pytest.raises(InvalidInputError) as caught:
-        reconcile(table_schema(c=table_type), pa.schema([("c", incoming)]))
+        reconcile_schema(table_schema(c=table_type), pa.schema([("c", incoming)]))
     assert caught.value.kind == "schema_mismatch"
     assert caught.value.fields["incoming_type"] == str(incoming)
 
 
 def test_a_column_that_differs_by_case_is_refused():
     with pytest.raises(InvalidInputError, match="table_column='id'"):
-        reconcile(table_schema(id=pa.string()), pa.schema([("ID", pa.string())]))
+        reconcile_schema(table_schema(id=pa.string()), pa.schema([("ID", pa.string())]))
 
 
 def test_values_below_the_tables_resolution_are_refused():
@@ -266,11 +266,11 @@ def test_missing_columns_become_nulls_and_order_is_the_tables():
 def test_two_growths_join_unless_they_disagree():
     base = table_schema(id=pa.string())
     mine, theirs = base.grown([pa.field("m", pa.int32())]), base.grown([pa.field("t", pa.int32())])
-    joined = merge_growth(base, mine, theirs)
+    joined = merge_new_columns(base, mine, theirs)
     assert joined is not None
     assert joined.arrow.names == ["id", "t", "m"]
-    assert merge_growth(base, mine, mine) == mine
-    assert merge_growth(base, mine, base.grown([pa.field("m", pa.string())])) is None
+    assert merge_new_columns(base, mine, mine) == mine
+    assert merge_new_columns(base, mine, base.grown([pa.field("m", pa.string())])) is None
 
 
 @pytest.mark.parametrize(

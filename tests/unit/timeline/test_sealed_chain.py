@@ -18,15 +18,15 @@ from tests.unit.timeline.engine import (
 )
 from tests.unit.timeline.test_commit_log import Unanswered, slot
 from timeline.codecs.slot import decode_slot, encode_slot, is_signed_by
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.layout import SLOTS, slot_path
-from timeline.model.slot import Sealing, TamperEvidence, digest_of
-from timeline.properties.setting_enums import PublishLock
+from timeline.model.slot import SlotSigning, TamperEvidence, digest_of
+from timeline.properties.setting_enums import CommitLockMode
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 KEY = b"k" * 32
-SIGNED = Sealing(evidence=TamperEvidence.HMAC, keys=(KEY,))
+SIGNED = SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY,))
 SEALED = replace(BRISK, sealing=SIGNED)
 ROWS = [{"id": "1", "p": "x", "ts": 1}]
 
@@ -72,7 +72,7 @@ def test_an_unanswered_create_is_repeated_with_the_same_bytes():
             self.inner.create(path, data, durable=durable)
 
     told = Told(Unanswered(MemoryStorage(), "lost", "applied"))
-    chain = SlotChain(world_of(told), "t", key=KEY)
+    chain = CommitLog(world_of(told), "t", key=KEY)
     assert chain.take(replace(slot(1), seal=SIGNED.seal("", b"")))
     assert len(set(told.sent)) == 1
     assert len(told.sent) == 3
@@ -82,7 +82,7 @@ def test_an_unanswered_create_is_repeated_with_the_same_bytes():
 def test_seals_ask_the_storage_for_nothing_more():
     calls = []
     for limits in (BRISK, SEALED):
-        observed = ObservedStorage(MemoryStorage())
+        observed = RecordingStorage(MemoryStorage())
         table = new_table(observed, limits=limits, clock=StillClock())  # no beat comes between
         for _ in range(3):
             upsert(table, ROWS)
@@ -106,7 +106,7 @@ def test_whoever_lost_a_number_seals_upon_the_one_that_won():
                 upsert(rival, [{"id": "9", "p": "z", "ts": 1}])
             self.inner.create(path, data, durable=durable)
 
-    limits = replace(SEALED, publish_lock=PublishLock.NONE)
+    limits = replace(SEALED, publish_lock=CommitLockMode.NONE)
     rival = opened(table, limits=limits)
     upsert(opened(table, storage=Outrun(storage), limits=limits), [{"id": "2", "p": "y", "ts": 1}])
     assert len(raw(storage)) == 3

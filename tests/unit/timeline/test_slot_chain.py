@@ -9,14 +9,14 @@ import pytest
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
 from timeline.codecs.slot import encode_slot
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import slot_path
 from timeline.model.slot import Slot
-from timeline.ports.ports import World
+from timeline.ports.ports import Ports
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 
 def slot(number: int, nonce: str = "mine") -> Slot:
@@ -57,14 +57,14 @@ class Silent(Behind):
         self.inner.create(path, data, durable=durable)
 
 
-def asking(silences: int, **more: int) -> tuple[SlotChain, Clock, World]:
+def asking(silences: int, **more: int) -> tuple[CommitLog, Clock, Ports]:
     clock = Clock()
     world = world_of(Silent(MemoryStorage(), silences), clock=clock)
-    return SlotChain(world, "t", **more), clock, world
+    return CommitLog(world, "t", **more), clock, world
 
 
-def chain_over(storage: object) -> SlotChain:
-    return SlotChain(world_of(storage, clock=StillClock()), "t")
+def chain_over(storage: object) -> CommitLog:
+    return CommitLog(world_of(storage, clock=StillClock()), "t")
 
 
 DOUBLING = [10, 20, 40, 80, 160, 320, 640]
@@ -111,40 +111,40 @@ def test_an_instant_may_be_published_from_its_first_request_until_it_was_seen_lo
     mine = slot(1).requested_time
     assert not chain_over(MemoryStorage()).may_hold(mine)
 
-    def won() -> SlotChain:
+    def won() -> CommitLog:
         chain = chain_over(MemoryStorage())
         chain.take(slot(1))
         return chain
 
-    def lost() -> SlotChain:
+    def lost() -> CommitLog:
         chain = chain_over(filled(1))
         chain.take(slot(1, nonce="late"))
         return chain
 
-    def unanswered() -> SlotChain:
+    def unanswered() -> CommitLog:
         chain, _, _ = asking(1_000, unknown_ms_max=0)
         with pytest.raises(OutcomeUnknownError):
             chain.take(slot(1))
         return chain
 
-    def disowned() -> SlotChain:
+    def disowned() -> CommitLog:
         chain = won()
         chain.disown(slot(1))
         return chain
 
-    def ended() -> SlotChain:
+    def ended() -> CommitLog:
         chain = won()
         chain.ended(mine)
         return chain
 
-    ends: list[tuple[Callable[[], SlotChain], bool]] = [
+    ends: list[tuple[Callable[[], CommitLog], bool]] = [
         *((won, True), (lost, False), (unanswered, True), (disowned, False), (ended, False)),
     ]
     assert [end().may_hold(mine) for end, _ in ends] == [may for _, may in ends]
 
 
 def test_a_slot_that_was_won_is_known_without_another_look():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     chain = chain_over(observed)
     chain.take(slot(1))
     assert observed.operations() == [f"create {slot_path(1)}"]

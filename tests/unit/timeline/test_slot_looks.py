@@ -11,14 +11,14 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Far, Heard, StillClock, world_of
-from timeline.codecs.properties import TableFacts, encode_facts
+from timeline.codecs.properties import TableDescriptor, encode_table_descriptor
 from timeline.codecs.slot import encode_slot
-from timeline.commit_log import SlotChain
+from timeline.commit_log import CommitLog
 from timeline.errors import TableReplacedError, UnsupportedTableError
-from timeline.layout import SLOTS, TABLE_FACTS, slot_path
+from timeline.layout import SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.model.slot import Slot, SlotKind
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 
@@ -35,7 +35,9 @@ def add(storage: MemoryStorage, *numbers: int, table_id: str = "t") -> None:
 def filled(*numbers: int) -> MemoryStorage:
     """The slots of a table named ``t``."""
     storage = MemoryStorage()
-    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="t", slots="")))
+    storage.create(
+        TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="t", slots=""))
+    )
     add(storage, *numbers)
     return storage
 
@@ -56,11 +58,11 @@ class Looker:
     """A chain, and what its looks ask: numbers of slots that were read, 0 for a listing."""
 
     def __init__(self, inner: Any, table_id: str | None = "t") -> None:
-        self.storage = ObservedStorage(inner)
+        self.storage = RecordingStorage(inner)
         self.executor = Rounds()
         world = world_of(self.storage, clock=StillClock())
         self.world = replace(world, executor=self.executor)
-        self.chain = SlotChain(self.world, table_id)
+        self.chain = CommitLog(self.world, table_id)
 
     def asked(self) -> list[int]:
         """Since the last call, in order; what is asked of the chain's folder only."""
@@ -210,7 +212,9 @@ def test_a_first_slot_of_the_table_made_in_place_of_this_one_is_told_by_the_firs
     look: Callable[[Any], Looker],
 ) -> None:
     storage = MemoryStorage()
-    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    storage.create(
+        TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))
+    )
     add(storage, 1, table_id="new")
     with pytest.raises(TableReplacedError):
         look(storage).chain.head()
@@ -449,14 +453,18 @@ def test_a_chain_learns_its_table_from_the_first_slot_that_it_takes() -> None:
     mine = Looker(filled(), table_id=None)
     mine.chain.take(slot(1))
     mine.chain.assert_same_table()
-    mine.storage.write(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    mine.storage.write(
+        TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))
+    )
     with pytest.raises(TableReplacedError):
         mine.chain.assert_same_table()
 
 
 def test_a_chain_is_of_the_table_that_it_knew_whatever_is_taken_in_it() -> None:
     storage = MemoryStorage()
-    storage.create(TABLE_FACTS, encode_facts(TableFacts(table_id="new", slots="")))
+    storage.create(
+        TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))
+    )
     mine = near(storage)
     with pytest.raises(TableReplacedError):
         mine.chain.take(slot(1, "new"))

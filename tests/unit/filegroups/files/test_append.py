@@ -13,7 +13,7 @@ from filegroups.files.append import block_format, current_rows, write_task
 from filegroups.files.delete_block import decode_deletes
 from filegroups.files.log_files import LogFormat, LogSettings, LogTarget
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.merge.log_merging import mark_leaving
+from filegroups.merge.log_merging import mark_relocated_keys
 from filegroups.merge.merging import DeleteKind
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.schema import avro_with_meta
@@ -277,7 +277,7 @@ def test_rows_that_say_they_are_deleted_go_into_a_delete_block_with_their_own_or
 
 def test_rows_that_leave_are_deleted_and_the_others_written() -> None:
     storage = first()
-    incoming = mark_leaving(rows(("a", 9, "A9")), rows(("c", 9, "moved")))
+    incoming = mark_relocated_keys(rows(("a", 9, "A9")), rows(("c", 9, "moved")))
     (stat,) = write_task(storage, APPENDING, incoming)
     assert (stat.num_writes, stat.num_deletes) == (1, 1)
     assert merged(storage, on_top(stat)) == {"a": (9, "A9"), "b": (5, "B")}

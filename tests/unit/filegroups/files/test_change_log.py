@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.files.cdc_log import read_change_log
+from filegroups.files.cdc_log import read_cdc_log
 from filegroups.files.rewrite import FileGroupTask, write_file_group
-from filegroups.merge.change_images import change_log_schema
+from filegroups.merge.change_images import cdc_schema
 from filegroups.schema.schema import TableSchema
 from filegroups.table import Table
 from tests.unit.timeline.engine import begun, new_table, opened, put, upsert
@@ -21,7 +21,7 @@ from timeline.codecs.log_blocks import BlockType, HeaderKey
 from timeline.commit.apply import data_files_of
 from timeline.commit.markers import marker_files
 from timeline.errors import CorruptTableError, InstantNotFoundError
-from timeline.model.commit_metadata import ChangeLogMode, WriteOperation, WriteStat
+from timeline.model.commit_metadata import CdcMode, WriteOperation, WriteStat
 from timeline.properties.properties_file import update_properties
 
 OPERATIONS = (
@@ -30,7 +30,7 @@ OPERATIONS = (
     WriteOperation.DELETE,
     WriteOperation.INSERT_OVERWRITE,
 )
-MODES = [mode.value for mode in ChangeLogMode]
+MODES = [mode.value for mode in CdcMode]
 ROWS = [{"id": name, "part": "p", "ts": 10, "v": number} for number, name in enumerate("abcd")]
 
 
@@ -100,17 +100,17 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
     assert found is not None
     assert found.size_bytes == size_bytes
     assert stat.total_write_bytes == stat.file_size_in_bytes
-    ((block, rows),) = read_change_log(storage, path, time)
+    ((block, rows),) = read_cdc_log(storage, path, time)
     assert block.block_type is BlockType.CDC_DATA
     assert set(block.header) == {HeaderKey.SCHEMA, HeaderKey.INSTANT_TIME}
     mode = table.config.change_log_mode
     assert (
         rows.schema.names
         == {
-            ChangeLogMode.OP_KEY_ONLY: ["op", "record_key"],
-            ChangeLogMode.DATA_BEFORE: ["op", "record_key", "before"],
-            ChangeLogMode.DATA_BEFORE_AFTER: ["op", "ts_ms", "before", "after"],
-        }[mode or ChangeLogMode.DATA_BEFORE_AFTER]
+            CdcMode.OP_KEY_ONLY: ["op", "record_key"],
+            CdcMode.DATA_BEFORE: ["op", "record_key", "before"],
+            CdcMode.DATA_BEFORE_AFTER: ["op", "ts_ms", "before", "after"],
+        }[mode or CdcMode.DATA_BEFORE_AFTER]
     )
 
 
@@ -119,11 +119,11 @@ def test_a_log_of_another_instant_or_cut_short_is_refused(table: hoodoo.Table) -
     (path,) = newest_stats(table)[0].cdc_stats or {}
     storage = table.core.context.world.storage
     with pytest.raises(CorruptTableError):
-        list(read_change_log(storage, path, "20200101000000000"))
+        list(read_cdc_log(storage, path, "20200101000000000"))
     whole = storage.read(path)
     storage.write(path, whole[:-5])
     with pytest.raises(CorruptTableError):
-        list(read_change_log(storage, path, receipt.requested_time))
+        list(read_cdc_log(storage, path, receipt.requested_time))
 
 
 def test_rows_that_move_to_another_partition_are_told_in_both(tmp_path: Path) -> None:
@@ -200,18 +200,18 @@ def test_a_task_travels_as_text_with_its_mode() -> None:
         write_token="0-0-0",
         task_number=0,
         avro_json='{"type":"record","name":"r","fields":[]}',
-        change_log=ChangeLogMode.DATA_BEFORE,
+        change_log=CdcMode.DATA_BEFORE,
     )
     assert FileGroupTask.from_json(task.to_json()) == task
 
 
 def test_schemas_are_java_s() -> None:
     row = '{"type":"record","name":"t_record","namespace":"hoodie.t","fields":[]}'
-    assert change_log_schema(ChangeLogMode.OP_KEY_ONLY, row) == (
+    assert cdc_schema(CdcMode.OP_KEY_ONLY, row) == (
         '{"type": "record", "name": "Record", "fields": [{"name": "op", "type": ["string", '
         '"null"]}, {"name": "record_key", "type": ["string", "null"]}]}'
     )
-    both = change_log_schema(ChangeLogMode.DATA_BEFORE_AFTER, row)
+    both = cdc_schema(CdcMode.DATA_BEFORE_AFTER, row)
     assert '{"name": "after", "type": ["null", "hoodie.t.t_record"], "default": null}' in both
     assert both.endswith('"namespace": "hoodie.t"}')
 

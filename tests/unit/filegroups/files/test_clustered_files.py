@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from filegroups.files.clustered_files import write_moved_rows
+from filegroups.files.clustered_files import write_clustered_file
 from filegroups.files.parquet import read_base_file, read_footer
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.schema.schema import TableSchema
@@ -40,7 +40,7 @@ _ROWS = pa.table(
 
 def test_commit_times_stay_and_place_and_name_are_the_new_files() -> None:
     storage = MemoryStorage()
-    size = write_moved_rows(storage, _TASK, _ROWS)
+    size = write_clustered_file(storage, _TASK, _ROWS)
     stat = storage.stat(_PATH)
     assert stat is not None
     assert stat.size_bytes == size
@@ -55,22 +55,22 @@ def test_commit_times_stay_and_place_and_name_are_the_new_files() -> None:
 @pytest.mark.spec("CMP-2")
 def test_a_whole_file_is_adopted_and_not_written_again() -> None:
     storage = MemoryStorage()
-    size = write_moved_rows(storage, _TASK, _ROWS)
+    size = write_clustered_file(storage, _TASK, _ROWS)
     before = storage.read(_PATH)
-    assert write_moved_rows(storage, _TASK, _ROWS) == size
+    assert write_clustered_file(storage, _TASK, _ROWS) == size
     assert storage.read(_PATH) == before
 
 
 def test_another_file_under_the_name_is_left_as_it_is() -> None:
     storage = MemoryStorage()
-    write_moved_rows(storage, _TASK, _ROWS.slice(1))
+    write_clustered_file(storage, _TASK, _ROWS.slice(1))
     with pytest.raises(StorageUnavailableError, match="other rows"):
-        write_moved_rows(storage, _TASK, _ROWS)
+        write_clustered_file(storage, _TASK, _ROWS)
     assert read_base_file(storage, _PATH).num_rows == 1
 
 
 def test_no_filter_and_no_keys_where_the_table_stores_none() -> None:
     storage = MemoryStorage()
-    write_moved_rows(storage, replace(_TASK, stores_keys=False), _ROWS)
+    write_clustered_file(storage, replace(_TASK, stores_keys=False), _ROWS)
     assert read_base_file(storage, _PATH).column("_hoodie_record_key").null_count == 2
     assert read_footer(storage, _PATH).bloom_base64 is None

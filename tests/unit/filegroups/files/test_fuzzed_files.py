@@ -21,7 +21,7 @@ from filegroups.files.parquet import read_base_file, read_batches, read_footer, 
 from tests.fuzzing import mutants
 from tests.interop import golden_tables
 from timeline.codecs import instant_avro
-from timeline.codecs.archived_instants import parse_history_rows, parse_manifest, parse_version
+from timeline.codecs.archived_instants import parse_archived_instants, parse_manifest, parse_version
 from timeline.codecs.commit_body import decode_legacy_commit
 from timeline.codecs.legacy_archive import parse_archive_file
 from timeline.codecs.properties import parse_properties
@@ -79,7 +79,7 @@ KINDS: dict[str, tuple[str, str, Read]] = {
     "savepoints": ("v*", ".hoodie/timeline/*_*.savepoint", instant_avro.decode_savepoint),
     "version 6 commits": ("v6_*", ".hoodie/*commit", decode_legacy_commit),
     "version 6 archives": ("v6_*", ".hoodie/archived/.commits_.archive.*", parse_archive_file),
-    "histories": ("v9_*", ".hoodie/timeline/history/*.parquet", parse_history_rows),
+    "histories": ("v9_*", ".hoodie/timeline/history/*.parquet", parse_archived_instants),
     "manifests": ("v9_*", ".hoodie/timeline/history/manifest_*", parse_manifest),
     "manifest numbers": ("v9_*", ".hoodie/timeline/history/_version_", parse_version),
     "hashing metadata": (

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.files.parquet import computing
+from filegroups.files.parquet import with_compute_lock
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import Behind, as_table, new_table, planned
@@ -77,26 +77,26 @@ def test_a_big_write_waits_for_nobody() -> None:
 
 def test_few_rows_hold_the_permit_of_a_local_storage(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    with computing(storage, FEW):
+    with with_compute_lock(storage, FEW):
         assert storage.compute_permit.locked()
     assert not storage.compute_permit.locked()
 
 
 def test_many_rows_do_not(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    with computing(storage, MANY):
+    with with_compute_lock(storage, MANY):
         assert not storage.compute_permit.locked()
 
 
 def test_a_storage_without_a_permit_keeps_nobody_waiting() -> None:
-    with computing(MemoryStorage(), FEW), computing(MemoryStorage(), FEW):
+    with with_compute_lock(MemoryStorage(), FEW), with_compute_lock(MemoryStorage(), FEW):
         pass
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_does_not_wait_for_the_permit_of_its_parent(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
-    with computing(storage, FEW):
+    with with_compute_lock(storage, FEW):
         child = os.fork()
         if child == 0:
             os._exit(1 if storage.compute_permit.locked() else 0)

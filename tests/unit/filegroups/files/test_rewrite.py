@@ -25,7 +25,7 @@ from timeline.errors import InvariantError, MalformedNameError, MissingFileError
 from timeline.model.commit_metadata import MergeMode, WriteOperation
 from timeline.model.file_names import IOType
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 GOLDEN = Path(__file__).parents[3] / "interop" / "golden"
 FIRST, SECOND = "20260102030405006", "20260102030405007"
@@ -237,7 +237,7 @@ def test_a_partition_path_out_of_the_table_is_refused():
 
 
 def test_the_marker_comes_before_the_file_and_nothing_else_is_asked():
-    observed = ObservedStorage(first())
+    observed = RecordingStorage(first())
     write_file_group(observed, SECOND_TASK, rows(("a", 2, "A2")))
     assert observed.operations() == [
         f"open_input p=1/{FIRST_FILE}",

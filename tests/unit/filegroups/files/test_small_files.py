@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from filegroups.files.parquet import SmallFile, open_parquet
+from filegroups.files.parquet import InMemoryParquet, open_parquet
 
 ROWS = pa.table({"key": ["a", "b", "c"], "n": [1, None, 3], "part": ["p", "p", "q"]})
 
@@ -18,7 +18,7 @@ def parquet(rows: pa.Table) -> bytes:
 def test_a_small_file_answers_as_the_parquet_file_does() -> None:
     data = parquet(ROWS)
     small, plain = open_parquet(pa.BufferReader(data)), pq.ParquetFile(pa.BufferReader(data))
-    assert isinstance(small, SmallFile)
+    assert isinstance(small, InMemoryParquet)
     assert small.schema_arrow.equals(plain.schema_arrow, check_metadata=True)
     assert small.metadata.equals(plain.metadata)
     for columns in (None, ["n", "key"], []):

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filegroups.group_commit import coalesce as joint
-from filegroups.group_commit.coalesce import joints_of
-from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.group_commit.coalesce import coalesce
+from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Work, prepared, write_prepared
+from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
 from tests.unit.timeline.engine import (
     Rows,
     as_table,
@@ -39,23 +39,23 @@ def row(key: str, v: int, *, p: str = "x", gone: bool = False) -> dict[str, Any]
     return {"id": key, "p": p, "ts": v, "v": v, "_hoodie_is_deleted": gone}
 
 
-def offered(table: Table, rows: Rows, **options: Any) -> Work:
+def offered(table: Table, rows: Rows, **options: Any) -> PreparedWrite:
     plan = planned(table, options.pop("operation", UPSERT), **options)
     workload = LocalWorkload(table.context.world, as_table(rows))
-    return prepared(table.context, plan, workload, table.context.glance())
+    return prepare_write(table.context, plan, workload, table.context.glance())
 
 
-def together(table: Table, *works: Work) -> list[Receipt]:
-    answers = write_together(table.context, works)
-    assert all(isinstance(one, Receipt) for one in answers)
-    return [one for one in answers if isinstance(one, Receipt)]
+def together(table: Table, *works: PreparedWrite) -> list[CommitResult]:
+    answers = commit_group(table.context, works)
+    assert all(isinstance(one, CommitResult) for one in answers)
+    return [one for one in answers if isinstance(one, CommitResult)]
 
 
-def numbers(table: Table, *works: Work) -> list[tuple[int, ...]]:
-    return [one.numbers for one in joints_of(table.context, dict(enumerate(works)), "")]
+def numbers(table: Table, *works: PreparedWrite) -> list[tuple[int, ...]]:
+    return [one.numbers for one in coalesce(table.context, dict(enumerate(works)), "")]
 
 
-def counts(receipt: Receipt) -> tuple[int, int, int]:
+def counts(receipt: CommitResult) -> tuple[int, int, int]:
     return receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted
 
 
@@ -160,9 +160,9 @@ def test_deletes_in_event_time_are_not_joined() -> None:
     upsert(table, [row("a", 1)])
     delete, late = offered(table, [row("a", 5, gone=True)]), offered(table, [row("a", 3)])
     assert numbers(table, delete, late) == [(0,), (1,)]
-    first, second = write_together(table.context, [delete, late])
-    assert isinstance(first, Receipt)
-    assert second is Left.MEETS
+    first, second = commit_group(table.context, [delete, late])
+    assert isinstance(first, CommitResult)
+    assert second is NotCommitted.MEETS
     write_prepared(late)
     assert rows_of(table, "id", "v") == [("a", 3)]
 
@@ -173,16 +173,16 @@ def test_two_of_one_batch_are_not_joined_and_a_published_one_is_told_so() -> Non
     table = new_table()
     twins = [offered(table, [row("a", 1)], batch_id="s/1") for _ in range(2)]
     assert numbers(table, *twins) == [(0,), (1,)]
-    first, second = write_together(table.context, twins)
-    assert isinstance(first, Receipt)
-    assert second is Left.MEETS
+    first, second = commit_group(table.context, twins)
+    assert isinstance(first, CommitResult)
+    assert second is NotCommitted.MEETS
     again = [offered(table, [row("a", v)], batch_id=f"s/{v}") for v in (1, 2, 3)]
-    left, *others = write_together(table.context, again)
-    assert left is Left.ALONE
-    assert [one.group for one in others if isinstance(one, Receipt)] == [2, 2]
+    left, *others = commit_group(table.context, again)
+    assert left is NotCommitted.ALONE
+    assert [one.group for one in others if isinstance(one, CommitResult)] == [2, 2]
     assert write_prepared(again[0]).already_published
     again = [offered(table, [row("a", 4)], batch_id=f"s/{v}") for v in (1, 2)]
-    assert write_together(table.context, again) == [Left.ALONE, Left.ALONE]
+    assert commit_group(table.context, again) == [NotCommitted.ALONE, NotCommitted.ALONE]
     assert rows_of(table, "id", "v") == [("a", 3)]
     assert leftovers(table) == []
 
@@ -198,7 +198,7 @@ def test_joined_rows_have_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     works = [offered(table, [row(key, 1)]) for key in "abc"]
     one = works[0].workload
     assert isinstance(one, LocalWorkload)
-    monkeypatch.setattr(joint, "JOINT_BYTES_MAX", 2 * one.rows.nbytes)
+    monkeypatch.setattr(joint, "COALESCED_BYTES_MAX", 2 * one.rows.nbytes)
     assert numbers(table, *works) == [(0, 1), (2,)]
 
 
@@ -219,7 +219,7 @@ def _rows(part: Part, v: int, *, ts: int, deletes: bool) -> Rows:
 
 def _both_ways(
     tables: tuple[Table, Table], parts: Sequence[Rows]
-) -> tuple[list[Receipt], list[Receipt]]:
+) -> tuple[list[CommitResult], list[CommitResult]]:
     """The receipts of some writes together, and of the same one after the other."""
     one, other = tables
     for table in tables:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from filegroups.group_commit import coalesce as joint
-from filegroups.group_commit.coalesce import JOINED_KEY, parts_of
-from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.group_commit.coalesce import JOINED_KEY, member_results
+from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.group_commit.messages import (
     Assigned,
     Failed,
@@ -26,7 +26,7 @@ from filegroups.group_commit.messages import (
 from filegroups.group_commit.remote_workload import remote_work
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
 from tests.unit.filegroups.group_commit.test_member import (
     left_by,
@@ -60,11 +60,11 @@ def bringing(table: Table, *rows: dict[str, Any], **how: Any) -> Loopback:
     return Loopback(member(table, list(rows), **how), brings=True)
 
 
-def found(channel: Loopback) -> Receipt | None:
+def found(channel: Loopback) -> CommitResult | None:
     return channel.member.find_out(channel.member.work.context)
 
 
-def counts(receipt: Receipt | None) -> tuple[int, int, int] | None:
+def counts(receipt: CommitResult | None) -> tuple[int, int, int] | None:
     if receipt is None:
         return None
     return receipt.rows_inserted, receipt.rows_updated, receipt.group
@@ -93,7 +93,7 @@ def test_rows_of_several_processes_make_one_file() -> None:
     assert ["rewrite" in one.asked for one in channels] == [False, False, True]
     slot = table.context.chain.read(table.context.chain.head())
     assert slot is not None
-    assert set(parts_of(decode_commit(slot.body, path="slot"))) == {"0", "1"}
+    assert set(member_results(decode_commit(slot.body, path="slot"))) == {"0", "1"}
     assert [(one.batch_id, one.rows_updated) for one in slot.batches] == [("s/2", 1)]
 
 
@@ -102,7 +102,7 @@ def test_threads_and_processes_are_joined_alike() -> None:
     table = new_table()
     mine = member(table, [row("a", "x", 1)]).work
     other = giving(table, row("a", "x", 2))
-    answers = write_together(table.context, [mine, remote(table.context, other)])
+    answers = commit_group(table.context, [mine, remote(table.context, other)])
     assert [counts(published(one)) for one in answers] == [(1, 0, 2), (0, 1, 2)]
     assert rows_of(table, "id", "v") == [("a", 2)]
 
@@ -110,9 +110,9 @@ def test_threads_and_processes_are_joined_alike() -> None:
 @pytest.mark.spec("GRP-8")
 def test_big_rows_stay_with_their_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     table = new_table()
-    monkeypatch.setattr(joint, "GIVEN_BYTES_MAX", 10)
+    monkeypatch.setattr(joint, "RECEIVED_BYTES_MAX", 10)
     channels = [giving(table, row("a", "x", value)) for value in (1, 2)]
-    assert together(table, *channels)[1] is Left.MEETS
+    assert together(table, *channels)[1] is NotCommitted.MEETS
     assert not any("give" in one.asked for one in channels)
 
 
@@ -127,7 +127,7 @@ def test_whose_rows_turn_out_otherwise_writes_them_itself() -> None:
     third = giving(table, row("a", "x", 3) | shape)
     answers = together(table, first, second, third)
     assert [counts(published(answers[0])), counts(published(answers[2]))] == [(0, 1, 2), (0, 1, 2)]
-    assert answers[1] is Left.MEETS
+    assert answers[1] is NotCommitted.MEETS
     assert second.asked.count("give") == 1
     assert found(second) is None, "it gave its rows to that instant, which does not tell of it"
     receipt = published(together(table, second)[0])
@@ -158,7 +158,7 @@ def test_rows_given_for_one_instant_are_not_looked_for_in_another() -> None:
     def interferes(_: str, __: frozenset[int]) -> None:
         upsert(table, [row("a", "x", 9)])
 
-    assert write_together(table.context, works, publishing=interferes) == [Left.ALONE] * 2
+    assert commit_group(table.context, works, publishing=interferes) == [NotCommitted.ALONE] * 2
     given_for = channels[0].member.requested_time
     assert found(channels[0]) is None
     assert [counts(published(one)) for one in together(table, *channels)] == [(0, 1, 2), (0, 1, 2)]
@@ -172,7 +172,7 @@ def test_a_writer_that_dies_when_its_rows_are_asked_for_leaves_the_group() -> No
     dead.acts["give"] = lost
     others = [giving(table, row(key, "x", 1)) for key in "bc"]
     answers = together(table, dead, *others)
-    assert answers[0] is Left.LOST
+    assert answers[0] is NotCommitted.LOST
     assert [published(one).group for one in answers[1:]] == [2, 2]
     assert rows_of(table, "id") == [("b",), ("c",)]
     assert leftovers(table) == []
@@ -201,7 +201,7 @@ def test_few_rows_come_with_their_offer_and_are_written_by_the_committer() -> No
         assert found(channel) == answer
     slot = table.context.chain.read(table.context.chain.head())
     assert slot is not None
-    assert set(parts_of(decode_commit(slot.body, path="slot"))) == {"0", "1", "2"}
+    assert set(member_results(decode_commit(slot.body, path="slot"))) == {"0", "1", "2"}
     assert [(one.batch_id, one.rows_updated) for one in slot.batches] == [("s/2", 1)]
 
 
@@ -229,7 +229,7 @@ def test_rows_that_came_along_and_meet_are_told_anew_in_the_next_group() -> None
     second = bringing(table, row("b", "x", 2) | {"_hoodie_is_deleted": True})
     answers = together(table, first, second)
     assert counts(published(answers[0])) == (0, 1, 1)
-    assert answers[1] is Left.MEETS
+    assert answers[1] is NotCommitted.MEETS
     assert found(second) is None
     before = second.member.requested_time
     receipt = published(together(table, second)[0])
@@ -248,7 +248,7 @@ def test_a_writer_that_is_gone_before_it_knows_where_its_rows_go_has_none_publis
     failing.acts["give"] = lambda: Failed(why="no memory")
     other = bringing(table, row("b", "y", 1))
     answers = together(table, dead, failing, other)
-    assert answers[0] is Left.LOST
+    assert answers[0] is NotCommitted.LOST
     assert dead.closed
     assert [counts(published(one)) for one in answers[1:]] == [(1, 0, 2), (1, 0, 2)]
     assert "rewrite" in failing.asked, "who only could not say so writes its rows itself"
@@ -272,7 +272,7 @@ def test_silent_writers_are_waited_for_together() -> None:
     silent = [Silent(member(table, [row(key, key, 1)]), brings=True) for key in "abc"]
     well = bringing(table, row("d", "d", 1))
     answers = together(table, *silent, well)
-    assert answers[:3] == [Left.LOST] * 3
+    assert answers[:3] == [NotCommitted.LOST] * 3
     assert counts(published(answers[3])) == (1, 0, 1)
     assert [one.waits[0] for one in (*silent, well)] == [1000, 100, 100, 100]
 
@@ -330,7 +330,7 @@ def test_a_writer_gives_no_rows_but_those_it_offered(name: str) -> None:
     liar = giving(table, row("a", "x", 1))
     liar.acts["give"] = LIES[name]
     answers = together(table, liar, giving(table, row("b", "x", 1)))
-    assert answers[0] is Left.LOST
+    assert answers[0] is NotCommitted.LOST
     assert liar.closed
     assert counts(published(answers[1])) == (1, 0, 1)
     assert rows_of(table, "id") == [("b",)]
@@ -343,8 +343,8 @@ def test_a_writer_brings_no_rows_but_those_it_tells_of(text: str) -> None:
     liar, well = bringing(table, row("a", "x", 1)), bringing(table, row("b", "x", 1))
     offer = replace(liar.member.offer(), rows=text)
     lying = remote_work(table.context, liar.member.work.plan, offer, liar, answer_ms=1000)
-    answers = write_together(table.context, [lying, remote(table.context, well)])
-    assert answers[0] is Left.LOST
+    answers = commit_group(table.context, [lying, remote(table.context, well)])
+    assert answers[0] is NotCommitted.LOST
     assert liar.closed
     assert counts(published(answers[1])) == (1, 0, 1)
     assert rows_of(table, "id") == [("b",)]
@@ -367,7 +367,7 @@ def test_rows_come_over_the_wire_as_they_are() -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"1":[1,2]}', '{"1":"x"}', '{"1":[1,2,3,4,null]}'])
 def test_what_a_damaged_commit_says_of_its_writes_is_told(text: str) -> None:
     with pytest.raises(CorruptTableError, match="joined"):
-        parts_of(CommitMetadata(extra_metadata={JOINED_KEY: text}))
+        member_results(CommitMetadata(extra_metadata={JOINED_KEY: text}))
 
 
 def test_only_rows_in_memory_are_offered() -> None:

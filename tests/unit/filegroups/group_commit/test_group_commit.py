@@ -12,10 +12,10 @@ import pytest
 
 from filegroups.group_commit import commit_group as group_write
 from filegroups.group_commit import committer as group_commit
-from filegroups.group_commit.commit_group import not_known_to_meet
+from filegroups.group_commit.commit_group import without_known_conflict
 from filegroups.group_commit.committer import GroupCommitter
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
 from tests.unit.timeline.engine import (
     BRISK,
@@ -36,9 +36,9 @@ from timeline.model.commit_metadata import WriteOperation
 from timeline.model.write_set import FileGroupId
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.storage.memory import MemoryStorage
-from timeline.system import Started, SystemClock, ThreadExecutor, start_beside
+from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background
 
-Write = Callable[[], Receipt]
+Write = Callable[[], CommitResult]
 
 
 class Interrupted(BaseException):
@@ -64,7 +64,7 @@ class Gathering(StillClock):
     def __init__(self) -> None:
         super().__init__()
         self.others: list[Write] = []
-        self.started: list[Started[Receipt]] = []
+        self.started: list[Started[CommitResult]] = []
         self.committer: GroupCommitter | None = None
         self.look: Callable[[], object] = lambda: None
         self.seen: list[object] = []
@@ -73,7 +73,7 @@ class Gathering(StillClock):
         self.seen.append(self.look())
         others, self.others = self.others, []
         for number, other in enumerate(others, start=2):
-            self.started.append(start_beside(other))
+            self.started.append(start_in_background(other))
             while self.committer is not None and len(self.committer._waiting) < number:
                 pass
         super().sleep_ms(duration_ms)
@@ -94,18 +94,18 @@ class Threads:
         acts: Sequence[Callable[[], object]] = (),
         operation: WriteOperation = WriteOperation.UPSERT,
     ) -> Write:
-        def run() -> Receipt:
+        def run() -> CommitResult:
             inner = LocalWorkload(self.table.context.world, as_table(list(rows)))
             plan = planned(self.table, operation)
             return self.committer.write(plan, Meddled(inner, *acts))
 
         return run
 
-    def first(self, write: Write, *others: Write) -> Receipt:
+    def first(self, write: Write, *others: Write) -> CommitResult:
         self.clock.others = list(others)
         return write()
 
-    def answers(self) -> list[Receipt]:
+    def answers(self) -> list[CommitResult]:
         return [one.wait() for one in self.clock.started]
 
 
@@ -192,7 +192,7 @@ def test_of_those_that_met_on_one_file_group_the_first_goes() -> None:
         "apart": frozenset({two}),
         "fresh, too": frozenset[FileGroupId](),
     }
-    chosen = not_known_to_meet(met_on, met_on.__getitem__)
+    chosen = without_known_conflict(met_on, met_on.__getitem__)
     assert chosen == ["fresh", "first", "apart", "fresh, too"]
 
 
@@ -237,7 +237,7 @@ def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> No
         assert writes.wait(60)
         raise Interrupted
 
-    def next_leader() -> Receipt:
+    def next_leader() -> CommitResult:
         try:
             return threads.write(row("b", "y", 1), operation=bulk)()
         finally:
@@ -271,15 +271,15 @@ def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> No
 def test_who_met_somebody_in_a_group_of_unknown_outcome_is_written_later(
     how: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, real = Threads(), group_write.publish
+    threads, real = Threads(), group_write.commit_write
     threads.write(row("a", "x", 0))()
 
     def once(*asked: Any) -> Any:
-        monkeypatch.setattr(group_write, "publish", real)
+        monkeypatch.setattr(group_write, "commit_write", real)
         real(*asked)
         raise how
 
-    monkeypatch.setattr(group_write, "publish", once)
+    monkeypatch.setattr(group_write, "commit_write", once)
     with pytest.raises(type(how)):
         threads.first(
             *[threads.write(row(*one)) for one in (("a", "x", 1), ("a", "x", 2), ("b", "y", 1))]
@@ -327,7 +327,7 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
     placed: list[int] = []
     committer = GroupCommitter(table.context, writes_max=16)
 
-    def write(key: str, early: Callable[[], object] | None = None) -> Receipt:
+    def write(key: str, early: Callable[[], object] | None = None) -> CommitResult:
         inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
         workload: Any = Meddled(inner, early=early)
         return committer.write(planned(table, WriteOperation.UPSERT), workload)
@@ -336,11 +336,11 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
         placed.append(1)
         wait_for(lambda: len(committer._waiting) == 2)
 
-    def second() -> Receipt:
+    def second() -> CommitResult:
         wait_for(lambda: bool(placed))
         return write("b")
 
-    other = start_beside(second)
+    other = start_in_background(second)
     assert write("a", meets_nobody_yet).group == 1
     assert write("c").group == 2
     assert other.wait().group == 2
@@ -365,7 +365,7 @@ def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
             committer.write(planned(table, WriteOperation.UPSERT), inner)
         return str(caught.value)
 
-    others = [start_beside(partial(write, key)) for key in "bc"]
+    others = [start_in_background(partial(write, key)) for key in "bc"]
     assert [write("a"), *(one.wait() for one in others)] == ["gone"] * 3
     assert tried == [1]
 
@@ -388,13 +388,13 @@ def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
 
     committer = GroupCommitter(table.context, writes_max=16, before=both_wait)
 
-    def write(key: str) -> Receipt:
+    def write(key: str) -> CommitResult:
         inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
         receipt = committer.write(planned(table, WriteOperation.UPSERT), inner)
         answered.append(key)
         return receipt
 
-    other = start_beside(lambda: write("b"))
+    other = start_in_background(lambda: write("b"))
     assert write("a").group == 2
     assert other.wait().group == 2
     assert leftovers(table) == []
@@ -404,7 +404,7 @@ def test_many_threads_lose_no_row() -> None:
     table: Table = new_table(limits=BRISK)
     committer = GroupCommitter(table.context, writes_max=16)
 
-    def write(number: int) -> Receipt:
+    def write(number: int) -> CommitResult:
         rows = as_table([row(f"k{number}", f"p{number % 8}", number), row("hot", "h", number)])
         mine = rows if number % 4 == 0 else rows.slice(0, 1)
         plan = planned(table, WriteOperation.UPSERT, batch_id=f"s/{number}")

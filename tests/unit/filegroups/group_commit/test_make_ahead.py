@@ -10,12 +10,12 @@ import pytest
 
 from filegroups.files.parquet import is_small
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.group_commit.messages import Failed, PeerLostError, RewriteTasks
-from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.table import Table
 from filegroups.writing import local_workload
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_schema import schema_for
@@ -53,13 +53,13 @@ class Noting(LocalWorkload):
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The partitions whose files were made ahead."""
     found: list[str] = []
-    real = local_workload.first_version
+    real = local_workload.make_new_file_group
 
     def first_version(storage: Any, task: FileGroupTask, rows: Any) -> Any:
         found.append(task.partition_path)
         return real(storage, task, rows)
 
-    monkeypatch.setattr(local_workload, "first_version", first_version)
+    monkeypatch.setattr(local_workload, "make_new_file_group", first_version)
     return found
 
 
@@ -144,7 +144,11 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
     def placed_and_made_ahead() -> None:
         workload.tag({})
         workload.assign(
-            [Bucket(number=0, partition_path="x", file_id=None, base_requested_time=None, rows=1)],
+            [
+                InsertBucket(
+                    number=0, partition_path="x", file_id=None, base_requested_time=None, rows=1
+                )
+            ],
             {0: "f-0"},
         )
         workload.make_ahead([task])
@@ -179,8 +183,8 @@ def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
 def test_writers_of_other_processes_make_their_files_ahead(made: list[str]) -> None:
     table = new_table(Far(MemoryStorage()))
     channels = [Loopback(member(table, [row(f"k{at}", f"p{at}", 1)])) for at in range(2)]
-    answers = write_together(table.context, [remote(table.context, one) for one in channels])
-    assert all(isinstance(one, Receipt) and one.group == 2 for one in answers)
+    answers = commit_group(table.context, [remote(table.context, one) for one in channels])
+    assert all(isinstance(one, CommitResult) and one.group == 2 for one in answers)
     for channel in channels:
         assert channel.asked.index("make_ahead") == channel.asked.index("rewrite") - 1
     assert sorted(made) == ["p0", "p1"]
@@ -196,9 +200,9 @@ def test_a_writer_lost_before_it_was_asked_to_write_costs_no_one_a_row() -> None
     dies = Loopback(member(table, [row("a", "x", 1)]), acts={"make_ahead": lost})
     stays = Loopback(member(table, [row("b", "y", 1)]))
     works = [remote(table.context, one) for one in (dies, stays)]
-    assert write_together(table.context, works) == [Left.LOST, Left.MEETS]
-    [again] = write_together(table.context, works[1:])
-    assert isinstance(again, Receipt)
+    assert commit_group(table.context, works) == [NotCommitted.LOST, NotCommitted.MEETS]
+    [again] = commit_group(table.context, works[1:])
+    assert isinstance(again, CommitResult)
     assert rows_of(table, "id") == [("b",)]
     assert not any(isinstance(one, RewriteTasks) for one in dies.questions)
 
@@ -207,5 +211,5 @@ def test_a_writer_that_cannot_make_its_file_ahead_is_told_when_it_writes() -> No
     table = new_table(Far(MemoryStorage()))
     acts = {"make_ahead": lambda: Failed(why="no memory")}
     channel = Loopback(member(table, [row("a", "x", 1)]), acts=acts)
-    [answer] = write_together(table.context, [remote(table.context, channel)])
-    assert isinstance(answer, Receipt)
+    [answer] = commit_group(table.context, [remote(table.context, channel)])
+    assert isinstance(answer, CommitResult)

@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from filegroups.group_commit.commit_group import Left, write_together
-from filegroups.group_commit.member import Member, may_be_offered, write_through
+from filegroups.group_commit.commit_group import NotCommitted, commit_group
+from filegroups.group_commit.member import Member, can_be_offered, write_by_committer
 from filegroups.group_commit.messages import (
     Assigned,
-    GoAlone,
-    IsUnknown,
+    FallBack,
+    MemberResult,
     Message,
     Offer,
-    OwnPart,
+    OutcomeUnknown,
     PeerLostError,
     RewriteTasks,
     Rewritten,
+    RowsCounted,
     Tagged,
-    WasPublished,
-    WasSpread,
+    WasCommitted,
 )
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import prepared, write_prepared
+from filegroups.writing.write import prepare_write, write_prepared
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import (
     Behind,
@@ -51,7 +51,7 @@ from timeline.layout import slot_path
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation, WriteStat
 from timeline.model.slot import SlotKind
 from timeline.model.write_set import FileGroupId
-from timeline.rollback.resolve_unknown import Outcome, resolve
+from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 
@@ -66,7 +66,9 @@ def member(
     """A write of another process: with its own look at the table."""
     own = opened(table, storage=storage)
     workload = LocalWorkload(own.context.world, as_table(rows))
-    work = prepared(own.context, planned(own, operation, **how), workload, own.context.glance())
+    work = prepare_write(
+        own.context, planned(own, operation, **how), workload, own.context.glance()
+    )
     return Member(work, RELEASE)
 
 
@@ -85,22 +87,22 @@ def lost() -> Message | None:
     raise PeerLostError("killed")
 
 
-def together(table: Table, *channels: Loopback) -> list[Receipt | Left]:
-    return write_together(table.context, [remote(table.context, one) for one in channels])
+def together(table: Table, *channels: Loopback) -> list[CommitResult | NotCommitted]:
+    return commit_group(table.context, [remote(table.context, one) for one in channels])
 
 
-def published(answer: Receipt | Left) -> Receipt:
-    assert isinstance(answer, Receipt)
+def published(answer: CommitResult | NotCommitted) -> CommitResult:
+    assert isinstance(answer, CommitResult)
     return answer
 
 
-def told(receipt: Receipt) -> WasPublished:
-    return WasPublished(
+def told(receipt: CommitResult) -> WasCommitted:
+    return WasCommitted(
         requested_time=receipt.requested_time,
         completion_time=receipt.completion_time,
         group=receipt.group,
         lost_slots=receipt.lost_slots,
-        own=OwnPart.of(receipt),
+        own=MemberResult.of(receipt),
     )
 
 
@@ -134,7 +136,7 @@ def test_members_that_meet_come_in_the_next_group() -> None:
     first = Loopback(member(table, [row("a", "x", 2)]))
     second = Loopback(member(table, [row("a", "x", 3)]))
     answers = together(table, first, second)
-    assert answers[1] is Left.MEETS
+    assert answers[1] is NotCommitted.MEETS
     published(together(table, second)[0])
     assert rows_of(table, "id", "v") == [("a", 3)]
     assert second.asked.count("rewrite") == 1
@@ -157,7 +159,7 @@ def test_a_writer_that_dies_before_it_writes_leaves_the_group(kind: str) -> None
     dead = Loopback(member(table, [row("a", "x", 1)]), {kind: lost})
     well = Loopback(member(table, [row("b", "y", 1)]))
     answers = together(table, dead, well)
-    assert answers[0] is Left.LOST
+    assert answers[0] is NotCommitted.LOST
     assert published(answers[1]).group == 1
     assert dead.closed
     assert rows_of(table, "id") == [("b",)]
@@ -171,7 +173,7 @@ def test_a_writer_that_is_lost_while_it_writes_ends_the_instant_for_good() -> No
     well = Loopback(member(table, [row("b", "y", 1)]))
     dead = Loopback(member(table, [row("a", "x", 1)]))
     dead.acts["rewrite"] = lost
-    assert together(table, well, dead) == [Left.MEETS, Left.LOST]
+    assert together(table, well, dead) == [NotCommitted.MEETS, NotCommitted.LOST]
     slot = table.context.chain.read(table.context.chain.head())
     assert slot is not None
     assert slot.kind is SlotKind.ABORT
@@ -187,7 +189,7 @@ def test_a_writer_that_is_lost_while_it_writes_ends_the_instant_for_good() -> No
 def test_a_writer_that_wakes_after_its_group_ended_takes_its_files_away() -> None:
     table = new_table()
     late = Loopback(member(table, [row("a", "x", 1)]), {"rewrite": lost})
-    assert together(table, late) == [Left.LOST]
+    assert together(table, late) == [NotCommitted.LOST]
     late.member.answer(late.questions[-1])  # it wakes, and does what it was asked
     assert len(data_files(table)) == 1
     assert late.member.find_out(late.member.work.context) is None
@@ -209,7 +211,7 @@ def test_a_writer_that_cannot_write_is_told_alone_why() -> None:
     poor = Loopback(member(table, [row("a", "x", 1)], storage=full))
     well = Loopback(member(table, [row("b", "y", 1)]))
     answers = together(table, poor, well)
-    assert answers[0] is Left.ALONE
+    assert answers[0] is NotCommitted.ALONE
     assert published(answers[1]).group == 1
     with pytest.raises(StorageUnavailableError, match="no space left"):
         write_prepared(poor.member.work)
@@ -247,7 +249,7 @@ def test_a_writer_names_no_files_but_its_own(name: str) -> None:
     upsert(table, [row("b", "y", 1)])
     before = data_files(table)
     liar = Loopback(member(table, [row("a", "x", 1)]), {"rewrite": LIES[name]})
-    assert together(table, liar) == [Left.LOST]
+    assert together(table, liar) == [NotCommitted.LOST]
     assert liar.closed
     assert data_files(table) == before
 
@@ -258,7 +260,7 @@ FOUND: dict[str, tuple[str, Message]] = {
         Tagged(inserts={}, updates=((FileGroupId("x", "other-0"), 1),)),
     ),
     "a partition it has no rows for": ("tag", Tagged(inserts={"../x": 1}, updates=())),
-    "a bucket of such a partition": ("spread", WasSpread(rows=((".hoodie", 0, 1),))),
+    "a bucket of such a partition": ("spread", RowsCounted(rows=((".hoodie", 0, 1),))),
 }
 
 
@@ -269,7 +271,7 @@ def test_a_writer_finds_keys_only_where_it_was_asked_to_look(name: str) -> None:
     kind, answer = FOUND[name]
     how = {"buckets": buckets} if kind == "spread" else {}
     liar = Loopback(member(table, [row("a", "x", 1)], **how), {kind: lambda: answer})
-    assert together(table, liar) == [Left.LOST]
+    assert together(table, liar) == [NotCommitted.LOST]
     assert liar.asked[-1] == kind
 
 
@@ -285,7 +287,7 @@ def test_a_file_of_another_member_is_not_its_own() -> None:
         return Rewritten(stats=((),), attempted=(path,))
 
     thief.acts["rewrite"] = steal
-    assert together(table, well, thief) == [Left.MEETS, Left.LOST]
+    assert together(table, well, thief) == [NotCommitted.MEETS, NotCommitted.LOST]
 
 
 # ---- what a writer finds out
@@ -315,15 +317,17 @@ def test_the_answer_of_a_committer_is_the_answer_of_the_write() -> None:
     table = new_table()
     mine = member(table, [row("a", "x", 1)])
     freed: list[None] = []
-    alone = Script(GoAlone(why="met"))
-    assert write_through(alone, mine, wait_ms=1, done=lambda: freed.append(None)) is None
+    alone = Script(FallBack(why="met"))
+    assert write_by_committer(alone, mine, wait_ms=1, done=lambda: freed.append(None)) is None
     assert isinstance(alone.sent[0], Offer)
     assert freed
     assert not alone.closed
     times = {"requested_time": "20260101000000000", "completion_time": "20260101000000001"}
-    own = OwnPart(rows_inserted=9, rows_updated=9, rows_deleted=9, files_written=9, bytes_written=9)
-    yes = Script(WasPublished(**times, group=3, lost_slots=1, own=own))  # it wrote no file
-    receipt = write_through(yes, mine, wait_ms=1)
+    own = MemberResult(
+        rows_inserted=9, rows_updated=9, rows_deleted=9, files_written=9, bytes_written=9
+    )
+    yes = Script(WasCommitted(**times, group=3, lost_slots=1, own=own))  # it wrote no file
+    receipt = write_by_committer(yes, mine, wait_ms=1)
     assert receipt is not None
     assert (receipt.group, receipt.lost_slots, receipt.rows_inserted) == (3, 1, 0)
 
@@ -332,7 +336,7 @@ def test_a_committer_that_dies_before_files_were_written_leaves_nothing() -> Non
     table = new_table()
     mine, dead = member(table, [row("a", "x", 1)]), Script()
     with pytest.raises(PeerLostError):
-        write_through(dead, mine, wait_ms=1)
+        write_by_committer(dead, mine, wait_ms=1)
     assert dead.closed
     assert table.context.active().instants == ()
 
@@ -346,7 +350,7 @@ def test_an_interrupted_writer_lets_the_committer_know() -> None:
 
     channel.receive = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        write_through(channel, member(table, [row("a", "x", 1)]), wait_ms=1)
+        write_by_committer(channel, member(table, [row("a", "x", 1)]), wait_ms=1)
     assert channel.closed
 
 
@@ -412,7 +416,7 @@ def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(how: str) -> 
     before = data_files(table)
     works = [remote(table.context, one) for one in channels]
     with pytest.raises(KeyboardInterrupt):
-        write_together(table.context, works, publishing=dies)
+        commit_group(table.context, works, publishing=dies)
     assert len(data_files(table)) == len(before) + (2 if own else 1)
     for one in channels:
         assert one.member.find_out(one.member.work.context) is None
@@ -434,7 +438,7 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
         Loopback(member(table, [row("a", "x", 1)])),
         Loopback(member(table, [row("b", "y", 1)])),
     )
-    receipts: list[Receipt | None] = []
+    receipts: list[CommitResult | None] = []
 
     def times_out(_: str, __: frozenset[int]) -> None:
         if receipts:
@@ -443,10 +447,10 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
         receipts.append(write_prepared(sleeper.member.work))
 
     works = [remote(table.context, one) for one in (sleeper, other)]
-    answers = write_together(table.context, works, publishing=times_out)
+    answers = commit_group(table.context, works, publishing=times_out)
     assert receipts[0] is None
     assert receipts[1] is not None
-    assert not any(isinstance(one, Receipt) for one in answers)
+    assert not any(isinstance(one, CommitResult) for one in answers)
     assert other.member.find_out(other.member.work.context) is None
     assert rows_of(table, "id") == [("a",)]
     assert published(together(table, other)[0]).rows_inserted == 1
@@ -462,7 +466,7 @@ def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
     ]
     [one, two] = together(table, *channels)
     assert published(one).rows_inserted == 1
-    assert two is Left.MEETS
+    assert two is NotCommitted.MEETS
     assert channels[1].member.requested_time == published(one).requested_time, "it wrote files"
     assert channels[0].member.find_out(channels[0].member.work.context) is not None
     assert channels[1].member.find_out(channels[1].member.work.context) is None
@@ -480,7 +484,7 @@ def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() 
     wire.cut = True
     with pytest.raises(OutcomeUnknownError) as caught:
         met.member.find_out(met.member.work.context)
-    assert resolve(table.context, time).outcome is Outcome.PUBLISHED
+    assert resolve(table.context, time).outcome is WriteOutcome.PUBLISHED
     assert f"instant {time} may be published without it" in caught.value.message
     wire.cut = False
     assert not write_prepared(met.member.work).already_published
@@ -513,7 +517,7 @@ def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
         mine.member.find_out(mine.member.work.context)
     assert caught.value.fields["requested_time"] == receipt.requested_time
     wire.cut = False
-    found = write_through(Script(IsUnknown()), mine.member, wait_ms=1)
+    found = write_by_committer(Script(OutcomeUnknown()), mine.member, wait_ms=1)
     assert found is not None
     assert (found.requested_time, found.rows_inserted) == (receipt.requested_time, 1)
 
@@ -521,9 +525,9 @@ def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
 def test_only_what_can_be_told_is_offered() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
-    assert may_be_offered(member(table, [row("a", "x", 1)]).work)
+    assert can_be_offered(member(table, [row("a", "x", 1)]).work)
     overwrite = member(table, [row("a", "x", 1)], WriteOperation.INSERT_OVERWRITE)
-    assert not may_be_offered(overwrite.work)
+    assert not can_be_offered(overwrite.work)
     assert ConcurrencyMode.SINGLE_WRITER is table.context.limits.mode
 
 
@@ -535,7 +539,7 @@ def test_a_receipt_counts_nothing_of_a_group_that_broke_up() -> None:
     delete = WriteOperation.DELETE
     mine = Loopback(member(table, [row("a", "x", 1)], operation=delete))
     dead = Loopback(member(table, [row("b", "y", 1)], operation=delete), {"rewrite": lost})
-    assert together(table, mine, dead)[1] is Left.LOST
+    assert together(table, mine, dead)[1] is NotCommitted.LOST
     put(table, delete, [row("a", "x", 1)])
     answer = published(together(table, mine)[0])
     assert answer.rows_deleted == 0

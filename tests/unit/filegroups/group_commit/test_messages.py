@@ -12,24 +12,24 @@ from filegroups.files.parquet import ParquetSettings
 from filegroups.group_commit.messages import (
     Assigned,
     AssignRows,
-    Candidate,
+    CandidateFile,
+    CountRows,
+    FallBack,
     GivenRows,
     GiveRows,
-    GoAlone,
+    MemberResult,
     Message,
-    OwnPart,
     PeerLostError,
     Rewritten,
-    SpreadRows,
     Tagged,
     TagKeys,
-    WasPublished,
+    WasCommitted,
     decode_message,
     encode_message,
-    plan_texts,
+    request_fields,
 )
-from filegroups.keys.bucketing import RemainderShares, RingShares
-from filegroups.keys.insert_buckets import Bucket
+from filegroups.keys.bucketing import ConsistentHashAssigner, SimpleBucketAssigner
+from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.keys.keys import VirtualKeys
 from tests.unit.timeline.engine import new_table, planned
 from timeline.model.commit_metadata import RuntimeStats, WriteOperation, WriteStat
@@ -42,23 +42,23 @@ STAT = WriteStat(
     cdc_stats={"c": 1},
     runtime_stats=RuntimeStats(total_create_time=3),
 )
-BUCKET = Bucket(number=0, partition_path="p", file_id=None, base_requested_time=None, rows=3)
+BUCKET = InsertBucket(number=0, partition_path="p", file_id=None, base_requested_time=None, rows=3)
 
 MESSAGES: list[Message] = [
     TagKeys(
         candidates={
-            "p": (Candidate(file_id="f", path="x", virtual_keys=VirtualKeys(("a", "b"), True)),)
+            "p": (CandidateFile(file_id="f", path="x", virtual_keys=VirtualKeys(("a", "b"), True)),)
         }
     ),
     Tagged(inserts={"p": 1, "": 2}, updates=((FileGroupId("p", "f"), 3),)),
-    SpreadRows(ring=RingShares(hash_fields=("a",), rings={"p": (1, 2)})),
-    SpreadRows(remainder=RemainderShares(hash_fields=("a",), buckets=4)),
+    CountRows(ring=ConsistentHashAssigner(hash_fields=("a",), rings={"p": (1, 2)})),
+    CountRows(remainder=SimpleBucketAssigner(hash_fields=("a",), buckets=4)),
     AssignRows(buckets=((BUCKET, "f-0"),)),
     Rewritten(stats=((STAT,), ()), attempted=("p/x",)),
     Assigned(),
     GiveRows(requested_time="20260101000000000", name="3"),
     GivenRows(rows="AAAA"),
-    GoAlone(why="ünfit"),
+    FallBack(why="ünfit"),
 ]
 
 
@@ -101,12 +101,12 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_is_no_message_is_refused(name: str) -> None:
-    assert decode_message(json.dumps(PUBLISHED).encode()) == WasPublished(
+    assert decode_message(json.dumps(PUBLISHED).encode()) == WasCommitted(
         requested_time="20260101000000000",
         completion_time="20260101000000001",
         group=2,
         lost_slots=0,
-        own=OwnPart(**OWN),
+        own=MemberResult(**OWN),
     )
     with pytest.raises(PeerLostError):
         decode_message(json.dumps(HOSTILE[name]).encode())
@@ -120,11 +120,11 @@ def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
 
 def test_plans_are_told_field_by_field_but_for_their_batch() -> None:
     table = new_table()
-    one = plan_texts(planned(table, WriteOperation.UPSERT, batch_id="a"))
-    assert one == plan_texts(planned(table, WriteOperation.UPSERT, batch_id="b"))
-    other = plan_texts(planned(table, WriteOperation.UPSERT, detect_early=False))
+    one = request_fields(planned(table, WriteOperation.UPSERT, batch_id="a"))
+    assert one == request_fields(planned(table, WriteOperation.UPSERT, batch_id="b"))
+    other = request_fields(planned(table, WriteOperation.UPSERT, detect_early=False))
     assert {name for name in one if one[name] != other[name]} == {"detect_early"}
-    inserts = plan_texts(planned(table, WriteOperation.INSERT))
+    inserts = request_fields(planned(table, WriteOperation.INSERT))
     assert "rules.operation" in {name for name in one if one[name] != inserts[name]}
 
 
@@ -139,14 +139,14 @@ def test_each_change_of_a_plan_is_told_also_after_others() -> None:
         "paced": replace(plan, paced=False),
     }
     for _ in range(2):
-        before = plan_texts(plan)
+        before = request_fields(plan)
         for name, changed in plans.items():
-            texts = plan_texts(changed)
+            texts = request_fields(changed)
             assert {one for one in texts if texts[one] != before.get(one)} == {name}
 
 
 def test_what_is_told_of_one_plan_is_the_callers_own() -> None:
     plan = planned(new_table(), WriteOperation.UPSERT)
-    plan_texts(plan).clear()
-    assert plan_texts(plan)["plan"] == "WritePlan"
-    assert "files.bloom" in plan_texts(plan)
+    request_fields(plan).clear()
+    assert request_fields(plan)["plan"] == "WriteRequest"
+    assert "files.bloom" in request_fields(plan)

@@ -10,15 +10,21 @@ import pytest
 
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit import commit_group as group_write
-from filegroups.group_commit.commit_group import GROUP_KEY, Answer, Left, may_share, write_together
+from filegroups.group_commit.commit_group import (
+    GROUP_KEY,
+    Answer,
+    NotCommitted,
+    are_compatible,
+    commit_group,
+)
 from filegroups.keys.bucketing import BucketRules
 from filegroups.merge.merging import DeleteKind
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
-from filegroups.writing.idempotency import published_batch
+from filegroups.writing.commit_result import CommitResult
+from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.pending_commit import announce_tasks
-from filegroups.writing.write import Work, prepared, write_prepared
+from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
 from tests.unit.timeline.engine import (
     BRISK,
     Far,
@@ -47,9 +53,9 @@ from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.rollback import rollback
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
-from timeline.writer_registry import enter
+from timeline.writer_registry import register_process
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 BULK = WriteOperation.BULK_INSERT
@@ -66,14 +72,14 @@ def member(
     operation: WriteOperation = UPSERT,
     batch_id: str | None = None,
     **options: Any,
-) -> Work:
+) -> PreparedWrite:
     workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts)
     plan = planned(table, operation, batch_id=batch_id, **options)
-    return prepared(table.context, plan, workload, table.context.glance())
+    return prepare_write(table.context, plan, workload, table.context.glance())
 
 
-def together(table: Table, *works: Work) -> list[Answer]:
-    return write_together(table.context, works)
+def together(table: Table, *works: PreparedWrite) -> list[Answer]:
+    return commit_group(table.context, works)
 
 
 def newest_slot(table: Table) -> Slot:
@@ -82,21 +88,21 @@ def newest_slot(table: Table) -> Slot:
     return slot
 
 
-def published(answer: Answer) -> Receipt:
-    assert isinstance(answer, Receipt)
+def published(answer: Answer) -> CommitResult:
+    assert isinstance(answer, CommitResult)
     return answer
 
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("BEG-6")
 def test_far_away_all_members_are_announced_together_before_the_first_data_file() -> None:
-    storage = ObservedStorage(Far(MemoryStorage()))
+    storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     works = [member(table, [row(f"k{one}", f"p{one}", 1)], operation=BULK) for one in range(3)]
     executor = Together()
     world = replace(table.context.world, executor=executor)
     storage.forget()
-    answers = write_together(replace(table.context, world=world), works)
+    answers = commit_group(replace(table.context, world=world), works)
     assert [published(one).group for one in answers] == [3, 3, 3]
     # The inflight file, three markers, three partitions' metadata, three files made meanwhile.
     assert executor.most == 10
@@ -120,7 +126,7 @@ def test_a_process_that_lives_on_remembers_no_commit_of_a_group_that_ended() -> 
 
 @pytest.mark.spec("PAR-1")
 def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
-    storage = ObservedStorage(Far(MemoryStorage()))
+    storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage)
     mine = begin(table.context, Action.COMMIT)
     task = FileGroupTask(
@@ -163,17 +169,17 @@ def test_only_who_is_in_an_unanswered_publication_is_told_that_nobody_knows(
     table = new_table()
     upsert(table, [row("a", "x", 0)])
     works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("a", "x"), ("b", "y"))]
-    real = group_write.publish
+    real = group_write.commit_write
 
     def unanswered(*asked: Any) -> Any:
         real(*asked)
         raise OutcomeUnknownError("no answer", requested_time=asked[1].requested_time)
 
-    monkeypatch.setattr(group_write, "publish", unanswered)
+    monkeypatch.setattr(group_write, "commit_write", unanswered)
     first, met, last = together(table, *works)
     assert isinstance(first, OutcomeUnknownError)
     assert first is last
-    assert met is Left.MEETS
+    assert met is NotCommitted.MEETS
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 
@@ -185,13 +191,13 @@ def test_an_error_behind_the_slot_of_a_group_leaves_an_unknown_outcome(
     """Raised, it would be told as that of a group of which nothing was published."""
     table = new_table()
     works = [member(table, [row(key, p, 1)]) for key, p in (("a", "x"), ("b", "y"))]
-    real = group_write.publish
+    real = group_write.commit_write
 
     def fails_later(*asked: Any) -> Any:
         real(*asked)
         raise StorageUnavailableError("no further turn", path="")
 
-    monkeypatch.setattr(group_write, "publish", fails_later)
+    monkeypatch.setattr(group_write, "commit_write", fails_later)
     answers = together(table, *works)
     assert all(isinstance(one, OutcomeUnknownError) for one in answers)
     assert rows_of(table, "id") == [("a",), ("b",)]
@@ -202,14 +208,14 @@ def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
     table = new_table()
     pending: list[int] = []
 
-    def join() -> list[Work]:
+    def join() -> list[PreparedWrite]:
         pending.append(len(table.context.active().pending))
         return [member(table, [row("b", "y", 1)]), member(table, [row("a", "x", 2)])]
 
-    answers = write_together(table.context, [member(table, [row("a", "x", 1)])], join=join)
+    answers = commit_group(table.context, [member(table, [row("a", "x", 1)])], join=join)
     assert pending == [1]
     assert [published(one).group for one in answers[:2]] == [2, 2]
-    assert answers[2] is Left.MEETS
+    assert answers[2] is NotCommitted.MEETS
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 
@@ -218,7 +224,7 @@ def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -
     table = new_table()
     left: list[Callable[[], None]] = []
     work = member(table, [row("a", "x", 1)])
-    [answer] = write_together(table.context, [work], later=left.append)
+    [answer] = commit_group(table.context, [work], later=left.append)
     rt = published(answer).requested_time
     assert leftovers(table) != []
     [tidy_up] = left
@@ -230,7 +236,7 @@ def test_what_nobody_waits_for_is_left_for_later_and_its_failure_is_an_event() -
 @pytest.mark.spec("GC-2")
 def test_who_only_leads_groups_lets_old_slots_go() -> None:
     table = new_table()
-    registration = enter(table.context, {})
+    registration = register_process(table.context, {})
     for number in range(20):
         together(table, member(table, [row("a", "x", number)]))
     assert table.context.pin.number > 0
@@ -266,7 +272,7 @@ def test_members_share_the_instant_and_have_receipts_of_their_own() -> None:
     assert metadata.total_rows_inserted == 3
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 2), ("d", 2)]
     assert leftovers(table) == []
-    again = published_batch(table.context, planned(table, UPSERT, batch_id="s/2"))
+    again = committed_batch(table.context, planned(table, UPSERT, batch_id="s/2"))
     assert again is not None
     assert (again.rows_inserted, again.requested_time) == (2, one.requested_time)
 
@@ -291,7 +297,7 @@ def test_who_meets_a_base_file_waits_for_the_next_group() -> None:
     first, second, third = together(
         table, member(table, [row("a", "x", 2)]), later, member(table, [row("c", "y", 2)])
     )
-    assert (published(first).group, second, published(third).group) == (2, Left.MEETS, 2)
+    assert (published(first).group, second, published(third).group) == (2, NotCommitted.MEETS, 2)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 2)]
     write_prepared(later)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 2)]
@@ -312,7 +318,7 @@ def test_one_new_key_of_two_members_is_inserted_once() -> None:
     table = new_table()
     twin = member(table, [row("a", "x", 3), row("f", "x", 3)])
     first, second = together(table, member(table, [row("a", "x", 2)]), twin)
-    assert (published(first).group, second) == (1, Left.MEETS)
+    assert (published(first).group, second) == (1, NotCommitted.MEETS)
     assert len(data_files(table)) == 1  # what the other wrote went before the slot (PUB-1)
     write_prepared(twin)
     assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
@@ -322,7 +328,7 @@ def test_one_batch_counts_once_in_a_group() -> None:
     table = new_table()
     works = [member(table, [row("a", path, 2)], batch_id="s/1") for path in ("x", "y")]
     first, second = together(table, *works)
-    assert second is Left.MEETS
+    assert second is NotCommitted.MEETS
     assert write_prepared(works[1]) == replace(
         published(first),
         already_published=True,
@@ -343,7 +349,7 @@ def test_a_member_that_fails_leaves_nothing_in_the_group() -> None:
     first, second, third = together(
         table, member(table, [row("a", "x", 2)]), broken, member(table, [row("c", "z", 2)])
     )
-    assert (published(first).group, second, published(third).group) == (2, Left.ALONE, 2)
+    assert (published(first).group, second, published(third).group) == (2, NotCommitted.ALONE, 2)
     assert len(heard(table, "group.left")) == 1
     assert rows_of(table, "id") == [("a",), ("c",)]
     assert write_prepared(broken).rows_inserted == 1
@@ -358,7 +364,7 @@ def test_a_group_that_meets_another_process_publishes_nothing() -> None:
         member(table, [row("a", "x", 2)], lambda: upsert(other, [row("a", "x", 9)])),
         member(table, [row("b", "y", 2)]),
     ]
-    assert together(table, *works) == [Left.ALONE, Left.ALONE]
+    assert together(table, *works) == [NotCommitted.ALONE, NotCommitted.ALONE]
     assert rows_of(table, "id", "v") == [("a", 9)]
     assert leftovers(table) == []
     assert [write_prepared(work).group for work in works] == [1, 1]
@@ -379,7 +385,7 @@ def test_a_group_that_was_taken_for_dead_is_aborted_once_and_written_anew() -> N
         member(table, [row("a", "x", 2)], take_for_dead, batch_id="s/1"),
         member(table, [row("b", "y", 2)], batch_id="s/2"),
     ]
-    assert together(table, *works) == [Left.ALONE, Left.ALONE]
+    assert together(table, *works) == [NotCommitted.ALONE, NotCommitted.ALONE]
     kinds = [slot.kind for slot in table.context.chain.between(0, table.context.chain.head())]
     assert kinds == [SlotKind.COMMIT, SlotKind.ABORT]
     assert [write_prepared(work).group for work in works] == [1, 1]
@@ -418,7 +424,7 @@ def test_more_than_ten_tasks_of_a_group_keep_the_order_of_their_members() -> Non
 def test_only_equal_wishes_share_an_instant() -> None:
     table = new_table()
     mine = member(table, [row("a", "x", 1)], batch_id="s/1")
-    assert may_share(mine, member(table, [row("b", "y", 1)], batch_id="s/2"))
-    assert not may_share(mine, member(table, [row("b", "y", 1)], operation=INSERT))
+    assert are_compatible(mine, member(table, [row("b", "y", 1)], batch_id="s/2"))
+    assert not are_compatible(mine, member(table, [row("b", "y", 1)], operation=INSERT))
     overwrite = member(table, [row("b", "y", 1)], operation=WriteOperation.INSERT_OVERWRITE)
-    assert not may_share(overwrite, overwrite)
+    assert not are_compatible(overwrite, overwrite)

@@ -20,7 +20,7 @@ from filegroups.files.hashing_metadata import (
 )
 from filegroups.index.buckets import find_buckets
 from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
-from filegroups.settings.index_options import KEPT_KEYS
+from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.writer_agreement import agreement
 from filegroups.writing.local_workload import LocalWorkload
@@ -152,7 +152,7 @@ def test_late_rows_lose_in_their_bucket(tmp_path: Path) -> None:
 def test_the_table_keeps_how_its_buckets_are_made(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         table.upsert(batch(range(9), 1))
-        assert {key: table.config.raw[key] for key in KEPT_KEYS.values()} == {
+        assert {key: table.config.raw[key] for key in BUCKET_PROPERTY_KEYS.values()} == {
             "hoodoo.index.type": "BUCKET",
             "hoodoo.index.bucket.engine": "SIMPLE",
             "hoodoo.bucket.index.num.buckets": "4",

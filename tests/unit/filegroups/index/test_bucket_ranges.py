@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeline.rules.bucket_ranges import EVERY_BUCKET, OwnBuckets, met_buckets
+from timeline.rules.bucket_ranges import EVERY_BUCKET, BucketRanges, overlapping_buckets
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from timeline.rules.bucket_ranges import EVERY_BUCKET, OwnBuckets, met_buckets
     ],
 )
 def test_ranges_are_read(text: str, ranges: tuple[tuple[int, int], ...], shown: str) -> None:
-    own = OwnBuckets.parse(text)
+    own = BucketRanges.parse(text)
     assert (own.ranges, str(own)) == (ranges, shown)
     assert [n for n in range(70) if n in own] == [n for a, b in ranges for n in range(a, b + 1)]
 
@@ -29,13 +29,13 @@ def test_ranges_are_read(text: str, ranges: tuple[tuple[int, int], ...], shown: 
     ("text", "last"), [("0-3", 3), ("1-1", 1), ("8-9,0-3", 9), ("0-99999999", 99_999_999)]
 )
 def test_the_last_bucket_is_the_greatest(text: str, last: int) -> None:
-    assert OwnBuckets.parse(text).last == last
+    assert BucketRanges.parse(text).last == last
 
 
 @pytest.mark.parametrize("text", ["a", "", "3-1", "0-", "-3", "1,,2", "0-3;5", "٣", "123456789"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="range of buckets"):
-        OwnBuckets.parse(text)
+        BucketRanges.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_what_is_no_range_is_refused(text: str) -> None:
     ],
 )
 def test_two_writers_meet_where_both_may_write(mine: str, theirs: str, met: str) -> None:
-    assert met_buckets(mine, theirs) == met
+    assert overlapping_buckets(mine, theirs) == met

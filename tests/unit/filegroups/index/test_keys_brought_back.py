@@ -11,7 +11,7 @@ import pytest
 from filegroups.table import Table
 from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import WritePlan, write
+from filegroups.writing.write import WriteRequest, write
 from tests.unit.filegroups.merge.test_keys_taken_out import apart
 from tests.unit.timeline.engine import (
     Meddled,
@@ -44,7 +44,7 @@ def logged(**how: Any) -> tuple[Table, Table, FileRules]:
     return table, opened(table), apart(table)
 
 
-def refusing(table: Table, **options: Any) -> WritePlan:
+def refusing(table: Table, **options: Any) -> WriteRequest:
     plan = planned(table, INSERT, drop_found=True, **options)
     return replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
 

@@ -11,11 +11,11 @@ import pytest
 from filegroups.files.bloom import BloomFilter, BloomSettings
 from filegroups.files.parquet import Footer, write_base_file
 from filegroups.index import IndexedFile
-from filegroups.index.lookup import may_hold_any, tag
+from filegroups.index.lookup import may_contain_any, tag
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 SCHEMA = TableSchema.from_arrow(pa.schema([("v", pa.int32())]), "t")
 
@@ -103,7 +103,7 @@ def test_a_cleaned_candidate_asks_for_a_new_plan(filters: bool) -> None:
 
 def test_each_candidate_is_opened_once(filters: bool) -> None:
     storage, listing = storage_with(p__f1=["a", "c"], p__f2=["x"])
-    observed = ObservedStorage(storage)
+    observed = RecordingStorage(storage)
     tagged(observed, listing, ["a", "b"], ["p", "p"], filters=filters)
     assert observed.operations() == ["open_input p/f1.parquet", "open_input p/f2.parquet"]
 
@@ -158,5 +158,5 @@ def test_a_damaged_filter_costs_a_look_and_no_answer() -> None:
         bloom_base64="AAAA",
         bloom_kind="SIMPLE",
     )
-    assert may_hold_any(pa.array(["b"]), footer)
-    assert not may_hold_any(pa.array(["B"]), footer)
+    assert may_contain_any(pa.array(["b"]), footer)
+    assert not may_contain_any(pa.array(["B"]), footer)

@@ -8,8 +8,8 @@ import pytest
 
 from filegroups.keys.bucketing import (
     BucketEngine,
-    RemainderShares,
-    RingShares,
+    ConsistentHashAssigner,
+    SimpleBucketAssigner,
     bucket_file_id,
     bucket_hashes,
     bucket_of,
@@ -21,7 +21,7 @@ from tests.interop import golden_tables
 
 
 def bucket(key: str, *fields: str, buckets: int = 256) -> int:
-    shares = RemainderShares(hash_fields=fields, buckets=buckets)
+    shares = SimpleBucketAssigner(hash_fields=fields, buckets=buckets)
     return int(shares.numbers(pa.array([key]), pa.array(["p"]))[0])
 
 
@@ -139,7 +139,7 @@ def test_nulls_and_empty_texts_hash_to_nothing_in_keys_of_several_fields_only() 
 
 def test_keys_of_both_shapes_in_one_column_keep_their_places() -> None:
     keys = ["id1", "id:id1,name:x", "uuid-334e26e9-8355"]
-    shares = RemainderShares(hash_fields=("id", "name"), buckets=256)
+    shares = SimpleBucketAssigner(hash_fields=("id", "name"), buckets=256)
     chunked = pa.chunked_array([keys[:1], keys[1:]])
     assert shares.numbers(chunked, pa.array(["p"] * 3)).tolist() == [149, 131, 108]
     assert len(shares.numbers(pa.array([], pa.string()), pa.array([], pa.string()))) == 0
@@ -173,7 +173,7 @@ def test_a_ring_takes_the_first_range_that_ends_at_or_above_the_hash() -> None:
         ((0x32D153FF, 0x7FFFFFFF), 0),
         ((1, 2), 0),  # above the last range: the first one's
     ):
-        shares = RingShares(hash_fields=("id",), rings={"p": ends})
+        shares = ConsistentHashAssigner(hash_fields=("id",), rings={"p": ends})
         assert shares.numbers(keys, pa.array(["p"])).tolist() == [number]
 
 
@@ -199,7 +199,9 @@ def test_rows_of_the_golden_ring_lie_where_the_hash_says() -> None:
         "03252bf5-8ddd-3ae6-9a3c-a6610cddd119-0",
         "d9cd4766-b6bd-3b6e-8f5c-4d1f4a482ceb-0",
     ]
-    shares = RingShares(hash_fields=("id",), rings={"region=us": (1073741824, 2147483647)})
+    shares = ConsistentHashAssigner(
+        hash_fields=("id",), rings={"region=us": (1073741824, 2147483647)}
+    )
     keys = pa.array([row["_hoodie_record_key"] for row in rows])
     paths = pa.array([row["_hoodie_partition_path"] for row in rows])
     found = [files[number] for number in shares.numbers(keys, paths)]

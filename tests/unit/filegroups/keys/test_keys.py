@@ -21,7 +21,7 @@ from filegroups.keys.keys import (
 )
 from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType
 from timeline.errors import InvalidInputError
-from timeline.rules.instant_times import MomentForm, MomentTexts, form_of
+from timeline.rules.instant_times import TimestampForm, TimestampTexts, form_of
 
 
 def keys(table: pa.Table, *fields: str, **more: object) -> list[str]:
@@ -187,12 +187,12 @@ MOMENT = 1_678_451_400_120_000  # 2023-03-10 12:30:00.12 UTC
 @pytest.mark.parametrize(
     ("how", "encoded", "expected"),
     [
-        (MomentTexts(), False, str(MOMENT)),
-        (MomentTexts(MomentForm.TIMESTAMP), False, "2023-03-10 12:30:00.12"),
-        (MomentTexts(MomentForm.TIMESTAMP), True, "2023-03-10 12%3A30%3A00.12"),
-        (MomentTexts(MomentForm.SQL), False, "2023-03-10 12%3A30%3A00"),
-        (MomentTexts(MomentForm.SQL), True, "2023-03-10 12%3A30%3A00"),
-        (MomentTexts(MomentForm.SQL, "Asia/Kolkata"), False, "2023-03-10 18%3A00%3A00"),
+        (TimestampTexts(), False, str(MOMENT)),
+        (TimestampTexts(TimestampForm.TIMESTAMP), False, "2023-03-10 12:30:00.12"),
+        (TimestampTexts(TimestampForm.TIMESTAMP), True, "2023-03-10 12%3A30%3A00.12"),
+        (TimestampTexts(TimestampForm.SQL), False, "2023-03-10 12%3A30%3A00"),
+        (TimestampTexts(TimestampForm.SQL), True, "2023-03-10 12%3A30%3A00"),
+        (TimestampTexts(TimestampForm.SQL, "Asia/Kolkata"), False, "2023-03-10 18%3A00%3A00"),
     ],
 )
 def test_a_moment_makes_a_folder_of_the_tables_form(how, encoded, expected):
@@ -204,13 +204,13 @@ def test_a_moment_makes_a_folder_of_the_tables_form(how, encoded, expected):
 
 def test_a_timestamp_shows_at_least_one_digit_of_its_second():
     column = pa.array([MOMENT // 10**6 * 10**6], pa.timestamp("us", "UTC"))
-    how = MomentTexts(MomentForm.TIMESTAMP)
+    how = TimestampTexts(TimestampForm.TIMESTAMP)
     assert paths(pa.table({"p": column}), "p", moments=how) == ["2023-03-10 12:30:00.0"]
 
 
 def test_a_moment_without_a_zone_is_told_as_a_number():
     column = pa.array([MOMENT // 1000], pa.timestamp("ms"))
-    assert paths(pa.table({"p": column}), "p", moments=MomentTexts(MomentForm.SQL)) == [
+    assert paths(pa.table({"p": column}), "p", moments=TimestampTexts(TimestampForm.SQL)) == [
         str(MOMENT // 1000)
     ]
 

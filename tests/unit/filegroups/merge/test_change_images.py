@@ -8,8 +8,8 @@ import pytest
 
 from filegroups.merge.change_images import (
     RecordChanges,
-    changes_between,
     changes_of_merge,
+    compare_slices,
     image,
     operation_texts,
 )
@@ -41,7 +41,7 @@ AFTER = state(("a", OLD, 1), ("c", NOW, 3), ("d", NOW, 40), ("e", NOW, 5))
 
 
 def test_an_instant_changed_what_it_left_its_commit_time_on() -> None:
-    found = changes_between(BEFORE, AFTER, NOW)
+    found = compare_slices(BEFORE, AFTER, NOW)
     assert told(found) == [("d", 1, -1), ("u", 2, 1), ("u", 3, 2), ("i", -1, 3)]
 
 
@@ -49,20 +49,20 @@ def test_a_merge_tells_the_same_without_looking_for_keys() -> None:
     outcome = MergeOutcome(
         table=AFTER, new_keys=pa.array(["e"]), inserted=1, updated=2, deleted=1, ignored_late=0
     )
-    assert told(changes_of_merge(BEFORE, outcome, NOW)) == told(changes_between(BEFORE, AFTER, NOW))
+    assert told(changes_of_merge(BEFORE, outcome, NOW)) == told(compare_slices(BEFORE, AFTER, NOW))
 
 
 def test_appended_rows_of_known_keys_are_inserts() -> None:
     base, more = state(("a", OLD, 1), ("a", OLD, 2)), state(("a", NOW, 3))
     outcome = append_rows(base, more)
     assert told(changes_of_merge(base, outcome, NOW)) == [("i", -1, 2)]
-    assert told(changes_between(base, outcome.table, NOW)) == [("i", -1, 2)]
+    assert told(compare_slices(base, outcome.table, NOW)) == [("i", -1, 2)]
 
 
 def test_records_of_one_key_are_matched_in_their_order() -> None:
     before = state(("a", OLD, 1), ("b", OLD, 2), ("a", OLD, 3))
     after = state(("a", NOW, 10), ("b", OLD, 2), ("a", NOW, 10))
-    assert told(changes_between(before, after, NOW)) == [("u", 0, 0), ("u", 2, 2)]
+    assert told(compare_slices(before, after, NOW)) == [("u", 0, 0), ("u", 2, 2)]
 
 
 def test_a_merge_of_another_base_is_a_defect() -> None:
@@ -76,14 +76,14 @@ def test_a_merge_of_another_base_is_a_defect() -> None:
 def test_values_tell_where_commit_times_do_not() -> None:
     before, after = state(("a", OLD, 1), ("b", OLD, 2)), state(("a", OLD, 1), ("b", OLD, 7))
     values = (before.column("v").cast(pa.string()), after.column("v").cast(pa.string()))
-    assert told(changes_between(before, after, NOW)) == []
-    assert told(changes_between(before, after, NOW, values)) == [("u", 1, 1)]
+    assert told(compare_slices(before, after, NOW)) == []
+    assert told(compare_slices(before, after, NOW, values)) == [("u", 1, 1)]
 
 
 def test_an_empty_state_on_either_side() -> None:
-    assert told(changes_between(state(), AFTER.slice(3), NOW)) == [("i", -1, 0)]
-    assert told(changes_between(BEFORE.slice(3), state(), NOW)) == [("d", 0, -1)]
-    assert told(changes_between(state(), state(), NOW)) == []
+    assert told(compare_slices(state(), AFTER.slice(3), NOW)) == [("i", -1, 0)]
+    assert told(compare_slices(BEFORE.slice(3), state(), NOW)) == [("d", 0, -1)]
+    assert told(compare_slices(state(), state(), NOW)) == []
 
 
 def test_an_image_is_null_where_there_is_none() -> None:
@@ -98,7 +98,7 @@ def test_a_whole_state_appears_or_goes() -> None:
 
 
 def test_some_changes_are_taken_in_their_order() -> None:
-    found = changes_between(BEFORE, AFTER, NOW)
+    found = compare_slices(BEFORE, AFTER, NOW)
     assert len(found) == 4
     assert told(found.part(1, 2)) == [("u", 2, 1), ("u", 3, 2)]
     assert (len(found.part(3, 5)), len(found.part(4, 1))) == (1, 0)
@@ -106,4 +106,4 @@ def test_some_changes_are_taken_in_their_order() -> None:
 
 def test_a_row_without_a_commit_time_was_not_touched() -> None:
     rows = state(("a", None, 1), ("b", OLD, 2))
-    assert told(changes_between(rows, rows, NOW)) == []
+    assert told(compare_slices(rows, rows, NOW)) == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from filegroups.merge.rules import MergeRules, told_values
+from filegroups.merge.rules import MergeRules, known_values
 from timeline.model.commit_metadata import MergeMode
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.ports.merger import MergedRows, Versions
@@ -170,7 +170,7 @@ def test_a_field_without_a_marker_and_a_marker_without_a_field_mean_no_delete() 
 
 
 def told(found: MergeRules, **columns: object) -> dict[str, list[bool]]:
-    counts = told_values(pa.table(columns), found)
+    counts = known_values(pa.table(columns), found)
     return {name: mask.tolist() for name, mask in counts.items()}
 
 

@@ -14,7 +14,7 @@ from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.schema.schema import META_COLUMNS, avro_to_arrow
 from filegroups.table import Table
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import Receipt, write
+from filegroups.writing.write import CommitResult, write
 from tests.unit.timeline.engine import (
     SMALL,
     Rows,
@@ -49,7 +49,7 @@ def update(
     *,
     act: Any = None,
     **options: Any,
-) -> Receipt:
+) -> CommitResult:
     plan = planned(table, WriteOperation.UPSERT, **options)
     plan = replace(
         plan,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from filegroups.merge.log_merging import (
-    LEAVES_COLUMN,
-    mark_leaving,
-    split_leaving,
-    take_out_leaving,
+    RELOCATED_COLUMN,
+    mark_relocated_keys,
+    remove_relocated_keys,
+    split_relocated_keys,
 )
 
 
@@ -21,14 +21,14 @@ def keys(table: pa.Table) -> list[str]:
 
 
 def test_the_mark_is_hoodoos_own_column() -> None:
-    marked = mark_leaving(rows("a", "b"), rows("c"))
-    assert LEAVES_COLUMN == "_hoodoo_leaves"
+    marked = mark_relocated_keys(rows("a", "b"), rows("c"))
+    assert RELOCATED_COLUMN == "_hoodoo_leaves"
     assert marked.schema.names == ["_hoodie_record_key", "v", "_hoodoo_leaves"]
     assert (keys(marked), marked.column(2).to_pylist()) == (["a", "b", "c"], [False, False, True])
 
 
 def test_marked_rows_are_told_apart_again() -> None:
-    staying, leaving = split_leaving(mark_leaving(rows("a", "b"), rows("c")))
+    staying, leaving = split_relocated_keys(mark_relocated_keys(rows("a", "b"), rows("c")))
     assert staying.equals(rows("a", "b"))
     assert leaving is not None
     assert leaving.to_pylist() == ["c"]
@@ -36,12 +36,14 @@ def test_marked_rows_are_told_apart_again() -> None:
 
 def test_unmarked_rows_all_stay() -> None:
     incoming = rows("a")
-    assert split_leaving(incoming) == (incoming, None)
+    assert split_relocated_keys(incoming) == (incoming, None)
     base = rows("a", "x")
-    assert take_out_leaving(base, incoming) == (base, incoming, 0)
+    assert remove_relocated_keys(base, incoming) == (base, incoming, 0)
 
 
 def test_every_row_of_a_key_that_leaves_is_taken_out_of_the_base() -> None:
     base = rows("x", "c", "y", "c")
-    kept, staying, left = take_out_leaving(base, mark_leaving(rows("a"), rows("c", "z")))
+    kept, staying, left = remove_relocated_keys(
+        base, mark_relocated_keys(rows("a"), rows("c", "z"))
+    )
     assert (keys(kept), keys(staying), left) == (["x", "y"], ["a"], 2)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from filegroups.reading.incremental import ChangedRows, changed_since
+from filegroups.reading.incremental import IncrementalRead, plan_incremental_read
 from filegroups.table import Table
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import heard, new_table, planned, rows_of, upsert
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 
 def written(*versions: int) -> tuple[Table, list[str]]:
@@ -30,7 +30,7 @@ def written(*versions: int) -> tuple[Table, list[str]]:
 
 def test_only_blocks_and_rows_of_the_range_count():
     table, times = written(1, 2, 3)
-    changed = changed_since(table.context, times[0], times[1])
+    changed = plan_incremental_read(table.context, times[0], times[1])
     [inside] = changed.instants
     others = {one.requested_time for one in table.context.active().completed_writes} - {inside}
     assert inside in changed.visible
@@ -40,9 +40,9 @@ def test_only_blocks_and_rows_of_the_range_count():
 
 def test_where_files_are_gone_the_newest_slices_are_read_in_full():
     table, times = written(1, 2, 3)
-    changed = changed_since(table.context, times[0], times[1])
+    changed = plan_incremental_read(table.context, times[0], times[1])
     table.context.world.storage.delete(changed.slices[0].base_file.path)
-    fallen_back = changed_since(table.context, times[0], times[1])
+    fallen_back = plan_incremental_read(table.context, times[0], times[1])
     assert [one.base_instant_time for one in fallen_back.slices] == [
         table.context.active().completed_writes[-1].requested_time
     ]
@@ -55,17 +55,17 @@ def test_where_files_are_gone_the_newest_slices_are_read_in_full():
 
 def test_older_files_of_the_range_may_be_gone():
     table, times = written(1, 2, 3)
-    first = changed_since(table.context, "0", times[0])
+    first = plan_incremental_read(table.context, "0", times[0])
     table.context.world.storage.delete(first.slices[0].base_file.path)
-    assert not changed_since(table.context, "0", None).cleaned
+    assert not plan_incremental_read(table.context, "0", None).cleaned
     assert table.changes("0").read_all()["v"].to_pylist() == [3]
     assert rows_of(table, "v") == [(3,)]
 
 
 def test_a_range_is_a_value():
     table, _ = written(1)
-    changed = changed_since(table.context, "0", None)
-    assert isinstance(changed, ChangedRows)
+    changed = plan_incremental_read(table.context, "0", None)
+    assert isinstance(changed, IncrementalRead)
     assert replace(changed, cleaned=True).base_condition is None
     assert "_hoodie_commit_time" in str(changed.base_condition)
 
@@ -86,7 +86,7 @@ def test_a_filter_of_a_range_chooses_among_partially_updated_rows_as_well():
 
 
 def test_only_partial_updates_list_the_partitions_of_a_range():
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     table = new_table(storage, table_type=TableType.MERGE_ON_READ)
     since = upsert(table, [{"id": k, "p": k, "ts": 1, "v": 1} for k in "xyz"]).completion_time
     upsert(table, [{"id": k, "p": k, "ts": 2, "v": 2} for k in "xyz"])
@@ -97,7 +97,7 @@ def test_only_partial_updates_list_the_partitions_of_a_range():
     storage.forget()
     assert table.changes(since).read_all()["ts"].to_pylist() == [2, 3, 2]
     assert [one for one in storage.operations() if one.startswith("list ")] == ["list y"]
-    there = changed_since(table.context, since, None, ahead=True)
+    there = plan_incremental_read(table.context, since, None, ahead=True)
     storage.forget()
     assert [there.wholes.of(one.file_group).base_file is None for one in there.slices] == [
         False

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.reading.point_lookup import slices_that_may_hold
+from filegroups.reading.point_lookup import slices_that_may_contain
 from tests.interop import golden_tables
 from timeline.errors import CorruptTableError, InvalidInputError
 
@@ -34,7 +34,9 @@ def considered(table: hoodoo.Table, *keys: str) -> int:
     pinned = table.core.pin()
     slices = pinned.file_slices()
     context = table.core.context
-    return len(slices_that_may_hold(context, pinned.snapshot, slices, pa.array(keys, pa.string())))
+    return len(
+        slices_that_may_contain(context, pinned.snapshot, slices, pa.array(keys, pa.string()))
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from tests.unit.timeline.engine import (
     StillClock,
     begun,
@@ -28,7 +28,7 @@ from timeline.errors import (
 from timeline.layout import TIMELINE
 from timeline.model.commit_metadata import WriteOperation
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 META = [
     "_hoodie_commit_time",
@@ -43,7 +43,7 @@ def row(key: str, part: str, ts: int, v: int) -> dict[str, Any]:
     return {"id": key, "p": part, "ts": ts, "v": v}
 
 
-def three_commits() -> tuple[Table, list[Receipt]]:
+def three_commits() -> tuple[Table, list[CommitResult]]:
     """a and b inserted, a updated, then c inserted into another partition; a second apart."""
     clock = StillClock()
     table = new_table(clock=clock)
@@ -133,7 +133,7 @@ def test_filters_on_an_added_column_hold_for_old_files():
 
 
 def test_partitions_that_are_not_asked_for_are_not_listed():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     upsert(table, [row("a", "x", 1, 1), row("b", "y", 1, 1)])
     observed.forget()
@@ -147,7 +147,7 @@ def test_partitions_that_are_not_there_are_empty():
 
 
 def test_rows_stream_file_by_file():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     upsert(table, [row("a", "x", 1, 1), row("b", "y", 1, 1)])
     observed.forget()

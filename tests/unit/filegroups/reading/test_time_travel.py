@@ -9,7 +9,7 @@ import pytest
 
 import hoodoo
 from filegroups.table import Table
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, put, upsert, world_of
 from tests.unit.timeline.test_archived import with_metadata
@@ -29,7 +29,7 @@ def row(key: str, ts: int, **more: Any) -> dict[str, Any]:
 
 def four_writes(
     version: int = 9, kind: TableType = TableType.COPY_ON_WRITE
-) -> tuple[MemoryStorage, list[Receipt]]:
+) -> tuple[MemoryStorage, list[CommitResult]]:
     """a and b; a again with a new column; the whole partition anew; and b again."""
     storage = MemoryStorage()
     table = new_table(storage, version=version, clock=StillClock(), table_type=kind)
@@ -38,7 +38,7 @@ def four_writes(
     return storage, [*upserted, overwritten, upsert(table, [row("b", 4, w=9)])]
 
 
-def archive(storage: MemoryStorage, receipts: list[Receipt], *, clean: bytes = b"") -> None:
+def archive(storage: MemoryStorage, receipts: list[CommitResult], *, clean: bytes = b"") -> None:
     """Move instants into the history, and a clean that came later."""
     rows: list[tuple[str, str | None, str]] = []
     kept: dict[str, bytes] = {CLEANED_AT: clean}
@@ -60,11 +60,11 @@ def clean_of(*names: str) -> bytes:
     return encode_clean(CleanMetadata(start_clean_time="", partition_metadata={"x": told}))
 
 
-def data_files(storage: MemoryStorage, receipt: Receipt) -> list[str]:
+def data_files(storage: MemoryStorage, receipt: CommitResult) -> list[str]:
     return [name for name in storage.names("x") if receipt.requested_time in name]
 
 
-def at(storage: MemoryStorage, receipt: Receipt) -> list[dict[str, Any]]:
+def at(storage: MemoryStorage, receipt: CommitResult) -> list[dict[str, Any]]:
     found = reopened(storage).as_of(receipt.requested_time).to_arrow()
     return sorted(found.to_pylist(), key=lambda one: str(one["id"]))
 
@@ -73,7 +73,7 @@ def reopened(storage: MemoryStorage) -> Table:
     return Table.open(world_of(storage), BRISK)
 
 
-def refused(storage: MemoryStorage, receipt: Receipt | str) -> str:
+def refused(storage: MemoryStorage, receipt: CommitResult | str) -> str:
     time = receipt if isinstance(receipt, str) else receipt.requested_time
     with pytest.raises(InstantNotFoundError) as caught:
         reopened(storage).as_of(time)
@@ -180,7 +180,7 @@ def test_a_range_of_archived_instants_tells_rows_that_were_not_written_again() -
     """As Java tells it, though the files are there; what is newer comes in its own range."""
     storage, (first, second, third, fourth) = four_writes()
 
-    def changed(since: str, until: Receipt) -> list[dict[str, Any]]:
+    def changed(since: str, until: CommitResult) -> list[dict[str, Any]]:
         rows = reopened(storage).changes(since, until.completion_time).read_all().to_pylist()
         return sorted(rows, key=lambda one: str(one["id"]))
 

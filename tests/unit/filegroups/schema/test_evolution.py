@@ -14,7 +14,7 @@ import pytest
 from filegroups.keys.java_to_string import java_text
 from filegroups.schema.casting import normalise, promote, refuse_null_elements
 from filegroups.schema.evolution import MissingColumns, SchemaRules
-from filegroups.schema.schema import TableSchema, avro_to_arrow, reconcile
+from filegroups.schema.schema import TableSchema, avro_to_arrow, reconcile_schema
 from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import files_below, new_table, planned, rows_of
@@ -32,7 +32,7 @@ def table_schema(**types: pa.DataType) -> TableSchema:
 
 def evolved(table_type: pa.DataType, incoming: pa.DataType) -> pa.DataType:
     """The column's type afterwards; the Avro text must tell the same."""
-    found, _ = reconcile(table_schema(c=table_type), pa.schema([("c", incoming)]), FILLING)
+    found, _ = reconcile_schema(table_schema(c=table_type), pa.schema([("c", incoming)]), FILLING)
     assert avro_to_arrow(found.avro_json) == found.arrow
     return found.arrow.field("c").type
 
@@ -94,7 +94,7 @@ def test_evolution_keeps_what_others_wrote_into_the_schema():
         }
     )  # fmt: skip
     incoming = pa.schema([("id", pa.string()), ("n", pa.string()), ("s", WIDER_STRUCT)])
-    found, _ = reconcile(TableSchema.from_avro(text), incoming, STRICT)
+    found, _ = reconcile_schema(TableSchema.from_avro(text), incoming, STRICT)
     assert json.loads(found.avro_json) == {
         "type": "record",
         "name": "r",
@@ -123,7 +123,7 @@ def test_a_type_that_is_used_twice_does_not_change_in_one_place():
         }
     )  # fmt: skip
     with pytest.raises(UnsupportedTableError) as caught:
-        reconcile(TableSchema.from_avro(text), pa.schema([("x", WIDER_STRUCT)]), FILLING)
+        reconcile_schema(TableSchema.from_avro(text), pa.schema([("x", WIDER_STRUCT)]), FILLING)
     assert caught.value.kind == "shared_type"
 
 
@@ -134,10 +134,12 @@ def test_columns_the_rows_lack_are_refused_filled_or_dropped():
         pa.schema([("id", pa.string()), ("v", pa.int64()), ("s", STRUCT)]),
     ):
         with pytest.raises(InvalidInputError) as caught:
-            reconcile(table, lacking, STRICT)
+            reconcile_schema(table, lacking, STRICT)
         assert caught.value.kind == "missing_column"
-        assert reconcile(table, lacking, FILLING) == (table, ())
-    dropped, added = reconcile(table, pa.schema([("w", pa.int32()), ("v", pa.int32())]), DROPPING)
+        assert reconcile_schema(table, lacking, FILLING) == (table, ())
+    dropped, added = reconcile_schema(
+        table, pa.schema([("w", pa.int32()), ("v", pa.int32())]), DROPPING
+    )
     assert (dropped.arrow.names, [each.name for each in added]) == (["id", "v", "w"], ["w"])
     assert avro_to_arrow(dropped.avro_json) == dropped.arrow
 
@@ -145,9 +147,9 @@ def test_columns_the_rows_lack_are_refused_filled_or_dropped():
 def test_an_ordering_column_never_becomes_text():
     rules = SchemaRules(ordering=frozenset({"ts"}))
     table = table_schema(ts=pa.int32())
-    assert reconcile(table, pa.schema([("ts", pa.int64())]), rules)[0].arrow.field(0).type == pa.int64()  # fmt: skip
+    assert reconcile_schema(table, pa.schema([("ts", pa.int64())]), rules)[0].arrow.field(0).type == pa.int64()  # fmt: skip
     with pytest.raises(InvalidInputError) as caught:
-        reconcile(table, pa.schema([("ts", pa.string())]), rules)
+        reconcile_schema(table, pa.schema([("ts", pa.string())]), rules)
     assert caught.value.kind == "schema_mismatch"
 
 
@@ -355,7 +357,7 @@ def test_a_table_s_own_resolution_of_time_is_kept():
     text = '{"type":"record","name":"r","fields":[{"name":"t","type":["null",{"type":"long","logicalType":"timestamp-millis"}],"default":null}]}'  # fmt: skip
     table = TableSchema.from_avro(text)
     incoming = pa.table({"t": pa.array([1_000], pa.timestamp("us", "UTC"))})
-    assert reconcile(table, incoming.schema, STRICT) == (table, ())
+    assert reconcile_schema(table, incoming.schema, STRICT) == (table, ())
     assert normalise(incoming, table.arrow).schema.field("t").type == pa.timestamp("ms", "UTC")
     with pytest.raises(InvalidInputError) as caught:
         normalise(pa.table({"t": pa.array([1_001], pa.timestamp("us", "UTC"))}), table.arrow)

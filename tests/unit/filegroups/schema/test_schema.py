@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from filegroups.schema.columns import distinct_codes, one_array, ranks, turns
+from filegroups.schema.columns import distinct_codes, one_array, ranks, version_rounds
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_one_chunk_is_not_copied() -> None:
 def test_equal_codes_are_ranked_in_their_order() -> None:
     codes = np.array([7, 3, 7, 7, 3])
     assert ranks(codes).tolist() == [0, 0, 1, 2, 1]
-    assert [each.tolist() for each in turns(codes)] == [[1, 0], [4, 2], [3]]
+    assert [each.tolist() for each in version_rounds(codes)] == [[1, 0], [4, 2], [3]]
 
 
 def test_no_codes_have_no_turns() -> None:
     none = np.zeros(0, np.int64)
     assert ranks(none).tolist() == []
-    assert list(turns(none)) == []
+    assert list(version_rounds(none)) == []

@@ -19,9 +19,9 @@ from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType
 from timeline.properties.options import OptionKind, PropertySet, as_property_set, parse_option
 from timeline.properties.setting_enums import (
     BloomType,
+    CommitLockMode,
     FailedWritesPolicy,
     InsertDuplicates,
-    PublishLock,
     QueryType,
 )
 from timeline.writer_registry import AGREED_BY
@@ -66,7 +66,7 @@ def test_defaults_without_any_property() -> None:
     assert settings.metadata_enable is None
     assert settings.timeline_zone == "UTC"
     assert settings.heartbeat_expiry_ms == 120_000
-    assert settings.publish_lock is PublishLock.LOCK
+    assert settings.publish_lock is CommitLockMode.LOCK
     assert settings.commit_attempts_max == 16
     assert settings.origin("operation") == "default"
 

@@ -10,10 +10,10 @@ import pytest
 from filegroups.files.log_files import keys_of_log
 from filegroups.schema.schema import TableSchema
 from filegroups.table import Table
-from filegroups.writing.commit_checks import WhatIPublish, further_checks, refused_by
+from filegroups.writing.commit_checks import CommitFacts, commit_checks, rejected_by
 from tests.unit.timeline.engine import SMALL, new_table, put, upsert
 from timeline.codecs.instant_avro import encode_compaction_plan, encode_requested_replace
-from timeline.commit.concurrent_commits import rival_of_slot
+from timeline.commit.concurrent_commits import commit_of_slot
 from timeline.layout import TIMELINE
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import LogFile, join
@@ -27,10 +27,10 @@ from timeline.model.plans import (
     SliceInfo,
 )
 from timeline.model.slot import Slot
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
 MY_TIME = "20260101000000500"
@@ -52,18 +52,18 @@ def inserted(table: Table, *rows: dict[str, object]) -> Slot:
     return slot
 
 
-def touching(name: str, touch: Touch = Touch.BASE, partition: str = "x") -> TouchedFileGroup:
-    return TouchedFileGroup(file_group=FileGroupId(partition, name), touch=touch)
+def touching(name: str, touch: Access = Access.BASE, partition: str = "x") -> AccessedFileGroup:
+    return AccessedFileGroup(file_group=FileGroupId(partition, name), touch=touch)
 
 
-def mine(**facts: Any) -> WhatIPublish:
+def mine(**facts: Any) -> CommitFacts:
     """A candidate of nothing, but for these facts."""
-    whole = WhatIPublish(
+    whole = CommitFacts(
         requested_time=MY_TIME,
         keys_looked_up=True,
         batch_ids=(),
         schemas=(SCHEMA, SCHEMA),
-        claim=Claim(),
+        claim=WriteSet(),
         missed_in=(),
         inserted_into=(),
         appended=(),
@@ -75,7 +75,7 @@ def mine(**facts: Any) -> WhatIPublish:
     return replace(whole, **facts)
 
 
-def as_mine(slot: Slot, **facts: Any) -> WhatIPublish:
+def as_mine(slot: Slot, **facts: Any) -> CommitFacts:
     """What a slot published, as if it were still to be."""
     paths = tuple(
         join(item.file_group.partition_path, name)
@@ -91,14 +91,14 @@ def as_mine(slot: Slot, **facts: Any) -> WhatIPublish:
     return replace(told, **facts)
 
 
-def rival(**facts: Any) -> Rival:
-    other = Rival(
-        action=Action.COMMIT, requested_time=AFTER_ME, completion_time=AFTER_ME, claim=Claim()
+def rival(**facts: Any) -> ConcurrentCommit:
+    other = ConcurrentCommit(
+        action=Action.COMMIT, requested_time=AFTER_ME, completion_time=AFTER_ME, claim=WriteSet()
     )
     return replace(other, **facts)
 
 
-def rule(refused: Refused | None) -> RuleId | None:
+def rule(refused: Rejected | None) -> RuleId | None:
     return None if refused is None else refused.rule
 
 
@@ -106,7 +106,7 @@ def rule(refused: Refused | None) -> RuleId | None:
     ("batches", "met"), [(("b",), RuleId.SAME_BATCH), (("c",), None), ((), None)]
 )
 def test_only_the_same_batch_is_met_twice(batches: tuple[str, ...], met: RuleId | None) -> None:
-    refused = refused_by(new_table().context, mine(batch_ids=("a", "b")), [rival(batches=batches)])
+    refused = rejected_by(new_table().context, mine(batch_ids=("a", "b")), [rival(batches=batches)])
     assert rule(refused) is met
 
 
@@ -115,20 +115,20 @@ def test_only_the_same_batch_is_met_twice(batches: tuple[str, ...], met: RuleId 
 def test_a_delete_that_found_all_its_keys_does_not_care_who_inserts(
     whole_table: bool, in_buckets: bool
 ) -> None:
-    other = rival(claim=Claim(inserting=("x",)))
+    other = rival(claim=WriteSet(inserting=("x",)))
     context = new_table().context
     found = mine(whole_table=whole_table, in_buckets=in_buckets)
-    assert refused_by(context, found, [other]) is None
+    assert rejected_by(context, found, [other]) is None
     missed = replace(found, missed_in=("x",))
-    assert rule(refused_by(context, missed, [other])) is RuleId.INSERTED_WHERE_I_MISSED
+    assert rule(rejected_by(context, missed, [other])) is RuleId.INSERTED_WHERE_I_MISSED
 
 
 def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_in_the_table() -> (
     None
 ):
-    other, context = rival(claim=Claim(inserting=("y", "z"))), new_table().context
-    assert refused_by(context, mine(missed_in=("x",)), [other]) is None
-    refused = refused_by(context, mine(missed_in=("x",), whole_table=True), [other])
+    other, context = rival(claim=WriteSet(inserting=("y", "z"))), new_table().context
+    assert rejected_by(context, mine(missed_in=("x",)), [other]) is None
+    refused = rejected_by(context, mine(missed_in=("x",), whole_table=True), [other])
     assert refused is not None
     assert refused.partitions == ("y", "z")
 
@@ -137,9 +137,9 @@ def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_i
 
 
 def test_another_file_group_for_a_bucket_of_mine_is_met() -> None:
-    me = mine(in_buckets=True, claim=Claim(file_groups=(touching(BUCKET, Touch.NEW),)))
-    other = rival(claim=Claim(file_groups=(touching(TWIN, Touch.NEW),)))
-    refused = refused_by(new_table().context, me, [other])
+    me = mine(in_buckets=True, claim=WriteSet(file_groups=(touching(BUCKET, Access.NEW),)))
+    other = rival(claim=WriteSet(file_groups=(touching(TWIN, Access.NEW),)))
+    refused = rejected_by(new_table().context, me, [other])
     assert refused is not None
     assert (refused.rule, refused.file_groups) == (
         RuleId.SAME_FILE_GROUP_WRITTEN,
@@ -150,20 +150,20 @@ def test_another_file_group_for_a_bucket_of_mine_is_met() -> None:
 @pytest.mark.parametrize(
     ("in_buckets", "my_touch", "theirs"),
     [
-        pytest.param(False, Touch.NEW, touching(TWIN, Touch.NEW), id="not in buckets"),
-        pytest.param(True, Touch.REPLACE, touching(TWIN, Touch.NEW), id="mine is hidden"),
-        pytest.param(True, Touch.NEW, touching(TWIN, Touch.REPLACE), id="theirs is hidden"),
-        pytest.param(True, Touch.NEW, touching(BUCKET, Touch.BASE), id="the same file group"),
-        pytest.param(True, Touch.NEW, touching(TWIN, Touch.NEW, "y"), id="another partition"),
-        pytest.param(True, Touch.NEW, touching("00000004-b", Touch.NEW), id="another bucket"),
+        pytest.param(False, Access.NEW, touching(TWIN, Access.NEW), id="not in buckets"),
+        pytest.param(True, Access.REPLACE, touching(TWIN, Access.NEW), id="mine is hidden"),
+        pytest.param(True, Access.NEW, touching(TWIN, Access.REPLACE), id="theirs is hidden"),
+        pytest.param(True, Access.NEW, touching(BUCKET, Access.BASE), id="the same file group"),
+        pytest.param(True, Access.NEW, touching(TWIN, Access.NEW, "y"), id="another partition"),
+        pytest.param(True, Access.NEW, touching("00000004-b", Access.NEW), id="another bucket"),
     ],
 )
 def test_no_bucket_has_two_file_groups_where(
-    in_buckets: bool, my_touch: Touch, theirs: TouchedFileGroup
+    in_buckets: bool, my_touch: Access, theirs: AccessedFileGroup
 ) -> None:
-    me = mine(in_buckets=in_buckets, claim=Claim(file_groups=(touching(BUCKET, my_touch),)))
-    other = rival(claim=Claim(file_groups=(theirs,)))
-    assert refused_by(new_table().context, me, [other]) is None
+    me = mine(in_buckets=in_buckets, claim=WriteSet(file_groups=(touching(BUCKET, my_touch),)))
+    other = rival(claim=WriteSet(file_groups=(theirs,)))
+    assert rejected_by(new_table().context, me, [other]) is None
 
 
 # ---- keys that are new to both
@@ -172,7 +172,7 @@ def test_no_bucket_has_two_file_groups_where(
 def test_a_key_that_both_inserted_into_a_partition_is_met() -> None:
     table = new_table()
     other, me = inserted(table, row("n"), row("m")), inserted(table, row("n"), row("k"))
-    refused = refused_by(table.context, as_mine(me), [rival_of_slot(other)])
+    refused = rejected_by(table.context, as_mine(me), [commit_of_slot(other)])
     assert refused is not None
     assert (refused.rule, refused.partitions) == (RuleId.SAME_NEW_KEY, ("x",))
 
@@ -180,9 +180,9 @@ def test_a_key_that_both_inserted_into_a_partition_is_met() -> None:
 def test_a_key_that_the_other_inserted_into_another_partition_is_another_row() -> None:
     table = new_table()
     other, me = inserted(table, row("m"), row("n", "y")), inserted(table, row("n"))
-    assert refused_by(table.context, as_mine(me), [rival_of_slot(other)]) is None
+    assert rejected_by(table.context, as_mine(me), [commit_of_slot(other)]) is None
     everywhere = as_mine(me, whole_table=True)
-    assert rule(refused_by(table.context, everywhere, [rival_of_slot(other)])) is (
+    assert rule(rejected_by(table.context, everywhere, [commit_of_slot(other)])) is (
         RuleId.SAME_NEW_KEY
     )
 
@@ -190,7 +190,7 @@ def test_a_key_that_the_other_inserted_into_another_partition_is_another_row() -
 def test_new_keys_of_one_file_group_are_left_to_merging_it_again() -> None:
     table = new_table()
     other = inserted(table, row("n"))
-    assert refused_by(table.context, as_mine(other), [rival_of_slot(other)]) is None
+    assert rejected_by(table.context, as_mine(other), [commit_of_slot(other)]) is None
 
 
 @pytest.mark.parametrize("first", ["w", "x"])
@@ -201,20 +201,20 @@ def test_every_file_that_got_new_keys_is_looked_at(first: str) -> None:
     name = other.claim.file_groups[0].files[0]
     paths = (join(first, name), *as_mine(me).inserted_into)
     claim = replace(me.claim, inserting=("w", "x", "y"))
-    refused = refused_by(
-        table.context, as_mine(me, claim=claim, inserted_into=paths), [rival_of_slot(other)]
+    refused = rejected_by(
+        table.context, as_mine(me, claim=claim, inserted_into=paths), [commit_of_slot(other)]
     )
     assert refused is not None
     assert refused.partitions == ("y",)
 
 
 def test_only_partitions_that_got_new_keys_of_both_are_read() -> None:
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     other, me = inserted(table, row("n")), inserted(table, row("n"))
     elsewhere = replace(other, claim=replace(other.claim, inserting=("y",)))
     storage.forget()
-    assert refused_by(table.context, as_mine(me), [rival_of_slot(elsewhere)]) is None
+    assert rejected_by(table.context, as_mine(me), [commit_of_slot(elsewhere)]) is None
     assert storage.operations() == []
 
 
@@ -234,9 +234,9 @@ def test_every_log_of_mine_is_compared_with_what_the_other_inserted_elsewhere() 
     other = inserted(table, row("a"))
     [touched] = other.claim.file_groups
     moved = replace(touched, file_group=found["c"].file_group)
-    theirs = rival_of_slot(replace(other, claim=replace(other.claim, file_groups=(moved,))))
+    theirs = commit_of_slot(replace(other, claim=replace(other.claim, file_groups=(moved,))))
     me = as_mine(slot, inserted_into=(), appended=(found["c"], found["a"]))
-    refused = refused_by(table.context, me, [theirs])
+    refused = rejected_by(table.context, me, [theirs])
     assert refused is not None
     assert (refused.rule, refused.file_groups) == (
         RuleId.SAME_NEW_KEY,
@@ -267,39 +267,39 @@ def planned(table: Table, name: str, content: bytes) -> None:
     table.context.world.storage.create(f"{TIMELINE}/{name}.requested", content)
 
 
-def looked(table: Table, me: WhatIPublish) -> Refused | None:
+def looked(table: Table, me: CommitFacts) -> Rejected | None:
     context = table.context
-    return further_checks(context, me)(context.active(), [], lambda: context.config)
+    return commit_checks(context, me)(context.active(), [], lambda: context.config)
 
 
 @pytest.mark.spec("PUB-5")
 @pytest.mark.parametrize(
     ("when", "touch", "met"),
     [
-        (AFTER_ME, Touch.BASE, RuleId.PENDING_PLAN_OWNS_FILE_GROUP),
-        (AFTER_ME, Touch.NEW, RuleId.PENDING_PLAN_OWNS_FILE_GROUP),
-        (AFTER_ME, Touch.LOG, None),
-        (BEFORE_ME, Touch.BASE, None),
+        (AFTER_ME, Access.BASE, RuleId.PENDING_PLAN_OWNS_FILE_GROUP),
+        (AFTER_ME, Access.NEW, RuleId.PENDING_PLAN_OWNS_FILE_GROUP),
+        (AFTER_ME, Access.LOG, None),
+        (BEFORE_ME, Access.BASE, None),
     ],
 )
 def test_a_newer_compaction_would_hide_a_base_file_of_mine(
-    when: str, touch: Touch, met: RuleId | None
+    when: str, touch: Access, met: RuleId | None
 ) -> None:
     table = new_table()
     planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
-    touched = Claim(file_groups=(touching("f", touch), touching("g", touch)))
+    touched = WriteSet(file_groups=(touching("f", touch), touching("g", touch)))
     refused = looked(table, mine(claim=touched))
     assert rule(refused) is met
     assert refused is None or refused.file_groups == (FileGroupId("x", "f"),)
 
 
 def test_plans_of_compactions_are_read_only_where_one_is_newer_than_i_am() -> None:
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     planned(table, f"{BEFORE_ME}.compaction", compaction_of(FileGroupId("x", "f")))
     planned(table, f"{AFTER_ME}.commit", b"")
     storage.forget()
-    assert looked(table, mine(claim=Claim(file_groups=(touching("f"),)))) is None
+    assert looked(table, mine(claim=WriteSet(file_groups=(touching("f"),)))) is None
     assert not [one for one in storage.operations() if "compaction" in one]
 
 
@@ -308,7 +308,7 @@ def test_the_newest_of_two_compactions_hides_a_base_file_of_mine() -> None:
     table = new_table()
     for when in (BEFORE_ME, AFTER_ME):
         planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
-    refused = looked(table, mine(claim=Claim(file_groups=(touching("f"),))))
+    refused = looked(table, mine(claim=WriteSet(file_groups=(touching("f"),))))
     assert rule(refused) is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
 
 
@@ -321,4 +321,4 @@ def test_another_engines_clustering_would_lose_what_i_write(group: str, met: Rul
     inputs = ClusteringGroup(slices=(SliceInfo(file_id="f", partition_path="x"),))
     plan = RequestedReplaceMetadata(clustering_plan=ClusteringPlan(input_groups=(inputs,)))
     planned(table, f"{AFTER_ME}.clustering", encode_requested_replace(plan))
-    assert rule(looked(table, mine(claim=Claim(file_groups=(touching(group),))))) is met
+    assert rule(looked(table, mine(claim=WriteSet(file_groups=(touching(group),))))) is met

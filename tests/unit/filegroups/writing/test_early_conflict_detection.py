@@ -12,8 +12,8 @@ from filegroups.files.parquet import read_base_file
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table
 from hoodoo.factory import limits_of
-from hoodoo.inspect.contention import contention_of
-from hoodoo.inspect.instants import accounts_of
+from hoodoo.inspect.contention import measure_contention
+from hoodoo.inspect.instants import list_instants
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -30,13 +30,13 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import encode_commit
 from timeline.commit.markers import create_marker
-from timeline.commit.pending_writes import announced_rivals
+from timeline.commit.pending_writes import announced_writes
 from timeline.context import TableLimits
 from timeline.errors import WriteConflictError
 from timeline.layout import MARKERS, heartbeat_path, timeline_path
 from timeline.model.commit_metadata import TableType, WriteOperation, workload_profile
 from timeline.model.file_names import IOType
-from timeline.model.write_set import Touch
+from timeline.model.write_set import Access
 from timeline.properties.options import as_property_set
 from timeline.properties.setting_enums import EarlyDetection
 from timeline.rules.conflicts import find_strategy
@@ -217,11 +217,11 @@ def test_a_wait_is_kept_with_the_write_and_summed_up_for_the_table():
         waited.append(upsert(later, [row("a", ts=3)], files=APART).requested_time)
 
     upsert(table, [row("a", ts=2)], meanwhile, files=APART)
-    (account,) = [one for one in accounts_of(table) if one.requested_time == waited[0]]
+    (account,) = [one for one in list_instants(table) if one.requested_time == waited[0]]
     (wait,) = account.waits
     assert (wait["rule"], wait["kind"], wait["wait_ms"]) == ("C20", "announced_conflict", 140)
     assert account.lines()[-1].startswith("waited: 140 ms for what was announced before: ")
-    told = contention_of(table)
+    told = measure_contention(table)
     assert told.waits == 1
     (meeting,) = [one for one in told.meetings if one.kind == "announced_conflict"]
     assert (meeting.times, meeting.written_again, meeting.lost_seconds) == (1, 0, 0.14)
@@ -324,12 +324,13 @@ def test_markers_of_java_are_read_in_both_forms(server: bool):
 
 
 @pytest.mark.parametrize(
-    ("kind", "touch"), [(TableType.COPY_ON_WRITE, Touch.BASE), (TableType.MERGE_ON_READ, Touch.LOG)]
+    ("kind", "touch"),
+    [(TableType.COPY_ON_WRITE, Access.BASE), (TableType.MERGE_ON_READ, Access.LOG)],
 )
-def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Touch):
+def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Access):
     table = table_of(kind)
     found: list[Any] = []
-    look = lambda: found.extend(announced_rivals(table.context, table.context.active()))  # noqa: E731
+    look = lambda: found.extend(announced_writes(table.context, table.context.active()))  # noqa: E731
     upsert(table, [row("a")], look, files=APART)
     (rival,) = found
     assert [item.touch for item in rival.claim.file_groups if item.file_group.file_id] == [touch]

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from filegroups.keys.insert_buckets import (
-    Bucket,
+    InsertBucket,
     SizeSettings,
     SmallFile,
     assign_buckets,
+    assign_inserts,
     learn_record_bytes,
-    place_inserts,
     rows_by_number,
 )
 
@@ -24,7 +24,7 @@ def small(file_id: str, size_bytes: int) -> SmallFile:
     )
 
 
-def shares(buckets: tuple[Bucket, ...]) -> list[tuple[str, str | None, int]]:
+def shares(buckets: tuple[InsertBucket, ...]) -> list[tuple[str, str | None, int]]:
     return [(each.partition_path, each.file_id, each.rows) for each in buckets]
 
 
@@ -33,14 +33,14 @@ def test_hudis_defaults_put_122880_rows_into_a_new_file():
 
 
 def test_new_records_without_small_files_are_split_by_size():
-    buckets = place_inserts({"q": 30, "p": 250}, {}, SETTINGS)
+    buckets = assign_inserts({"q": 30, "p": 250}, {}, SETTINGS)
     assert shares(buckets) == [("p", None, 100), ("p", None, 100), ("p", None, 50), ("q", None, 30)]
     assert [each.number for each in buckets] == [0, 1, 2, 3]
 
 
 def test_small_files_are_filled_up_to_the_limit_smallest_first():
     files = {"p": [small("big", 800), small("b", 700), small("a", 500)]}
-    assert shares(place_inserts({"p": 90}, files, SETTINGS)) == [
+    assert shares(assign_inserts({"p": 90}, files, SETTINGS)) == [
         ("p", "a", 50),
         ("p", "b", 30),
         ("p", None, 10),
@@ -49,16 +49,16 @@ def test_small_files_are_filled_up_to_the_limit_smallest_first():
 
 def test_a_limit_of_zero_never_fills_files():
     settings = SizeSettings(small_file_bytes=0)
-    assert shares(place_inserts({"p": 5}, {"p": [small("a", 1)]}, settings)) == [("p", None, 5)]
+    assert shares(assign_inserts({"p": 5}, {"p": [small("a", 1)]}, settings)) == [("p", None, 5)]
 
 
 def test_without_auto_split_the_row_limit_counts():
     settings = SizeSettings(auto_split=False, insert_rows=2)
-    assert shares(place_inserts({"": 3}, {}, settings)) == [("", None, 2), ("", None, 1)]
+    assert shares(assign_inserts({"": 3}, {}, settings)) == [("", None, 2), ("", None, 1)]
 
 
 def test_no_records_need_no_bucket():
-    assert place_inserts({"p": 0}, {"p": [small("a", 1)]}, SETTINGS) == ()
+    assert assign_inserts({"p": 0}, {"p": [small("a", 1)]}, SETTINGS) == ()
 
 
 def test_record_size_is_learnt_from_enough_rows_only():
@@ -69,9 +69,9 @@ def test_record_size_is_learnt_from_enough_rows_only():
 def test_rows_fill_their_partitions_buckets_in_order():
     paths = pa.chunked_array([["q", "p"], ["p", "q", "p"]])
     buckets = (
-        Bucket(number=0, partition_path="p", file_id="a", base_requested_time=None, rows=2),
-        Bucket(number=1, partition_path="p", file_id=None, base_requested_time=None, rows=1),
-        Bucket(number=2, partition_path="q", file_id=None, base_requested_time=None, rows=1),
+        InsertBucket(number=0, partition_path="p", file_id="a", base_requested_time=None, rows=2),
+        InsertBucket(number=1, partition_path="p", file_id=None, base_requested_time=None, rows=1),
+        InsertBucket(number=2, partition_path="q", file_id=None, base_requested_time=None, rows=1),
     )
     assert assign_buckets(paths, buckets).tolist() == [2, 0, 0, 2, 1]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.group_commit.commit_group import Left, write_together
+from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import prepared, write
+from filegroups.writing.write import prepare_write, write
 from tests.unit.timeline.engine import (
     BRISK,
     Far,
@@ -29,7 +29,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import encode_commit
-from timeline.commit.nested_partitions import uncover
+from timeline.commit.nested_partitions import delete_hiding_metadata
 from timeline.context import TableLimits
 from timeline.errors import InvalidInputError, WriteConflictError
 from timeline.layout import timeline_path
@@ -43,10 +43,16 @@ from timeline.model.commit_metadata import (
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action
 from timeline.model.instant_time import WallMs, instant_time
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_dead_writers
-from timeline.rules.conflicts import Clean, Refused, Rival, RuleId, judge
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rejected,
+    RuleId,
+    validate_write_set,
+)
 from timeline.storage.memory import MemoryStorage
 
 UPSERT = WriteOperation.UPSERT
@@ -70,14 +76,14 @@ def partitions(table: Table) -> list[str]:
     return [one for (one,) in rows_of(opened(table), "p") if one != "x/y"]
 
 
-def claim(touch: Touch, *paths: str) -> Claim:
-    return Claim.of(
-        TouchedFileGroup(file_group=FileGroupId(path, path), touch=touch) for path in paths
+def claim(touch: Access, *paths: str) -> WriteSet:
+    return WriteSet.of(
+        AccessedFileGroup(file_group=FileGroupId(path, path), touch=touch) for path in paths
     )
 
 
-def rival(theirs: Claim, **more: Any) -> Rival:
-    return Rival(
+def rival(theirs: WriteSet, **more: Any) -> ConcurrentCommit:
+    return ConcurrentCommit(
         action=Action.COMMIT, requested_time="1", completion_time="3", claim=theirs, **more
     )
 
@@ -85,14 +91,16 @@ def rival(theirs: Claim, **more: Any) -> Rival:
 @pytest.mark.spec("PUB-13")
 @pytest.mark.parametrize(("mine", "theirs"), NESTED)
 def test_commits_of_nested_partitions_do_not_stand_beside_each_other(mine: str, theirs: str):
-    verdict = judge(claim(Touch.NEW, mine, "z"), "2", [rival(claim(Touch.LOG, theirs, "w"))])
-    assert isinstance(verdict, Refused)
+    verdict = validate_write_set(
+        claim(Access.NEW, mine, "z"), "2", [rival(claim(Access.LOG, theirs, "w"))]
+    )
+    assert isinstance(verdict, Rejected)
     assert (verdict.rule, verdict.partitions) == (RuleId.NESTED_PARTITION, (mine,))
     assert verdict.retry_can_succeed
-    replaced = rival(claim(Touch.REPLACE, theirs))
-    moved = rival(claim(Touch.BASE, theirs), is_compaction=True)
-    for harmless in (replaced, moved, rival(claim(Touch.NEW, f"{mine}c", "c/a/b"))):
-        assert judge(claim(Touch.NEW, mine, "z"), "2", [harmless]) == Clean()
+    replaced = rival(claim(Access.REPLACE, theirs))
+    moved = rival(claim(Access.BASE, theirs), is_compaction=True)
+    for harmless in (replaced, moved, rival(claim(Access.NEW, f"{mine}c", "c/a/b"))):
+        assert validate_write_set(claim(Access.NEW, mine, "z"), "2", [harmless]) == NoConflict()
 
 
 @pytest.mark.parametrize(
@@ -235,10 +243,10 @@ def test_members_of_a_group_nest_no_partitions():
     for path in ("a", "a/b"):
         workload = LocalWorkload(table.context.world, as_table([row(path)]))
         glance = table.context.glance()
-        works.append(prepared(table.context, planned(table, UPSERT), workload, glance))
-    first, second = write_together(table.context, works)
-    assert isinstance(first, Receipt)
-    assert second is Left.MEETS
+        works.append(prepare_write(table.context, planned(table, UPSERT), workload, glance))
+    first, second = commit_group(table.context, works)
+    assert isinstance(first, CommitResult)
+    assert second is NotCommitted.MEETS
     assert partitions(table) == ["a"]
 
 
@@ -286,9 +294,9 @@ def test_beside_other_engines_a_folder_stays_while_a_pending_write_has_files_the
     pending = [timeline_path(name) for name in pending_file_names(Action.COMMIT, began)]
     for path in (*pending, "a/.hoodie_partition_metadata", f"a/f-0_0-9-9_{began}.parquet"):
         storage.create(path, b"")
-    uncover(one.context, ["a"])
+    delete_hiding_metadata(one.context, ["a"])
     assert partitions(one) == []
     for path in pending:
         storage.delete(path)
-    uncover(one.context, ["a"])
+    delete_hiding_metadata(one.context, ["a"])
     assert partitions(one) == ["a/b"]

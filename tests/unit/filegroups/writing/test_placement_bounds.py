@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 
 from filegroups.keys.insert_buckets import (
-    Bucket,
+    InsertBucket,
     SizeSettings,
     SmallFile,
     assign_buckets,
-    assign_shares,
+    assign_by_bucket,
+    assign_inserts,
     codes_of,
     learn_record_bytes,
-    place_inserts,
     rows_by_number,
 )
 
@@ -25,8 +25,8 @@ def small(file_id: str, size_bytes: int) -> SmallFile:
     return SmallFile(file_id=file_id, base_requested_time=RT, size_bytes=size_bytes)
 
 
-def bucket(number: int, path: str, rows: int = 0, share: int | None = None) -> Bucket:
-    return Bucket(
+def bucket(number: int, path: str, rows: int = 0, share: int | None = None) -> InsertBucket:
+    return InsertBucket(
         number=number,
         partition_path=path,
         file_id=None,
@@ -85,9 +85,9 @@ def test_a_record_is_learnt_from_a_thousand_rows_and_rounded_up(
 def test_a_filled_file_is_named_with_its_base() -> None:
     settings = SizeSettings(file_bytes_max=1_000, small_file_bytes=800, record_bytes=10)
     files = {"p": [small("b", 799), small("full", 800), small("a", 799)], "q": [small("c", 1)]}
-    assert place_inserts({"p": 50}, files, settings) == (
-        Bucket(number=0, partition_path="p", file_id="a", base_requested_time=RT, rows=20),
-        Bucket(number=1, partition_path="p", file_id="b", base_requested_time=RT, rows=20),
+    assert assign_inserts({"p": 50}, files, settings) == (
+        InsertBucket(number=0, partition_path="p", file_id="a", base_requested_time=RT, rows=20),
+        InsertBucket(number=1, partition_path="p", file_id="b", base_requested_time=RT, rows=20),
         bucket(2, "p", 10),
     )
 
@@ -95,12 +95,12 @@ def test_a_filled_file_is_named_with_its_base() -> None:
 def test_a_file_without_room_for_one_record_is_passed_over() -> None:
     settings = SizeSettings(file_bytes_max=1_000, small_file_bytes=2_000, record_bytes=10)
     files = {"p": [small("over", 1_100), small("nearly", 991), small("one", 990)]}
-    assert place_inserts({"p": 2}, files, settings) == (
-        Bucket(number=0, partition_path="p", file_id="one", base_requested_time=RT, rows=1),
+    assert assign_inserts({"p": 2}, files, settings) == (
+        InsertBucket(number=0, partition_path="p", file_id="one", base_requested_time=RT, rows=1),
         bucket(1, "p", 1),
     )
     without_size = SizeSettings(file_bytes_max=10, small_file_bytes=10, record_bytes=0)
-    assert [b.rows for b in place_inserts({"p": 12}, {"p": [small("a", 6)]}, without_size)] == [
+    assert [b.rows for b in assign_inserts({"p": 12}, {"p": [small("a", 6)]}, without_size)] == [
         4,
         8,
     ]
@@ -123,25 +123,25 @@ def test_each_row_of_a_bucket_index_gets_the_bucket_of_its_partition_and_share()
         bucket(3, "q", share=3),
         bucket(4, "z", share=0),
     ]
-    assert assign_shares(paths, shares, buckets).tolist() == [2, 1, 0, 3, -1, -1]
-    assert assign_shares(paths, shares, buckets[::-1]).tolist() == [2, 1, 0, 3, -1, -1]
+    assert assign_by_bucket(paths, shares, buckets).tolist() == [2, 1, 0, 3, -1, -1]
+    assert assign_by_bucket(paths, shares, buckets[::-1]).tolist() == [2, 1, 0, 3, -1, -1]
 
 
 def test_a_share_beyond_all_buckets_meets_none_of_the_next_partition() -> None:
     paths, shares = pa.array(["p", "q", "p"]), np.array([2, 0, 1])
-    assert assign_shares(paths, shares, [bucket(5, "p", share=1), bucket(6, "q", share=0)]).tolist() == [-1, 6, 5]  # fmt: skip
+    assert assign_by_bucket(paths, shares, [bucket(5, "p", share=1), bucket(6, "q", share=0)]).tolist() == [-1, 6, 5]  # fmt: skip
     # a bucket with a share greater than that of any row
-    assert assign_shares(paths, np.array([0, 0, 1]), [bucket(5, "p", share=4), bucket(6, "q", share=0)]).tolist() == [-1, 6, -1]  # fmt: skip
+    assert assign_by_bucket(paths, np.array([0, 0, 1]), [bucket(5, "p", share=4), bucket(6, "q", share=0)]).tolist() == [-1, 6, -1]  # fmt: skip
 
 
 def test_a_bucket_without_a_share_is_the_first() -> None:
-    assert assign_shares(pa.array(["p", "p"]), np.array([0, 1]), [bucket(5, "p")]).tolist() == [5, -1]  # fmt: skip
+    assert assign_by_bucket(pa.array(["p", "p"]), np.array([0, 1]), [bucket(5, "p")]).tolist() == [5, -1]  # fmt: skip
 
 
 def test_without_rows_or_buckets_nobody_has_a_bucket() -> None:
     none = np.array([], np.int64)
-    assert assign_shares(pa.array([], pa.string()), none, [bucket(0, "p")]).tolist() == []
-    assert assign_shares(pa.array(["p"]), np.array([0]), []).tolist() == [-1]
+    assert assign_by_bucket(pa.array([], pa.string()), none, [bucket(0, "p")]).tolist() == []
+    assert assign_by_bucket(pa.array(["p"]), np.array([0]), []).tolist() == [-1]
 
 
 @pytest.mark.parametrize("far", [0, 65_535, 65_536, 1 << 40])

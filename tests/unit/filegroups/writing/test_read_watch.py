@@ -11,7 +11,7 @@ import pytest
 
 from filegroups.reading.read import ReadSet
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.read_validation import ReadWatch
+from filegroups.writing.read_validation import ReadValidation
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (
     BRISK,
@@ -25,13 +25,13 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.commit.begin import begin
-from timeline.commit.concurrent_commits import rival_of_slot
+from timeline.commit.concurrent_commits import commit_of_slot
 from timeline.layout import TIMELINE, slot_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import Action
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Refused, Rival, RuleId
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.rules.isolation import Isolation
 
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
@@ -61,19 +61,19 @@ class Scene:
         )
         self.group = self.newest().claim.file_groups[0].file_group
 
-    def newest(self) -> Rival:
+    def newest(self) -> ConcurrentCommit:
         slot = self.context.chain.read(self.context.chain.head())
         assert slot is not None
-        return rival_of_slot(slot)
+        return commit_of_slot(slot)
 
-    def theirs(self, operation: WriteOperation, rows: Rows) -> Rival:
+    def theirs(self, operation: WriteOperation, rows: Rows) -> ConcurrentCommit:
         put(self.other, operation, rows)
         return self.newest()
 
-    def watch(self) -> ReadWatch:
+    def watch(self) -> ReadValidation:
         begun = begin(self.context, Action.COMMIT)
         begun.heartbeat.stop()
-        return ReadWatch(self.context, begun, self.reads)
+        return ReadValidation(self.context, begun, self.reads)
 
     def lose(self, ending: str, folder: str = "x") -> None:
         storage = self.context.world.storage
@@ -82,7 +82,7 @@ class Scene:
                 storage.delete(path)
 
 
-def strange(rival: Rival) -> Rival:
+def strange(rival: ConcurrentCommit) -> ConcurrentCommit:
     """Of which no metadata is to be found."""
     return replace(rival, requested_time=LATER, completion_time=LATER)
 
@@ -185,19 +185,21 @@ def test_a_slice_that_was_read_held_none_of_what_was_asked_for(
 # ---- the judgement
 
 
-def touching(scene: Scene, requested_time: str, group: FileGroupId | None = None) -> Rival:
-    touched = TouchedFileGroup(file_group=group or scene.group, touch=Touch.BASE)
-    return Rival(
+def touching(
+    scene: Scene, requested_time: str, group: FileGroupId | None = None
+) -> ConcurrentCommit:
+    touched = AccessedFileGroup(file_group=group or scene.group, touch=Access.BASE)
+    return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time=LATER,
-        claim=Claim(file_groups=(touched,)),
+        claim=WriteSet(file_groups=(touched,)),
     )
 
 
 def test_rivals_that_completed_at_once_are_all_judged() -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    mine = Claim(file_groups=touching(scene, LATER).claim.file_groups)
+    mine = WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
     rivals = [touching(scene, "1"), touching(scene, "2", FileGroupId("y", "elsewhere"))]
     assert scene.watch().judge(mine, rivals) is not None
     assert scene.watch().judge(mine, rivals[1:]) is None
@@ -205,9 +207,9 @@ def test_rivals_that_completed_at_once_are_all_judged() -> None:
 
 def test_who_was_met_before_is_judged_again() -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    mine = Claim(file_groups=touching(scene, LATER).claim.file_groups)
+    mine = WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
     watch = scene.watch()
-    assert watch.judge(Claim(), [touching(scene, "1")]) is None
+    assert watch.judge(WriteSet(), [touching(scene, "1")]) is None
     refused = watch.judge(mine, [])
     assert refused is not None
     assert refused.rivals == (touching(scene, "1"),)
@@ -216,11 +218,13 @@ def test_who_was_met_before_is_judged_again() -> None:
 @pytest.mark.parametrize("met", [False, True])
 def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    mine = Claim(file_groups=touching(scene, LATER).claim.file_groups)
-    other = Refused(RuleId.SCHEMA_CHANGED, "another reason", ())
+    mine = WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
+    other = Rejected(RuleId.SCHEMA_CHANGED, "another reason", ())
     asked: list[int] = []
 
-    def check(timeline: Any, rivals: list[Rival], config: Callable[[], TableConfig]) -> Refused:
+    def check(
+        timeline: Any, rivals: list[ConcurrentCommit], config: Callable[[], TableConfig]
+    ) -> Rejected:
         asked.append(len(rivals))
         return other
 
@@ -232,8 +236,8 @@ def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
     assert asked == ([] if met else [0])
 
 
-def my_claim(scene: Scene) -> Claim:
-    return Claim(file_groups=touching(scene, LATER).claim.file_groups)
+def my_claim(scene: Scene) -> WriteSet:
+    return WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -253,7 +257,7 @@ def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None
     [first, _] = scene.context.active().completed_writes
     for name in (f"_{first.completion_time}.commit", ".commit.requested", ".inflight"):
         scene.lose(f"{first.requested_time}{name}", TIMELINE)
-    refused = scene.watch().before_begin(Claim())
+    refused = scene.watch().before_begin(WriteSet())
     assert refused is not None
     assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)
 
@@ -269,6 +273,6 @@ def test_where_slots_were_collected_since_the_reads_nobody_can_tell_what_came() 
     scene.reads = replace(scene.reads, snapshot=replace(scene.reads.snapshot, head=0))
     scene.context = opened(scene.table, limits=scene.context.limits).context
     scene.context.world.storage.delete(slot_path(1))
-    refused = scene.watch().before_begin(Claim())
+    refused = scene.watch().before_begin(WriteSet())
     assert refused is not None
     assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)

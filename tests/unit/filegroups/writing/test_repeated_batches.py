@@ -5,56 +5,60 @@ from __future__ import annotations
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.commit_result import Receipt
-from filegroups.writing.idempotency import published_batch
+from filegroups.writing.commit_result import CommitResult
+from filegroups.writing.idempotency import committed_batch
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
-from timeline.codecs.truncation_point import Boundary, PublishedBatch, encode_boundary
-from timeline.layout import SLOTS, boundary_path
+from timeline.codecs.truncation_point import (
+    CommittedBatch,
+    TruncationPoint,
+    encode_truncation_point,
+)
+from timeline.layout import SLOTS, truncation_point_path
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.slot import UNSETTLED_MAX, Batch
+from timeline.model.slot import NOT_APPLIED_MAX, Batch
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 FIRST = 5  # batches that are there
 
 
 @pytest.fixture
-def observed() -> ObservedStorage:
-    return ObservedStorage(MemoryStorage())
+def observed() -> RecordingStorage:
+    return RecordingStorage(MemoryStorage())
 
 
 @pytest.fixture
-def table(observed: ObservedStorage) -> Table:
+def table(observed: RecordingStorage) -> Table:
     made = new_table(observed)
     for number in range(FIRST):
         write_batch(made, number)
     return made
 
 
-def write_batch(table: Table, number: int) -> Receipt:
+def write_batch(table: Table, number: int) -> CommitResult:
     return upsert(
         table, [{"id": f"k{number}", "p": "x", "ts": 1, "v": number}], batch_id=f"b{number}"
     )
 
 
-def asked(table: Table, number: int) -> Receipt | None:
-    return published_batch(
+def asked(table: Table, number: int) -> CommitResult | None:
+    return committed_batch(
         table.context, planned(table, WriteOperation.UPSERT, batch_id=f"b{number}")
     )
 
 
-def slots_read(observed: ObservedStorage) -> int:
+def slots_read(observed: RecordingStorage) -> int:
     return sum(call.operation == "read" and call.path.startswith(SLOTS) for call in observed.calls)
 
 
 def let_go(table: Table) -> None:
     """As each beat does, of all but the last slots."""
     chain = table.context.chain
-    chain.forget(chain.head() - UNSETTLED_MAX)
+    chain.forget(chain.head() - NOT_APPLIED_MAX)
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_new_batch_does_not_read_again_what_was_let_go(observed: ObservedStorage, table: Table):
+def test_a_new_batch_does_not_read_again_what_was_let_go(observed: RecordingStorage, table: Table):
     let_go(table)
     observed.forget()
     assert asked(table, FIRST) is None
@@ -80,25 +84,27 @@ def test_what_another_one_published_since_is_looked_through(table: Table):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_ids_of_slots_that_were_collected_are_not_kept(observed: ObservedStorage, table: Table):
+def test_ids_of_slots_that_were_collected_are_not_kept(observed: RecordingStorage, table: Table):
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.seen.ids) == list(range(1, FIRST + 1))
-    boundary = Boundary(number=FIRST - 1, time="0")
-    observed.create(boundary_path(boundary.number), encode_boundary(boundary))
+    boundary = TruncationPoint(number=FIRST - 1, time="0")
+    observed.create(truncation_point_path(boundary.number), encode_truncation_point(boundary))
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.seen.ids) == [FIRST]
 
 
 @pytest.mark.spec("BATCH-2")
 def test_a_boundary_is_read_once_by_who_asks_for_batch_after_batch(
-    observed: ObservedStorage, table: Table
+    observed: RecordingStorage, table: Table
 ):
     """Each write asks twice, and its file is never overwritten."""
-    path = boundary_path(1)
-    known = PublishedBatch(
+    path = truncation_point_path(1)
+    known = CommittedBatch(
         batch=Batch(batch_id="old"), action="commit", requested_time="1", completion_time="2"
     )
-    observed.create(path, encode_boundary(Boundary(number=1, time="2", batches=(known,))))
+    observed.create(
+        path, encode_truncation_point(TruncationPoint(number=1, time="2", batches=(known,)))
+    )
     for number in range(FIRST, FIRST + 3):
         assert asked(table, number) is None
     assert sum(call.operation == "read" and call.path == path for call in observed.calls) == 1

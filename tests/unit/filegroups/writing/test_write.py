@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.table import Table
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.write import rehearse
+from filegroups.writing.write import dry_run_write
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tests.unit.timeline.engine import (
@@ -24,7 +24,7 @@ from tests.unit.timeline.engine import (
     put,
     upsert,
 )
-from timeline.commit.conflict_report import RefusalReport
+from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableLimits
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.properties.setting_enums import ClusteringUpdates
@@ -47,9 +47,9 @@ def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BR
 
 def would_meet(
     table: Table, operation: WriteOperation, rows: list[dict[str, Any]]
-) -> tuple[RefusalReport, ...]:
+) -> tuple[ConflictReport, ...]:
     workload = LocalWorkload(table.context.world, pa.Table.from_pylist(rows))
-    return rehearse(table.context, planned(table, operation, files=APART), workload)
+    return dry_run_write(table.context, planned(table, operation, files=APART), workload)
 
 
 def during(table: Table, operation: WriteOperation, rows: list[dict[str, Any]], look: Any) -> Any:

@@ -25,27 +25,27 @@ from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import (
     OFFER_BYTES_MAX,
     Assigned,
-    GoAlone,
-    IsUnknown,
+    FallBack,
     Message,
     Offer,
+    OutcomeUnknown,
     PeerLostError,
     PeerSilentError,
     encode_message,
 )
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.cli import committer as command
 from hoodoo.committer import client, sockets
 from hoodoo.committer import server as service
-from hoodoo.committer.server import Committer, served_table
+from hoodoo.committer.server import Committer, committer_table
 from hoodoo.committer.sockets import SocketChannel, SocketListener, connect
 from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
 from tests.unit.timeline.engine import Behind, Far, Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
 from timeline.properties.properties_file import update_properties
-from timeline.rules.instant_times import MomentForm, MomentTexts
-from timeline.system import Started, SystemClock, ThreadExecutor, start_beside
+from timeline.rules.instant_times import TimestampForm, TimestampTexts
+from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background
 
 CLOCK = SystemClock()
 LONG_MS = 60_000  # ends a test whose answer does not come
@@ -93,12 +93,12 @@ def serving(
         hoodoo.open_table(path, properties={**OCC, **more}) as table,
         closing(SocketListener(at, CLOCK, send_ms=5000)) as listener,
     ):
-        served = replace(served_table(table), before=before)
+        served = replace(committer_table(table), before=before)
         world = served.context.world
         world = replace(world, storage=behind(world.storage))
         served = replace(served, context=replace(served.context, world=world))
         committer = Committer(listener, [served])
-        run: Started[Any] = start_beside(lambda: (begin(), committer.run(stop)))
+        run: Started[Any] = start_in_background(lambda: (begin(), committer.run(stop)))
         try:
             yield committer
         finally:
@@ -168,7 +168,7 @@ def test_writers_of_a_host_share_instants(tmp_path: Path, offered: list[Offer]) 
         ThreadExecutor(2, events=heard) as threads,
     ):
 
-        def write(number: int) -> Receipt:
+        def write(number: int) -> CommitResult:
             return (one, two)[number % 2].insert(rows(number), batch_id=f"s/{number}")
 
         receipts = threads.map(write, [0, 1])
@@ -203,7 +203,7 @@ def test_a_committer_takes_the_form_of_the_folders_of_moments(tmp_path: Path) ->
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     made = {"record_key": "id", "partition_by": "at", "properties": OCC}
     with hoodoo.create_table(path, schema=schema, **made) as table:
-        table.core.context.moment_texts[""] = MomentTexts(MomentForm.SQL)
+        table.core.context.moment_texts[""] = TimestampTexts(TimestampForm.SQL)
         table.upsert([{"id": "a", "at": at}])
     with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
         assert one.upsert([{"id": "a", "at": at}]).rows_updated == 1
@@ -236,7 +236,7 @@ def test_the_first_of_a_group_waits_for_others_as_long_as_it_is_told(tmp_path: P
         ThreadExecutor(2, events=Heard()) as threads,
     ):
 
-        def write(number: int) -> Receipt:
+        def write(number: int) -> CommitResult:
             wait_for(lambda: len(committer._busy) >= number)  # the second when the first is heard
             begun.extend(requested())
             return (one, two)[number].insert(rows(number))
@@ -255,7 +255,7 @@ def test_all_who_wait_are_in_the_next_group(tmp_path: Path, offered: list[Offer]
         ThreadExecutor(8, events=Heard()) as threads,
     ):
 
-        def write(number: int) -> Receipt:
+        def write(number: int) -> CommitResult:
             with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
                 return table.insert(rows(number))
 
@@ -285,7 +285,7 @@ def test_a_group_waits_for_those_who_were_just_answered(
         ThreadExecutor(2, events=Heard()) as threads,
     ):
 
-        def write(writer: int) -> list[Receipt]:
+        def write(writer: int) -> list[CommitResult]:
             with writing(tmp_path / "t", tmp_path / "s", Heard()) as table:
                 wait_for(lambda: len(groups) >= writer)  # the second meets the first's group
                 return [table.insert(rows(10 * writer + one)) for one in range(2 - writer)]
@@ -319,7 +319,7 @@ def test_the_table_of_a_committer_has_seen_what_its_groups_published(tmp_path: P
         closing(SocketListener(tmp_path / "s", CLOCK, send_ms=5000)) as listener,
     ):
         stop = StopFlag()
-        run = start_beside(lambda: Committer(listener, [served_table(table)]).run(stop))
+        run = start_in_background(lambda: Committer(listener, [committer_table(table)]).run(stop))
         with writing(tmp_path / "t", tmp_path / "s", Heard()) as writer:
             assert writer.insert(rows(0)).group == 1
         stop.set()
@@ -457,7 +457,7 @@ def test_who_is_in_a_group_that_is_broken_off_finds_out(
 ) -> None:
     """A second signal: nobody may be told that it can go alone."""
     table_at(tmp_path / "t").close()
-    heard, real = Heard(), service.write_together
+    heard, real = Heard(), service.commit_group
 
     def broken_off(*arguments: Any, **named: Any) -> Any:
         def interrupt(_: str, __: frozenset[int]) -> None:
@@ -466,9 +466,9 @@ def test_who_is_in_a_group_that_is_broken_off_finds_out(
         real(*arguments, *([] if published else [interrupt]), **named)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(service, "write_together", broken_off)
+    monkeypatch.setattr(service, "commit_group", broken_off)
     with writing(tmp_path / "t", tmp_path / "s", heard) as table:
-        receipts: list[Receipt] = []
+        receipts: list[CommitResult] = []
 
         def insert() -> None:
             with serving(tmp_path / "t", tmp_path / "s"):
@@ -578,7 +578,7 @@ def test_a_committer_that_nobody_finds_any_more_ends(tmp_path: Path, how: str) -
         table_at(tmp_path / "t") as table,
         closing(SocketListener(at, CLOCK, send_ms=1000)) as listener,
     ):
-        committer = Committer(listener, [served_table(table)])
+        committer = Committer(listener, [committer_table(table)])
         at.unlink()
         if how == "taken":
             with closing(SocketListener(at, CLOCK, send_ms=1000)) as other:
@@ -625,14 +625,14 @@ def frame(data: bytes) -> bytes:
 def test_a_message_in_pieces_is_put_together() -> None:
     raw, channel = pair()
     with closing(raw), closing(channel):
-        data = frame(encode_message(GoAlone(why="x" * 100_000))) + frame(
-            encode_message(IsUnknown())
+        data = frame(encode_message(FallBack(why="x" * 100_000))) + frame(
+            encode_message(OutcomeUnknown())
         )
         raw.sendall(data[:3])
         assert channel.poll() is None
         raw.sendall(data[3:])
-        assert channel.receive(LONG_MS) == GoAlone(why="x" * 100_000)
-        assert channel.receive(LONG_MS) == IsUnknown()
+        assert channel.receive(LONG_MS) == FallBack(why="x" * 100_000)
+        assert channel.receive(LONG_MS) == OutcomeUnknown()
         channel.send(Assigned())
         assert raw.recv(1000) == frame(encode_message(Assigned()))
 
@@ -663,7 +663,7 @@ def test_silence_and_death_are_told_apart() -> None:
         with pytest.raises(PeerSilentError):
             channel.receive(20)
         with pytest.raises(PeerSilentError):
-            channel.send(GoAlone(why="x" * 10_000_000))
+            channel.send(FallBack(why="x" * 10_000_000))
         raw.close()
         with pytest.raises(PeerLostError) as caught:
             channel.receive(LONG_MS)
@@ -673,7 +673,7 @@ def test_silence_and_death_are_told_apart() -> None:
 def test_what_json_cannot_say_is_not_sent() -> None:
     raw, channel = pair()
     with closing(raw), closing(channel), pytest.raises(PeerLostError):
-        channel.send(GoAlone(why="\ud800"))
+        channel.send(FallBack(why="\ud800"))
 
 
 @pytest.mark.parametrize(
@@ -681,7 +681,7 @@ def test_what_json_cannot_say_is_not_sent() -> None:
     [
         b"\x00",
         frame(b"{}"),
-        frame(encode_message(IsUnknown())),
+        frame(encode_message(OutcomeUnknown())),
         frame(b'{"kind":"offer","release":1}'),
     ],
 )
@@ -748,7 +748,7 @@ def test_an_offer_that_is_none_is_handed_back(
         assert channel is not None
         with closing(channel):
             channel.send(Offer(**{**good, **BAD_OFFERS[name]}))
-            assert isinstance(channel.receive(LONG_MS), GoAlone)
+            assert isinstance(channel.receive(LONG_MS), FallBack)
         assert committer.report.handed_back == 1
         assert committer.report.failures == 0
 
@@ -756,7 +756,7 @@ def test_an_offer_that_is_none_is_handed_back(
 def test_a_table_of_a_single_writer_has_no_committer(tmp_path: Path) -> None:
     hoodoo.create_table(tmp_path / "t", record_key="id", partition_by="p").close()
     with hoodoo.open_table(tmp_path / "t") as table, pytest.raises(UnsafeSetupError) as caught:
-        served_table(table)
+        committer_table(table)
     assert caught.value.kind == "committer_single_writer"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from hoodoo.demo.run import Settings, _cleaner, _writer, ready_properties
+from hoodoo.demo.run import DemoSettings, _cleaner, _writer, ready_properties
 from hoodoo.factory import Layers
 
-MINE = Settings(
+MINE = DemoSettings(
     props=(ready_properties("multi_writer_zookeeper.properties"),),
     hoodie_conf=("hoodoo.lock.audit=true",),
 )
@@ -24,7 +24,7 @@ def provider_of(command: list[str]) -> tuple[str | None, str | None]:
     return loaded.get("hoodie.write.lock.provider"), loaded.get("hoodoo.lock.audit")
 
 
-def writer(settings: Settings) -> list[str]:
+def writer(settings: DemoSettings) -> list[str]:
     here = Path()
     return _writer("loader", here, settings, work=here, engine="local", count=1)
 
@@ -35,8 +35,8 @@ def test_writers_and_cleaner_take_the_lock_of_the_file() -> None:
 
 
 def test_without_a_file_it_is_a_file_beside_the_table() -> None:
-    assert provider_of(writer(Settings())) == ("filesystem", None)
-    assert provider_of(_cleaner(Path(), Settings())) == ("filesystem", None)
+    assert provider_of(writer(DemoSettings())) == ("filesystem", None)
+    assert provider_of(_cleaner(Path(), DemoSettings())) == ("filesystem", None)
 
 
 def test_the_cleaner_keeps_what_only_it_needs() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hoodoo.history_checker.anomalies import Anomaly, AnomalyKind, judge_run
-from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.anomalies import Anomaly, AnomalyKind, find_anomalies
+from hoodoo.history_checker.history import HistoryRecorder
 
 A, B, C, D = "a", "b", "c", "d"
 
 
-def serial() -> RunRecorder:
+def serial() -> HistoryRecorder:
     """T1 writes a and b, T2 reads and writes a, T3 deletes b; two readers in between, one after."""
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.transaction("T1", position=10, answer="ok", batch="b1")
     run.writes("T1", [A, B])
     run.transaction("R1", snapshot=15, full=True)
@@ -35,11 +35,11 @@ def serial() -> RunRecorder:
     return run
 
 
-def found(run: RunRecorder) -> list[Anomaly]:
-    return judge_run(run.finish())
+def found(run: HistoryRecorder) -> list[Anomaly]:
+    return find_anomalies(run.finish())
 
 
-def kinds(run: RunRecorder) -> list[AnomalyKind]:
+def kinds(run: HistoryRecorder) -> list[AnomalyKind]:
     return sorted((one.kind for one in found(run)), key=lambda kind: kind.value)
 
 
@@ -48,7 +48,7 @@ def test_a_serial_run_has_no_finding() -> None:
 
 
 def test_an_empty_run_has_no_finding() -> None:
-    assert found(RunRecorder()) == []
+    assert found(HistoryRecorder()) == []
 
 
 def test_a_writer_that_overwrites_what_it_never_saw_lost_an_update() -> None:
@@ -150,7 +150,7 @@ def test_a_version_of_before_the_recording_is_clean() -> None:
 
 
 def test_two_answers_of_one_snapshot_are_not_repeatable() -> None:
-    run = RunRecorder(ordered=False)
+    run = HistoryRecorder(ordered=False)
     for name, position in (("T1", 10), ("T2", 20)):
         run.transaction(name, position=position)
         run.writes(name, [A])
@@ -162,7 +162,7 @@ def test_two_answers_of_one_snapshot_are_not_repeatable() -> None:
 
 
 def test_full_reads_of_one_snapshot_that_see_different_rows_are_not_repeatable() -> None:
-    run = RunRecorder(ordered=False)
+    run = HistoryRecorder(ordered=False)
     for name, rows in (("R1", [(A, "T0"), (B, "T0")]), ("R2", [(A, "T0")])):
         run.transaction(name, snapshot=15, full=True)
         run.reads(name, rows)
@@ -208,7 +208,7 @@ def test_a_refusal_of_what_was_committed_is_a_wrong_answer() -> None:
 
 
 def test_findings_of_one_kind_are_counted_after_a_hundred() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     for number in range(150):
         run.transaction(f"T{number}", answer="ok")
         run.writes(f"T{number}", [A])
@@ -219,7 +219,7 @@ def test_findings_of_one_kind_are_counted_after_a_hundred() -> None:
 
 def test_many_events_are_judged_at_once() -> None:
     """Each of 300 writers reads and writes 20 keys; the reader at the end lacks one."""
-    run = RunRecorder()
+    run = HistoryRecorder()
     newest: dict[str, str] = {}
     for number in range(300):
         keys = [f"k{(number * 31 + step * 7) % 1_000}" for step in range(20)]

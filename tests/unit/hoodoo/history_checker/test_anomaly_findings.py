@@ -5,23 +5,23 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hoodoo.history_checker.anomalies import Anomaly, AnomalyKind, judge_run
-from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.anomalies import Anomaly, AnomalyKind, find_anomalies
+from hoodoo.history_checker.history import HistoryRecorder
 
 A, B, C = "a", "b", "c"
 
 
-def found(run: RunRecorder) -> list[Anomaly]:
-    return judge_run(run.finish())
+def found(run: HistoryRecorder) -> list[Anomaly]:
+    return find_anomalies(run.finish())
 
 
-def told(run: RunRecorder) -> list[tuple[str, tuple[str, ...], str, str]]:
+def told(run: HistoryRecorder) -> list[tuple[str, tuple[str, ...], str, str]]:
     return [(one.kind.value, one.transactions, one.item, one.message) for one in found(run)]
 
 
-def three_writes(*, ordered: bool = True) -> RunRecorder:
+def three_writes(*, ordered: bool = True) -> HistoryRecorder:
     """T1 writes a and b at 10, T2 a at 20, T3 b at 30."""
-    run = RunRecorder(ordered=ordered)
+    run = HistoryRecorder(ordered=ordered)
     for name, position, items in (("T1", 10, [A, B]), ("T2", 20, [A]), ("T3", 30, [B])):
         run.transaction(name, position=position)
         run.writes(name, items)
@@ -29,7 +29,7 @@ def three_writes(*, ordered: bool = True) -> RunRecorder:
 
 
 def read(
-    run: RunRecorder, name: str, versions: list[tuple[str, str | None]], **how: object
+    run: HistoryRecorder, name: str, versions: list[tuple[str, str | None]], **how: object
 ) -> None:
     run.transaction(name, **how)
     run.reads(name, versions)
@@ -53,7 +53,7 @@ def test_names_of_findings_are_stable(kind: AnomalyKind, name: str) -> None:
 
 @pytest.mark.parametrize(("lost", "shown", "more"), [(100, 100, None), (102, 101, 2)])
 def test_a_hundred_findings_are_spelled_out(lost: int, shown: int, more: int | None) -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     for number in range(lost):
         run.transaction(f"T{number}", answer="ok")
         run.writes(f"T{number}", [A])
@@ -65,7 +65,7 @@ def test_a_hundred_findings_are_spelled_out(lost: int, shown: int, more: int | N
 
 
 def test_an_answer_without_a_commit_and_a_commit_without_an_answer() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.transaction("T1", answer="ok")
     run.writes("T1", [A])
     run.transaction("T2", position=10, answer="fail")
@@ -79,7 +79,7 @@ def test_an_answer_without_a_commit_and_a_commit_without_an_answer() -> None:
 
 
 def test_a_batch_that_was_committed_twice_names_all_who_did() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     for name, position, batch in (("T2", 10, "x"), ("T1", 20, "x"), ("T3", 30, "y")):
         run.transaction(name, position=position, batch=batch)
     run.transaction("T4", batch="y")  # never committed
@@ -102,7 +102,7 @@ def test_a_client_may_read_a_key_twice() -> None:
 
 
 def test_a_dirty_read_names_the_write_that_was_never_committed() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.transaction("T1", answer="fail")
     run.writes("T1", [A])
     read(run, "R", [(A, "T1")], snapshot=15)
@@ -111,7 +111,7 @@ def test_a_dirty_read_names_the_write_that_was_never_committed() -> None:
 
 
 def test_a_writer_may_read_what_it_wrote_itself_before_it_aborts() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.transaction("T1", answer="fail")
     run.writes("T1", [A])
     run.reads("T1", [(A, "T1")])
@@ -119,7 +119,7 @@ def test_a_writer_may_read_what_it_wrote_itself_before_it_aborts() -> None:
 
 
 def test_a_key_that_was_not_there_is_no_dirty_read() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.transaction("T1", answer="fail")
     run.writes("T1", [A])
     read(run, "R", [(A, None)], snapshot=15)
@@ -253,7 +253,7 @@ def test_what_follows_a_full_read_with_two_versions_is_still_told() -> None:
 
 
 def test_full_reads_of_one_snapshot_are_named_and_those_of_others_are_not() -> None:
-    run = RunRecorder(ordered=False, known_since="T1")
+    run = HistoryRecorder(ordered=False, known_since="T1")
     for name, rows, snapshot in (
         ("R1", [(A, "T0"), (B, "T0")], 15),
         ("R2", [(A, "T0")], 15),
@@ -310,7 +310,7 @@ def test_an_update_over_one_that_was_not_seen_names_all_three() -> None:
 # ---------------------------------------------------------------- places, and deletes of unknown rows
 
 
-def rows_read(run: RunRecorder, name: str, rows: list[tuple[str, str, str]]) -> None:
+def rows_read(run: HistoryRecorder, name: str, rows: list[tuple[str, str, str]]) -> None:
     """Rows of (item, version, place)."""
     items, versions, places = ([row[at] for row in rows] for at in range(3))
     run.reads_rows(
@@ -347,7 +347,7 @@ def test_a_serial_run_with_a_key_in_two_places_has_no_finding() -> None:
 
 def test_a_row_of_a_writer_without_a_journal_tells_its_place() -> None:
     """T4 wrote another a in y: after it, T5 read and wrote the one of T2 in x."""
-    run = RunRecorder()
+    run = HistoryRecorder()
     for name, position, place in (("T2", 20, "x"), ("T4", 40, "y"), ("T5", 50, "x")):
         run.transaction(name, position=position, places=[place])
     run.writes("T4", [A, B])
@@ -378,7 +378,7 @@ def test_a_key_in_one_place_is_judged() -> None:
 def test_what_was_written_below_a_delete_of_unknown_rows_may_be_gone(
     cleared: int, lost: list[str]
 ) -> None:
-    run = RunRecorder(cleared=cleared)
+    run = HistoryRecorder(cleared=cleared)
     run.transaction("T1", position=10)
     run.writes("T1", [A])
     run.transaction("R", snapshot=25, full=True)

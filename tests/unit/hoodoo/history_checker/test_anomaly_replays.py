@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hoodoo.history_checker.anomalies import AnomalyKind, judge_run
-from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.anomalies import AnomalyKind, find_anomalies
+from hoodoo.history_checker.history import HistoryRecorder
 
 ITEMS = ("a", "b", "c", "d")
 Rows = dict[tuple[str, str], str]  # (item, place): version
@@ -26,7 +26,7 @@ Rows = dict[tuple[str, str], str]  # (item, place): version
 class Table:
     """Rows by position, and the run that tells of them."""
 
-    run: RunRecorder = field(default_factory=RunRecorder)
+    run: HistoryRecorder = field(default_factory=HistoryRecorder)
     states: list[tuple[int, Rows]] = field(default_factory=lambda: [(0, {})])
     committed: list[tuple[str, str | None]] = field(default_factory=list)
     count: int = 0
@@ -146,18 +146,18 @@ def play(steps: list[tuple[object, ...]]) -> Table:
 
 @given(operations(KINDS, "xy"))
 def test_a_serial_run_is_clean(steps: list[tuple[object, ...]]) -> None:
-    assert judge_run(play(steps).run.finish()) == []
+    assert find_anomalies(play(steps).run.finish()) == []
 
 
 @given(operations(KINDS, "x"))
 def test_a_serial_run_of_keys_in_one_place_is_clean(steps: list[tuple[object, ...]]) -> None:
-    assert judge_run(play(steps).run.finish()) == []
+    assert find_anomalies(play(steps).run.finish()) == []
 
 
 @given(st.data())
 def test_logs_in_the_order_of_requested_times_are_clean(data: st.DataObject) -> None:
     """Writers without a lock: a log that began earlier and came later is below the others."""
-    run = RunRecorder()
+    run = HistoryRecorder()
     ranks = data.draw(st.permutations(range(1, 9)))
     slice_of, rows = 0, {}
     for position, rank in enumerate(ranks, start=1):
@@ -170,7 +170,7 @@ def test_logs_in_the_order_of_requested_times_are_clean(data: st.DataObject) -> 
             rows[item] = max(rows.get(item, (0, 0, "")), (slice_of, rank, name))
         run.transaction(f"R{position}", snapshot=10 * position + 5, full=True)
         run.reads(f"R{position}", [(item, row[2]) for item, row in rows.items()])
-    assert judge_run(run.finish()) == []
+    assert find_anomalies(run.finish()) == []
 
 
 # ---------------------------------------------------------------- one wrong thing
@@ -275,4 +275,4 @@ def test_one_wrong_thing_in_a_serial_run_shows(
     told = [(*step[:3], True, *step[4:]) if step[0] == "delete" else step for step in steps]
     table = play([*told, ("write", ["a", "b"], "x", True, 0, 2)])
     harm(table, table.seen(sorted({key for key, _ in table.rows}), table.rows))  # type: ignore[operator]
-    assert kind in {one.kind for one in judge_run(table.run.finish())}
+    assert kind in {one.kind for one in find_anomalies(table.run.finish())}

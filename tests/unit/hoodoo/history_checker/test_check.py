@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from hoodoo.history_checker.anomalies import AnomalyKind, judge_run
-from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.anomalies import AnomalyKind, find_anomalies
+from hoodoo.history_checker.history import HistoryRecorder
 from hoodoo.history_checker.table_history import (
     check_history,
+    read_client_history,
     read_line,
-    record_journal,
     record_versions,
     write_line,
 )
 from timeline.commit.begin import begin
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 NEVER = "20200101000000000"
 ARCHIVING = {
@@ -252,7 +252,7 @@ def test_keys_of_two_partitions_are_two_rows(table: Any, tmp_path: Path) -> None
 )
 def test_a_line_of_another_form_is_refused(line: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        record_journal(RunRecorder(), [line.encode()], source="j")
+        read_client_history(HistoryRecorder(), [line.encode()], source="j")
     assert caught.value.fields["line"] == 1
 
 
@@ -262,11 +262,11 @@ GROUP_TIME, OTHER_TIME = "20260101000009000", "20260101000008000"
 
 
 def of_lines(*lines: str, committed: tuple[str, ...]) -> list[tuple[AnomalyKind, str]]:
-    run = RunRecorder(ordered=True, by_commits=True)
-    record_journal(run, [line.encode() for line in lines], source="j")
+    run = HistoryRecorder(ordered=True, by_commits=True)
+    read_client_history(run, [line.encode() for line in lines], source="j")
     for name in committed:
         run.transaction(name, position=int(name) + 1, places=["p"])
-    return [(one.kind, one.item) for one in judge_run(run.finish())]
+    return [(one.kind, one.item) for one in find_anomalies(run.finish())]
 
 
 @pytest.mark.spec("GRP-1")
@@ -331,17 +331,17 @@ COMPLETED = {FIRST: 3, SECOND: 4, THIRD: 6}
 
 def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
     """What is found where slots are there of these (requested time, source) alone."""
-    run = RunRecorder(ordered=True)
+    run = HistoryRecorder(ordered=True)
     for name, second in COMPLETED.items():
         run.transaction(name, position=int(f"2026010100000{second}000"))
     claims = []
     for name, source in made:
-        group = TouchedFileGroup(
-            file_group=GROUP, touch=Touch.BASE, source_requested_time=source, files=("f",)
+        group = AccessedFileGroup(
+            file_group=GROUP, touch=Access.BASE, source_requested_time=source, files=("f",)
         )
-        claims.append((name, Claim.of([group])))
+        claims.append((name, WriteSet.of([group])))
     record_versions(run, claims)
-    return [(one.kind, one.item) for one in judge_run(run.finish())]
+    return [(one.kind, one.item) for one in find_anomalies(run.finish())]
 
 
 def test_a_version_whose_slot_was_collected_stands_before_what_was_made_from_it() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from hoodoo.history_checker.anomalies import judge_run
-from hoodoo.history_checker.history import RunRecorder
+from hoodoo.history_checker.anomalies import find_anomalies
+from hoodoo.history_checker.history import HistoryRecorder
 
 
-def read(run: RunRecorder, name: str, version: str | None, snapshot: int) -> None:
+def read(run: HistoryRecorder, name: str, version: str | None, snapshot: int) -> None:
     run.transaction(name, snapshot=snapshot)
     run.reads(name, [("a", version)])
 
 
-def kinds(run: RunRecorder) -> list[str]:
-    return [one.kind.value for one in judge_run(run.finish())]
+def kinds(run: HistoryRecorder) -> list[str]:
+    return [one.kind.value for one in find_anomalies(run.finish())]
 
 
 def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
@@ -22,7 +22,7 @@ def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
         ("T5", False, ["dirty_read"]),
         ("T9", False, ["dirty_read"]),
     ):
-        run = RunRecorder(known_since="T5")
+        run = HistoryRecorder(known_since="T5")
         if recorded:
             run.transaction(writer)
             run.writes(writer, ["a"])
@@ -32,7 +32,7 @@ def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
 
 def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
     for writer, found in (("T1", []), ("T5", ["dirty_read"]), ("T9", ["dirty_read"])):
-        run = RunRecorder()
+        run = HistoryRecorder()
         run.taken_back("T5")
         run.transaction(writer)
         run.writes(writer, ["a"])
@@ -41,7 +41,7 @@ def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
 
 
 def test_a_commit_that_stood_a_restore_is_judged() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.taken_back("T5")
     for name, position in (("T1", 10), ("T2", 20)):
         run.transaction(name, position=position)
@@ -51,7 +51,7 @@ def test_a_commit_that_stood_a_restore_is_judged() -> None:
 
 
 def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.taken_back("T5")
     run.transaction("T1", position=10)
     run.writes("T1", ["a"])
@@ -63,7 +63,7 @@ def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
 
 
 def test_what_was_never_committed_is_dirty_and_not_old_as_well() -> None:
-    run = RunRecorder()
+    run = HistoryRecorder()
     run.transaction("T1", position=10)
     run.transaction("T2")
     for name in ("T1", "T2"):

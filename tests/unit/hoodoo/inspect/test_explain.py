@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.writing.write import Receipt
+from filegroups.writing.write import CommitResult
 from hoodoo.inspect import rejected_writes as given_up
-from hoodoo.inspect.contention import contention_of
-from hoodoo.inspect.instant_summary import moment
-from hoodoo.inspect.instants import accounts_of, explain_instant
-from hoodoo.inspect.rejected_writes import given_up_writes
+from hoodoo.inspect.contention import measure_contention
+from hoodoo.inspect.instant_summary import time_text
+from hoodoo.inspect.instants import explain_instant, list_instants
+from hoodoo.inspect.rejected_writes import rejected_writes
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
 from tests.interop import golden_tables
@@ -27,8 +27,8 @@ from timeline.errors import (
     UnsafeSetupError,
     WriteConflictError,
 )
-from timeline.layout import REFUSED
-from timeline.rollback.resolve_unknown import Outcome
+from timeline.layout import REJECTED_WRITES
+from timeline.rollback.resolve_unknown import WriteOutcome
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
 MANY = {
@@ -43,7 +43,7 @@ class Rival:
 
     def __init__(self, other: hoodoo.Table) -> None:
         self.other: hoodoo.Table | None = other
-        self.receipt: Receipt | None = None
+        self.receipt: CommitResult | None = None
 
     def emit(self, name: str, /, **_: Any) -> None:
         if name == "begin.done" and self.other is not None:
@@ -52,8 +52,8 @@ class Rival:
 
 
 def test_a_moment_is_written_for_people() -> None:
-    assert moment("20261121100956962") == "2026-11-21 10:09:56.962"
-    assert moment("20261121100956") == "2026-11-21 10:09:56.000"
+    assert time_text("20261121100956962") == "2026-11-21 10:09:56.962"
+    assert time_text("20261121100956") == "2026-11-21 10:09:56.000"
 
 
 def test_an_account_says_who_published_what(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_an_account_says_who_published_what(tmp_path: Path) -> None:
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
     ) as table:
         receipt = table.upsert(ROWS)
-        (account,) = accounts_of(table.core)
+        (account,) = list_instants(table.core)
     assert account.who == "loader"
     assert account.rows_text == "+3"
     assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
@@ -79,7 +79,7 @@ def test_a_pending_write_says_whose_it_is(tmp_path: Path) -> None:
             self.table, self.seen = table, dict[str, list[str]]()
 
         def emit(self, name: str, /, **_: Any) -> None:
-            for one in accounts_of(self.table.core):
+            for one in list_instants(self.table.core):
                 if one.state == "inflight":
                     account = explain_instant(self.table.core, one.requested_time)
                     assert account.who == one.who
@@ -181,29 +181,29 @@ def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
         lines = account.lines()
         assert lines[0] == f"commit {instant}: refused"
         assert lines[-1].startswith("not published, and given up: ")
-        told = contention_of(table.core)
+        told = measure_contention(table.core)
         assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
         assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
         assert told.lines()[0].endswith("1 writes gave up")
-        (kept,) = given_up_writes(table.core.context)
+        (kept,) = rejected_writes(table.core.context)
         assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
 
 
 def test_of_the_writes_that_gave_up_the_newest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(given_up, "KEPT_MAX", 2)
+    monkeypatch.setattr(given_up, "REJECTED_WRITES_MAX", 2)
     monkeypatch.setattr(given_up, "_SLACK", 1)
     with hoodoo.create_table(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
         table.upsert(ROWS)
         times = [lost_write(tmp_path / "t").fields["report"]["instant"] for _ in range(4)]
-        assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:]
-        (tmp_path / "t" / REFUSED / f"{times[3]}.json").write_text("torn")
-        (tmp_path / "t" / REFUSED / f"{times[0]}.json").write_text("[" * 100_000)
-        (tmp_path / "t" / REFUSED / "note.json").write_text("{}")
-        assert [one.requested_time for one in given_up_writes(table.core.context)] == times[2:3]
+        assert [one.requested_time for one in rejected_writes(table.core.context)] == times[2:]
+        (tmp_path / "t" / REJECTED_WRITES / f"{times[3]}.json").write_text("torn")
+        (tmp_path / "t" / REJECTED_WRITES / f"{times[0]}.json").write_text("[" * 100_000)
+        (tmp_path / "t" / REJECTED_WRITES / "note.json").write_text("{}")
+        assert [one.requested_time for one in rejected_writes(table.core.context)] == times[2:3]
 
 
 def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path:
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
         table.upsert(ROWS)
-        (tmp_path / "t" / REFUSED).write_text("no folder")
+        (tmp_path / "t" / REJECTED_WRITES).write_text("no folder")
         assert lost_write(tmp_path / "t").kind == "write_conflict"
-        assert given_up_writes(table.core.context) == []
+        assert rejected_writes(table.core.context) == []
 
 
 @pytest.mark.spec("UNK-3")
@@ -253,9 +253,9 @@ def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
     with hoodoo.open_table(path, properties=MANY) as table:
         (undone,) = (one for one in table.timeline if one.action == action)
         answer = table.resolve(gone)
-        assert answer.outcome is Outcome.NOT_PUBLISHED
+        assert answer.outcome is WriteOutcome.NOT_PUBLISHED
         assert answer.why == f"the {action} {undone.requested_time} took it away"
-        assert table.resolve(kept).outcome is Outcome.PUBLISHED
+        assert table.resolve(kept).outcome is WriteOutcome.PUBLISHED
 
 
 @pytest.mark.spec("UNK-3")
@@ -279,9 +279,9 @@ def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
         told = explain_instant(table.core, own)
         assert (told.action, told.state) == (action, "decided")
         assert "published, as number 3" in told.remarks[0]
-        assert table.resolve(own).outcome is Outcome.PUBLISHED
+        assert table.resolve(own).outcome is WriteOutcome.PUBLISHED
         assert [one.action for one in table.timeline if one.requested_time == own] == [action]
-        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+        assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
 
 
 @pytest.mark.spec("RST-1")
@@ -299,7 +299,7 @@ def test_a_write_is_not_told_as_published_while_it_is_taken_away(
                 restore(table.core.context, kept)
         (remark,) = explain_instant(table.core, gone).remarks
         assert remark.startswith("rolled back by ")
-        assert table.resolve(gone).outcome is Outcome.NOT_PUBLISHED
+        assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
 
 
 @pytest.mark.spec("SLOT-6")
@@ -336,7 +336,7 @@ def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path)
         table.upsert(ROWS)
     with hoodoo.open_table(path, properties=keeper) as table:
         savepoint(table.core.context)
-        told = {one.action: (one.who, one.slot_number) for one in accounts_of(table.core)}
+        told = {one.action: (one.who, one.slot_number) for one in list_instants(table.core)}
     assert told == {"commit": ("loader", 1), "savepoint": ("keeper", 2)}
 
 
@@ -346,11 +346,11 @@ def test_what_another_engine_made_of_a_plan_has_no_number_of_ours(tmp_path: Path
         for _ in range(2):
             table.bulk_insert(ROWS)
         table.services.cluster()
-        done = accounts_of(table.core)[-1]
+        done = list_instants(table.core)[-1]
         assert (done.action, done.slot_number) == ("replacecommit", 4)
     max((path / ".hoodie" / ".hoodoo" / "slots").iterdir()).unlink()  # Java Hudi takes none
     with hoodoo.open_table(path, properties=MANY) as table:
-        assert accounts_of(table.core)[-1].slot_number is None
+        assert list_instants(table.core)[-1].slot_number is None
 
 
 def cut_off(*_: object) -> None:
@@ -360,7 +360,7 @@ def cut_off(*_: object) -> None:
 def test_archived_instants_are_told_too(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
     with hoodoo.open_table(path) as table:
-        told = accounts_of(table.core, archived=True)
+        told = list_instants(table.core, archived=True)
         archived = [account for account in told if account.archived]
         assert archived
         one = next(account for account in archived if account.action == "commit")
@@ -370,7 +370,7 @@ def test_archived_instants_are_told_too(tmp_path: Path) -> None:
 def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_part", tmp_path)
     with hoodoo.open_table(path) as table:
-        for account in accounts_of(table.core):
+        for account in list_instants(table.core):
             assert (account.who, account.attempts, account.slot_number) == ("", None, None)
 
 
@@ -387,7 +387,7 @@ def test_what_the_writers_of_a_table_meet_is_summed_up(tmp_path: Path) -> None:
         for _ in range(2):
             with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
                 slow.upsert(ROWS.slice(0, 1))
-        told = contention_of(first.core)
+        told = measure_contention(first.core)
     assert (told.writes, told.refused_attempts, told.waits) == (5, 2, 0)
     [meeting] = told.meetings
     assert (meeting.loser, meeting.winner) == ("loader", "rival")

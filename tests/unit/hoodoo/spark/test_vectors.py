@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hoodoo
-from filegroups.schema.casting import as_stored, normalise, promote
+from filegroups.schema.casting import normalise, promote, to_stored_rows
 from filegroups.schema.evolution import stored_type
 from filegroups.schema.schema import TableSchema, avro_to_arrow
 from hoodoo.factory import Layers
@@ -176,7 +176,7 @@ def test_vectors_become_bytes_and_come_back(values: pa.Array, nested: bool) -> N
         values = pa.StructArray.from_arrays([values], ["inner"])
     rows_ = pa.table({"c": values})
     schema = rows_.schema
-    stored = as_stored(rows_)
+    stored = to_stored_rows(rows_)
     assert stored.schema.field("c").type == stored_type(values.type)
     assert promote(stored, schema).equals(rows_)
     lists = pa.table({"c": pa.array(values.to_pylist(), schema.field("c").type)})

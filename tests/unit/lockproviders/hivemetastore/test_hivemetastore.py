@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockproviders.hivemetastore.database import LockRow
+from lockproviders.hivemetastore.database import MetastoreLockRow
 from lockproviders.hivemetastore.settings import HiveMetastoreSettings
 from lockproviders.hivemetastore.thrift_client import ENTRY, HiveMetastoreClient
 from lockproviders.hookspecs import LockContext
@@ -246,7 +246,7 @@ def test_forked_child_connects_anew(client, wire, machine) -> None:
 
 def test_java_holder_is_shown_by_user_and_host(client, metastore) -> None:
     metastore.rows.append(
-        LockRow(lock_id=9, acquired=True, user="etl", host="edge-1", agent="Unknown")
+        MetastoreLockRow(lock_id=9, acquired=True, user="etl", host="edge-1", agent="Unknown")
     )
     assert client.holder() == '{"owner": "etl@edge-1", "purpose": "", "lock_id": 9}'
 

@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lockproviders.hivemetastore.database import CommitUnknownError, LockName, LockRow, nonce_of
+from lockproviders.hivemetastore.database import (
+    CommitUnknownError,
+    LockName,
+    MetastoreLockRow,
+    nonce_of,
+)
 from lockproviders.hivemetastore.database_client import DatabaseSettings, MetastoreDatabaseClient
 from tests.unit.lockproviders.plain_machine import Machine
 from timeline.errors import LeaseLostError, SettingError, UnavailableError, UnsafeSetupError
@@ -27,7 +32,7 @@ class PlainTables:
     """The rows of one lock; ``before`` and ``after`` a request by its name may raise."""
 
     def __init__(self) -> None:
-        self.held: list[LockRow] = []
+        self.held: list[MetastoreLockRow] = []
         self.next_id = 1
         self.is_open = False
         self.requests: list[str] = []
@@ -54,12 +59,14 @@ class PlainTables:
         return self._do("take", work)
 
     def put(self, agent: str) -> int:
-        row = LockRow(lock_id=self.next_id, acquired=True, user="hoodoo", host="h", agent=agent)
+        row = MetastoreLockRow(
+            lock_id=self.next_id, acquired=True, user="hoodoo", host="h", agent=agent
+        )
         self.held.append(row)
         self.next_id += 1
         return row.lock_id
 
-    def rows(self, name: LockName) -> list[LockRow]:
+    def rows(self, name: LockName) -> list[MetastoreLockRow]:
         return self._do("rows", lambda: list(self.held))
 
     def beat(self, lock_id: int, agent: str) -> None:

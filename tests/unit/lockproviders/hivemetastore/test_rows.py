@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockproviders.hivemetastore.database import (
-    LockRow,
+    MetastoreLockRow,
     agent_text,
     check_name,
     duration_ms,
@@ -16,8 +16,8 @@ from timeline.errors import SettingError
 OWNER = '{"owner":"edge-1/77/w-1","purpose":"publish 20260101000000000","nonce":"n"}'
 
 
-def row(agent: str) -> LockRow:
-    return LockRow(lock_id=5, acquired=True, user="hoodoo", host="edge-1", agent=agent)
+def row(agent: str) -> MetastoreLockRow:
+    return MetastoreLockRow(lock_id=5, acquired=True, user="hoodoo", host="edge-1", agent=agent)
 
 
 def test_agent_text_holds_mark_nonce_owner_and_purpose() -> None:

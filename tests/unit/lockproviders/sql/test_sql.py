@@ -11,10 +11,10 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.registry import ProviderRegistry
 from lockproviders.sql.client import ENTRY, SqlClient, SqlSettings, row_name
 from lockproviders.sql.database import (
-    AnswerLost,
     NoTable,
-    OnlyReads,
-    Refused,
+    NotExecuted,
+    OutcomeLost,
+    ReadOnlyServer,
     RowExists,
     SqliteDatabase,
     _keep_a_log,
@@ -49,21 +49,21 @@ class Wire(SqliteDatabase):
     def rows(self, statement, values=()):
         self.queries += 1
         if self.is_down:
-            raise AnswerLost("down")
+            raise OutcomeLost("down")
         return super().rows(statement, values)
 
     def change(self, statement, values=()):
         self.changes += 1
         if self.is_down:
-            raise AnswerLost("down")
+            raise OutcomeLost("down")
         if self.hold_back and not statement.startswith("CREATE"):
             self.hold_back -= 1
             self.late.append((statement, values))
-            raise AnswerLost("on its way")
+            raise OutcomeLost("on its way")
         met = super().change(statement, values)
         if self.lose_answers and not statement.startswith("CREATE"):
             self.lose_answers -= 1
-            raise AnswerLost("lost")
+            raise OutcomeLost("lost")
         return met
 
     def deliver(self) -> list[int]:
@@ -413,20 +413,20 @@ def test_secrets_show_nowhere(machine) -> None:
         (1045, UnsafeSetupError),
         (1049, UnsafeSetupError),
         (1142, UnsafeSetupError),
-        (1205, Refused),
-        (1213, Refused),
-        (1040, Refused),
-        (1290, OnlyReads),
-        (1792, OnlyReads),
-        (1836, OnlyReads),
-        (1053, AnswerLost),
-        (1105, AnswerLost),
-        (1158, AnswerLost),
-        (1161, AnswerLost),
-        (1180, AnswerLost),
-        (1317, AnswerLost),
-        (2006, AnswerLost),
-        (2013, AnswerLost),
+        (1205, NotExecuted),
+        (1213, NotExecuted),
+        (1040, NotExecuted),
+        (1290, ReadOnlyServer),
+        (1792, ReadOnlyServer),
+        (1836, ReadOnlyServer),
+        (1053, OutcomeLost),
+        (1105, OutcomeLost),
+        (1158, OutcomeLost),
+        (1161, OutcomeLost),
+        (1180, OutcomeLost),
+        (1317, OutcomeLost),
+        (2006, OutcomeLost),
+        (2013, OutcomeLost),
     ],
 )
 def test_what_an_error_of_mysql_means(machine, code, meaning) -> None:
@@ -444,13 +444,13 @@ def test_what_an_error_of_mysql_means(machine, code, meaning) -> None:
         ("28P01", UnsafeSetupError),
         ("3D000", UnsafeSetupError),
         ("42501", UnsafeSetupError),
-        ("40001", Refused),
-        ("25006", OnlyReads),
-        ("53300", Refused),
-        ("57014", Refused),
-        ("57P01", AnswerLost),
-        ("08006", AnswerLost),
-        ("", AnswerLost),
+        ("40001", NotExecuted),
+        ("25006", ReadOnlyServer),
+        ("53300", NotExecuted),
+        ("57014", NotExecuted),
+        ("57P01", OutcomeLost),
+        ("08006", OutcomeLost),
+        ("", OutcomeLost),
     ],
 )
 def test_what_an_error_of_postgresql_means(machine, state, meaning) -> None:
@@ -463,9 +463,9 @@ def test_what_an_error_of_postgresql_means(machine, state, meaning) -> None:
 @pytest.mark.parametrize(
     ("code", "meaning"),
     [
-        (sqlite3.SQLITE_BUSY, Refused),
+        (sqlite3.SQLITE_BUSY, NotExecuted),
         (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, RowExists),
-        (sqlite3.SQLITE_IOERR, AnswerLost),
+        (sqlite3.SQLITE_IOERR, OutcomeLost),
         (sqlite3.SQLITE_READONLY, UnsafeSetupError),
     ],
 )

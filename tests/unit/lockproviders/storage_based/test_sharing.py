@@ -7,12 +7,12 @@ import pytest
 from lockproviders.acquire import ProviderLock, WaitBudget
 from lockproviders.client import describe_owner
 from lockproviders.storage_based.client import StorageClient
-from lockproviders.storage_based.lock_file import LockRecord, Seen, StorageHolding, Tag
-from lockproviders.storage_based.shared_lock import ALONE_MS, GAP_MS, SESSION_MS, SharedHolding
+from lockproviders.storage_based.lock_file import LockRecord, ObjectVersion, StorageHolding, Tag
+from lockproviders.storage_based.shared_lock import ALONE_MS, GAP_MS, SESSION_MS, SharedFileHolding
 from tests.unit.lockproviders.plain_machine import Machine
 from tests.unit.lockproviders.storage_based.test_storage_based import VALIDITY_MS, Bench
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.ports.lock import Sharing
+from timeline.ports.lock import LockSharing
 
 LENGTH_MS = 5_000
 ENOUGH_MS = LENGTH_MS // 2
@@ -25,9 +25,9 @@ def bench() -> Bench:
     return Bench()
 
 
-def share(client: StorageClient, *, starts: bool = True) -> SharedHolding:
+def share(client: StorageClient, *, starts: bool = True) -> SharedFileHolding:
     held = client.try_share("me", starts=starts)
-    assert isinstance(held, SharedHolding)
+    assert isinstance(held, SharedFileHolding)
     return held
 
 
@@ -187,7 +187,7 @@ def in_doubt(bench: Bench, fault: str) -> StorageClient:
     bench.place.faults = [fault]
     real, reads = bench.place.read, iter([bench.place.read])
 
-    def silent_from_the_second_on() -> Seen | None:
+    def silent_from_the_second_on() -> ObjectVersion | None:
         read = next(reads, None)
         if read is None:
             raise UnavailableError("no answer")
@@ -260,7 +260,7 @@ def test_who_took_it_waits_for_those_who_joined_though_another_thread_came_secon
         of_other_thread.append(loner.try_acquire("another thread"))
         return tag
 
-    def seen_before() -> Seen | None:
+    def seen_before() -> ObjectVersion | None:
         bench.place.read = real_read  # type: ignore[method-assign]
         return shared
 
@@ -276,7 +276,7 @@ def test_after_a_minute_it_ends_and_stays_free_for_longer_than_java_waits(bench:
     while (held := client.try_share("me", starts=True)) is not None:
         last = held
         bench.clock.time_ms += 100
-    assert isinstance(last, SharedHolding)
+    assert isinstance(last, SharedFileHolding)
     left_ms = began_ms + SESSION_MS - bench.clock.time_ms
     assert 0 < left_ms < ENOUGH_MS
     assert last.expires_in_ms() == left_ms, "nothing of it is left behind its end"
@@ -385,7 +385,7 @@ def test_a_lease_of_it_has_its_own_margin_and_says_that_it_is_shared(bench: Benc
     machine = Machine(clock=bench.clock)
     lock = locked(machine, bench.client())
     assert lock.shares
-    lease = lock.acquire_while(lambda: True, "publish", Sharing.START)
+    lease = lock.acquire_while(lambda: True, "publish", LockSharing.START)
     assert lease is not None
     assert lease.is_shared
     assert lease.remaining_ms() == LENGTH_MS - LENGTH_MS // 5
@@ -407,7 +407,7 @@ def test_who_has_to_wait_for_it_shares_it_since_others_want_it_too(
     if waits:
         bench.java_holds()
         bench.clock.on_sleep = lambda: bench.java_holds(expired=True)
-    lease = locked(machine, bench.client()).acquire_while(lambda: True, "publish", Sharing.JOIN)
+    lease = locked(machine, bench.client()).acquire_while(lambda: True, "publish", LockSharing.JOIN)
     assert lease is not None
     assert lease.is_shared is waits
 

@@ -16,7 +16,7 @@ from lockproviders.storage_based.lock_file import (
     ChangedError,
     ConditionalObject,
     LockRecord,
-    Seen,
+    ObjectVersion,
     Tag,
     next_token,
 )
@@ -66,14 +66,16 @@ class Place:
         self.unreadable = 0
         self.proofs: list[str] = []
 
-    def read(self) -> Seen | None:
+    def read(self) -> ObjectVersion | None:
         self.asked.append("read")
         if self.unreadable:
             self.unreadable -= 1
             raise UnavailableError("no answer")
         if self.data is None:
             return None
-        return Seen(data=self.data, tag=(str(self.version), None), modified_ms=self.modified_ms)
+        return ObjectVersion(
+            data=self.data, tag=(str(self.version), None), modified_ms=self.modified_ms
+        )
 
     def put(self, data: bytes, over: Tag | None) -> Tag:
         self.asked.append("put")
@@ -321,7 +323,7 @@ def test_another_thread_does_not_take_over_an_acquire_that_is_still_looked_up(
     client, of_other_thread = bench.client(), []
     real, reads = bench.place.read, []
 
-    def asked_meanwhile() -> Seen | None:
+    def asked_meanwhile() -> ObjectVersion | None:
         found = real()
         reads.append(found)
         if len(reads) == 2:  # who took it sees itself, and has not been told yet
@@ -367,7 +369,7 @@ def test_an_own_write_delivered_twice_and_not_found_at_once_is_no_obstacle(bench
 def test_a_lost_race_is_a_refusal(bench: Bench) -> None:
     real_read = bench.place.read
 
-    def overtaken() -> Seen | None:
+    def overtaken() -> ObjectVersion | None:
         found = real_read()
         bench.java_holds()
         bench.place.read = real_read  # type: ignore[method-assign]

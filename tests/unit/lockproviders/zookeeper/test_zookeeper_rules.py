@@ -10,11 +10,11 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.zookeeper.queue import (
     hosts_identity,
     lock_path,
-    node_ahead,
     node_prefix,
     node_text,
     own_nodes,
     owner_in,
+    predecessor,
     queue_order,
     split_hosts,
 )
@@ -47,9 +47,9 @@ def test_stranger_without_the_mark_stands_where_java_puts_it() -> None:
 
 def test_waiter_watches_only_the_one_ahead() -> None:
     names = ["_c_a-lock-0000000004", "_c_b-lock-0000000009", "_c_c-lock-0000000002"]
-    assert node_ahead(names, "_c_b-lock-0000000009") == "_c_a-lock-0000000004"
-    assert node_ahead(names, "_c_a-lock-0000000004") == "_c_c-lock-0000000002"
-    assert node_ahead(names, "_c_c-lock-0000000002") is None
+    assert predecessor(names, "_c_b-lock-0000000009") == "_c_a-lock-0000000004"
+    assert predecessor(names, "_c_a-lock-0000000004") == "_c_c-lock-0000000002"
+    assert predecessor(names, "_c_c-lock-0000000002") is None
 
 
 def test_own_nodes_are_found_by_their_unique_part() -> None:

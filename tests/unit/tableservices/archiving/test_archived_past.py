@@ -26,20 +26,20 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.commit.begin import begin
-from timeline.commit.commit import Seen, rivals_since
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.commit import BaseState, commits_since
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.properties.setting_enums import PublishLock
+from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback, rollback_dead_writers
 from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.storage.recording import ObservedStorage
-from timeline.truncation import boundary_number, read_boundary
-from timeline.writer_registry import enter
+from timeline.storage.recording import RecordingStorage
+from timeline.truncation import read_truncation_point, truncated_up_to
+from timeline.writer_registry import register_process
 
 RULES = ArchiveRules.from_properties(
     {
@@ -167,7 +167,7 @@ def test_a_history_that_is_merged_while_it_is_read_is_read_again():
 def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
     table, clock, times = grown(6)
     archive(table.context, RULES)
-    assert boundary_number(table.context.world.storage) == 4
+    assert truncated_up_to(table.context.world.storage) == 4
     again = upsert(opened(table, clock=clock), [{"id": "z", "p": "x", "ts": 9}], batch_id="batch 0")
     assert again.already_published
     assert again.requested_time == times[0]
@@ -175,7 +175,9 @@ def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
     for number in range(2):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     archive(table.context, RULES)
-    known = [one.batch.batch_id for one in read_boundary(table.context.world.storage).batches]
+    known = [
+        one.batch.batch_id for one in read_truncation_point(table.context.world.storage).batches
+    ]
     assert known == []  # remembered for 7 days
 
 
@@ -188,7 +190,7 @@ def rolled_back(table: Table) -> None:
 def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
-    enter(sleeper.context, {})
+    register_process(sleeper.context, {})
 
     def sleep() -> None:
         clock.sleep_ms(11 * MINUTE_MS)
@@ -197,7 +199,7 @@ def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
             upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
         clock.sleep_ms(11 * MINUTE_MS)
         assert archive(table.context, RULES) is not None
-        assert boundary_number(table.context.world.storage) == 7
+        assert truncated_up_to(table.context.world.storage) == 7
 
     receipt = upsert(sleeper, [{"id": "s", "p": "y", "ts": 5}], sleep)
     assert receipt.attempts == 2
@@ -209,16 +211,16 @@ def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
 def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
-    enter(sleeper.context, {})
+    register_process(sleeper.context, {})
     clock.sleep_ms(11 * MINUTE_MS)
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
     with pytest.raises(HeartbeatExpiredError) as caught:
-        take_turn(sleeper.context, "look", lambda turn: None)
+        commit_in_section(sleeper.context, "look", lambda turn: None)
     assert caught.value.kind == "pin_overrun"
     heads = []
-    take_turn(sleeper.context, "look", lambda turn: heads.append(turn.head))
+    commit_in_section(sleeper.context, "look", lambda turn: heads.append(turn.head))
     assert heads == [7]
 
 
@@ -242,11 +244,11 @@ def gone_past(table: Table, clock: StillClock) -> None:
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
-    assert boundary_number(table.context.world.storage) == 4
+    assert truncated_up_to(table.context.world.storage) == 4
 
 
 def lock_free(table: Table, storage: Hanging, clock: StillClock) -> Table:
-    limits = replace(BRISK, publish_lock=PublishLock.NONE)
+    limits = replace(BRISK, publish_lock=CommitLockMode.NONE)
     return opened(table, application="sleeper", storage=storage, limits=limits, clock=clock)
 
 
@@ -256,12 +258,12 @@ def test_a_beat_that_hangs_while_the_archive_goes_past_notices_it():
     table, clock, _ = grown(2)
     hanging = Hanging(table.context.world.storage, SLOTS, lambda: gone_past(table, clock))
     sleeper = lock_free(table, hanging, clock)
-    registration = enter(sleeper.context, {})
+    registration = register_process(sleeper.context, {})
     hanging.is_armed = True
     registration.beat()
     assert not hanging.is_armed
     assert sleeper.context.chain.known_head == 7
-    slot, _ = take_turn(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+    slot, _ = commit_in_section(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
     assert slot is not None
     assert slot.number == 8
 
@@ -274,12 +276,12 @@ def test_a_pin_that_was_shown_again_is_trusted_only_when_the_boundary_was_looked
 
     def publish() -> None:
         with pytest.raises(HeartbeatExpiredError) as found:
-            take_turn(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+            commit_in_section(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
         caught.append(found.value)
 
     hanging = Hanging(table.context.world.storage, BOUNDARIES, publish)
     sleeper = lock_free(table, hanging, clock)
-    registration = enter(sleeper.context, {})
+    registration = register_process(sleeper.context, {})
     gone_past(table, clock)
     hanging.is_armed = True
     registration.beat()
@@ -306,14 +308,14 @@ def test_a_turn_that_meets_a_new_pin_looks_at_the_boundary_when_it_has_a_slot(lo
                 registration.beat()
             return found
 
-    limits = replace(BRISK, publish_lock=PublishLock.NONE)
+    limits = replace(BRISK, publish_lock=CommitLockMode.NONE)
     sleeper = opened(table, storage=Slow(table.context.world.storage), limits=limits, clock=clock)
-    registration = enter(sleeper.context, {})
+    registration = register_process(sleeper.context, {})
     if not looked_before:
         gone_past(table, clock)
     beats.append(True)
     with pytest.raises(HeartbeatExpiredError) as caught:
-        take_turn(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+        commit_in_section(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
     assert caught.value.kind == "pin_overrun"
     assert len(beats) == 2
     assert table.context.world.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
@@ -328,7 +330,7 @@ def test_what_was_seen_before_a_pin_began_anew_is_never_half_forgotten():
         table.context.world.storage, SLOTS, lambda: heads.append(sleeper.context.chain.known_head)
     )
     sleeper = lock_free(table, hanging, clock)
-    registration = enter(sleeper.context, {})
+    registration = register_process(sleeper.context, {})
     gone_past(table, clock)
     sleeper.context.chain.glance = lambda: setattr(hanging, "is_armed", True)  # type: ignore[method-assign]
     registration.beat()
@@ -348,7 +350,7 @@ def test_a_stale_listing_leads_a_new_pin_to_no_head_below_the_boundary():
 
     storage = Stale(table.context.world.storage)
     sleeper = opened(table, application="sleeper", storage=storage, clock=clock)
-    registration = enter(sleeper.context, {})
+    registration = register_process(sleeper.context, {})
     gone_past(table, clock)
     storage.stale = (f"{1:020d}", f"{2:020d}", f"{3:020d}")
     registration.beat()
@@ -360,7 +362,7 @@ def test_a_stale_listing_leads_a_new_pin_to_no_head_below_the_boundary():
 def test_a_write_that_began_on_a_look_from_before_the_archive_draws_another_time():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
-    registration = enter(sleeper.context, {})
+    registration = register_process(sleeper.context, {})
     before = sleeper.context.snapshot()
     gone_past(table, clock)
     registration.beat()
@@ -373,17 +375,17 @@ def test_a_write_that_began_on_a_look_from_before_the_archive_draws_another_time
 def test_who_is_judged_by_collected_slots_is_told_that_it_slept():
     table, clock, _ = grown(2)
     sleeper = opened(table, application="sleeper", clock=clock)
-    registration = enter(sleeper.context, {})
-    seen = Seen.by(sleeper.context.snapshot())
+    registration = register_process(sleeper.context, {})
+    seen = BaseState.by(sleeper.context.snapshot())
     gone_past(table, clock)
     registration.beat()
     timeline = sleeper.context.active()
     with pytest.raises(HeartbeatExpiredError) as caught:
-        rivals_since(sleeper.context, seen, timeline, head=7)
+        commits_since(sleeper.context, seen, timeline, head=7)
     assert caught.value.kind == "pin_overrun"
     stranger = opened(table, clock=clock)
     with pytest.raises(MissingFileError) as missing:
-        rivals_since(stranger.context, seen, timeline, head=7)
+        commits_since(stranger.context, seen, timeline, head=7)
     assert missing.value.kind == "slot_missing"
 
 
@@ -403,13 +405,13 @@ def test_a_slot_created_below_the_boundary_decides_nothing():
                 assert archive(table.context, RULES) is not None
             self.inner.create(path, data, durable=durable)
 
-    lock_free = replace(BRISK, publish_lock=PublishLock.NONE)
+    lock_free = replace(BRISK, publish_lock=CommitLockMode.NONE)
     slow = opened(table, storage=Slow(storage), limits=lock_free, clock=clock)
-    enter(slow.context, {})
+    register_process(slow.context, {})
     with pytest.raises(HeartbeatExpiredError) as caught:
-        take_turn(slow.context, "test", lambda turn: empty_slot(slow, turn))
+        commit_in_section(slow.context, "test", lambda turn: empty_slot(slow, turn))
     assert caught.value.kind == "pin_overrun"
-    assert boundary_number(storage) == 4
+    assert truncated_up_to(storage) == 4
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
 
 
@@ -422,12 +424,14 @@ def test_a_process_in_no_registry_publishes_nothing_under_a_number_that_was_coll
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
-    assert boundary_number(storage) == 4
+    assert truncated_up_to(storage) == 4
     with pytest.raises(HeartbeatExpiredError) as caught:
-        take_turn(stranger.context, "test", lambda turn: empty_slot(stranger, turn))
+        commit_in_section(stranger.context, "test", lambda turn: empty_slot(stranger, turn))
     assert caught.value.kind == "pin_overrun"
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
-    slot, lost = take_turn(stranger.context, "test", lambda turn: empty_slot(stranger, turn))
+    slot, lost = commit_in_section(
+        stranger.context, "test", lambda turn: empty_slot(stranger, turn)
+    )
     assert slot is not None
     assert (slot.number, lost) == (8, 0)
 
@@ -447,7 +451,7 @@ def test_a_pending_file_that_lands_after_the_archive_costs_no_rows():
     assert [name for name in storage.names(TIMELINE) if name.startswith(times[0])] == []
 
 
-def empty_slot(table: Table, turn: Turn) -> Slot:
+def empty_slot(table: Table, turn: CommitSection) -> Slot:
     requested = turn.draw(table.context, Residue.SLOT_REQUESTED)
     return Slot(
         number=turn.head + 1,
@@ -466,7 +470,7 @@ def empty_slot(table: Table, turn: Turn) -> Slot:
 def test_entries_show_a_pin_below_the_last_slots_and_raise_it_with_each_beat():
     """The last two slots need not be settled: who helps must be sure that they stay (PUB-3)."""
     table, _, _ = grown(3)
-    registration = enter(table.context, {})
+    registration = register_process(table.context, {})
     path = f"{WRITERS}/{table.context.world.ids.identity().writer_id}.json"
 
     def shown() -> int:
@@ -496,7 +500,7 @@ def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
         archive(table.context, RULES)
         clock.sleep_ms(DAY_MS)
         if number in (11, 59):
-            observed = ObservedStorage(inner)
+            observed = RecordingStorage(inner)
             reader = opened(table, storage=observed, clock=clock)
             assert rows_of(reader, "ts") == [(number,)]
             calls.append(len(observed.calls))
@@ -509,7 +513,7 @@ def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
 def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
     table, clock, _ = grown(1)
     looking_on = opened(table, application="looks on", clock=clock)
-    registrations = [enter(table.context, {}), enter(looking_on.context, {})]
+    registrations = [register_process(table.context, {}), register_process(looking_on.context, {})]
     for number in range(40):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert table.context.pin.number > 24
@@ -526,7 +530,7 @@ def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
 def test_who_looks_on_for_long_remembers_no_more_than_the_timeline_holds():
     """A slot and the metadata of a commit may be megabytes each, and a process lives for months."""
     table, clock, _ = grown(1)
-    reader, registration = opened(table, clock=clock), enter(table.context, {})
+    reader, registration = opened(table, clock=clock), register_process(table.context, {})
     first = reader.pin()
     for number in range(160):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])

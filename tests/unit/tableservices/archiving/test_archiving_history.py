@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.archiving.archived_timeline import add_to_history, archived_between
+from tableservices.archiving.archived_timeline import append_to_archive, archived_between
 from tests.unit.timeline.engine import Behind, Heard
-from timeline.archived import History
+from timeline.archived import ArchivedTimeline
 from timeline.codecs.archived_instants import (
-    HistoryInstant,
-    encode_history_rows,
+    ArchivedInstant,
+    archive_file,
+    encode_archived_instants,
     encode_manifest,
-    history_file,
 )
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.layout import HISTORY
@@ -20,18 +20,18 @@ from timeline.storage.memory import MemoryStorage
 T1, T2, T3 = (f"2026010203040500{n}" for n in (1, 2, 3))
 
 
-def row(time: str) -> HistoryInstant:
-    return HistoryInstant(requested_time=time, completion_time=time, action="commit")
+def row(time: str) -> ArchivedInstant:
+    return ArchivedInstant(requested_time=time, completion_time=time, action="commit")
 
 
 def times(storage: MemoryStorage) -> list[str]:
-    return [one.requested_time for one in History(storage, Heard()).instants()]
+    return [one.requested_time for one in ArchivedTimeline(storage, Heard()).instants()]
 
 
 @pytest.fixture
 def storage() -> MemoryStorage:
     storage = MemoryStorage()
-    add_to_history(storage, [row(T1)])
+    append_to_archive(storage, [row(T1)])
     return storage
 
 
@@ -42,23 +42,23 @@ def test_the_first_file_makes_the_first_manifest(storage: MemoryStorage):
 
 
 def test_adding_the_same_again_changes_nothing(storage: MemoryStorage):
-    add_to_history(storage, [row(T1)])
+    append_to_archive(storage, [row(T1)])
     assert storage.read(f"{HISTORY}/_version_") == b"1"
 
 
 def test_a_whole_manifest_that_nobody_told_of_is_gone_on_from(storage: MemoryStorage):
-    add_to_history(storage, [row(T2)])
+    append_to_archive(storage, [row(T2)])
     storage.write(f"{HISTORY}/_version_", b"1")  # its archiver died before it said so
     assert archived_between(storage, T2, T2) == {(T2, "commit")}
-    add_to_history(storage, [row(T3)])
+    append_to_archive(storage, [row(T3)])
     assert storage.read(f"{HISTORY}/_version_") == b"3"
     assert times(storage) == [T1, T2, T3]
 
 
 def test_without_rows_what_is_there_is_told_of(storage: MemoryStorage):
-    add_to_history(storage, [row(T2)])
+    append_to_archive(storage, [row(T2)])
     storage.write(f"{HISTORY}/_version_", b"1")
-    add_to_history(storage, [])
+    append_to_archive(storage, [])
     assert times(storage) == [T1, T2]
 
 
@@ -67,22 +67,22 @@ def test_without_rows_what_is_there_is_told_of(storage: MemoryStorage):
 )
 def test_a_torn_manifest_is_made_anew(storage: MemoryStorage, stray: bytes):
     storage.create(f"{HISTORY}/manifest_2", stray)
-    add_to_history(storage, [row(T2)])
+    append_to_archive(storage, [row(T2)])
     assert times(storage) == [T1, T2]
 
 
 def test_a_manifest_whose_file_is_missing_does_not_count(storage: MemoryStorage):
-    add_to_history(storage, [row(T2)])
+    append_to_archive(storage, [row(T2)])
     storage.write(f"{HISTORY}/_version_", b"1")
     storage.delete(f"{HISTORY}/{T2}_{T2}_0.parquet")
-    add_to_history(storage, [row(T3)])
+    append_to_archive(storage, [row(T3)])
     assert times(storage) == [T1, T3]
 
 
 def test_a_version_that_cannot_be_followed_is_told(storage: MemoryStorage):
     storage.write(f"{HISTORY}/manifest_1", b"torn")
     with pytest.raises(CorruptTableError):
-        add_to_history(storage, [row(T2)])
+        append_to_archive(storage, [row(T2)])
 
 
 def test_who_wakes_with_an_old_version_puts_the_newest_back(storage: MemoryStorage):
@@ -94,10 +94,10 @@ def test_who_wakes_with_an_old_version_puts_the_newest_back(storage: MemoryStora
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
             if path.endswith("_version_") and not self.met:
                 self.met = True
-                add_to_history(self.inner, [row(T3)])
+                append_to_archive(self.inner, [row(T3)])
             self.inner.write(path, data, durable=durable)
 
-    add_to_history(Waking(storage), [row(T2)])
+    append_to_archive(Waking(storage), [row(T2)])
     assert storage.read(f"{HISTORY}/_version_") == b"3"
     assert times(storage) == [T1, T2, T3]
 
@@ -121,8 +121,8 @@ def test_files_that_another_archiver_merged_meanwhile_are_found_in_what_it_made(
         def read(self, path: str) -> bytes:
             if path.endswith("_0.parquet") and not self.merged:
                 self.merged = True
-                data = encode_history_rows([row(T1)])
-                one = history_file(T1, T1, level=1, size_bytes=len(data))
+                data = encode_archived_instants([row(T1)])
+                one = archive_file(T1, T1, level=1, size_bytes=len(data))
                 self.inner.write(f"{HISTORY}/{one.file_name}", data)
                 self.inner.write(f"{HISTORY}/manifest_2", encode_manifest([one]))
                 self.inner.write(f"{HISTORY}/_version_", b"2")

@@ -22,7 +22,7 @@ from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import SlotKind
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.truncation import boundary_number
+from timeline.truncation import truncated_up_to
 
 RULES = ArchiveRules.from_properties(
     {
@@ -74,7 +74,7 @@ def test_a_pending_compaction_holds_everything_since_its_plan():
     for number in range(10, 14):
         upsert(table, [{"id": "a", "p": "x", "ts": number}])
     assert archive(table.context, RULES) is not None
-    assert boundary_number(table.context.world.storage) == 2  # cleaning looks at two before it
+    assert truncated_up_to(table.context.world.storage) == 2  # cleaning looks at two before it
     assert table.context.active().find(plan.requested_time, Action.COMPACTION) is not None
     execute_compaction(table.context, plan, SMALL)
     assert rows_of(opened(table), "ts") == [(13,)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tableservices.archiving.execute import ArchiveMemory, ArchiveReceipt, archive
+from tableservices.archiving.execute import ArchiveBackoff, ArchiveResult, archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import restore
@@ -24,8 +24,8 @@ from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import ProcessIdentity
 from timeline.rollback.rollback import rollback
-from timeline.truncation import boundary_number
-from timeline.writer_registry import enter
+from timeline.truncation import truncated_up_to
+from timeline.writer_registry import register_process
 
 RULES = ArchiveRules.from_properties(
     {
@@ -45,7 +45,7 @@ def left(bench: Bench) -> list[str]:
     return [one.requested_time for one in bench.context.active().instants]
 
 
-def run(bench: Bench, context: TableContext | None = None) -> ArchiveReceipt | None:
+def run(bench: Bench, context: TableContext | None = None) -> ArchiveResult | None:
     return archive(context or bench.context, RULES)
 
 
@@ -68,7 +68,7 @@ def test_the_oldest_commits_move_and_as_many_as_are_kept_stay(bench: Bench):
 def test_slots_go_up_to_the_boundary_and_the_chain_goes_on(bench: Bench):
     bench.commits(5)
     run(bench)
-    assert boundary_number(bench.storage) == 3
+    assert truncated_up_to(bench.storage) == 3
     assert bench.storage.names(SLOTS) == [f"{n:020d}" for n in (4, 5, 6)]  # 6 is the cut
     bench.commits(3)
     assert run(bench) is not None
@@ -195,7 +195,7 @@ def test_beyond_a_savepoint_only_the_saved_commit_stays(bench: Bench):
         ArchiveRules(archiving=beyond, cleaning=RULES.cleaning, compaction=RULES.compaction),
     )
     assert archived(bench) == [times[0], *times[2:4]]
-    assert boundary_number(bench.storage) == 1
+    assert truncated_up_to(bench.storage) == 1
 
 
 def test_a_replacing_commit_stays_until_the_replaced_files_are_gone(bench: Bench):
@@ -235,13 +235,13 @@ def test_a_pin_of_another_process_holds_back_slots_and_their_instants(bench: Ben
     bench.storage.write(f"{WRITERS}/other.json", json.dumps(document).encode())
     run(bench)
     assert archived(bench) == times[:2]
-    assert boundary_number(bench.storage) == 2
+    assert truncated_up_to(bench.storage) == 2
     bench.clock.time_ms += 600_001
     run(bench)
     assert archived(bench) == times[:2]  # no longer due: 4 are left
     bench.commit("f1")
     run(bench)
-    assert boundary_number(bench.storage) == 5
+    assert truncated_up_to(bench.storage) == 5
 
 
 @pytest.mark.spec("GC-3")
@@ -257,7 +257,7 @@ def test_a_pin_that_appears_after_the_boundary_moved_stops_the_cut(bench: Bench)
                 self.inner.write(f"{WRITERS}/other.json", json.dumps(document).encode())
 
     run(bench, bench.open(Entering(bench.storage)))
-    assert boundary_number(bench.storage) == 4
+    assert truncated_up_to(bench.storage) == 4
     assert archived(bench) == []
     assert left(bench)[0] == times[0]
     bench.storage.delete(f"{WRITERS}/other.json")
@@ -266,7 +266,7 @@ def test_a_pin_that_appears_after_the_boundary_moved_stops_the_cut(bench: Bench)
 
 
 def test_the_own_registration_does_not_hold_the_own_archive_back(bench: Bench):
-    registration = enter(bench.context, {})
+    registration = register_process(bench.context, {})
     times = bench.commits(5)
     run(bench)
     assert archived(bench) == times[:3]
@@ -276,7 +276,7 @@ def test_the_own_registration_does_not_hold_the_own_archive_back(bench: Bench):
 def test_a_table_that_is_held_back_is_not_looked_at_after_every_commit(bench: Bench):
     bench.begin()
     bench.commits(5)
-    memory = ArchiveMemory()
+    memory = ArchiveBackoff()
     assert archive(bench.context, RULES, memory=memory) is None
     reads: list[str] = []
 
@@ -318,7 +318,7 @@ def test_writers_that_archive_leave_it_to_one_that_is_at_it_until_that_one_rests
     bench.commits(3)
     bench.clock.time_ms = began + rested_ms
     before = archived(bench)
-    receipt = archive(as_another(bench), RULES, memory=ArchiveMemory(), beside_others=True)
+    receipt = archive(as_another(bench), RULES, memory=ArchiveBackoff(), beside_others=True)
     assert (receipt is None) == left
     assert (archived(bench) == before) == left
     if left:
@@ -330,7 +330,7 @@ def test_who_is_asked_to_archive_does_so_whoever_is_at_it(bench: Bench) -> None:
     with contextlib.suppress(Stop):
         archive(bench.open(Dying(bench.storage, 2)), RULES)
     bench.commits(3)
-    assert archive(as_another(bench), RULES, memory=ArchiveMemory()) is not None
+    assert archive(as_another(bench), RULES, memory=ArchiveBackoff()) is not None
 
 
 def test_a_decision_that_another_overtook_is_given_up_without_the_queue(bench: Bench) -> None:
@@ -404,9 +404,9 @@ def test_an_archive_cut_off_anywhere_is_finished_by_the_next_one(after: int):
     archive(bench.open(bench.storage), RULES)
     assert archived(bench) == times[:8]
     assert left(bench) == times[8:]
-    assert boundary_number(bench.storage) >= 8
+    assert truncated_up_to(bench.storage) >= 8
     first = int(bench.storage.names(SLOTS)[0])
-    assert first == boundary_number(bench.storage) + 1
+    assert first == truncated_up_to(bench.storage) + 1
 
 
 @pytest.mark.spec("GC-1")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.archiving.batch_ids import CarriedBatches
+from tableservices.archiving.batch_ids import RememberedBatches
 from tableservices.archiving.plan import (
     choose_instants,
-    compaction_line,
+    compaction_limit,
     needed_since,
-    next_boundary,
+    next_truncation_point,
 )
 from tableservices.archiving.settings import ArchivingSettings
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.truncation_point import NO_BOUNDARY, Boundary, EarlierBatches, PublishedBatch
+from timeline.codecs.truncation_point import (
+    NO_TRUNCATION,
+    CommittedBatch,
+    EarlierBatches,
+    TruncationPoint,
+)
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 
@@ -94,15 +99,15 @@ def test_beyond_a_savepoint_only_its_commit_stays():
     ],
 )
 def test_what_the_next_compaction_is_triggered_by_stays(names: list[str], expected: int | None):
-    line = compaction_line(ActiveTimeline.of(names), 3)
+    line = compaction_limit(ActiveTimeline.of(names), 3)
     assert line == (None if expected is None else time(expected))
 
 
 def boundary_of(slots: list[Slot], names: list[str], **options: object) -> int:
     timeline = ActiveTimeline.of(names)
     going = choose_instants(timeline, KEEP, ())
-    given = {"ceiling": 99, "carried": CarriedBatches(), **options}
-    return next_boundary(NO_BOUNDARY, timeline, going, slots, **given).number  # type: ignore[arg-type]
+    given = {"ceiling": 99, "carried": RememberedBatches(), **options}
+    return next_truncation_point(NO_TRUNCATION, timeline, going, slots, **given).number  # type: ignore[arg-type]
 
 
 def test_slots_go_as_far_as_their_instants_moved():
@@ -146,9 +151,9 @@ def test_batch_ids_move_into_the_boundary():
     slots = [slot(1, batches=(batch,)), *(slot(number) for number in range(2, 7))]
     timeline = ActiveTimeline.of(COMMITS)
     going = choose_instants(timeline, KEEP, ())
-    carried = CarriedBatches()
-    kept = next_boundary(NO_BOUNDARY, timeline, going, slots, ceiling=99, carried=carried)
-    known = PublishedBatch(
+    carried = RememberedBatches()
+    kept = next_truncation_point(NO_TRUNCATION, timeline, going, slots, ceiling=99, carried=carried)
+    known = CommittedBatch(
         batch=batch, action="commit", requested_time=time(10), completion_time=time(11)
     )
     assert kept.batches == (known,)
@@ -160,17 +165,21 @@ def test_a_cut_that_collects_no_slot_leaves_what_the_boundary_knows():
     timeline = ActiveTimeline.of(COMMITS)
     going = choose_instants(timeline, KEEP, ())
     earlier = EarlierBatches(number=1, count=1, newest=time(9), digest="d")
-    known = PublishedBatch(
+    known = CommittedBatch(
         batch=Batch(batch_id="load 1"),
         action="commit",
         requested_time=time(10),
         completion_time=time(11),
     )
-    former = Boundary(number=2, time=time(11), batches=(known,), earlier=(earlier,))
-    stays = next_boundary(former, timeline, going, [], ceiling=99, carried=CarriedBatches())
+    former = TruncationPoint(number=2, time=time(11), batches=(known,), earlier=(earlier,))
+    stays = next_truncation_point(
+        former, timeline, going, [], ceiling=99, carried=RememberedBatches()
+    )
     assert (stays.number, stays.batches, stays.earlier) == (2, (known,), (earlier,))
     slots = [slot(number) for number in range(3, 7)]
-    moved = next_boundary(former, timeline, going, slots, ceiling=99, carried=CarriedBatches())
+    moved = next_truncation_point(
+        former, timeline, going, slots, ceiling=99, carried=RememberedBatches()
+    )
     assert (moved.batches, moved.earlier) == ((), ())
     assert moved.number > 2
 

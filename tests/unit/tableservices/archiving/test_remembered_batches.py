@@ -12,25 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filegroups.table import Table
-from filegroups.writing.idempotency import published_batch
+from filegroups.writing.idempotency import committed_batch
 from hoodoo.verify.verify import check_batches
-from tableservices.archiving.batch_ids import carry_batches
-from tableservices.archiving.execute import _given_up, archive
-from tableservices.archiving.plan import next_boundary
+from tableservices.archiving.batch_ids import remember_batches
+from tableservices.archiving.execute import _unneeded_truncation_points, archive
+from tableservices.archiving.plan import next_truncation_point
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, planned, upsert
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.truncation_point import NO_BOUNDARY, Boundary, encode_boundary
+from timeline.codecs.truncation_point import NO_TRUNCATION, TruncationPoint, encode_truncation_point
 from timeline.errors import CorruptTableError
-from timeline.layout import BOUNDARIES, boundary_path
+from timeline.layout import BOUNDARIES, truncation_point_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Batch, Slot
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.storage.recording import ObservedStorage
-from timeline.truncation import read_batches, read_boundary
+from timeline.storage.recording import RecordingStorage
+from timeline.truncation import read_truncated_batches, read_truncation_point
 
 pytestmark = pytest.mark.spec("BATCH-2")
 
@@ -51,14 +51,14 @@ class Cutter:
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
-        self.boundary, self.body = NO_BOUNDARY, b""
+        self.boundary, self.body = NO_TRUNCATION, b""
         self.slots = 0
         self.times: dict[str, tuple[InstantTime, InstantTime]] = {}  # requested, completed
         self.repeats: Counter[str] = Counter()
 
     def cut(self, count: int, *, since: InstantTime, withdrawn: frozenset[InstantTime]) -> None:
         """Collect so many new slots; none leaves the boundary where it was."""
-        carried = carry_batches(
+        carried = remember_batches(
             self.storage,
             self.boundary,
             self.body,
@@ -67,17 +67,17 @@ class Cutter:
             together=TOGETHER,
         )
         slots = [*self.published(count), commit_slot(self.slots + count + 1)]
-        new = next_boundary(
+        new = next_truncation_point(
             self.boundary, ActiveTimeline.of([]), [], slots, ceiling=10**6, carried=carried
         )
         moved = new.number > self.boundary.number
         self.boundary = new
         if moved:
-            self.body = encode_boundary(new)
-            self.storage.create(boundary_path(new.number), self.body)
+            self.body = encode_truncation_point(new)
+            self.storage.create(truncation_point_path(new.number), self.body)
             self.repeats.update(one.batch.batch_id for one in new.batches)
-        for number in _given_up(self.storage, new):
-            self.storage.delete(boundary_path(number))
+        for number in _unneeded_truncation_points(self.storage, new):
+            self.storage.delete(truncation_point_path(number))
 
     def published(self, count: int) -> Iterator[Slot]:
         for _ in range(count):
@@ -88,9 +88,12 @@ class Cutter:
             yield slot
 
     def known(self) -> list[str]:
-        present = read_boundary(self.storage)
+        present = read_truncation_point(self.storage)
         numbers = [one.number for one in present.earlier]
-        batches = [*present.batches, *(b for n in numbers for b in read_batches(self.storage, n))]
+        batches = [
+            *present.batches,
+            *(b for n in numbers for b in read_truncated_batches(self.storage, n)),
+        ]
         return [one.batch.batch_id for one in batches]
 
 
@@ -111,7 +114,8 @@ def test_no_cut_forgets_a_batch_that_is_neither_old_nor_withdrawn(
         at = None if taken is None else f"b{cutter.slots - taken}"
         withdrawn = frozenset({cutter.times[at][0]}) if at in cutter.times else frozenset()
         old = f"b{cutter.slots - older - 10}"
-        since = cutter.times[old][1] if old in cutter.times else since
+        if old in cutter.times:  # what is older than a retention that was is forgotten for good
+            since = max(since, cutter.times[old][1])
         moves = count > 0
         cutter.cut(count, since=since, withdrawn=withdrawn)
         if withdrawn and at is not None and moves:
@@ -122,7 +126,7 @@ def test_no_cut_forgets_a_batch_that_is_neither_old_nor_withdrawn(
         assert owed <= set(known)
         assert gone.isdisjoint(known)
         names = {int(name) for name in cutter.storage.names(BOUNDARIES)}
-        present = read_boundary(cutter.storage)
+        present = read_truncation_point(cutter.storage)
         assert names - {0} == {present.number, *(one.number for one in present.earlier)} - {0}
 
 
@@ -144,7 +148,7 @@ def test_each_says_of_an_earlier_one_how_many_how_new_and_which_bytes():
     assert (one.number, one.count) == (2, 2)
     assert one.newest == cutter.times["b2"][1]
     assert check_all(cutter.storage) == []
-    assert read_boundary(cutter.storage) == cutter.boundary
+    assert read_truncation_point(cutter.storage) == cutter.boundary
 
 
 def check_all(storage: MemoryStorage) -> list[tuple[str, str]]:
@@ -164,7 +168,7 @@ def test_verify_tells_an_earlier_boundary_that_is_lost_or_edited():
     cutter = Cutter()
     for _ in range(3):
         cutter.cut(1, since="", withdrawn=frozenset())
-    path = boundary_path(2)
+    path = truncation_point_path(2)
     data = cutter.storage.read(path)
     cutter.storage.write(path, data.replace(b'"b1"', b'"c1"'))
     assert check_all(cutter.storage) == [("boundary_differs", path)]
@@ -175,10 +179,10 @@ def test_verify_tells_an_earlier_boundary_that_is_lost_or_edited():
 # ---- a table
 
 
-def grown(count: int) -> tuple[Table, StillClock, ObservedStorage]:
+def grown(count: int) -> tuple[Table, StillClock, RecordingStorage]:
     """So many writes of one batch each, archived as they go."""
     clock = StillClock()
-    storage = ObservedStorage(MemoryStorage("memory://t", world=MemoryWorld(clock)))
+    storage = RecordingStorage(MemoryStorage("memory://t", world=MemoryWorld(clock)))
     table = new_table(storage, clock=clock)
     for number in range(count):
         write(table, number)
@@ -193,11 +197,11 @@ def write(table: Table, number: int) -> bool:
 
 def asked(table: Table, number: int) -> bool:
     plan = planned(table, WriteOperation.UPSERT, batch_id=f"batch {number}")
-    return published_batch(table.context, plan) is not None
+    return committed_batch(table.context, plan) is not None
 
 
-def boundary_of(table: Table) -> Boundary:
-    return read_boundary(table.context.world.storage)
+def boundary_of(table: Table) -> TruncationPoint:
+    return read_truncation_point(table.context.world.storage)
 
 
 @pytest.mark.spec("BATCH-1")
@@ -242,7 +246,7 @@ def test_ids_that_are_old_go_with_their_files():
 
 def test_a_lost_file_is_told_and_holds_nothing_else_up():
     table, clock, storage = grown(40)
-    lost = boundary_path(boundary_of(table).earlier[0].number)
+    lost = truncation_point_path(boundary_of(table).earlier[0].number)
     storage.delete(lost)
     newcomer = opened(table, clock=clock)
     with pytest.raises(CorruptTableError, match="published before") as refused:
@@ -263,7 +267,7 @@ def test_a_file_that_is_given_up_under_our_eyes_is_looked_for_in_the_next_bounda
         met = 0
 
         def read(self, path: str) -> bytes:
-            first = boundary_path(boundary_of(table).earlier[-1].number)
+            first = truncation_point_path(boundary_of(table).earlier[-1].number)
             if path == first and not self.met:
                 self.met = 1
                 number = 40
@@ -298,7 +302,7 @@ def test_a_batch_that_a_restore_took_away_is_written_anew_also_when_the_restore_
 
 
 def newest_path(table: Table) -> str:
-    return boundary_path(boundary_of(table).number)
+    return truncation_point_path(boundary_of(table).number)
 
 
 def test_the_newest_boundary_is_made_again_from_the_cut_that_it_was():
@@ -357,8 +361,10 @@ def test_a_boundary_of_a_dropped_table_makes_nobody_forget():
     table, clock, storage = grown(0)
     for number in range(4):
         write(table, number)
-    alien = boundary_path(500)
-    storage.create(alien, encode_boundary(Boundary(number=500, time="20260101000000000")))
+    alien = truncation_point_path(500)
+    storage.create(
+        alien, encode_truncation_point(TruncationPoint(number=500, time="20260101000000000"))
+    )
     for each in (table, opened(table, clock=clock)):
         assert [asked(each, number) for number in range(5)] == [True] * 4 + [False]
         assert [asked(each, number) for number in range(5)] == [True] * 4 + [False], "again"

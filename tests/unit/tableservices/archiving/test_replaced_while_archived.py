@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.idempotency import published_batch
+from filegroups.writing.idempotency import committed_batch
 from tableservices.archiving.execute import archive
 from tests.unit.tableservices.archiving.test_remembered_batches import RULES, write
 from tests.unit.timeline.engine import (
@@ -24,7 +24,7 @@ from timeline.errors import TableReplacedError
 from timeline.layout import BOUNDARIES, SLOTS
 from timeline.model.commit_metadata import WriteOperation
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.truncation import boundary_number
+from timeline.truncation import truncated_up_to
 
 
 class Dies(Behind):
@@ -54,7 +54,7 @@ def test_the_boundary_of_a_dropped_table_does_not_stay_in_the_new_one(commits: i
     storage.at = BOUNDARIES
     with pytest.raises(TableReplacedError):
         archive(handle.context, RULES)
-    assert boundary_number(storage.inner) == 0
+    assert truncated_up_to(storage.inner) == 0
     new = again(storage)
     told = upsert(new, [{"id": "zz", "p": "x", "ts": 1}], batch_id="b1")
     assert not told.already_published
@@ -72,7 +72,7 @@ def test_who_finishes_the_cut_of_a_dropped_table_deletes_nothing_of_the_new_one(
     with pytest.raises(TableReplacedError):
         archive(handle.context, RULES)
     assert len(storage.inner.names(SLOTS)) == commits
-    assert boundary_number(storage.inner) == 0
+    assert truncated_up_to(storage.inner) == 0
 
 
 @pytest.mark.spec("BATCH-1")
@@ -104,7 +104,7 @@ def test_a_batch_that_another_engine_restored_away_is_written_anew_also_after_th
         if first.requested_time in path and ".hoodoo" not in path:
             storage.delete(path)
     plan = planned(table, WriteOperation.UPSERT, batch_id="taken")
-    assert published_batch(opened(table).context, plan) is None
+    assert committed_batch(opened(table).context, plan) is None
     for number in range(3, 14):
         write(table, number)
         archive(table.context, RULES)

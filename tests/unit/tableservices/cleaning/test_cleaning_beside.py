@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from filegroups.table import Table
-from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
-from timeline.codecs.archived_instants import HistoryInstant
-from timeline.commit.apply import take_back
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.commit.apply import revert_if_restored
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import fileless_since
+from timeline.restored_away import slots_with_removed_file
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 ONE = CleaningSettings(commits_retained=1)
@@ -78,12 +78,12 @@ def test_not_that_which_finishes_what_another_engine_showed() -> None:
     storage.create(timeline_path(f"{time}.clean.requested"), b"plan")
     context = opened(table, limits=SHARED).context
 
-    def decide(turn: Turn) -> Slot:
+    def decide(turn: CommitSection) -> Slot:
         return turn.slot(
             context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", plan=b"plan", body=b"done"
         )
 
-    taken, _ = take_turn(context, "finish clean", decide)
+    taken, _ = commit_in_section(context, "finish clean", decide)
     assert taken is not None
     assert (taken.foreign, len(files_of(table))) == ("", 3)
 
@@ -115,8 +115,8 @@ def test_not_where_the_history_has_it() -> None:
     """Java archived it; a savepoint keeps the first write of the timeline, which is older."""
     table, slot = cleaned()
     time, done = slot.requested_time, slot.completion_time
-    rows = [HistoryInstant(requested_time=time, completion_time=done, action="clean")]
-    add_to_history(table.context.world.storage, rows)
+    rows = [ArchivedInstant(requested_time=time, completion_time=done, action="clean")]
+    append_to_archive(table.context.world.storage, rows)
     lose(table, files_of(table))
     upsert(opened(table, limits=SHARED), row(5))
     assert newest(table).number == slot.number + 1
@@ -130,8 +130,8 @@ def test_what_comes_late_of_one_that_was_ended_is_taken_away() -> None:
     upsert(opened(table, limits=SHARED), row(5))
     context = opened(table, limits=SHARED).context
     chain = context.chain.between(0, context.chain.head())
-    assert fileless_since(chain) == {slot.number}
+    assert slots_with_removed_file(chain) == {slot.number}
     for name in late:
         context.world.storage.create(timeline_path(name), b"")
-    take_back(context, slot, None)
+    revert_if_restored(context, slot, None)
     assert files_of(table) == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tableservices.cleaning.plan import CleanFacts, plan_clean, retained_line
+from tableservices.cleaning.plan import CleanInput, earliest_commit_to_retain, plan_clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
 from timeline.model.instant import Action, Instant, State
@@ -44,8 +44,8 @@ def slice_at(number: int, group: FileGroupId = GROUP) -> FileSlice:
     return FileSlice(file_group=group, base_instant_time=t(number), base_file=base)
 
 
-def facts(line: Instant | None, *numbers: int, oldest_pending: int | None = None) -> CleanFacts:
-    return CleanFacts(
+def facts(line: Instant | None, *numbers: int, oldest_pending: int | None = None) -> CleanInput:
+    return CleanInput(
         line=line,
         oldest_pending=None if oldest_pending is None else t(oldest_pending),
         completions={t(number): t(number + 5) for number in numbers},
@@ -58,7 +58,7 @@ def facts(line: Instant | None, *numbers: int, oldest_pending: int | None = None
 
 def test_the_line_is_the_nth_commit_from_the_end() -> None:
     completed = [commit(n, n + 5) for n in (10, 20, 30, 40, 50)]
-    assert retained_line(completed, None, COMMITS, t(0)) == completed[3]
+    assert earliest_commit_to_retain(completed, None, COMMITS, t(0)) == completed[3]
 
 
 @pytest.mark.parametrize(
@@ -84,34 +84,37 @@ def test_the_line_is_the_one_java_recorded(cleaned_at: str, line: str) -> None:
     ]
     if len(completed) <= 2:  # java saw one more, archived since
         completed.insert(0, commit(10, 15))
-    found = retained_line(completed, None, COMMITS, t(0))
+    found = earliest_commit_to_retain(completed, None, COMMITS, t(0))
     assert found is not None
     assert found.requested_time == line
 
 
 def test_there_is_no_line_while_all_commits_are_retained() -> None:
     completed = [commit(10, 15), commit(20, 25)]
-    assert retained_line(completed, None, COMMITS, t(0)) is None
+    assert earliest_commit_to_retain(completed, None, COMMITS, t(0)) is None
 
 
 def test_the_line_is_never_later_than_the_oldest_pending_instant() -> None:
     completed = [commit(n, n + 5) for n in (10, 20, 30, 40, 50)]
-    assert retained_line(completed, t(32), COMMITS, t(0)) == completed[2]
-    assert retained_line(completed, t(40), COMMITS, t(0)) == completed[3]
-    assert retained_line(completed, t(5), COMMITS, t(0)) is None
+    assert earliest_commit_to_retain(completed, t(32), COMMITS, t(0)) == completed[2]
+    assert earliest_commit_to_retain(completed, t(40), COMMITS, t(0)) == completed[3]
+    assert earliest_commit_to_retain(completed, t(5), COMMITS, t(0)) is None
 
 
 def test_the_line_by_hours_is_the_first_commit_not_older() -> None:
     hours = CleaningSettings(policy=CleaningPolicy.HOURS)
     completed = [commit(n, n + 5) for n in (10, 20, 30)]
-    assert retained_line(completed, None, hours, t(15)) == completed[1]
-    assert retained_line(completed, None, hours, t(20)) == completed[1]
-    assert retained_line(completed, None, hours, t(31)) is None
-    assert retained_line(completed, t(12), hours, t(15)) == completed[0]
+    assert earliest_commit_to_retain(completed, None, hours, t(15)) == completed[1]
+    assert earliest_commit_to_retain(completed, None, hours, t(20)) == completed[1]
+    assert earliest_commit_to_retain(completed, None, hours, t(31)) is None
+    assert earliest_commit_to_retain(completed, t(12), hours, t(15)) == completed[0]
 
 
 def test_counting_slices_needs_no_line() -> None:
-    assert retained_line([commit(n, n + 5) for n in (1, 2, 3, 4)], None, VERSIONS, t(0)) is None
+    assert (
+        earliest_commit_to_retain([commit(n, n + 5) for n in (1, 2, 3, 4)], None, VERSIONS, t(0))
+        is None
+    )
 
 
 # ---- the policies
@@ -235,7 +238,7 @@ def test_archived_instants_count_as_completed_long_ago() -> None:
 # ---- replaced file groups
 
 
-def replaced(at: int, line: Instant | None, *, oldest_pending: int | None = None) -> CleanFacts:
+def replaced(at: int, line: Instant | None, *, oldest_pending: int | None = None) -> CleanInput:
     given = facts(line, 10, 20, oldest_pending=oldest_pending)
     completions = {**given.completions, t(at): t(at + 5)}
     return replace(given, replaced={GROUP: t(at)}, completions=completions)

@@ -13,13 +13,13 @@ from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.table import Table
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
-from tableservices.cleaning.execute import clean, remove_leftovers
+from tableservices.cleaning.execute import clean, remove_stray_files
 from tableservices.clustering.curves import Curve
-from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
+from tableservices.clustering.execute import ClusteringResult, execute_clustering
 from tableservices.clustering.plan import plan_clustering, schedule_clustering
 from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.plan_execution import claim_plan
+from tableservices.plan_execution import lease_plan
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -35,7 +35,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.errors import (
     CorruptTableError,
     HeartbeatExpiredError,
@@ -87,11 +87,11 @@ def schedule(table: Table, settings: ClusteringSettings = SORTED) -> Instant:
 
 def execute(
     table: Table, planned: Instant, settings: ClusteringSettings = SORTED
-) -> ClusteringReceipt | None:
+) -> ClusteringResult | None:
     return execute_clustering(table.context, planned, settings, SMALL)
 
 
-def cluster(table: Table, settings: ClusteringSettings = SORTED) -> ClusteringReceipt:
+def cluster(table: Table, settings: ClusteringSettings = SORTED) -> ClusteringResult:
     receipt = execute(table, schedule(table, settings), settings)
     assert receipt is not None
     return receipt
@@ -301,7 +301,7 @@ def test_a_woken_executor_takes_back_what_the_result_of_another_one_gave_up() ->
 
 @pytest.mark.spec("RB-10")
 def test_a_woken_executor_takes_back_everything_of_a_plan_that_was_cancelled() -> None:
-    asleep = Asleep(lambda other, planned: cancel(other.context, planned))
+    asleep = Asleep(lambda other, planned: cancel_pending_plan(other.context, planned))
     asleep.run()
     assert asleep.files() == []
     assert leftovers(asleep.table) == []
@@ -408,7 +408,7 @@ def test_files_that_are_cleaned_after_the_plan_has_ended_need_no_word(ends: str)
 
     def end() -> None:
         if ends == "cancelled":
-            cancel(table.context, planned)
+            cancel_pending_plan(table.context, planned)
         else:  # by one who did not see the claim, as of an earlier release
             table.context.world.storage.delete(heartbeat_path(planned.requested_time))
             assert execute(opened(table), planned) is not None
@@ -503,7 +503,7 @@ def test_keys_that_moved_are_found_again_by_a_global_index() -> None:
 def test_a_second_executor_leaves_a_claimed_plan_alone() -> None:
     table = small_files()
     planned = schedule(table)
-    claim = claim_plan(opened(table).context, planned)
+    claim = lease_plan(opened(table).context, planned)
     assert claim is not None
     assert execute(table, planned) is None
     assert heard(table, "service.claimed_elsewhere")
@@ -551,7 +551,7 @@ def test_a_plan_that_nobody_is_at_expires() -> None:
     clock = StillClock(SystemClock().now_ms() + 20 * 60_000)
     later = opened(table, clock=clock).context
     service = ClusteringService(settings=expiring, files=SMALL)
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert claim is not None
     service.run_once(later)
     clock.wall += 20 * 60_000
@@ -565,7 +565,7 @@ def test_a_plan_that_nobody_is_at_expires() -> None:
 def test_a_plan_can_be_cancelled_and_is_then_unknown() -> None:
     table = small_files()
     planned = schedule(table)
-    assert cancel(table.context, planned) is not None
+    assert cancel_pending_plan(table.context, planned) is not None
     with pytest.raises(InstantNotFoundError):
         execute(table, planned)
 
@@ -573,7 +573,7 @@ def test_a_plan_can_be_cancelled_and_is_then_unknown() -> None:
 def test_an_executor_whose_plan_was_cancelled_takes_its_files_back() -> None:
     table = small_files()
     planned = schedule(table)
-    assert meanwhile(table, planned, lambda: cancel(table.context, planned)) is None
+    assert meanwhile(table, planned, lambda: cancel_pending_plan(table.context, planned)) is None
     assert not any(planned.requested_time in path for path in data_files(table))
     assert len(rows_of(table, "id")) == 6
 
@@ -741,13 +741,13 @@ def test_a_plan_that_is_begun_after_its_cancel_does_not_stay_pending() -> None:
     """Its executor looked, slept while others cancelled, showed its begin, and died."""
     table = small_files()
     planned = schedule(table)
-    cancel(table.context, planned)
+    cancel_pending_plan(table.context, planned)
     storage = table.context.world.storage
     storage.create(timeline_path(f"{planned.requested_time}.clustering.inflight"), b"")
     late = f"x/late-0_0-0-0_{planned.requested_time}.parquet"
     storage.create(late, b"late")
     assert len(table.context.active().pending) == 1
-    remove_leftovers(table.context)
+    remove_stray_files(table.context)
     assert table.context.active().pending == ()
     assert late not in data_files(table)
     assert len(rows_of(table, "id")) == 6

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from tableservices.clustering.execute import ClusteringReceipt, execute_clustering
+from tableservices.clustering.execute import ClusteringResult, execute_clustering
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tests.unit.timeline.engine import (
@@ -26,7 +26,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableLimits
 from timeline.errors import ServiceConflictError
 from timeline.model.commit_metadata import WriteOperation
@@ -59,7 +59,7 @@ def plan(table: Table) -> Instant:
     return planned
 
 
-def execute(table: Table, planned: Instant) -> ClusteringReceipt | None:
+def execute(table: Table, planned: Instant) -> ClusteringResult | None:
     return execute_clustering(table.context, planned, SETTINGS, SMALL)
 
 
@@ -150,13 +150,13 @@ def test_an_executor_whose_plan_a_writer_cancelled_yields_and_takes_its_files_ba
     assert rows_of(table, "id", "v") == AFTER
     assert not [path for path in data_files(table) if planned.requested_time in path]
     assert leftovers(table) == []
-    assert cancel(table.context, planned) is None
+    assert cancel_pending_plan(table.context, planned) is None
 
 
 def test_a_clustering_leaves_out_what_a_live_writer_announced() -> None:
     table = small_files(replace(FIRST, clustering_updates=None))
     planned = plan(table)
-    ended: list[ClusteringReceipt | None] = []
+    ended: list[ClusteringResult | None] = []
     receipt = upsert(table, NEW, lambda: ended.append(execute(table, planned)))
     assert receipt.attempts == 1
     assert rows_of(table, "id", "v") == AFTER

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.commit_checks import WhatIPublish, further_checks
+from filegroups.writing.commit_checks import CommitFacts, commit_checks
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
-from tableservices.plan_execution import claim_plan
+from tableservices.plan_execution import lease_plan
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,
@@ -29,7 +29,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
 from timeline.commit.begin import begin
-from timeline.commit.cancel_plan import cancel
+from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.errors import (
     CorruptTableError,
     HoodooError,
@@ -42,7 +42,7 @@ from timeline.layout import timeline_path
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import Claim, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, WriteSet
 from timeline.storage.memory import MemoryStorage
 
 SETTINGS = CompactionSettings()
@@ -236,7 +236,7 @@ def test_a_file_group_of_logs_alone_gets_its_first_base_file():
 def test_a_second_executor_is_refused_while_the_first_lives():
     table = logged_table()
     planned = schedule(table)
-    claim = claim_plan(table.context, planned)
+    claim = lease_plan(table.context, planned)
     assert execute_compaction(opened(table).context, planned, SMALL) is None
     claim.stop()
     assert execute_compaction(opened(table).context, planned, SMALL) is not None
@@ -294,10 +294,10 @@ def test_a_cancelled_plan_leaves_nothing_and_its_logs_count_as_before():
     planned = schedule(table)
     upsert(table, [{"id": "b", "p": "x", "ts": 3, "v": 3}])
     before = rows_of(table, *COLUMNS)
-    assert cancel(table.context, planned) is not None
+    assert cancel_pending_plan(table.context, planned) is not None
     assert rows_of(table, *COLUMNS) == before
     assert leftovers(table) == []
-    assert cancel(table.context, planned) is None
+    assert cancel_pending_plan(table.context, planned) is None
     with pytest.raises(InstantNotFoundError):
         execute_compaction(table.context, planned, SMALL)
     assert compact(table).log_files == 2
@@ -308,7 +308,7 @@ def test_a_completed_plan_cannot_be_cancelled():
     table = logged_table()
     planned = schedule(table)
     execute_compaction(table.context, planned, SMALL)
-    assert cancel(opened(table).context, planned) is None
+    assert cancel_pending_plan(opened(table).context, planned) is None
     assert SlotKind.CANCEL not in kinds(table)
 
 
@@ -320,7 +320,7 @@ def test_an_executor_that_meets_a_cancel_takes_its_files_back():
     class Late(Behind):
         def acquire(self, purpose: str):
             if "complete" in purpose:
-                cancel(other.context, planned)
+                cancel_pending_plan(other.context, planned)
             return self.inner.acquire(purpose)
 
     object.__setattr__(table.context.world, "lock", Late(table.context.world.lock))
@@ -337,13 +337,13 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
     schedule(table)
     after = begin(table.context, Action.DELTACOMMIT)
 
-    def refused(touch: Touch, requested_time: str) -> bool:
-        mine = WhatIPublish(
+    def refused(touch: Access, requested_time: str) -> bool:
+        mine = CommitFacts(
             requested_time=requested_time,
             keys_looked_up=False,
             batch_ids=(),
             schemas=(),
-            claim=Claim.of([TouchedFileGroup(file_group=slice_.file_group, touch=touch)]),
+            claim=WriteSet.of([AccessedFileGroup(file_group=slice_.file_group, touch=touch)]),
             missed_in=(),
             inserted_into=(),
             appended=(),
@@ -352,12 +352,12 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
             whole_table=False,
             in_buckets=False,
         )
-        check = further_checks(table.context, mine)
+        check = commit_checks(table.context, mine)
         return check(table.context.active(), [], lambda: table.config) is not None
 
-    assert refused(Touch.BASE, before.requested_time)
-    assert not refused(Touch.LOG, before.requested_time)
-    assert not refused(Touch.BASE, after.requested_time)
+    assert refused(Access.BASE, before.requested_time)
+    assert not refused(Access.LOG, before.requested_time)
+    assert not refused(Access.BASE, after.requested_time)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from timeline.model.commit_metadata import TableType
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import InstantInfo
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rollback.rollback import plan_document
+from timeline.rollback.rollback import rollback_plan
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 HOUR_MS = 3_600_000
@@ -32,7 +32,7 @@ def planned_and_undone(clock: StillClock) -> tuple[Table, Instant]:
     plan = schedule_compaction(table.context, CompactionSettings(), SMALL)
     assert plan is not None
     info = InstantInfo(requested_time=plan.requested_time, action=Action.COMPACTION.value)
-    body = encode_rollback_plan(plan_document(storage, info, ()))
+    body = encode_rollback_plan(rollback_plan(storage, info, ()))
     time = int(plan.requested_time) + 4
     for state, data in (("requested", body), ("inflight", b"")):
         storage.create(timeline_path(f"{time}.rollback.{state}"), data)

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.restoring.restore import finish_restore, plan_restore, restore
-from tableservices.restoring.rollback import plan_rollback, rollback
+from tableservices.restoring.rollback import plan_rollback, rollback_write
 from tableservices.restoring.savepoints import (
     delete_savepoint,
     plan_savepoint,
     savepoint,
     savepoints,
 )
-from tableservices.restoring.state_at import after
+from tableservices.restoring.state_at import instants_after
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -36,7 +36,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.instant_avro import (
     decode_restore,
     decode_restore_plan,
@@ -58,7 +58,7 @@ from timeline.model.instant_time import WallMs, instant_time
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
 from timeline.properties.properties_file import update_properties
-from timeline.restored_away import fileless_since, withdrawn_in
+from timeline.restored_away import restored_away_in, slots_with_removed_file
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 
@@ -110,7 +110,7 @@ def test_what_completed_later_and_all_that_is_pending_comes_after() -> None:
     )
     target = timeline.find(a)
     assert target is not None
-    assert [one.requested_time for one in after(timeline, target, COW)] == [g, e]
+    assert [one.requested_time for one in instants_after(timeline, target, COW)] == [g, e]
 
 
 def test_a_compaction_planned_before_stays_however_late_it_completes() -> None:
@@ -123,8 +123,8 @@ def test_a_compaction_planned_before_stays_however_late_it_completes() -> None:
     )
     target = timeline.find(b)
     assert target is not None
-    assert [one.requested_time for one in after(timeline, target, MOR)] == [d]
-    assert [one.requested_time for one in after(timeline, target, COW)] == [d, a]
+    assert [one.requested_time for one in instants_after(timeline, target, MOR)] == [d]
+    assert [one.requested_time for one in instants_after(timeline, target, COW)] == [d, a]
 
 
 # ---------------------------------------------------------------- savepoints
@@ -272,7 +272,7 @@ def test_rollbacks_after_the_target_go_as_java_takes_them() -> None:
     table, times = grown(1)
     begun(opened(table), WriteOperation.UPSERT, [{"id": "x", "p": "p1", "ts": 1, "v": 1}])
     pending = table.context.active().pending[0]
-    rollback(table.context, pending.requested_time, force=True)
+    rollback_write(table.context, pending.requested_time, force=True)
     assert any(name.endswith(".rollback") for name in names(table))
     grown(2, table=table)
     restore(table.context, times[0])
@@ -364,13 +364,13 @@ def test_a_metadata_table_refuses() -> None:
     with pytest.raises(TableConfigConflictError):
         restore(table.context, times[0])
     with pytest.raises(TableConfigConflictError):
-        rollback(table.context, times[1])
+        rollback_write(table.context, times[1])
 
 
 def test_another_engines_pending_upkeep_refuses() -> None:
     table, times = grown(1, 2)
     table.context.world.storage.create(".hoodie/timeline/20260101000000000.clean.requested", b"x")
-    for change in (restore, rollback):
+    for change in (restore, rollback_write):
         with pytest.raises(ServiceConflictError, match="upkeep"):
             change(table.context, times[0 if change is restore else 1])
     with pytest.raises(ServiceConflictError, match="upkeep"):
@@ -485,8 +485,8 @@ def test_a_batch_that_another_engine_restored_away_is_written_anew() -> None:
 def test_what_is_archived_cannot_be_taken_away() -> None:
     table, times = grown(1, 2, 3)
     savepoint(table.context, times[0])
-    row = HistoryInstant(requested_time=times[1], completion_time=times[1], action="commit")
-    add_to_history(table.context.world.storage, [row])
+    row = ArchivedInstant(requested_time=times[1], completion_time=times[1], action="commit")
+    append_to_archive(table.context.world.storage, [row])
     with pytest.raises(InvalidInputError, match="archived") as caught:
         restore(table.context, times[0])
     assert caught.value.kind == "archived_since"
@@ -497,8 +497,8 @@ def test_what_began_before_and_completed_after_cannot_be_taken_away_once_it_is_a
     table, times = grown(1, 2, 3)
     savepoint(table.context, times[0])
     before = f"{int(times[0]) - 1}"
-    row = HistoryInstant(requested_time=before, completion_time=times[2], action="commit")
-    add_to_history(table.context.world.storage, [row])
+    row = ArchivedInstant(requested_time=before, completion_time=times[2], action="commit")
+    append_to_archive(table.context.world.storage, [row])
     with pytest.raises(InvalidInputError) as caught:
         restore(table.context, times[0])
     assert (caught.value.kind, caught.value.fields["archived"]) == ("archived_since", before)
@@ -517,8 +517,8 @@ def test_the_chain_tells_which_files_are_gone() -> None:
         SlotKind.UNSAVEPOINT,
         SlotKind.RESTORE,
     ]
-    assert withdrawn_in(slots) == {times[1]}
-    assert fileless_since(slots) == {2, 3}
+    assert restored_away_in(slots) == {times[1]}
+    assert slots_with_removed_file(slots) == {2, 3}
 
 
 # ---------------------------------------------------------------- rollback
@@ -529,7 +529,7 @@ def test_the_newest_completed_write_is_rolled_back() -> None:
     table, times = grown(1, 2)
     planned = plan_rollback(table.context, times[1])
     assert len(planned.files) == 2
-    done = rollback(table.context, times[1])
+    done = rollback_write(table.context, times[1])
     assert (done.target, done.why, done.files) == (times[1], "rolled back", planned.files)
     assert values(table) == [1, 1]
     assert len(data_files(table)) == 2
@@ -543,7 +543,7 @@ def test_the_newest_completed_write_is_rolled_back() -> None:
 
 def test_the_only_write_can_be_rolled_back() -> None:
     table, times = grown(1)
-    rollback(table.context, times[0])
+    rollback_write(table.context, times[0])
     assert data_files(table) == []
     assert parse_instant_name(names(table)[-1]) is not None
     grown(2, table=table)
@@ -553,17 +553,17 @@ def test_the_only_write_can_be_rolled_back() -> None:
 def test_what_others_need_is_not_rolled_back() -> None:
     table, times = grown(1, 2)
     with pytest.raises(InvalidInputError, match="later writes") as caught:
-        rollback(table.context, times[0])
+        rollback_write(table.context, times[0])
     assert caught.value.kind == "later_instants"
     savepoint(table.context, times[1])
     with pytest.raises(InvalidInputError, match="savepoint"):
-        rollback(table.context, times[1])
+        rollback_write(table.context, times[1])
     delete_savepoint(table.context, times[1])
     begun(opened(table), WriteOperation.UPSERT, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
     with pytest.raises(InvalidInputError, match="later writes or pending"):
-        rollback(table.context, times[1])
+        rollback_write(table.context, times[1])
     with pytest.raises(InstantNotFoundError, match="neither completed nor pending"):
-        rollback(table.context, "20200101000000000")
+        rollback_write(table.context, "20200101000000000")
 
 
 def test_a_write_whose_predecessor_was_cleaned_is_not_rolled_back() -> None:
@@ -574,7 +574,7 @@ def test_a_write_whose_predecessor_was_cleaned_is_not_rolled_back() -> None:
     newest = table.context.active().newest_completed_write
     assert newest is not None
     with pytest.raises(InstantNotFoundError, match="were cleaned"):
-        rollback(table.context, newest.requested_time)
+        rollback_write(table.context, newest.requested_time)
     assert values(table) == [4, 4]
 
 
@@ -585,7 +585,7 @@ def test_a_pending_write_is_rolled_back_when_its_writer_is_dead_or_forced() -> N
     begun(opened(table), WriteOperation.UPSERT, [{"id": "k1", "p": "p1", "ts": 7, "v": 7}])
     pending = table.context.active().pending[0].requested_time
     with pytest.raises(InvalidInputError, match="signs of life"):
-        rollback(table.context, pending)
-    done = rollback(table.context, pending, force=True)
+        rollback_write(table.context, pending)
+    done = rollback_write(table.context, pending, force=True)
     assert done.why == "rolled back"
     assert table.context.active().pending == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from filegroups.table import Table
-from tableservices.ttl.execute import REST_MS, TtlService, expire, expired, expired_partitions
+from tableservices.ttl.execute import REST_MS, TtlService, expire, expired_partitions, expired_paths
 from tableservices.ttl.settings import TtlSettings
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
 from timeline.errors import MalformedNameError, SettingError, TableConfigConflictError
@@ -45,13 +45,13 @@ def test_days_are_over_to_the_millisecond_and_the_oldest_go_first() -> None:
         "seconds": "20260108115959",
         "young": "20260110115959",
     }
-    assert expired(since, now=now, days_retained=2, partitions_max=9) == (
+    assert expired_paths(since, now=now, days_retained=2, partitions_max=9) == (
         "older",
         "late",
         "seconds",
     )
-    assert expired(since, now=now, days_retained=2, partitions_max=1) == ("older",)
-    assert expired(since, now=now, days_retained=0, partitions_max=9) == ()
+    assert expired_paths(since, now=now, days_retained=2, partitions_max=1) == ("older",)
+    assert expired_paths(since, now=now, days_retained=0, partitions_max=9) == ()
 
 
 @pytest.mark.parametrize("table_type", list(TableType))

@@ -7,20 +7,20 @@ import json
 import pytest
 
 from timeline.codecs.truncation_point import (
-    Boundary,
-    PublishedBatch,
-    decode_boundary,
-    encode_boundary,
+    CommittedBatch,
+    TruncationPoint,
+    decode_truncation_point,
+    encode_truncation_point,
 )
 from timeline.errors import CorruptTableError
 from timeline.model.slot import Batch
 
-BOUNDARY = Boundary(
+BOUNDARY = TruncationPoint(
     number=7,
     time="20260102030405003",
     completed=("20260102030405000_20260102030405003.commit",),
     batches=(
-        PublishedBatch(
+        CommittedBatch(
             batch=Batch(batch_id="load 1", rows_inserted=3),
             action="commit",
             requested_time="20260102030405000",
@@ -31,7 +31,7 @@ BOUNDARY = Boundary(
 
 
 def test_a_boundary_comes_back():
-    assert decode_boundary(encode_boundary(BOUNDARY), path="b") == BOUNDARY
+    assert decode_truncation_point(encode_truncation_point(BOUNDARY), path="b") == BOUNDARY
 
 
 @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ def test_a_boundary_comes_back():
 )
 def test_a_damaged_or_hostile_one_is_refused(data: bytes):
     with pytest.raises(CorruptTableError) as refused:
-        decode_boundary(data, path="b")
+        decode_truncation_point(data, path="b")
     assert refused.value.fields["path"] == "b"

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timeline.codecs.archived_instants import (
-    HistoryFile,
-    HistoryInstant,
-    encode_history_rows,
+    ArchivedInstant,
+    ArchiveFile,
+    archive_file,
+    encode_archived_instants,
     encode_manifest,
-    history_file,
-    parse_history_rows,
+    parse_archived_instants,
     parse_manifest,
 )
 
@@ -22,14 +22,14 @@ ROWS = (DATA / "20261121100954622_20261121100956962_0.parquet").read_bytes()
 MANIFEST = (DATA / "manifest_16").read_bytes()
 
 ARCHIVED = (
-    HistoryInstant(
+    ArchivedInstant(
         requested_time="20260102030405001",
         completion_time="20260102030405003",
         action="clean",
         metadata=b"done",
         plan=b"plan",
     ),
-    HistoryInstant(
+    ArchivedInstant(
         requested_time="20260102030405008", completion_time="20260102030405011", action="commit"
     ),
 )
@@ -40,12 +40,12 @@ def opened(data: bytes) -> pq.ParquetFile:
 
 
 def test_rows_come_back_as_they_were_written():
-    assert parse_history_rows(encode_history_rows(ARCHIVED)) == ARCHIVED
+    assert parse_archived_instants(encode_archived_instants(ARCHIVED)) == ARCHIVED
 
 
 def test_javas_rows_written_again_have_javas_columns_footer_and_compression():
     theirs = opened(ROWS)
-    ours = opened(encode_history_rows(parse_history_rows(ROWS)))
+    ours = opened(encode_archived_instants(parse_archived_instants(ROWS)))
     columns = range(theirs.metadata.num_columns)
     for number in columns:
         one, other = theirs.schema.column(number), ours.schema.column(number)
@@ -66,8 +66,8 @@ def test_javas_manifest_is_written_again_byte_for_byte():
 
 
 def test_a_file_is_named_by_first_and_last_time_and_level():
-    assert history_file("20260102030405001", "20260102030405008", level=2, size_bytes=7) == (
-        HistoryFile(
+    assert archive_file("20260102030405001", "20260102030405008", level=2, size_bytes=7) == (
+        ArchiveFile(
             file_name="20260102030405001_20260102030405008_2.parquet",
             size_bytes=7,
             first_time="20260102030405001",

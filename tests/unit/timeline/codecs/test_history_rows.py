@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeline.codecs.archived_instants import (
-    HistoryFile,
-    HistoryInstant,
-    parse_history_completions,
-    parse_history_rows,
+    ArchivedInstant,
+    ArchiveFile,
+    parse_archived_completions,
+    parse_archived_instants,
     parse_manifest,
     parse_version,
 )
@@ -29,7 +29,7 @@ ROWS = (DATA / "20261121100954622_20261121100956962_0.parquet").read_bytes()
 def test_javas_manifest_lists_its_files_in_order() -> None:
     files = parse_manifest((DATA / "manifest_16").read_bytes())
     assert [one.level for one in files] == [1, 1, 1, 0]
-    assert files[3] == HistoryFile(
+    assert files[3] == ArchiveFile(
         file_name="20261121100954622_20261121100956962_0.parquet",
         size_bytes=8049,
         first_time="20261121100954622",
@@ -64,23 +64,23 @@ def test_the_version_is_a_plain_number() -> None:
 
 
 def test_times_are_read_without_the_content() -> None:
-    assert parse_history_rows(ROWS, times_only=True) == (
-        HistoryInstant(
+    assert parse_archived_instants(ROWS, times_only=True) == (
+        ArchivedInstant(
             requested_time="20261121100954622",
             completion_time="20261121100954896",
             action="clean",
         ),
-        HistoryInstant(
+        ArchivedInstant(
             requested_time="20261121100955621",
             completion_time="20261121100956316",
             action="commit",
         ),
-        HistoryInstant(
+        ArchivedInstant(
             requested_time="20261121100956452",
             completion_time="20261121100956752",
             action="clean",
         ),
-        HistoryInstant(
+        ArchivedInstant(
             requested_time="20261121100956962",
             completion_time="20261121100957667",
             action="commit",
@@ -89,14 +89,14 @@ def test_times_are_read_without_the_content() -> None:
 
 
 def test_completions_are_told_by_requested_time() -> None:
-    assert parse_history_completions(ROWS) == {
+    assert parse_archived_completions(ROWS) == {
         "20261121100954622": "20261121100954896",
         "20261121100955621": "20261121100956316",
         "20261121100956452": "20261121100956752",
         "20261121100956962": "20261121100957667",
     }
     with pytest.raises(CorruptTableError, match="bytes are more than"):
-        parse_history_completions(ROWS, bytes_max=len(ROWS) - 1)
+        parse_archived_completions(ROWS, bytes_max=len(ROWS) - 1)
 
 
 def written(*rows: tuple[str | None, str | None, str | None]) -> bytes:
@@ -113,11 +113,11 @@ def written(*rows: tuple[str | None, str | None, str | None]) -> bytes:
 )
 def test_a_row_without_a_time_is_damage(row: tuple[str | None, str | None, str | None]) -> None:
     with pytest.raises(CorruptTableError, match="without time"):
-        parse_history_completions(written(("1", "2", "commit"), row))
+        parse_archived_completions(written(("1", "2", "commit"), row))
 
 
 def test_content_is_that_of_the_instants_own_files() -> None:
-    clean, commit, _, _ = parse_history_rows(ROWS)
+    clean, commit, _, _ = parse_archived_instants(ROWS)
     assert decode_clean(clean.metadata or b"").start_clean_time == "20261121100954622"
     assert decode_clean_plan(clean.plan or b"").policy == "KEEP_LATEST_COMMITS"
     assert commit.plan is None
@@ -125,9 +125,9 @@ def test_content_is_that_of_the_instants_own_files() -> None:
 
 def test_rows_above_the_limit_are_refused() -> None:
     with pytest.raises(CorruptTableError, match="its rows exceed"):
-        parse_history_rows(ROWS, bytes_max=len(ROWS))
+        parse_archived_instants(ROWS, bytes_max=len(ROWS))
     with pytest.raises(CorruptTableError, match="bytes are more than"):
-        parse_history_rows(ROWS, bytes_max=len(ROWS) - 1)
+        parse_archived_instants(ROWS, bytes_max=len(ROWS) - 1)
 
 
 @settings(max_examples=30, deadline=None)
@@ -136,7 +136,7 @@ def test_damaged_rows_are_a_corrupt_table_and_nothing_else(position: int, flip: 
     damaged = bytearray(ROWS)
     damaged[position] ^= flip
     data = bytes(damaged) if flip else ROWS[:position]
-    for parse in (parse_history_rows, parse_history_completions):
+    for parse in (parse_archived_instants, parse_archived_completions):
         try:
             parse(data, path="h")
         except CorruptTableError as error:

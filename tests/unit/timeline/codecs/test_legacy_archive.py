@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import Heard
-from timeline.archived import History
+from timeline.archived import ArchivedTimeline
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.archived_instants import HistoryInstant
+from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.instant_avro import decode_clean, decode_commit
 from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
@@ -118,7 +118,7 @@ def test_content_is_what_later_versions_archive() -> None:
 def test_times_are_read_without_the_content() -> None:
     data = block(state(T1, "commit", "COMPLETED", hoodieCommitMetadata={}))
     assert parse_archive_file(data, times_only=True) == (
-        HistoryInstant(requested_time=T1, completion_time=T3, action="commit"),
+        ArchivedInstant(requested_time=T1, completion_time=T3, action="commit"),
     )
 
 
@@ -135,7 +135,7 @@ def test_damage_before_whole_blocks_is_skipped_as_java_does_and_said() -> None:
     storage.create(
         f"{FOLDER}/.commits_.archive.1_1-0-1", whole[0] + bytes(damaged) + whole[2] + b"#HUDI#torn"
     )
-    history = History(storage, heard, legacy_folder=FOLDER)
+    history = ArchivedTimeline(storage, heard, legacy_folder=FOLDER)
     assert [one.requested_time for one in history.instants()] == [T1, T3]
     assert heard.named("history.corrupt") == [
         {
@@ -190,7 +190,7 @@ def test_archive_files_are_known_by_their_name(name: str, number: int | None) ->
 
 def test_java_s_archive_has_its_instants_in_order_with_their_metadata(tmp_path: Path) -> None:
     table = golden_tables.unpack("v6_cow_clean_archive", tmp_path)
-    history = History(LocalStorage(str(table)), Heard(), legacy_folder=".hoodie/archived")
+    history = ArchivedTimeline(LocalStorage(str(table)), Heard(), legacy_folder=".hoodie/archived")
     found = history.instants(times_only=False)
     assert (len(found), found[0].requested_time, found[-1].requested_time) == (
         26,
@@ -202,7 +202,10 @@ def test_java_s_archive_has_its_instants_in_order_with_their_metadata(tmp_path: 
         "84b10cf5-1e41-4950-843c-73ac5519171e-0_0-727-908_20261121102422326.parquet",
         1,
     )
-    assert History(LocalStorage(str(table)), Heard(), legacy_folder=".hoodie/none").instants() == []
+    assert (
+        ArchivedTimeline(LocalStorage(str(table)), Heard(), legacy_folder=".hoodie/none").instants()
+        == []
+    )
 
 
 VERSION_AND_KIND = range(14, 22)  # of a block, behind its magic and its length

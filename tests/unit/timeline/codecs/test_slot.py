@@ -14,7 +14,7 @@ from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 RT, OWN, CT = "20260102030405004", "20260102030405009", "20260102030405011"
 OWNER = SlotOwner(host="h", pid=7, writer_id="w", application="load")
@@ -50,12 +50,12 @@ slots = st.builds(
         fencing_token=st.none() | st.integers(0, 2**62),
     ),
     claim=st.builds(
-        Claim.of,
+        WriteSet.of,
         st.lists(
             st.builds(
-                TouchedFileGroup,
+                AccessedFileGroup,
                 file_group=st.builds(FileGroupId, texts, texts),
-                touch=st.sampled_from(Touch),
+                touch=st.sampled_from(Access),
                 source_requested_time=st.none() | st.just(RT),
                 files=st.lists(texts, max_size=2).map(tuple),
                 written_bytes=st.integers(0, 2**50),

@@ -11,14 +11,14 @@ import pytest
 from filegroups.table import Table
 from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
 from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
-from timeline.commit.admission import holding_the_queue, is_held
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
-from timeline.commit_log import SlotChain
+from timeline.commit.admission import is_commit_lock_kept, keep_commit_lock
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
+from timeline.commit_log import CommitLog
 from timeline.errors import LeaseLostError
 from timeline.layout import TIMELINE
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 START = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}]
 
@@ -58,7 +58,7 @@ def test_far_away_a_redo_knows_the_chain_when_it_has_the_queue(far: bool) -> Non
     other = opened(table)
     world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
     before = table.context.chain.head()
-    with holding_the_queue(replace(table.context, world=world), "redo") as held:
+    with keep_commit_lock(replace(table.context, world=world), "redo") as held:
         assert held.chain.known_head == (before + 1 if far else before)
 
 
@@ -69,21 +69,21 @@ def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
     short_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody comes before its turn, so a look before that one spares nothing."""
-    monkeypatch.setattr(SlotChain, "is_busy", property(lambda _: True))
+    monkeypatch.setattr(CommitLog, "is_busy", property(lambda _: True))
     base = MemoryStorage()
     table = new_table(Far(base))
     upsert(table, START)
     mine, other = opened(table, limits=limited(queue_short_ms=short_ms)), opened(table)
     object.__setattr__(mine.context.world, "executor", Beats())  # none beside what is counted
     chain, asked = mine.context.chain, list[str]()
-    head, take = SlotChain.head, SlotChain.take
+    head, take = CommitLog.head, CommitLog.take
 
-    def heads(self: SlotChain) -> int:
+    def heads(self: CommitLog) -> int:
         if self is chain:
             asked.append("look")
         return head(self)
 
-    def takes(self: SlotChain, *args: Any, **named: Any) -> bool:
+    def takes(self: CommitLog, *args: Any, **named: Any) -> bool:
         if self is chain:
             asked.append("slot")
         return take(self, *args, **named)
@@ -94,8 +94,8 @@ def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
         asked.append("data")
         return real(path)
 
-    monkeypatch.setattr(SlotChain, "head", heads)
-    monkeypatch.setattr(SlotChain, "take", takes)
+    monkeypatch.setattr(CommitLog, "head", heads)
+    monkeypatch.setattr(CommitLog, "take", takes)
     monkeypatch.setattr(mine.context.world.storage, "open_output", output, raising=False)
     receipt = upsert(mine, changed(3), lambda: upsert(other, changed(2)) and None)
     assert receipt.attempts == 2
@@ -120,18 +120,18 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
     met: list[bool] = []
     held: list[int] = []
     looked: list[str] = []
-    storage = ObservedStorage(Far(MemoryStorage()))
+    storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage, clock=StillClock())  # a look is as old as it took to get the lock
     lock = Late(table.context.world.lock)
     lock.shares = shared
     context = replace(table.context, world=replace(table.context.world, lock=lock))
     storage.forget()
 
-    def decide(_: Turn) -> None:
+    def decide(_: CommitSection) -> None:
         held.append(lock.held)
         looked.extend(one for one in storage.operations() if one == f"names {TIMELINE}")
 
-    slot, _ = take_turn(
+    slot, _ = commit_in_section(
         context, "test", decide, begun="20260102030405001", is_met=lambda: bool(met)
     )
     assert (slot, held, lock.had, lock.held) == (None, [int(shared)], ["test"], 0)
@@ -148,11 +148,11 @@ def held_table() -> tuple[Table, Beats]:
 def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
     table, _ = held_table()
     own = table.context.world.lock
-    assert not is_held(table.context)
-    with holding_the_queue(table.context, "redo") as held:
+    assert not is_commit_lock_kept(table.context)
+    with keep_commit_lock(table.context, "redo") as held:
         lock = held.world.lock
-        assert is_held(held)
-        assert not is_held(table.context)
+        assert is_commit_lock_kept(held)
+        assert not is_commit_lock_kept(table.context)
         assert (lock.provider, lock.identity) == (own.provider, own.identity)
         assert (lock.in_order, lock.shares) == (True, False)
         with lock.acquire("turn") as lease:
@@ -160,7 +160,7 @@ def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
             assert lease.is_shared is False
             assert lease.has_room()
             lease.assert_held()
-        assert is_held(held), "a turn that took no slot leaves it as it was"
+        assert is_commit_lock_kept(held), "a turn that took no slot leaves it as it was"
         assert lock.acquire_while(lambda: False, "turn") is not None, "nobody is in its way"
     assert own.holder() is None
     assert [one["purpose"] for one in heard(table, "write.queued")] == ["redo"]
@@ -170,10 +170,10 @@ def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
 def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
     table, _ = held_table()
     own = table.context.world.lock
-    with holding_the_queue(table.context, "redo") as held:
+    with keep_commit_lock(table.context, "redo") as held:
         lease = held.world.lock.acquire("turn")
         lease.release()
-        assert not is_held(held)
+        assert not is_commit_lock_kept(held)
         assert own.holder() is None
         with pytest.raises(LeaseLostError):
             lease.assert_held()
@@ -186,14 +186,14 @@ def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
 def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None:
     table, beats = held_table()
     own = table.context.world.lock
-    with holding_the_queue(table.context, "redo", ms_max=7) as held:
+    with keep_commit_lock(table.context, "redo", ms_max=7) as held:
         give_back = beats.works[-1]
         with held.world.lock.acquire("turn"):
             give_back()
-            assert is_held(held)
+            assert is_commit_lock_kept(held)
         give_back()
         give_back()
-        assert not is_held(held)
+        assert not is_commit_lock_kept(held)
         assert own.holder() is None
     told = [(one["purpose"], one["held_ms"]) for one in heard(table, "write.queue_given_back")]
     assert told == [("redo", 7)]
@@ -202,8 +202,8 @@ def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None
 @pytest.mark.spec("PAR-1")
 def test_a_redo_that_may_hold_the_queue_to_its_end_is_not_timed() -> None:
     table, beats = held_table()
-    with holding_the_queue(table.context, "timed", ms_max=7):
+    with keep_commit_lock(table.context, "timed", ms_max=7):
         timed = len(beats.works)
     beats.works.clear()
-    with holding_the_queue(table.context, "redo"):
+    with keep_commit_lock(table.context, "redo"):
         assert len(beats.works) == timed - 1

@@ -9,7 +9,7 @@ import pytest
 from filegroups.table import Table
 from tests.unit.timeline.engine import files_below, new_table
 from timeline.codecs.instant_avro import encode_restore_plan, encode_rollback_plan
-from timeline.commit.apply import is_settled, settle
+from timeline.commit.apply import apply, is_applied
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RestorePlan, RollbackPlan
@@ -97,44 +97,44 @@ def test_a_slot_writes_its_files(name: str):
     slot = slot_of(table, kind, action, **fields)
     if kind is SlotKind.COMMIT:
         table.context.world.storage.create(timeline_path(f"{RT}.compaction.requested"), b"")
-    assert is_settled(slot, table.context.active()) is (not expected)
-    settle(table.context, slot)
-    settle(table.context, slot)
+    assert is_applied(slot, table.context.active()) is (not expected)
+    apply(table.context, slot)
+    apply(table.context, slot)
     assert names(table) == expected
-    assert is_settled(slot, table.context.active())
+    assert is_applied(slot, table.context.active())
 
 
 def test_a_cancel_takes_the_plan_away_and_what_was_written_for_it():
     table = new_table()
     storage = table.context.world.storage
-    settle(table.context, slot_of(table, SlotKind.PLAN, Action.COMPACTION, completion_time=RT))
+    apply(table.context, slot_of(table, SlotKind.PLAN, Action.COMPACTION, completion_time=RT))
     storage.create(timeline_path(f"{RT}.compaction.inflight"), b"")
     storage.create("x/.hoodie_partition_metadata", b"")
     storage.create(f"x/f-0_0-0-0_{RT}.parquet", b"rows")
     storage.create(f"x/f-0_0-0-0_{OWN}.parquet", b"rows")
     cancel = slot_of(table, SlotKind.CANCEL, Action.COMPACTION)
-    assert not is_settled(cancel, table.context.active())
-    settle(table.context, cancel)
-    settle(table.context, cancel)
+    assert not is_applied(cancel, table.context.active())
+    apply(table.context, cancel)
+    apply(table.context, cancel)
     assert names(table) == {}
     assert files_below(storage, "x") == [
         "x/.hoodie_partition_metadata",
         f"x/f-0_0-0-0_{OWN}.parquet",
     ]
-    assert is_settled(cancel, table.context.active())
+    assert is_applied(cancel, table.context.active())
     assert cancel.file_name is None
 
 
 def test_the_end_of_a_savepoint_takes_its_files_away():
     table = new_table()
     made = slot_of(table, SlotKind.SAVEPOINT, Action.SAVEPOINT)
-    settle(table.context, made)
+    apply(table.context, made)
     paths = tuple(timeline_path(name) for name in names(table))
     ended = replace(made, kind=SlotKind.UNSAVEPOINT, deletes=paths)
-    assert not is_settled(ended, table.context.active())
-    settle(table.context, ended)
+    assert not is_applied(ended, table.context.active())
+    apply(table.context, ended)
     assert names(table) == {}
-    assert is_settled(ended, table.context.active())
+    assert is_applied(ended, table.context.active())
 
 
 @pytest.mark.spec("RST-1")
@@ -153,8 +153,8 @@ def test_a_restore_takes_away_exactly_what_its_plan_names():
     storage.create(timeline_path(f"{GONE[:-1]}7_{OWN}.rollback"), b"")
     storage.create(timeline_path(f"{OWN[:-2]}10.rollback.requested"), b"")  # of a dead restore
     slot = slot_of(table, SlotKind.RESTORE, Action.RESTORE, own_requested_time=OWN, plan=RESTORE)
-    settle(table.context, slot)
-    settle(table.context, slot)
+    apply(table.context, slot)
+    apply(table.context, slot)
     assert [name for name in names(table) if OWN not in name] == [
         f"{RT}.inflight",
         kept,
@@ -182,15 +182,15 @@ def test_upkeep_that_another_engine_completed_is_settled(kind: SlotKind):
     time = slot.instant_time
     for name in (f"{time}.{ending}.requested", f"{time}.{ending}.inflight"):
         table.context.world.storage.create(timeline_path(name), b"")
-    assert not is_settled(slot, table.context.active())
+    assert not is_applied(slot, table.context.active())
     table.context.world.storage.create(timeline_path(f"{time}_{CT[:-1]}9.{ending}"), b"")
-    assert is_settled(slot, table.context.active())
+    assert is_applied(slot, table.context.active())
 
 
 @pytest.mark.spec("RST-3")
 def test_a_commit_without_any_file_was_taken_away_and_is_not_made_again():
     table = new_table()
     slot = slot_of(table, SlotKind.COMMIT, Action.COMMIT)
-    assert is_settled(slot, table.context.active())
+    assert is_applied(slot, table.context.active())
     table.context.world.storage.create(timeline_path(f"{RT}.commit.requested"), b"")
-    assert not is_settled(slot, table.context.active())
+    assert not is_applied(slot, table.context.active())

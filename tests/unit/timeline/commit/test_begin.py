@@ -21,7 +21,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import decode_requested_replace
-from timeline.commit.begin import Begun, begin, make_inflight
+from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.context import GLANCE_MS
 from timeline.errors import (
     ClockRefusedError,
@@ -35,22 +35,22 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action, State
 from timeline.model.instant_time import WallMs, instant_time
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 NOW = 1_790_000_000_000  # 2026-09-21 14:13:20, divisible by four
 
 
-def end(begun: Begun) -> None:
+def end(begun: StartedWrite) -> None:
     begun.heartbeat.stop()
 
 
 @pytest.mark.spec("BEG-2")
 def test_the_heartbeat_is_written_before_the_instant_shows():
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     storage.forget()
     begun = begin(table.context, Action.COMMIT)
@@ -68,7 +68,7 @@ def test_the_heartbeat_is_written_before_the_instant_shows():
 class AtOnce(ThreadExecutor):
     """Notes what is under way together, and takes it in the opposite order."""
 
-    def __init__(self, storage: ObservedStorage) -> None:
+    def __init__(self, storage: RecordingStorage) -> None:
         super().__init__(1)
         self.storage = storage
         self.together: list[set[str]] = []
@@ -86,7 +86,7 @@ class AtOnce(ThreadExecutor):
 def test_far_away_the_first_beat_is_on_its_way_with_the_requested_file_unless_java_judges(
     foreign: ForeignWriters,
 ):
-    storage = ObservedStorage(Far(MemoryStorage()))
+    storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage, limits=replace(BRISK, foreign_writers=foreign))
     executor = AtOnce(storage)
     context = replace(table.context, world=replace(table.context.world, executor=executor))
@@ -110,14 +110,14 @@ def test_where_the_first_beat_fails_nothing_is_begun():
 
     base = MemoryStorage()
     table = opened(new_table(Far(base)), storage=Far(NoBeats(base)))
-    executor = AtOnce(ObservedStorage(base))  # the requested file is created first
+    executor = AtOnce(RecordingStorage(base))  # the requested file is created first
     context = replace(table.context, world=replace(table.context.world, executor=executor))
     with pytest.raises(StorageUnavailableError):
         begin(context, Action.COMMIT)
     assert context.active().pending == ()
 
 
-class SyncsWhenWaitedFor(ObservedStorage):
+class SyncsWhenWaitedFor(RecordingStorage):
     def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
         wanted = tuple(folders)
         return lambda: self.sync_folders(wanted)
@@ -250,10 +250,11 @@ def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
 
 @pytest.mark.spec("BEG-5")
 @pytest.mark.parametrize(
-    ("lock", "redrawn"), [(PublishLock.LOCK, 3), (PublishLock.AUTO, 12), (PublishLock.NONE, 12)]
+    ("lock", "redrawn"),
+    [(CommitLockMode.LOCK, 3), (CommitLockMode.AUTO, 12), (CommitLockMode.NONE, 12)],
 )
 def test_the_queue_is_taken_after_three_lost_times_and_later_where_publishers_need_not_take_it(
-    lock: PublishLock, redrawn: int
+    lock: CommitLockMode, redrawn: int
 ) -> None:
     base = MemoryStorage()
     storage = PublishingWhileBegun(base)
@@ -280,7 +281,7 @@ def test_the_look_that_gave_a_time_up_is_the_first_of_the_next_try() -> None:
     base = MemoryStorage()
     ahead = new_table(base, clock=StillClock(NOW + 5_000))
     storage = PublishingWhileBegun(base)
-    observed = ObservedStorage(storage)
+    observed = RecordingStorage(storage)
     table = opened(ahead, storage=observed, clock=StillClock(NOW))
     storage.acts.append(lambda: upsert(ahead, ROWS))
     observed.forget()
@@ -453,7 +454,7 @@ def test_a_look_that_grew_old_costs_a_redraw_and_no_order():
 
 
 def test_a_fresh_look_spares_one_list():
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     look = table.context.snapshot()
     storage.forget()

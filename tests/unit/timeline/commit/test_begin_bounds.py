@@ -31,7 +31,7 @@ from timeline.model.instant_time import WallMs, instant_time
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.rollback.rollback import rollback
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 NOW = 1_790_000_000_000
@@ -160,7 +160,7 @@ def test_times_are_drawn_above_another_engines_that_no_slot_tells() -> None:
 @pytest.mark.spec("TL-REQ-1")
 def test_two_begins_on_one_old_look_do_not_ask_for_the_same_name() -> None:
     scene = Scene()
-    storage = ObservedStorage(scene.base)
+    storage = RecordingStorage(scene.base)
     mine = opened(scene.other, storage=storage, clock=StillClock(NOW)).context
     before = mine.snapshot()
     storage.forget()

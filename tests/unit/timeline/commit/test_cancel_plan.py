@@ -10,7 +10,12 @@ import pytest
 from tests.unit.timeline.engine import Behind, heard, new_table
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_requested_replace
-from timeline.commit.cancel_plan import Ended, cancel, how_it_ended, make_way
+from timeline.commit.cancel_plan import (
+    PlanOutcome,
+    cancel_blocking_plans,
+    cancel_pending_plan,
+    plan_outcome,
+)
 from timeline.context import TableContext
 from timeline.errors import TableConfigConflictError
 from timeline.layout import TIMELINE
@@ -29,19 +34,19 @@ REQUESTED, INFLIGHT = f"{TIME}.clustering.requested", f"{TIME}.clustering.inflig
     ("names", "ended"),
     [
         pytest.param([REQUESTED, INFLIGHT], None, id="carried out"),
-        pytest.param([REQUESTED], Ended.ROLLED_BACK, id="its execution was taken back"),
+        pytest.param([REQUESTED], PlanOutcome.ROLLED_BACK, id="its execution was taken back"),
         pytest.param(
             [REQUESTED, INFLIGHT, f"{TIME}_{AFTER}.replacecommit"],
-            Ended.COMPLETED_ELSEWHERE,
+            PlanOutcome.COMPLETED_ELSEWHERE,
             id="completed, its pending files not taken away",
         ),
-        pytest.param([f"{BEFORE}_{BEFORE}.commit"], Ended.CANCELLED, id="gone"),
-        pytest.param([], Ended.CANCELLED, id="gone from a timeline without a write"),
-        pytest.param([f"{AFTER}_{AFTER}.commit"], Ended.COMPLETED_ELSEWHERE, id="archived"),
+        pytest.param([f"{BEFORE}_{BEFORE}.commit"], PlanOutcome.CANCELLED, id="gone"),
+        pytest.param([], PlanOutcome.CANCELLED, id="gone from a timeline without a write"),
+        pytest.param([f"{AFTER}_{AFTER}.commit"], PlanOutcome.COMPLETED_ELSEWHERE, id="archived"),
     ],
 )
-def test_what_became_of_a_plan(names: list[str], ended: Ended | None) -> None:
-    assert how_it_ended(ActiveTimeline.of(names), PLAN) is ended
+def test_what_became_of_a_plan(names: list[str], ended: PlanOutcome | None) -> None:
+    assert plan_outcome(ActiveTimeline.of(names), PLAN) is ended
 
 
 def planned(*, inflight: bool = False) -> TableContext:
@@ -57,7 +62,7 @@ def planned(*, inflight: bool = False) -> TableContext:
 @pytest.mark.parametrize("inflight", [False, True])
 def test_a_plan_is_cancelled_once(inflight: bool) -> None:
     context = planned(inflight=inflight)
-    slot = cancel(context, PLAN)
+    slot = cancel_pending_plan(context, PLAN)
     assert slot is not None
     assert (slot.kind, slot.action, slot.requested_time) == (
         SlotKind.CANCEL,
@@ -67,7 +72,7 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
     assert context.active().pending == ()
     told = [{"action": "clustering", "rt": TIME}]
     assert heard(context, "service.cancelled") == told
-    assert cancel(context, PLAN) is None
+    assert cancel_pending_plan(context, PLAN) is None
     assert heard(context, "service.cancelled") == told
 
 
@@ -77,11 +82,11 @@ def test_a_plan_that_was_begun_is_not_cancelled_behind_a_metadata_table() -> Non
     storage = context.world.storage
     update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
     with pytest.raises(TableConfigConflictError) as caught:
-        cancel(context, PLAN)
+        cancel_pending_plan(context, PLAN)
     assert caught.value.kind == "metadata_table_on"
-    assert how_it_ended(context.active(), PLAN) is None
+    assert plan_outcome(context.active(), PLAN) is None
     storage.delete(f"{TIMELINE}/{INFLIGHT}")
-    assert cancel(context, PLAN) is not None, "nothing was written for it"
+    assert cancel_pending_plan(context, PLAN) is not None, "nothing was written for it"
 
 
 class Named(Behind):
@@ -99,13 +104,13 @@ class Named(Behind):
 def test_who_waits_for_the_lock_reads_which_plan_is_cancelled() -> None:
     context = planned()
     lock = Named(context.world.lock)
-    cancel(replace(context, world=replace(context.world, lock=lock)), PLAN)
+    cancel_pending_plan(replace(context, world=replace(context.world, lock=lock)), PLAN)
     assert lock.purposes == [f"cancel {TIME}"]
 
 
 @pytest.mark.spec("CL-2")
 def test_a_writer_tells_which_plans_it_stopped() -> None:
     context = planned()
-    make_way(context, [PLAN, PLAN])
+    cancel_blocking_plans(context, [PLAN, PLAN])
     told = [(one["plan"], one["cancelled"]) for one in heard(context, "write.made_way")]
     assert told == [(TIME, True), (TIME, False)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.timeline.engine import BRISK, new_table
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
-from timeline.commit.concurrent_commits import cleaned_by_others, cleaned_by_slots
+from timeline.commit.concurrent_commits import clean_conflict, foreign_clean_conflict
 from timeline.context import TableContext
 from timeline.layout import TIMELINE
 from timeline.model.instant import Action
@@ -19,9 +19,9 @@ from timeline.model.plans import (
     CleanPartitionMetadata,
 )
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.conflicts import Rival
+from timeline.rules.conflicts import ConcurrentCommit
 
 FIRST, SECOND, THIRD = "20260101000000100", "20260101000000200", "20260101000000300"
 CLEAN = "20260101000000900"
@@ -53,13 +53,13 @@ def slot(
     )
 
 
-def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> Rival:
-    touched = TouchedFileGroup(file_group=FileGroupId(partition, file_id), touch=Touch.BASE)
-    return Rival(
+def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> ConcurrentCommit:
+    touched = AccessedFileGroup(file_group=FileGroupId(partition, file_id), touch=Access.BASE)
+    return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=completed,
         completion_time=completed,
-        claim=Claim(file_groups=(touched,)),
+        claim=WriteSet(file_groups=(touched,)),
     )
 
 
@@ -69,7 +69,7 @@ def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> Rival
 @pytest.mark.spec("CLN-3")
 def test_the_first_that_my_snapshot_lacks_is_who_made_the_clean_take_its_files() -> None:
     first, later = rival(SECOND), rival(THIRD)
-    refused = cleaned_by_slots([slot(floor=THIRD)], [later, first])
+    refused = clean_conflict([slot(floor=THIRD)], [later, first])
     assert refused is not None
     assert refused.rivals == (first,)
     assert CLEAN in refused.why
@@ -87,8 +87,8 @@ def test_the_first_that_my_snapshot_lacks_is_who_made_the_clean_take_its_files()
     ],
 )
 def test_a_clean_of_ours_is_met_where_its_line_is_above_the_snapshot(one: Slot, met: bool) -> None:
-    assert bool(cleaned_by_slots([one], [rival(SECOND)])) is met
-    assert bool(cleaned_by_slots([slot(deletes=()), one], [rival(SECOND)])) is met
+    assert bool(clean_conflict([one], [rival(SECOND)])) is met
+    assert bool(clean_conflict([slot(deletes=()), one], [rival(SECOND)])) is met
 
 
 # ---- another engine's
@@ -106,10 +106,12 @@ def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
     storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
 
 
-def met(context: TableContext, rivals: list[Rival], slots: list[Slot] | None = None) -> list[Rival]:
+def met(
+    context: TableContext, rivals: list[ConcurrentCommit], slots: list[Slot] | None = None
+) -> list[ConcurrentCommit]:
     """Whom a write meets that looked before the clean was there."""
     seen = shared_table().active()
-    refused = cleaned_by_others(context, seen, context.active(), slots or [], rivals)
+    refused = foreign_clean_conflict(context, seen, context.active(), slots or [], rivals)
     return [] if refused is None else [*refused.rivals]
 
 
@@ -149,7 +151,7 @@ def test_no_clean_counts_that_was_seen_before_or_has_a_slot() -> None:
     cleaned(context, BASE)
     assert met(context, [rival(SECOND)], [slot()]) == []
     now = context.active()
-    assert cleaned_by_others(context, now, now, [], [rival(SECOND)]) is None
+    assert foreign_clean_conflict(context, now, now, [], [rival(SECOND)]) is None
 
 
 def test_what_is_known_of_others_than_cleans_hides_no_clean() -> None:
@@ -158,7 +160,10 @@ def test_what_is_known_of_others_than_cleans_hides_no_clean() -> None:
     seen = context.active()
     cleaned(context, BASE)
     commit = slot(SlotKind.COMMIT)
-    assert cleaned_by_others(context, seen, context.active(), [commit], [rival(SECOND)]) is not None
+    assert (
+        foreign_clean_conflict(context, seen, context.active(), [commit], [rival(SECOND)])
+        is not None
+    )
 
 
 def test_where_no_other_engine_writes_only_slots_tell_of_cleans() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from timeline.commit.conflict_report import KINDS, as_error, report_of
+from timeline.commit.conflict_report import KINDS, conflict_error, conflict_report_of
 from timeline.errors import (
     ClaimConflictError,
     DuplicateKeyError,
@@ -21,22 +21,24 @@ from timeline.errors import (
     WriteConflictError,
 )
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId
-from timeline.rules.conflicts import Rebaseable, Refused, Rival, RuleId
+from timeline.model.write_set import FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, Rebase, Rejected, RuleId
 
 MINE, THEIRS = "20260102030405004", "20260102030405008"
-RIVAL = Rival(
+RIVAL = ConcurrentCommit(
     action=Action.COMMIT,
     requested_time=THEIRS,
     completion_time="20260102030405011",
-    claim=Claim(),
+    claim=WriteSet(),
     writer="load (pid 7 on h)",
 )
 GROUPS = tuple(FileGroupId("p", f"g{number:02}") for number in range(30))
 
 
 def test_a_rebaseable_refusal_redoes_file_groups():
-    report = report_of(MINE, Rebaseable(RuleId.SAME_FILE_GROUP_WRITTEN, "why", (RIVAL,), GROUPS))
+    report = conflict_report_of(
+        MINE, Rebase(RuleId.SAME_FILE_GROUP_WRITTEN, "why", (RIVAL,), GROUPS)
+    )
     assert (report.redo, report.retry_can_succeed) == ("file groups", True)
     assert report.winners == (f"{THEIRS} commit by load (pid 7 on h)",)
     assert len(report.file_groups) == 20
@@ -47,21 +49,23 @@ def test_a_rebaseable_refusal_redoes_file_groups():
 
 
 def test_a_refusal_of_a_partition_names_it():
-    verdict = Refused(RuleId.WRITTEN_INTO_MY_CLAIM, "why", (RIVAL,), partitions=("p",))
-    report = report_of(MINE, verdict)
+    verdict = Rejected(RuleId.WRITTEN_INTO_MY_CLAIM, "why", (RIVAL,), partitions=("p",))
+    report = conflict_report_of(MINE, verdict)
     assert (report.redo, report.partitions) == ("everything", ("p",))
     assert report.text.endswith("meets on p")
 
 
 def test_a_refusal_for_good_redoes_nothing():
-    verdict = Refused(RuleId.METADATA_TABLE_SWITCHED_ON, "why", (), retry_can_succeed=False)
-    report = report_of(MINE, verdict)
+    verdict = Rejected(RuleId.METADATA_TABLE_SWITCHED_ON, "why", (), retry_can_succeed=False)
+    report = conflict_report_of(MINE, verdict)
     assert (report.redo, report.retry_can_succeed) == ("nothing", False)
     assert report.text == "C12: why"
 
 
 def test_a_report_is_ready_for_json():
-    report = report_of(MINE, Refused(RuleId.FILE_GROUP_REPLACED, "why", (RIVAL,), GROUPS[:1]))
+    report = conflict_report_of(
+        MINE, Rejected(RuleId.FILE_GROUP_REPLACED, "why", (RIVAL,), GROUPS[:1])
+    )
     document = json.loads(json.dumps(report.as_document()))
     assert document == {
         "instant": MINE,
@@ -103,7 +107,7 @@ def test_a_report_is_ready_for_json():
     ],
 )
 def test_every_rule_has_its_error(rule: RuleId, error: type[HoodooError], kind: str):
-    raised = as_error(report_of(MINE, Refused(rule, "why", (RIVAL,))), rule)
+    raised = conflict_error(conflict_report_of(MINE, Rejected(rule, "why", (RIVAL,))), rule)
     assert type(raised) is error
     assert raised.fields["report"]["rule"] == rule.value
     assert (raised.kind, raised.fields["report"]["kind"]) == (kind, kind)
@@ -118,7 +122,7 @@ def test_rule_ids_are_stable():
 @pytest.mark.parametrize("rule", KINDS, ids=lambda rule: rule.name.lower())
 def test_the_page_on_concurrency_names_every_rule(rule: RuleId):
     page = (Path(__file__).parents[4] / "docs" / "concurrency.md").read_text(encoding="utf-8")
-    error = type(as_error(report_of(MINE, Refused(rule, "why", ())), rule)).__name__
+    error = type(conflict_error(conflict_report_of(MINE, Rejected(rule, "why", ())), rule)).__name__
     assert f"| {rule.value} | `{KINDS[rule]}` | `{error}` |" in page
 
 

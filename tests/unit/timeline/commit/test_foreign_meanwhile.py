@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.archiving.execute import _row
 from tableservices.restoring.restore import restore
 from tests.simulation.test_second_look import Slotless
@@ -33,7 +33,7 @@ from timeline.model.file_names import parse_instant_name
 from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rollback.rollback import plan_document, rollback_dead_writers
+from timeline.rollback.rollback import rollback_dead_writers, rollback_plan
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 OLD = [{"id": key, "p": "x", "ts": 1, "v": 1} for key in "ab"]
@@ -89,7 +89,7 @@ def test_a_write_that_a_planned_rollback_names_is_not_published() -> None:
         named.append(target.requested_time)
         info = InstantInfo(requested_time=target.requested_time, action="commit")
         files = data_files_of(storage, target.requested_time)
-        plans(table, "rollback", encode_rollback_plan(plan_document(storage, info, files)))
+        plans(table, "rollback", encode_rollback_plan(rollback_plan(storage, info, files)))
 
     receipt = upsert(acted_on(table, plan), NEW)
     assert named
@@ -141,7 +141,7 @@ def archive_as_java(table: Table, keep: int) -> list[str]:
         done = next(n for n in names if n.count("_"))
         rows.append(_row(storage, done, instant, [n for n in names if n != done], None))
         gone += sorted(names, key=lambda name: name == done)
-    add_to_history(storage, rows)
+    append_to_archive(storage, rows)
     for name in gone:
         storage.delete(timeline_path(name))
     return [one.requested_time for one in going]

@@ -24,12 +24,12 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit.admission import Line
-from timeline.commit.apply import newest_slots, unsettled
+from timeline.commit.admission import WaitingLine
+from timeline.commit.apply import newest_slots, not_applied
 from timeline.commit.begin import begin
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
-from timeline.commit_log import SlotChain
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, OutcomeUnknownError
 from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
@@ -37,13 +37,13 @@ from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import Action, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import RuleId
 from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 
-FREE = replace(BRISK, publish_lock=PublishLock.NONE, unknown_ms_max=1_000)
+FREE = replace(BRISK, publish_lock=CommitLockMode.NONE, unknown_ms_max=1_000)
 MINE = "20260102030405000"
 CLEANING = CleaningSettings(commits_retained=1)
 
@@ -221,14 +221,14 @@ def test_upkeep_takes_no_slot_before_both_commits_show() -> None:
     story, first, second = two_dead()
     context = story.open(Far(story.base)).context
 
-    def decide(turn: Turn) -> Slot:
+    def decide(turn: CommitSection) -> Slot:
         assert story.is_there(first)
         assert story.is_there(second)
         assert {first.file_name, second.file_name} <= turn.timeline.file_names
         time = turn.draw(context, Residue.SLOT_REQUESTED)
         return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
-    slot, lost = take_turn(context, "test", decide)
+    slot, lost = commit_in_section(context, "test", decide)
     assert slot is not None
     assert (slot.number, lost) == (4, 0)
 
@@ -314,7 +314,7 @@ def test_a_commit_before_upkeep_is_settled_and_so_is_what_tells_what_it_saw() ->
     story, first, second = two_dead()
     context = opened(story.table, clock=story.clock).context
     timeline = context.active()
-    assert newest_slots(context, 3) == unsettled(context, 3, timeline) == (first, second)
+    assert newest_slots(context, 3) == not_applied(context, 3, timeline) == (first, second)
     assert [one.number for one in newest_slots(context, 1)] == [1]
     assert newest_slots(context, 0) == ()
     for odd in (replace(first, kind=SlotKind.ABORT), replace(first, foreign="seen")):
@@ -347,12 +347,12 @@ class ListsFirst(ThreadExecutor):
         return [call() for call in reversed(calls)][::-1]
 
 
-def reading(story: Story) -> tuple[Line, Meanwhile]:
+def reading(story: Story) -> tuple[WaitingLine, Meanwhile]:
     storage = Meanwhile(story.base)
     table = story.open(Far(storage), executor=ListsFirst(1))
     table.context.look()
     storage.listings = 0
-    return Line(table.context, asks_config=False, begun=MINE), storage
+    return WaitingLine(table.context, asks_config=False, begun=MINE), storage
 
 
 @pytest.mark.spec("PAR-1")
@@ -370,7 +370,7 @@ def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() ->
     assert (head, storage.listings) == (4, 1)
     names = [line.context.chain.read(number).file_name for number in (2, 3, 4)]
     assert [name in timeline.file_names for name in names] == [True, False, False]
-    assert [slot.number for slot in unsettled(line.context, head, timeline)] == [3, 4]
+    assert [slot.number for slot in not_applied(line.context, head, timeline)] == [3, 4]
 
 
 @pytest.mark.spec("PAR-1")
@@ -398,7 +398,7 @@ def test_a_look_older_than_the_begin_of_a_commit_is_made_again() -> None:
     storage.act = lambda: story.dies({"id": "n", "p": "y", "ts": 1, "v": 1})
     head, timeline, _ = line._read_at_once()
     assert (head, storage.listings) == (2, 2)
-    assert [slot.number for slot in unsettled(line.context, head, timeline)] == [2]
+    assert [slot.number for slot in not_applied(line.context, head, timeline)] == [2]
 
 
 @pytest.mark.spec("PAR-1")
@@ -410,11 +410,11 @@ def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
     context = story.open(Far(story.base)).context
 
     def act() -> None:
-        def decide(turn: Turn) -> Slot:
+        def decide(turn: CommitSection) -> Slot:
             time = turn.draw(context, Residue.SLOT_REQUESTED)
             return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
-        take_turn(context, "test", decide)
+        commit_in_section(context, "test", decide)
         if follows:
             upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1, "v": 1}])
 
@@ -433,11 +433,11 @@ def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
     line, storage = reading(story)
 
     def act() -> None:
-        def decide(turn: Turn) -> Slot:
+        def decide(turn: CommitSection) -> Slot:
             time = pending.requested_time
             return turn.slot(context, SlotKind.CANCEL, Action.COMMIT, time, nonce="n" * 32)
 
-        take_turn(context, "test", decide)
+        commit_in_section(context, "test", decide)
 
     storage.act = act
     head, timeline, _ = line._read_at_once()
@@ -452,11 +452,11 @@ def test_a_look_is_made_again_where_upkeep_was_the_last_that_was_known() -> None
     story = Story()
     context = story.open(Far(story.base)).context
 
-    def decide(turn: Turn) -> Slot:
+    def decide(turn: CommitSection) -> Slot:
         time = turn.draw(context, Residue.SLOT_REQUESTED)
         return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
-    take_turn(context, "test", decide)
+    commit_in_section(context, "test", decide)
     line, storage = reading(story)
     storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
     assert line._read_at_once()[0] == 3
@@ -468,7 +468,7 @@ def test_a_look_beside_a_slot_that_fails_says_nothing_about_the_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     story = Story()
-    monkeypatch.setattr(SlotChain, "is_busy", True)
+    monkeypatch.setattr(CommitLog, "is_busy", True)
     monkeypatch.setattr(TableContext, "look_at_once", broken)
     receipt = upsert(story.open(Far(story.base)), [{"id": "c", "p": "z", "ts": 1}])
     assert receipt.attempts == 1
@@ -490,7 +490,7 @@ def test_beside_another_engine_nothing_overlaps_and_every_look_follows_the_chain
     storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
     assert line._read_at_once()[0] == 2
     assert storage.listings == 2
-    assert not Line(story.table.context, asks_config=False).overlaps, "upkeep"
+    assert not WaitingLine(story.table.context, asks_config=False).overlaps, "upkeep"
 
 
 class Hooked(Behind):

@@ -7,13 +7,13 @@ import pytest
 from tests.unit.timeline.engine import new_table
 from timeline.codecs.instant_avro import encode_commit
 from timeline.commit.markers import create_marker
-from timeline.commit.pending_writes import announced_rivals
+from timeline.commit.pending_writes import announced_writes
 from timeline.context import TableContext
 from timeline.layout import TIMELINE, heartbeat_path
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
 from timeline.model.file_names import IOType
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId, Touch
+from timeline.model.write_set import Access, FileGroupId, WriteSet
 
 FIRST, SECOND = "20260101000000100", "20260101000000200"
 F, G, H = (f"{n}1111111-2222-3333-4444-555555555555-0" for n in range(3))
@@ -50,7 +50,7 @@ def marked(context: TableContext, name: str, kind: IOType = IOType.MERGE) -> Non
     create_marker(context.world.storage, FIRST, "x", name, kind)
 
 
-def touched(claim: Claim) -> list[tuple[str, Touch]]:
+def touched(claim: WriteSet) -> list[tuple[str, Access]]:
     """File groups that have a name, and how they are to be changed."""
     return [
         (item.file_group.file_id, item.touch)
@@ -73,10 +73,10 @@ def test_one_that_announces_nothing_hides_no_other(
     context = new_table().context
     begun(context, FIRST, said, beats=beats)
     begun(context, SECOND, profile(G, extra_metadata=WRITER))
-    [found] = announced_rivals(context, context.active())
+    [found] = announced_writes(context, context.active())
     assert (found.requested_time, found.completion_time) == (SECOND, SECOND)
     assert (found.action, found.writer) == (Action.COMMIT, "a (pid 7 on h)")
-    assert touched(found.claim) == [(G, Touch.BASE)]
+    assert touched(found.claim) == [(G, Access.BASE)]
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,19 @@ def test_only_those_that_were_requested_before(below: str | None, times: list[st
     context = new_table().context
     for time in (FIRST, SECOND):
         begun(context, time, profile(F))
-    found = announced_rivals(context, context.active(), below=below)
+    found = announced_writes(context, context.active(), below=below)
     assert [one.requested_time for one in found] == times
     assert all(one.writer == "" for one in found), "another engine does not say who it is"
 
 
 @pytest.mark.spec("BEG-6")
-@pytest.mark.parametrize(("action", "touch"), [("commit", Touch.BASE), ("deltacommit", Touch.LOG)])
-def test_a_delta_commit_will_change_what_it_names_by_logs(action: str, touch: Touch) -> None:
+@pytest.mark.parametrize(
+    ("action", "touch"), [("commit", Access.BASE), ("deltacommit", Access.LOG)]
+)
+def test_a_delta_commit_will_change_what_it_names_by_logs(action: str, touch: Access) -> None:
     context = new_table().context
     begun(context, FIRST, profile(F), action=action)
-    [found] = announced_rivals(context, context.active())
+    [found] = announced_writes(context, context.active())
     assert touched(found.claim) == [(F, touch)]
     assert found.claim.inserting == ("x",)
 
@@ -107,31 +109,31 @@ def test_a_delta_commit_will_make_its_new_file_groups_anew() -> None:
         partition_to_write_stats={"x": (WriteStat(file_id=F, prev_commit="null", num_inserts=1),)}
     )
     begun(context, FIRST, said, action="deltacommit")
-    [found] = announced_rivals(context, context.active())
-    assert touched(found.claim) == [(F, Touch.NEW)]
+    [found] = announced_writes(context, context.active())
+    assert touched(found.claim) == [(F, Access.NEW)]
 
 
 @pytest.mark.spec("BEG-6")
 @pytest.mark.parametrize(
     ("name", "kind", "expected"),
     [
-        (f"{F}_0-1-0_{FIRST}.parquet", IOType.MERGE, [(F, Touch.BASE)]),
-        (f"{F}_0-1-0_{FIRST}.parquet", IOType.CREATE, [(F, Touch.NEW)]),
-        (f".{F}_{FIRST}.log.1_0-1-0", IOType.APPEND, [(F, Touch.LOG)]),
+        (f"{F}_0-1-0_{FIRST}.parquet", IOType.MERGE, [(F, Access.BASE)]),
+        (f"{F}_0-1-0_{FIRST}.parquet", IOType.CREATE, [(F, Access.NEW)]),
+        (f".{F}_{FIRST}.log.1_0-1-0", IOType.APPEND, [(F, Access.LOG)]),
         (f".{F}_{FIRST}.log.1_0-1-0.cdc", IOType.APPEND, []),
         ("strange.parquet", IOType.MERGE, []),
     ],
 )
 def test_where_a_profile_names_no_file_group_the_markers_do(
-    name: str, kind: IOType, expected: list[tuple[str, Touch]]
+    name: str, kind: IOType, expected: list[tuple[str, Access]]
 ) -> None:
     context = new_table().context
     overwrites = WriteOperation.INSERT_OVERWRITE.hudi_name
     begun(context, FIRST, profile(operation_type=overwrites))
     marked(context, name, kind)
     marked(context, f"{H}_0-1-0_{FIRST}.parquet")
-    [found] = announced_rivals(context, context.active())
-    assert touched(found.claim) == [*expected, (H, Touch.BASE)]
+    [found] = announced_writes(context, context.active())
+    assert touched(found.claim) == [*expected, (H, Access.BASE)]
     assert found.claim.partitions == ("x",)
     assert found.claim.inserting == ("x",)
 
@@ -140,5 +142,5 @@ def test_where_a_profile_names_file_groups_its_markers_are_not_asked_for() -> No
     context = new_table().context
     begun(context, FIRST, profile(F))
     marked(context, f"{G}_0-1-0_{FIRST}.parquet")
-    [found] = announced_rivals(context, context.active())
+    [found] = announced_writes(context, context.active())
     assert [item.file_group for item in found.claim.file_groups] == [FileGroupId("x", F)]

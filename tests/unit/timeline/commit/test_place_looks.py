@@ -17,18 +17,18 @@ from tests.unit.timeline.engine import (
 )
 from tests.unit.timeline.line import FREE, LOOKS_MAX, Joined, Line, row
 from timeline.commit.begin import begin
-from timeline.commit.commit import Seen
+from timeline.commit.commit import BaseState
 from timeline.commit.markers import create_marker
-from timeline.commit.waiting_line import Place, await_place, stands_in_line
+from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
 from timeline.layout import SLOTS, TIMELINE
 from timeline.model.file_names import IOType
 from timeline.model.instant import Action
 from timeline.model.instant_time import WallMs, instant_time
-from timeline.model.write_set import Claim, Touch
-from timeline.ports.lock import Sharing
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
-from timeline.rules.conflicts import Clean, Refused
-from timeline.storage.recording import ObservedStorage
+from timeline.model.write_set import Access, WriteSet
+from timeline.ports.lock import LockSharing
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
+from timeline.rules.conflicts import NoConflict, Rejected
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 
@@ -51,7 +51,7 @@ class Standing:
         self.line = line = Line()
         slow = Slow(line.base)
         slow.clock, slow.takes_ms = line.clock, takes_ms
-        self.storage = ObservedStorage(slow)
+        self.storage = RecordingStorage(slow)
         limits = BRISK if lock else FREE
         me = opened(line.mine, storage=self.storage, limits=limits, clock=line.clock)
         self.world = replace(me.context.world, executor=ThreadExecutor(1))
@@ -78,10 +78,10 @@ class Standing:
     def base_file(self, file_id: str = "") -> str:
         return f"{file_id or self.touched.file_group.file_id}_0-1-0_{self.front[-1]}.parquet"
 
-    def wait(self) -> Place | None:
-        claim = Claim(file_groups=(self.touched,))
-        seen = Seen.by(self.begun.snapshot)
-        return await_place(self.context, self.begun, claim, seen, logs_may_meet=False)
+    def wait(self) -> WaitResult | None:
+        claim = WriteSet(file_groups=(self.touched,))
+        seen = BaseState.by(self.begun.snapshot)
+        return wait_in_line(self.context, self.begun, claim, seen, logs_may_meet=False)
 
     def asked(self, *parts: str) -> list[str]:
         return [one for one in self.storage.operations() if all(part in one for part in parts)]
@@ -112,7 +112,7 @@ def test_who_is_next_looks_at_the_timeline_the_others_once_in_the_end(
     standing = Standing(in_front)
     place = standing.wait()
     assert place is not None
-    assert isinstance(place.verdict, Clean)
+    assert isinstance(place.verdict, NoConflict)
     assert len(standing.asked("names", TIMELINE)) == looks
 
 
@@ -182,7 +182,7 @@ def test_a_file_of_the_one_in_front_is_read_once() -> None:
 def test_a_lock_that_is_had_together_is_joined_beside_the_looks(in_front: int, asks: int) -> None:
     standing = Standing(in_front, lock=True)
     standing.wait()
-    assert standing.lock.asked == [(False, Sharing.START)] * asks, "nobody waits for it here"
+    assert standing.lock.asked == [(False, LockSharing.START)] * asks, "nobody waits for it here"
     assert standing.world.lock.inner.holder() is None, "and what was had is given back"
 
 
@@ -206,7 +206,7 @@ def test_a_look_will_do_for_a_turn_as_long_as_four_looks_take() -> None:
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(
     ("partition", "settled", "verdict"),
-    [("x", True, Refused), ("x", False, None), ("y", True, Clean), ("y", False, Clean)],
+    [("x", True, Rejected), ("x", False, None), ("y", True, NoConflict), ("y", False, NoConflict)],
 )
 def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
     partition: str, settled: bool, verdict: type | None
@@ -231,7 +231,7 @@ def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
 def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares: bool) -> None:
     standing = Standing(1, lock=True)
     standing.lock.shares = shares
-    assert stands_in_line(standing.context, Claim(file_groups=(standing.touched,))) is shares
+    assert must_wait_in_line(standing.context, WriteSet(file_groups=(standing.touched,))) is shares
 
 
 @pytest.mark.spec("PUB-12")
@@ -239,7 +239,7 @@ def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares:
     ("change", "stands"),
     [
         pytest.param({}, True, id="nothing but slots decides, far away"),
-        pytest.param({"publish_lock": PublishLock.LOCK}, False, id="a lock decides who is next"),
+        pytest.param({"publish_lock": CommitLockMode.LOCK}, False, id="a lock decides who is next"),
         pytest.param(
             {"foreign_writers": ForeignWriters.EXPECTED}, False, id="others have no slots"
         ),
@@ -248,12 +248,12 @@ def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares:
 def test_a_write_stands_in_line_where(change: dict[str, Any], stands: bool) -> None:
     standing = Standing(1)
     context = replace(standing.context, limits=replace(FREE, **change))
-    assert stands_in_line(context, Claim(file_groups=(standing.touched,))) is stands
+    assert must_wait_in_line(context, WriteSet(file_groups=(standing.touched,))) is stands
 
 
 @pytest.mark.spec("PUB-12")
-@pytest.mark.parametrize("touch", [Touch.NEW, Touch.LOG, Touch.REPLACE])
-def test_only_who_merges_into_a_base_file_gains_by_a_place(touch: Touch) -> None:
+@pytest.mark.parametrize("touch", [Access.NEW, Access.LOG, Access.REPLACE])
+def test_only_who_merges_into_a_base_file_gains_by_a_place(touch: Access) -> None:
     standing = Standing(1)
-    claim = Claim(file_groups=(replace(standing.touched, touch=touch),))
-    assert not stands_in_line(standing.context, claim)
+    claim = WriteSet(file_groups=(replace(standing.touched, touch=touch),))
+    assert not must_wait_in_line(standing.context, claim)

@@ -19,20 +19,20 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit.apply import is_settled, settle
-from timeline.commit.commit import Seen, rivals_since
-from timeline.commit.section import take_turn
+from timeline.commit.apply import apply, is_applied
+from timeline.commit.commit import BaseState, commits_since
+from timeline.commit.section import commit_in_section
 from timeline.context import TableLimits
 from timeline.errors import BudgetSpentError, OutcomeUnknownError
 from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import SlotKind
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_enums import PublishLock
+from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.retry import RetryBudget
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 MORE = [{"id": "b", "p": "y", "ts": 1, "v": 1}]
@@ -50,7 +50,7 @@ def of_slots(table: Table) -> list[tuple[int, SlotKind]]:
 
 @pytest.mark.spec("PUB-8")
 def test_the_slot_comes_before_the_completed_file(storage: MemoryStorage | LocalStorage):
-    observed = ObservedStorage(storage)
+    observed = RecordingStorage(storage)
     table = new_table(observed)
     receipt = upsert(table, ROWS)
     created = [call.path for call in observed.calls if call.operation == "create"]
@@ -62,7 +62,7 @@ def test_the_slot_comes_before_the_completed_file(storage: MemoryStorage | Local
 
 @pytest.mark.spec("LOC-2")
 def test_names_of_data_files_are_durable_before_the_slot():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     upsert(table, [*ROWS, *MORE])
     operations = observed.operations()
@@ -70,7 +70,7 @@ def test_names_of_data_files_are_durable_before_the_slot():
 
 
 def test_the_critical_section_costs_two_creates_and_no_look_at_data():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     table.register({})  # who is in no registry looks at more (GC-4)
     upsert(table, ROWS)
@@ -170,10 +170,10 @@ def test_settling_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
     upsert(table, ROWS)
     before = {path: storage.read(path) for path in files_below(storage, TIMELINE)}
     slot = table.context.chain.read(1)
-    settle(table.context, slot)
-    settle(table.context, slot)
+    apply(table.context, slot)
+    apply(table.context, slot)
     assert {path: storage.read(path) for path in files_below(storage, TIMELINE)} == before
-    assert is_settled(slot, table.context.active())
+    assert is_applied(slot, table.context.active())
 
 
 @pytest.mark.spec("HELP-2")
@@ -188,7 +188,7 @@ def test_an_archived_publication_counts_as_settled():
     for path in files_below(kept, TIMELINE):
         if slot.requested_time in path.rpartition("/")[2][:17]:
             kept.delete(path)
-    assert is_settled(slot, table.context.active())
+    assert is_applied(slot, table.context.active())
 
 
 @pytest.mark.spec("PUB-7")
@@ -207,7 +207,7 @@ def test_a_lost_slot_is_looked_at_again_and_taken_behind_the_winner():
             self.inner.create(path, data, durable=durable)
 
     storage = Overtaken(base)
-    limits = TableLimits(retry=BRISK.retry, publish_lock=PublishLock.NONE)
+    limits = TableLimits(retry=BRISK.retry, publish_lock=CommitLockMode.NONE)
     table = opened(other, storage=storage, limits=limits)
     storage.acts = [lambda: upsert(other, MORE)]
     receipt = upsert(table, ROWS)
@@ -230,7 +230,7 @@ def test_slots_that_are_always_lost_end_in_a_spent_budget():
 
     limits = TableLimits(
         retry=RetryBudget(pause_base_ms=0, pause_cap_ms=0, publish_attempts_max=3),
-        publish_lock=PublishLock.NONE,
+        publish_lock=CommitLockMode.NONE,
     )
     unlucky = opened(table, storage=Unlucky(base), limits=limits)
     with pytest.raises(BudgetSpentError) as caught:
@@ -242,18 +242,18 @@ def test_slots_that_are_always_lost_end_in_a_spent_budget():
 
 def test_a_turn_may_end_without_a_slot():
     table = new_table()
-    assert take_turn(table.context, "look", lambda turn: None) == (None, 0)
+    assert commit_in_section(table.context, "look", lambda turn: None) == (None, 0)
     assert of_slots(table) == []
 
 
 def test_what_we_publish_while_another_looks_is_not_another_engines():
     table = new_table()
     context = table.context
-    seen = Seen.by(table.snapshot)
+    seen = BaseState.by(table.snapshot)
     head = context.chain.head()
     receipt = upsert(opened(table), ROWS)
-    rivals, seen = rivals_since(context, seen, context.active(), head=head)
+    rivals, seen = commits_since(context, seen, context.active(), head=head)
     assert rivals == []
-    rivals, _ = rivals_since(context, seen, context.active(), head=context.chain.head())
+    rivals, _ = commits_since(context, seen, context.active(), head=context.chain.head())
     assert [one.requested_time for one in rivals] == [receipt.requested_time]
     assert "another engine" not in rivals[0].writer

@@ -23,26 +23,32 @@ from tests.unit.timeline.publishing import (
     two_writers,
 )
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import holding_the_queue, look_in_line
-from timeline.commit.apply import unsettled
-from timeline.commit.commit import Candidate, Met, Published, judge_early, publish
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.admission import keep_commit_lock, refresh_in_line
+from timeline.commit.apply import not_applied
+from timeline.commit.commit import (
+    CommittedWrite,
+    Conflict,
+    PendingCommit,
+    commit_write,
+    validate_early,
+)
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError
-from timeline.layout import PROPERTIES, SLOTS, TABLE_FACTS, TIMELINE
+from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.ports.lock import Sharing
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.ports.lock import LockSharing
 from timeline.ports.storage import AmbiguousWriteError
-from timeline.properties.setting_enums import PublishLock
-from timeline.rules.conflicts import Clean, Refused, Rival, RuleId
+from timeline.properties.setting_enums import CommitLockMode
+from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rejected, RuleId
 from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 C = FileGroupId("x", "c")
 Config = Callable[[], TableConfig]
@@ -71,7 +77,7 @@ class Waited(Behind):
         return self.inner.acquire(purpose)
 
     def acquire_while(
-        self, wanted: Callable[[], bool], purpose: str, _sharing: Sharing = Sharing.NO
+        self, wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO
     ) -> Any:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
@@ -83,10 +89,12 @@ class Waited(Behind):
 class Judged:
     """A check without objections: how often a candidate was judged, and what the asking cost."""
 
-    storage: ObservedStorage
+    storage: RecordingStorage
     requests: list[int] = field(default_factory=list)  # for the properties, time by time
 
-    def __call__(self, timeline: ActiveTimeline, rivals: list[Rival], config: Config) -> None:
+    def __call__(
+        self, timeline: ActiveTimeline, rivals: list[ConcurrentCommit], config: Config
+    ) -> None:
         before = len(self.storage.calls)
         config()
         self.requests.append(len(self.storage.calls) - before)
@@ -103,30 +111,32 @@ class Writers:
     mine: Table
     other: Table
     lock: Waited
-    storage: ObservedStorage
+    storage: RecordingStorage
     judged: Judged
 
-    def see_others(self, *claims: Claim) -> None:
+    def see_others(self, *claims: WriteSet) -> None:
         """The other publishes so many times, and I read of it."""
         for claim in claims:
             begun = started(self.other)
-            wanted = Candidate(claim=claim, metadata=CommitMetadata())
-            assert isinstance(publish(self.other.context, begun, wanted, seen_by(begun)), Published)
+            wanted = PendingCommit(claim=claim, metadata=CommitMetadata())
+            assert isinstance(
+                commit_write(self.other.context, begun, wanted, seen_by(begun)), CommittedWrite
+            )
         self.mine.context.chain.head()
 
-    def candidate(self, claim: Claim) -> Candidate:
-        return Candidate(claim=claim, metadata=CommitMetadata(), check=self.judged)
+    def candidate(self, claim: WriteSet) -> PendingCommit:
+        return PendingCommit(claim=claim, metadata=CommitMetadata(), check=self.judged)
 
 
 def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers:
     base = MemoryStorage()
-    storage = ObservedStorage(Far(base) if far else base)
+    storage = RecordingStorage(Far(base) if far else base)
     mine = new_table(storage, clock=StillClock(), limits=replace(BRISK, **limits))
     other = opened(
         mine,
         storage=base,
         clock=StillClock(),
-        limits=replace(BRISK, publish_lock=PublishLock.NONE),
+        limits=replace(BRISK, publish_lock=CommitLockMode.NONE),
     )
     world = mine.context.world
     lock = Waited(world.lock, shares=shares)
@@ -135,8 +145,10 @@ def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers
     return Writers(mine, other, lock, storage, Judged(storage))
 
 
-def inserting(group: FileGroupId, *partitions: str) -> Claim:
-    return Claim.of([TouchedFileGroup(file_group=group, touch=Touch.NEW)], inserting=partitions)
+def inserting(group: FileGroupId, *partitions: str) -> WriteSet:
+    return WriteSet.of(
+        [AccessedFileGroup(file_group=group, touch=Access.NEW)], inserting=partitions
+    )
 
 
 # ---------------------------------------------------------------- while the lock is waited for
@@ -154,13 +166,13 @@ def inserting(group: FileGroupId, *partitions: str) -> Claim:
     ],
 )
 def test_the_lock_is_wanted_as_long_as_nothing_that_came_may_refuse_the_write(
-    mine: Claim, came: list[Claim]
+    mine: WriteSet, came: list[WriteSet]
 ) -> None:
     both = writers()
     begun = started(both.mine)
     both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = publish(both.mine.context, begun, both.candidate(mine), seen_by(begun))
-    assert isinstance(ended, Published)
+    ended = commit_write(both.mine.context, begun, both.candidate(mine), seen_by(begun))
+    assert isinstance(ended, CommittedWrite)
     assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
     assert both.lock.wanted == [True]
     assert both.lock.had == [f"publish {begun.requested_time}"]
@@ -173,16 +185,16 @@ def test_upkeep_that_comes_while_the_lock_is_waited_for_refuses_no_write() -> No
     begun = started(both.mine)
 
     def upkeep() -> None:
-        def decide(turn: Turn) -> Slot:
+        def decide(turn: CommitSection) -> Slot:
             time = turn.draw(both.other.context, Residue.SLOT_REQUESTED)
             return turn.slot(both.other.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n")
 
-        assert take_turn(both.other.context, "upkeep", decide)[0] is not None
+        assert commit_in_section(both.other.context, "upkeep", decide)[0] is not None
         both.see_others()
 
     both.lock.meanwhile = upkeep
-    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
-    assert isinstance(ended, Published)
+    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, CommittedWrite)
     assert (ended.slot.number, both.lock.wanted, both.judged.times) == (2, [True], 1)
 
 
@@ -206,8 +218,8 @@ def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
         return real(purpose)
 
     object.__setattr__(both.lock, "acquire", acquire)
-    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
-    assert isinstance(ended, Met)
+    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Conflict)
     assert both.lock.wanted == [True], "the turn's look tells it"
     assert asked[0] == asked[1]
 
@@ -219,13 +231,13 @@ def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
     ids=["it", "it at last", "it at first"],
 )
 def test_what_refuses_the_write_is_told_without_the_lock_that_another_has(
-    came: list[Claim],
+    came: list[WriteSet],
 ) -> None:
     both = writers()
     begun = started(both.mine)
     both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
-    assert isinstance(ended, Met)
+    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Conflict)
     assert ended.seen.head == len(came)
     assert (both.lock.wanted, both.lock.had) == ([False], [])
 
@@ -242,13 +254,15 @@ def test_what_refuses_the_write_is_told_without_the_lock_that_another_has(
     ids=["the same partition", "more partitions", "it and another", "another and it"],
 )
 def test_who_inserted_where_others_did_looks_without_the_lock_whether_their_keys_are_the_same(
-    came: list[Claim],
+    came: list[WriteSet],
 ) -> None:
     both = writers()
     begun = started(both.mine)
     both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = publish(both.mine.context, begun, both.candidate(inserting(A, "x")), seen_by(begun))
-    assert isinstance(ended, Published), "they are not"
+    ended = commit_write(
+        both.mine.context, begun, both.candidate(inserting(A, "x")), seen_by(begun)
+    )
+    assert isinstance(ended, CommittedWrite), "they are not"
     assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
     assert both.lock.wanted == [False, True]
     assert both.judged.times == 2, "without the lock, and with it"
@@ -262,7 +276,7 @@ def as_it_is(context: TableContext) -> Any:
 
 
 def held(context: TableContext) -> Any:
-    return holding_the_queue(context, "redo")
+    return keep_commit_lock(context, "redo")
 
 
 @pytest.mark.spec("PUB-1")
@@ -272,7 +286,7 @@ def held(context: TableContext) -> Any:
     [
         pytest.param({}, as_it_is, "busy", id="behind the queue"),
         pytest.param({"shares": True}, as_it_is, "never", id="a lock had together"),
-        pytest.param({"publish_lock": PublishLock.NONE}, as_it_is, "never", id="no lock"),
+        pytest.param({"publish_lock": CommitLockMode.NONE}, as_it_is, "never", id="no lock"),
         pytest.param({}, held, "never", id="the queue is held"),
         pytest.param({"far": False}, as_it_is, "always", id="near by"),
     ],
@@ -291,8 +305,8 @@ def test_a_look_comes_before_the_turn_where_it_may_spare_a_wait(
                 context.chain.head()
         assert context.chain.is_busy is (busy and looks_before != "always")
         publish_one(both.other, B)
-        ended = publish(context, begun, both.candidate(touching(A)), seen)
-    assert isinstance(ended, Published)
+        ended = commit_write(context, begun, both.candidate(touching(A)), seen)
+    assert isinstance(ended, CommittedWrite)
     before = looks_before == "always" or (busy and looks_before == "busy")
     assert both.judged.times == (2 if before else 1)
 
@@ -304,8 +318,8 @@ def test_where_others_publish_what_refuses_the_write_is_told_before_the_queue() 
     both.see_others(*[touching(B)] * 7)
     begun = started(both.mine)
     publish_one(both.other, A)
-    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
-    assert isinstance(ended, Met)
+    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, Conflict)
     assert (both.lock.wanted, both.lock.had) == ([], [])
 
 
@@ -328,12 +342,12 @@ def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> N
     other = opened(mine, storage=Losing(base), clock=StillClock(), limits=limits)
     with pytest.raises(OutcomeUnknownError):
         publish_one(other, A)
-    [slot] = unsettled(mine.context, 1, mine.context.active())
+    [slot] = not_applied(mine.context, 1, mine.context.active())
     shown = (slot.requested_time, slot.completion_time)
     seen = seen_by(begun)
-    assert judge_early(mine.context, begun, touching(A), seen) == (Clean(), seen)
-    assert judge_early(mine.context, begun, touching(B), seen) == (
-        Clean(),
+    assert validate_early(mine.context, begun, touching(A), seen) == (NoConflict(), seen)
+    assert validate_early(mine.context, begun, touching(B), seen) == (
+        NoConflict(),
         replace(seen, head=1, completed=frozenset({shown})),
     )
 
@@ -341,7 +355,7 @@ def test_an_unsettled_slot_that_refuses_nothing_is_seen_by_the_early_look() -> N
 @pytest.mark.spec("PUB-12")
 @pytest.mark.parametrize(
     ("setting", "looks"),
-    [({}, 1), ({"publish_lock": PublishLock.NONE}, 0)],
+    [({}, 1), ({"publish_lock": CommitLockMode.NONE}, 0)],
     ids=["a lock had alone", "no lock"],
 )
 def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
@@ -350,11 +364,11 @@ def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
     """Who had it before may have changed the table's properties since that look."""
     both = writers(**setting)
     begun = started(both.mine)
-    looked = look_in_line(both.mine.context)
+    looked = refresh_in_line(both.mine.context)
     both.storage.forget()
     wanted = both.candidate(touching(A))
-    ended = publish(both.mine.context, begun, wanted, seen_by(begun), looked)
-    assert isinstance(ended, Published)
+    ended = commit_write(both.mine.context, begun, wanted, seen_by(begun), looked)
+    assert isinstance(ended, CommittedWrite)
     asked = both.storage.operations()
     slot = next(at for at, one in enumerate(asked) if one.startswith(f"create {SLOTS}"))
     assert sum(one == f"names {TIMELINE}" for one in asked[:slot]) == looks
@@ -367,8 +381,8 @@ def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
 def test_the_properties_that_a_check_asks_for_are_read_along_with_the_look() -> None:
     both = writers()
     begun = started(both.mine)
-    ended = publish(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
-    assert isinstance(ended, Published)
+    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    assert isinstance(ended, CommittedWrite)
     assert both.judged.requests == [0]
 
 
@@ -379,15 +393,17 @@ def test_whether_the_table_is_still_the_same_is_left_to_who_tells_of_the_write(f
     publish_one(both.mine, A)
     begun = started(both.mine)
     both.storage.forget()
-    assert isinstance(publish(both.mine.context, begun, candidate(A), seen_by(begun)), Published)
-    assert f"read {TABLE_FACTS}" not in both.storage.operations()
+    assert isinstance(
+        commit_write(both.mine.context, begun, candidate(A), seen_by(begun)), CommittedWrite
+    )
+    assert f"read {TABLE_DESCRIPTOR}" not in both.storage.operations()
 
 
 @pytest.mark.parametrize("far", [True, False])
 def test_what_one_published_is_not_read_back_though_its_slot_was_forgotten(far: bool) -> None:
     both = writers(far=far)
     published = publish_one(both.mine, A)
-    assert isinstance(published, Published)
+    assert isinstance(published, CommittedWrite)
     context = both.mine.context
     [instant] = context.active().completed_writes
     context.chain.forget(published.slot.number)
@@ -403,22 +419,22 @@ def test_what_one_published_is_not_read_back_though_its_slot_was_forgotten(far: 
 @pytest.mark.parametrize(
     ("theirs", "told"),
     [
-        (touching(A, touch=Touch.REPLACE), RuleId.FILE_GROUP_REPLACED),
+        (touching(A, touch=Access.REPLACE), RuleId.FILE_GROUP_REPLACED),
         (touching(A), RuleId.SOURCE_NOT_NEWEST),
         (touching(B), RuleId.SOURCE_NOT_NEWEST),
     ],
     ids=["refused", "to be redone", "let stand"],
 )
 def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
-    theirs: Claim, told: RuleId
+    theirs: WriteSet, told: RuleId
 ) -> None:
     mine, other = two_writers()
     before = started(other)
     begun = started(mine)
-    wanted = Candidate(claim=theirs, metadata=CommitMetadata())
-    assert isinstance(publish(other.context, before, wanted, seen_by(before)), Published)
+    wanted = PendingCommit(claim=theirs, metadata=CommitMetadata())
+    assert isinstance(commit_write(other.context, before, wanted, seen_by(before)), CommittedWrite)
 
-    def clean(turn: Turn) -> Slot:
+    def clean(turn: CommitSection) -> Slot:
         time = turn.draw(other.context, Residue.SLOT_REQUESTED)
         return turn.slot(
             other.context,
@@ -429,8 +445,8 @@ def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
             deletes=("x/a-0_0-0-0_20260101000000000.parquet",),
         )
 
-    assert take_turn(other.context, "clean", clean)[0] is not None
-    met = publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(met, Met)
-    assert isinstance(met.verdict, Refused)
+    assert commit_in_section(other.context, "clean", clean)[0] is not None
+    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Conflict)
+    assert isinstance(met.verdict, Rejected)
     assert met.verdict.rule is told

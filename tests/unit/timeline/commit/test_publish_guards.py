@@ -24,12 +24,12 @@ from tests.unit.timeline.publishing import (
 )
 from timeline.active_timeline import ActiveTimeline
 from timeline.commit.commit import (
-    Candidate,
-    Met,
-    Published,
-    judge_early,
-    publish,
-    rivals_since,
+    CommittedWrite,
+    Conflict,
+    PendingCommit,
+    commit_write,
+    commits_since,
+    validate_early,
     verdict_on,
 )
 from timeline.errors import HeartbeatExpiredError, RolledBackError
@@ -39,10 +39,17 @@ from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Batch, SlotKind
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Claim, Touch
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, RuleId, find_strategy
+from timeline.model.write_set import Access, WriteSet
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
+    RuleId,
+    find_strategy,
+)
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 PLAN = Instant(action=Action.CLUSTERING, requested_time="20260102030405006", state=State.REQUESTED)
 
@@ -74,7 +81,7 @@ def test_who_paused_too_long_is_told_so_and_not_what_it_meets():
     publish_one(other, A)
     clock_of(mine).steady += 120_001
     with pytest.raises(HeartbeatExpiredError):
-        publish(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, candidate(A), seen_by(begun))
 
 
 @pytest.mark.spec("HB-3")
@@ -87,7 +94,7 @@ def test_who_paused_in_the_queue_takes_no_slot():
 
     while_it_waits(mine, pause)
     with pytest.raises(HeartbeatExpiredError):
-        publish(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, candidate(A), seen_by(begun))
     assert numbers(mine) == []
 
 
@@ -99,7 +106,7 @@ def test_a_pending_file_that_is_gone_means_rolled_back(which: int):
     name = pending_file_names(begun.action, begun.requested_time)[which]
     mine.context.world.storage.delete(timeline_path(name))
     with pytest.raises(RolledBackError) as caught:
-        publish(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, candidate(A), seen_by(begun))
     assert caught.value.fields == {"requested_time": begun.requested_time}
     assert numbers(mine) == []
 
@@ -111,14 +118,14 @@ def test_what_is_no_longer_held_is_not_published():
     begun = started(mine)
     mine.context.pin.release(begun.requested_time)
     with pytest.raises(HeartbeatExpiredError):
-        publish(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, candidate(A), seen_by(begun))
     assert numbers(mine) == []
 
 
 def test_a_published_write_holds_nothing_back_any_more():
     mine, _ = two_writers()
     mine.context.pin.entry = {}
-    assert isinstance(publish_one(mine, A), Published)
+    assert isinstance(publish_one(mine, A), CommittedWrite)
     assert mine.context.pin.held == {}
 
 
@@ -126,13 +133,13 @@ def test_the_slot_says_all_that_was_judged():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, B)
-    published = publish(
+    published = commit_write(
         mine.context,
         begun,
         candidate(A, schema_before="s1", schema_after="s2", batches=(Batch(batch_id="b"),)),
         seen_by(begun),
     )
-    assert isinstance(published, Published)
+    assert isinstance(published, CommittedWrite)
     slot = published.slot
     assert (slot.number, slot.base, slot.kind) == (2, 1, SlotKind.COMMIT)
     assert (slot.action, slot.requested_time) == (Action.COMMIT, begun.requested_time)
@@ -155,7 +162,7 @@ def test_the_queue_is_told_who_wants_to_publish():
     world = mine.context.world
     object.__setattr__(world, "lock", Noted(world.lock))
     begun = started(mine)
-    publish(mine.context, begun, candidate(A), seen_by(begun))
+    commit_write(mine.context, begun, candidate(A), seen_by(begun))
     assert purposes == [f"publish {begun.requested_time}"]
 
 
@@ -165,11 +172,11 @@ def test_the_queue_is_told_who_wants_to_publish():
 Config = Callable[[], TableConfig]
 
 
-def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Refused]:
-    def check(timeline: ActiveTimeline, rivals: list[Rival], config: Config) -> Refused:
+def refusing_for(plan: Instant | None, calls: list[int]) -> Callable[..., Rejected]:
+    def check(timeline: ActiveTimeline, rivals: list[ConcurrentCommit], config: Config) -> Rejected:
         calls.append(len(rivals))
         plans = (plan,) if plan else ()
-        return Refused(RuleId.PENDING_PLAN_OWNS_FILE_GROUP, "a plan owns it", (), plans=plans)
+        return Rejected(RuleId.PENDING_PLAN_OWNS_FILE_GROUP, "a plan owns it", (), plans=plans)
 
     return check
 
@@ -185,7 +192,7 @@ def test_a_refusal_is_looked_at_again_only_for_plans_that_may_be_cancelled(
     mine, _ = two_writers(cancels_met_plans=cancels, retry=retry)
     calls: list[int] = []
     met = publish_one(mine, A, check=refusing_for(plan, calls))
-    assert isinstance(met, Met)
+    assert isinstance(met, Conflict)
     assert met.verdict.rule is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
     assert len(calls) == looks
 
@@ -193,9 +200,9 @@ def test_a_refusal_is_looked_at_again_only_for_plans_that_may_be_cancelled(
 def test_a_file_group_that_can_be_redone_cancels_no_plan():
     mine, other = two_writers(cancels_met_plans=True)
     begun = begun_after(other, mine, A)
-    met = publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(met, Met)
-    assert isinstance(met.verdict, Rebaseable)
+    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Conflict)
+    assert isinstance(met.verdict, Rebase)
     assert met.verdict.file_groups == (A,)
 
 
@@ -206,9 +213,9 @@ def test_what_is_met_is_told_with_what_was_seen():
     mine, other = two_writers()
     begun = started(mine)
     won = publish_one(other, A)
-    assert isinstance(won, Published)
-    met = publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(met, Met)
+    assert isinstance(won, CommittedWrite)
+    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Conflict)
     assert [one.requested_time for one in met.verdict.rivals] == [won.slot.requested_time]
     completed = frozenset({(won.slot.requested_time, won.completion_time)})
     assert met.seen == replace(seen_by(begun), head=1, completed=completed)
@@ -219,8 +226,8 @@ def test_what_comes_while_one_waits_in_the_queue_is_met_there():
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, A))
-    met = publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(met, Met)
+    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Conflict)
     assert met.seen.head == 1
     assert numbers(mine) == [1]
 
@@ -229,8 +236,8 @@ def test_other_file_groups_that_come_while_one_waits_stand_and_are_the_base():
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, B))
-    published = publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(published, Published)
+    published = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(published, CommittedWrite)
     assert (published.slot.number, published.slot.base) == (2, 1)
 
 
@@ -238,7 +245,7 @@ def test_what_was_seen_is_not_met_again():
     mine, _ = two_writers()
     publish_one(mine, A)
     begun = started(mine)
-    rivals, seen = rivals_since(
+    rivals, seen = commits_since(
         mine.context, seen_by(begun), mine.context.active(), head=mine.context.chain.head()
     )
     assert (rivals, seen) == ([], seen_by(begun))
@@ -248,7 +255,7 @@ def test_rivals_come_in_the_order_of_their_slots():
     mine, other = two_writers()
     begun = started(mine)
     times = [publish_one(other, group).slot.requested_time for group in (B, A, B)]
-    rivals, seen = rivals_since(mine.context, seen_by(begun), mine.context.active(), head=3)
+    rivals, seen = commits_since(mine.context, seen_by(begun), mine.context.active(), head=3)
     assert [one.requested_time for one in rivals] == times
     assert (seen.head, len(seen.completed)) == (3, 3)
 
@@ -258,7 +265,7 @@ def test_slots_above_the_head_asked_for_are_left_to_the_next_look():
     begun = started(mine)
     first = publish_one(other, A)
     publish_one(other, B)
-    rivals, _ = rivals_since(mine.context, seen_by(begun), mine.context.active(), head=1)
+    rivals, _ = commits_since(mine.context, seen_by(begun), mine.context.active(), head=1)
     assert [one.requested_time for one in rivals] == [first.slot.requested_time]
 
 
@@ -267,13 +274,13 @@ def test_what_was_only_read_is_judged_and_not_published():
     begun = started(mine)
     publish_one(other, B)
     read = touching(B).file_groups
-    met = publish(mine.context, begun, candidate(A, read_only=read), seen_by(begun))
-    assert isinstance(met, Met)
+    met = commit_write(mine.context, begun, candidate(A, read_only=read), seen_by(begun))
+    assert isinstance(met, Conflict)
     assert met.verdict.file_groups == (B,)
 
 
-def rival(claim: Claim, requested_time: str = "20260102030405000") -> Rival:
-    return Rival(
+def rival(claim: WriteSet, requested_time: str = "20260102030405000") -> ConcurrentCommit:
+    return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
@@ -289,23 +296,23 @@ def test_the_strategy_objects_after_the_matrix_and_before_a_redo():
     assert partition is not None
     mine, _ = two_writers(strategy=partition)
     judged = verdict_on(mine.context, candidate(A), MY_TIME, [rival(touching(A))])
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, Rejected)
     assert judged.rule is RuleId.STRATEGY_REFUSED
     replaced = verdict_on(
-        mine.context, candidate(A), MY_TIME, [rival(touching(A, touch=Touch.REPLACE))]
+        mine.context, candidate(A), MY_TIME, [rival(touching(A, touch=Access.REPLACE))]
     )
     assert replaced.rule is RuleId.FILE_GROUP_REPLACED
-    assert verdict_on(mine.context, candidate(A), MY_TIME, [rival(touching(B))]) == Clean()
+    assert verdict_on(mine.context, candidate(A), MY_TIME, [rival(touching(B))]) == NoConflict()
 
 
 def test_partitions_and_logs_count_as_the_candidate_says():
     mine, _ = two_writers()
-    log = touching(A, touch=Touch.LOG)
-    both = Candidate(claim=log, metadata=CommitMetadata(), logs_may_meet=True)
-    assert verdict_on(mine.context, both, MY_TIME, [rival(log)]) == Clean()
+    log = touching(A, touch=Access.LOG)
+    both = PendingCommit(claim=log, metadata=CommitMetadata(), logs_may_meet=True)
+    assert verdict_on(mine.context, both, MY_TIME, [rival(log)]) == NoConflict()
     alone = replace(both, logs_may_meet=False)
-    assert isinstance(verdict_on(mine.context, alone, MY_TIME, [rival(log)]), Refused)
-    claiming = Candidate(claim=Claim.of([], ["x"]), metadata=CommitMetadata())
+    assert isinstance(verdict_on(mine.context, alone, MY_TIME, [rival(log)]), Rejected)
+    claiming = PendingCommit(claim=WriteSet.of([], ["x"]), metadata=CommitMetadata())
     judged = verdict_on(mine.context, claiming, MY_TIME, [rival(touching(A))])
     assert judged.rule is RuleId.WRITTEN_INTO_MY_CLAIM
 
@@ -313,21 +320,26 @@ def test_partitions_and_logs_count_as_the_candidate_says():
 def test_an_own_check_is_asked_beside_a_redo_but_not_after_a_refusal():
     mine, other = two_writers()
     for touch, verdict, asked in (
-        (Touch.BASE, RuleId.SAME_NEW_KEY, [1]),
-        (Touch.REPLACE, RuleId.WRITTEN_WHAT_I_REPLACE, []),
+        (Access.BASE, RuleId.SAME_NEW_KEY, [1]),
+        (Access.REPLACE, RuleId.WRITTEN_WHAT_I_REPLACE, []),
     ):
         begun = begun_after(other, mine, A)
         calls: list[int] = []
 
         def check(
-            timeline: ActiveTimeline, rivals: list[Rival], config: Config, calls: list[int] = calls
-        ) -> Refused:
+            timeline: ActiveTimeline,
+            rivals: list[ConcurrentCommit],
+            config: Config,
+            calls: list[int] = calls,
+        ) -> Rejected:
             calls.append(len(rivals))
-            return Refused(RuleId.SAME_NEW_KEY, "one key is new to both", tuple(rivals))
+            return Rejected(RuleId.SAME_NEW_KEY, "one key is new to both", tuple(rivals))
 
-        wanted = Candidate(claim=touching(A, touch=touch), metadata=CommitMetadata(), check=check)
-        met = publish(mine.context, begun, wanted, seen_by(begun))
-        assert isinstance(met, Met)
+        wanted = PendingCommit(
+            claim=touching(A, touch=touch), metadata=CommitMetadata(), check=check
+        )
+        met = commit_write(mine.context, begun, wanted, seen_by(begun))
+        assert isinstance(met, Conflict)
         assert (met.verdict.rule, calls) == (verdict, asked)
         assert met.seen.head == mine.context.chain.head()
 
@@ -336,49 +348,51 @@ def test_a_check_that_has_no_objection_lets_it_stand():
     mine, other = two_writers()
     begun = started(mine)
     publish_one(other, B)
-    published = publish(
+    published = commit_write(
         mine.context, begun, candidate(A, check=lambda *asked: None), seen_by(begun)
     )
-    assert isinstance(published, Published)
+    assert isinstance(published, CommittedWrite)
 
 
 def test_an_early_look_meets_what_came_since_the_base_snapshot():
     mine, other = two_writers()
     begun = started(mine)
-    assert judge_early(mine.context, begun, touching(A), seen_by(begun)) == (
-        Clean(),
+    assert validate_early(mine.context, begun, touching(A), seen_by(begun)) == (
+        NoConflict(),
         seen_by(begun),
     )
     publish_one(other, A)
-    verdict, seen = judge_early(mine.context, begun, touching(A), seen_by(begun))
-    assert isinstance(verdict, Rebaseable | Refused)
+    verdict, seen = validate_early(mine.context, begun, touching(A), seen_by(begun))
+    assert isinstance(verdict, Rebase | Rejected)
     assert seen.head == 1
-    assert judge_early(mine.context, begun, touching(A), seen) == (Clean(), seen)
-    assert isinstance(judge_early(mine.context, begun, touching(B), seen_by(begun))[0], Clean)
+    assert validate_early(mine.context, begun, touching(A), seen) == (NoConflict(), seen)
+    assert isinstance(
+        validate_early(mine.context, begun, touching(B), seen_by(begun))[0], NoConflict
+    )
 
 
 def test_logs_that_may_meet_may_meet_in_the_early_look():
     mine, other = two_writers()
     begun = started(mine)
-    log = touching(A, touch=Touch.LOG)
-    publish(
+    log = touching(A, touch=Access.LOG)
+    commit_write(
         other.context,
         other_begun := started(other),
-        Candidate(claim=log, metadata=CommitMetadata()),
+        PendingCommit(claim=log, metadata=CommitMetadata()),
         seen_by(other_begun),
     )
-    early = judge_early(mine.context, begun, log, seen_by(begun), logs_may_meet=True)
-    assert isinstance(early[0], Clean)
-    assert isinstance(judge_early(mine.context, begun, log, seen_by(begun))[0], Refused)
+    early = validate_early(mine.context, begun, log, seen_by(begun), logs_may_meet=True)
+    assert isinstance(early[0], NoConflict)
+    assert isinstance(validate_early(mine.context, begun, log, seen_by(begun))[0], Rejected)
 
 
 def test_while_the_chain_stands_still_the_early_look_lists_nothing():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     mine = new_table(observed, clock=StillClock())
     publish_one(mine, A)
     begun = started(mine)
     observed.forget()
-    judge_early(mine.context, begun, touching(A), seen_by(begun))
+    validate_early(mine.context, begun, touching(A), seen_by(begun))
     assert [call.operation for call in observed.calls] == ["read"]
 
 
@@ -390,7 +404,7 @@ def test_a_single_writer_names_whoever_published_between_its_own_slots():
     mine, other = two_writers()
     publish_one(mine, A)
     theirs = publish_one(other, B)
-    assert isinstance(theirs, Published)
+    assert isinstance(theirs, CommittedWrite)
     publish_one(mine, A)
     publish_one(mine, A)
     assert heard(mine, "writer.second_noticed") == [
@@ -409,8 +423,8 @@ def test_a_single_writer_notices_who_came_before_its_first_slot_and_after_its_be
     publish_one(other, B)
     begun = started(mine)
     theirs = publish_one(other, B)
-    publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(theirs, Published)
+    commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(theirs, CommittedWrite)
     assert [told["number"] for told in heard(mine, "writer.second_noticed")] == [2]
 
 

@@ -21,10 +21,10 @@ from tests.unit.timeline.publishing import (
     two_writers,
 )
 from timeline.codecs.instant_avro import encode_commit
-from timeline.commit.apply import is_settled
-from timeline.commit.commit import Met, Published, Seen, publish, rivals_since
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
+from timeline.commit.apply import is_applied
+from timeline.commit.commit import BaseState, CommittedWrite, Conflict, commit_write, commits_since
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
 from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import TIMELINE, timeline_path
@@ -66,8 +66,8 @@ def shown(slot: Slot) -> tuple[InstantTime, InstantTime]:
     return slot.instant_time, slot.completion_time
 
 
-def times_of(mine: Table, seen: Seen, head: int) -> list[InstantTime]:
-    rivals, _ = rivals_since(mine.context, seen, mine.context.active(), head=head)
+def times_of(mine: Table, seen: BaseState, head: int) -> list[InstantTime]:
+    rivals, _ = commits_since(mine.context, seen, mine.context.active(), head=head)
     return [rival.requested_time for rival in rivals]
 
 
@@ -75,8 +75,8 @@ def times_of(mine: Table, seen: Seen, head: int) -> list[InstantTime]:
 def test_what_an_unsettled_slot_refuses_is_told_after_the_slot_was_settled():
     mine, slot = with_an_unsettled_slot()
     begun = started(mine)
-    met = publish(mine.context, begun, candidate(A), Seen(head=0, completed=frozenset()))
-    assert isinstance(met, Met)
+    met = commit_write(mine.context, begun, candidate(A), BaseState(head=0, completed=frozenset()))
+    assert isinstance(met, Conflict)
     assert met.verdict.rivals[0].requested_time == slot.requested_time
     assert slot.file_name in mine.context.active().file_names
 
@@ -91,40 +91,40 @@ def test_what_a_settled_slot_refuses_is_told_without_the_queue():
             raise AssertionError(f"nobody needs the lock: {purpose}")
 
     object.__setattr__(mine.context.world, "lock", Closed(mine.context.world.lock))
-    met = publish(mine.context, begun, candidate(A), seen_by(begun))
-    assert isinstance(met, Met)
+    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    assert isinstance(met, Conflict)
 
 
 def test_the_last_seen_slot_counts_when_its_file_was_not_seen():
     mine, other = two_writers()
     published = publish_one(other, A)
-    assert isinstance(published, Published)
+    assert isinstance(published, CommittedWrite)
     slot = published.slot
-    assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == [slot.requested_time]
-    assert times_of(mine, Seen(head=1, completed=frozenset({shown(slot)})), 1) == []
-    [rival], _ = rivals_since(
-        mine.context, Seen(head=1, completed=frozenset()), mine.context.active(), head=1
+    assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == [slot.requested_time]
+    assert times_of(mine, BaseState(head=1, completed=frozenset({shown(slot)})), 1) == []
+    [rival], _ = commits_since(
+        mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=1
     )
     assert rival.claim == touching(A), "as the slot tells it, not as another engine's commit"
 
 
 def test_the_last_seen_slot_counts_while_its_file_is_still_missing():
     mine, slot = with_an_unsettled_slot()
-    assert not is_settled(slot, mine.context.active())
-    assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == [slot.requested_time]
+    assert not is_applied(slot, mine.context.active())
+    assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == [slot.requested_time]
 
 
 def test_the_last_seen_slot_comes_before_those_above_it():
     mine, other = two_writers()
     first, second = publish_one(other, A), publish_one(other, B)
-    assert isinstance(first, Published)
-    assert isinstance(second, Published)
-    assert times_of(mine, Seen(head=1, completed=frozenset()), 2) == [
+    assert isinstance(first, CommittedWrite)
+    assert isinstance(second, CommittedWrite)
+    assert times_of(mine, BaseState(head=1, completed=frozenset()), 2) == [
         first.slot.requested_time,
         second.slot.requested_time,
     ]
-    rivals, _ = rivals_since(
-        mine.context, Seen(head=1, completed=frozenset()), mine.context.active(), head=2
+    rivals, _ = commits_since(
+        mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=2
     )
     assert [rival.claim for rival in rivals] == [touching(A), touching(B)]
 
@@ -132,12 +132,12 @@ def test_the_last_seen_slot_comes_before_those_above_it():
 def test_a_last_seen_slot_that_another_engine_took_away_does_not_count():
     mine, other = two_writers()
     published = publish_one(other, A)
-    assert isinstance(published, Published)
+    assert isinstance(published, CommittedWrite)
     storage = mine.context.world.storage
     for name in storage.names(TIMELINE):
         if name.startswith(published.slot.requested_time):
             storage.delete(timeline_path(name))
-    assert times_of(mine, Seen(head=1, completed=frozenset()), 1) == []
+    assert times_of(mine, BaseState(head=1, completed=frozenset()), 1) == []
 
 
 # ---------------------------------------------------------------- other engines
@@ -158,8 +158,8 @@ def test_rivals_of_other_engines_stand_in_the_order_of_completion():
     theirs = foreign_commit(mine, begun.requested_time)
     clock_of(other).wall += 1_000
     published = publish_one(other, A)
-    assert isinstance(published, Published)
-    rivals, seen = rivals_since(mine.context, seen_by(begun), mine.context.active(), head=1)
+    assert isinstance(published, CommittedWrite)
+    rivals, seen = commits_since(mine.context, seen_by(begun), mine.context.active(), head=1)
     assert [one.requested_time for one in rivals] == [theirs[0], published.slot.requested_time]
     assert [one.writer == "another engine" for one in rivals] == [True, False]
     completed = frozenset({theirs, shown(published.slot)})
@@ -171,10 +171,12 @@ def test_what_was_seen_of_another_engine_is_not_met_again():
     mine, _ = two_writers()
     begun = started(mine)
     theirs = foreign_commit(mine, begun.requested_time)
-    seen = Seen(head=0, completed=frozenset({theirs}))
-    assert rivals_since(mine.context, seen, mine.context.active(), head=0) == ([], seen)
-    gone = Seen(head=0, completed=frozenset({theirs, ("20200101000000000", "20200101000000003")}))
-    assert rivals_since(mine.context, gone, mine.context.active(), head=0) == ([], gone)
+    seen = BaseState(head=0, completed=frozenset({theirs}))
+    assert commits_since(mine.context, seen, mine.context.active(), head=0) == ([], seen)
+    gone = BaseState(
+        head=0, completed=frozenset({theirs, ("20200101000000000", "20200101000000003")})
+    )
+    assert commits_since(mine.context, gone, mine.context.active(), head=0) == ([], gone)
 
 
 # ---------------------------------------------------------------- SGL-1
@@ -183,11 +185,11 @@ def test_what_was_seen_of_another_engine_is_not_met_again():
 def upkeep(table: Table, action: Action, kind: SlotKind) -> Slot | None:
     """A slot that another process takes, and which is no write."""
 
-    def decide(turn: Turn) -> Slot:
+    def decide(turn: CommitSection) -> Slot:
         nonce = table.context.world.ids.nonce()
         return turn.slot(table.context, kind, action, "20200101000000000", nonce=nonce)
 
-    return take_turn(table.context, "upkeep", decide)[0]
+    return commit_in_section(table.context, "upkeep", decide)[0]
 
 
 @pytest.mark.spec("SGL-1")
@@ -224,7 +226,7 @@ def test_what_one_published_is_not_read_back():
             return self.inner.read(path)
 
     object.__setattr__(mine.context.world, "storage", Noted(mine.context.world.storage))
-    assert isinstance(publish_one(mine, A), Published)
+    assert isinstance(publish_one(mine, A), CommittedWrite)
     [instant] = mine.context.active().completed_writes
     reads.clear()
     mine.context.commits.read(instant)

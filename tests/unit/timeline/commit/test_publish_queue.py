@@ -10,25 +10,30 @@ import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import Line, has_queue, is_shared, queue
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn
-from timeline.commit_log import SlotChain
+from timeline.commit.admission import (
+    WaitingLine,
+    acquire_commit_lock,
+    is_lock_shared,
+    waits_for_others,
+)
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection
+from timeline.commit_log import CommitLog
 from timeline.context import TableContext, TableLimits
 from timeline.errors import StorageUnavailableError
 from timeline.layout import TIMELINE, slot_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Sharing
-from timeline.properties.setting_enums import ForeignWriters, PublishLock
+from timeline.ports.lock import LockSharing
+from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 RT = "20260102030405{:03}"
-FREE = replace(BRISK, publish_lock=PublishLock.NONE)
+FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)
 
 
 class InTurn(ThreadExecutor):
@@ -46,7 +51,7 @@ class Leases:
         self.in_order = False
         self.shares = False
         self.had: list[str] = []
-        self.asked: list[Sharing] = []
+        self.asked: list[LockSharing] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -57,7 +62,7 @@ class Leases:
         return _Lease(self.inner.acquire(purpose), self)
 
     def acquire_while(
-        self, _wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+        self, _wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> Any:
         self.asked.append(sharing)
         return self.acquire(purpose)
@@ -98,12 +103,12 @@ def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
     context = replace(table.context, world=world)
     storage.failing = True
     with pytest.raises(StorageUnavailableError):
-        take_turn(context, "test", lambda _: None)
+        commit_in_section(context, "test", lambda _: None)
     assert lock.held == 0
 
 
-def noop(context: TableContext) -> Callable[[Turn], Slot]:
-    def decide(turn: Turn) -> Slot:
+def noop(context: TableContext) -> Callable[[CommitSection], Slot]:
+    def decide(turn: CommitSection) -> Slot:
         time = turn.draw(context, Residue.SLOT_REQUESTED)
         return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
@@ -121,7 +126,7 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
     kept = MemoryStorage()
     table = new_table(Far(kept), limits=FREE)
     upsert(table, ROWS)
-    storage = ObservedStorage(Far(kept))
+    storage = RecordingStorage(Far(kept))
     mine = opened(table, storage=storage, limits=limits)
     lock = Leases(mine.context.world.lock)
     lock.shares = True
@@ -131,14 +136,14 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
     first = noop(context)
     heads: list[int] = []
 
-    def overtaken(turn: Turn) -> Slot:
+    def overtaken(turn: CommitSection) -> Slot:
         heads.append(turn.head)
         if len(heads) == 1:
             upsert(opened(table, limits=FREE), ROWS)
             storage.forget()
         return first(turn)
 
-    slot, lost = take_turn(context, "test", overtaken, asks_config=asks_config)
+    slot, lost = commit_in_section(context, "test", overtaken, asks_config=asks_config)
     assert slot is not None
     assert (lost, heads, slot.number) == (1, [1, 2], 3)
     asked = storage.operations()
@@ -176,14 +181,16 @@ class Chain:
         return []
 
 
-def line(chain: Chain, *, far: bool = True, begun: str | None = None) -> tuple[Line, StillClock]:
+def line(
+    chain: Chain, *, far: bool = True, begun: str | None = None
+) -> tuple[WaitingLine, StillClock]:
     clock = StillClock()
     kept = MemoryStorage()
     table = new_table(kept, clock=clock)
     storage = Far(kept) if far else kept
     world = replace(table.context.world, storage=storage, clock=clock)
     context: Any = replace(table.context, world=world, chain=chain)
-    return Line(context, asks_config=True, begun=begun), clock
+    return WaitingLine(context, asks_config=True, begun=begun), clock
 
 
 def behind(front: int) -> tuple[ActiveTimeline, Any]:
@@ -245,14 +252,14 @@ def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
     first = noop(mine.context)
     heads: list[int] = []
 
-    def overtaken(turn: Turn) -> Slot:
+    def overtaken(turn: CommitSection) -> Slot:
         heads.append(turn.head)
         if len(heads) == 1:
             upsert(opened(table, limits=FREE), ROWS)
             storage.silent = 1
         return first(turn)
 
-    slot, lost = take_turn(mine.context, "test", overtaken)
+    slot, lost = commit_in_section(mine.context, "test", overtaken)
     assert slot is not None
     assert (lost, heads, slot.number, storage.silent) == (1, [1, 2], 3, 0)
 
@@ -273,7 +280,7 @@ def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
     assert waited == [True] * 16 + [False] * 4
 
 
-def in_line(chain: Chain, front: int, **more: Any) -> tuple[Line, StillClock]:
+def in_line(chain: Chain, front: int, **more: Any) -> tuple[WaitingLine, StillClock]:
     """One whose last look, at slot 10, showed so many in front."""
     timeline, slot = behind(front)
     mine, clock = line(chain, **{"begun": slot.requested_time, **more})
@@ -328,18 +335,18 @@ def test_the_lock_is_asked_for_though_those_in_front_do_not_publish() -> None:
 def test_where_the_lock_has_a_queue_nobody_stands_in_line_before_it(
     monkeypatch: pytest.MonkeyPatch, in_order: bool, busy: bool
 ) -> None:
-    stood: list[Line] = []
+    stood: list[WaitingLine] = []
 
-    def stand(one: Line) -> None:
+    def stand(one: WaitingLine) -> None:
         stood.append(one)
 
-    monkeypatch.setattr(Line, "stand", stand)
-    monkeypatch.setattr(SlotChain, "is_busy", busy)
+    monkeypatch.setattr(WaitingLine, "stand", stand)
+    monkeypatch.setattr(CommitLog, "is_busy", busy)
     table = new_table(Far(MemoryStorage()))
     lock = Leases(table.context.world.lock)
     lock.in_order = in_order
     context = replace(table.context, world=replace(table.context.world, lock=lock))
-    slot, lost = take_turn(context, "test", noop(context), begun=RT.format(1))
+    slot, lost = commit_in_section(context, "test", noop(context), begun=RT.format(1))
     assert slot is not None
     assert lost == lock.held == 0
     assert len(stood) == (0 if in_order else 1)
@@ -353,13 +360,13 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
 ) -> None:
     order: list[str] = []
 
-    def waits(_line: Line, *_: object) -> bool:
+    def waits(_line: WaitingLine, *_: object) -> bool:
         order.append("line")
         return False
 
-    monkeypatch.setattr(Line, "stand", lambda _: order.append("stood"))
-    monkeypatch.setattr(Line, "waits", waits)
-    monkeypatch.setattr(SlotChain, "is_busy", busy)
+    monkeypatch.setattr(WaitingLine, "stand", lambda _: order.append("stood"))
+    monkeypatch.setattr(WaitingLine, "waits", waits)
+    monkeypatch.setattr(CommitLog, "is_busy", busy)
     table = new_table(Far(MemoryStorage()))
     lock = Leases(table.context.world.lock)
     lock.shares = True
@@ -368,16 +375,16 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
         world=replace(table.context.world, lock=lock),
         limits=replace(table.context.limits, foreign_writers=foreign),
     )
-    slot, lost = take_turn(context, "test", noop(context), begun=RT.format(1))
+    slot, lost = commit_in_section(context, "test", noop(context), begun=RT.format(1))
     assert slot is not None
     assert (lost, lock.held) == (0, 0)
     if foreign is ForeignWriters.EXPECTED:
         assert lock.asked == [], "beside another engine each has it alone"
     else:
-        assert lock.asked == [Sharing.START if busy else Sharing.JOIN]
+        assert lock.asked == [LockSharing.START if busy else LockSharing.JOIN]
         assert order == ["line"]
-    assert is_shared(context) is (foreign is ForeignWriters.NONE)
-    assert has_queue(context) is (foreign is ForeignWriters.EXPECTED)
+    assert is_lock_shared(context) is (foreign is ForeignWriters.NONE)
+    assert waits_for_others(context) is (foreign is ForeignWriters.EXPECTED)
 
 
 @pytest.mark.spec("LOCK-1")
@@ -386,19 +393,19 @@ def test_near_by_nobody_has_a_lock_together_with_others() -> None:
     lock = Leases(table.context.world.lock)
     lock.shares = True
     context = replace(table.context, world=replace(table.context.world, lock=lock))
-    assert take_turn(context, "test", noop(context), begun=RT.format(1))[0] is not None
+    assert commit_in_section(context, "test", noop(context), begun=RT.format(1))[0] is not None
     assert lock.asked == []
-    assert has_queue(context)
+    assert waits_for_others(context)
 
 
 @pytest.mark.spec("PUB-7")
 def test_a_write_stands_in_line_as_long_as_it_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str | None] = []
 
-    def stand(one: Line) -> None:
+    def stand(one: WaitingLine) -> None:
         began.append(one._begun)
 
-    monkeypatch.setattr(Line, "stand", stand)
+    monkeypatch.setattr(WaitingLine, "stand", stand)
     receipt = upsert(new_table(Far(MemoryStorage())), ROWS)
     assert began == [receipt.requested_time]
 
@@ -425,17 +432,17 @@ def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_h
     waited: list[str] = []
     beats = Beats(1)
     table = new_table(Far(MemoryStorage()))
-    real = SlotChain.head
+    real = CommitLog.head
 
-    def head(chain: SlotChain) -> int:
+    def head(chain: CommitLog) -> int:
         reads.append("head")
         return real(chain)
 
-    monkeypatch.setattr(SlotChain, "head", head)
+    monkeypatch.setattr(CommitLog, "head", head)
     world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
     limits = replace(table.context.limits, foreign_writers=shared)
     context = replace(table.context, world=world, limits=limits)
-    with queue(Line(context, asks_config=False), "test", 0):
+    with acquire_commit_lock(WaitingLine(context, asks_config=False), "test", 0):
         reads.clear()
         beats.work()
         assert (waited, reads) == (["head"], [])
@@ -447,7 +454,7 @@ class Taken(Leases):
     free = False
 
     def acquire_while(
-        self, wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+        self, wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> Any:
         for _ in range(100):
             if self.free:
@@ -458,7 +465,7 @@ class Taken(Leases):
 
 
 def turn_behind_a_taken_lock(
-    decide: Callable[[Turn], Slot | None], *, met: list[bool]
+    decide: Callable[[CommitSection], Slot | None], *, met: list[bool]
 ) -> tuple[Slot | None, int, Taken]:
     """A turn of a write that is met as often as it says, while another has the lock."""
     table = new_table(Far(MemoryStorage()))
@@ -468,11 +475,11 @@ def turn_behind_a_taken_lock(
     def is_met() -> bool:
         return met.pop(0) if met else False
 
-    def decides(turn: Turn) -> Slot | None:
+    def decides(turn: CommitSection) -> Slot | None:
         lock.free = True
         return decide(turn)
 
-    slot, lost = take_turn(context, "test", decides, begun=RT.format(1), is_met=is_met)
+    slot, lost = commit_in_section(context, "test", decides, begun=RT.format(1), is_met=is_met)
     return slot, lost, lock
 
 
@@ -489,7 +496,7 @@ def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing()
     """Claims met; the rows did not."""
     asked: list[int] = []
 
-    def decide(turn: Turn) -> Slot:
+    def decide(turn: CommitSection) -> Slot:
         asked.append(turn.head)
         time = turn.draw(turns.context, Residue.SLOT_REQUESTED)
         return turn.slot(turns.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
@@ -500,11 +507,13 @@ def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing()
     world = replace(turns.context.world, lock=lock)
     context = replace(turns.context, world=world, limits=limits)
 
-    def decides(turn: Turn) -> Slot:
+    def decides(turn: CommitSection) -> Slot:
         lock.free = True
         return decide(turn)
 
-    slot, lost = take_turn(context, "test", decides, begun=RT.format(1), is_met=lambda: True)
+    slot, lost = commit_in_section(
+        context, "test", decides, begun=RT.format(1), is_met=lambda: True
+    )
     assert slot is not None
     assert (asked, lost, lock.held) == ([0, 0], 0, 0)
     assert lock.had == ["test"], "the slot was taken under the lock"

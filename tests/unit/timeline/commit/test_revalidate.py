@@ -21,7 +21,7 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
-from timeline.commit.revalidate import BeginWait, begins_unread
+from timeline.commit.revalidate import ForeignWriterWait, foreign_writes_without_snapshot
 from timeline.context import TableLimits
 from timeline.errors import LockTimeoutError
 from timeline.layout import heartbeat_path, timeline_path
@@ -156,7 +156,7 @@ def test_only_what_was_requested_before_is_waited_for(limits: TableLimits):
     java = JavaWriter(table, below(clock))
     later = instant_time(WallMs(clock.wall - 499))
     found = [
-        begins_unread(table.context, table.context.active(), time)
+        foreign_writes_without_snapshot(table.context, table.context.active(), time)
         for time in (java.requested_time, later)
     ]
     assert found == [(), (java.requested_time,) if limits is SHARED else ()]
@@ -167,7 +167,7 @@ def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
     clock.steady = 1_000
     table = table_at(clock)
     java = JavaWriter(table, below(clock))
-    wait = BeginWait(table.context, instant_time(WallMs(clock.wall)))
+    wait = ForeignWriterWait(table.context, instant_time(WallMs(clock.wall)))
     second = instant_time(WallMs(clock.wall - 400))
 
     def almost_a_minute() -> None:

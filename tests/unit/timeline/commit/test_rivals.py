@@ -11,12 +11,12 @@ from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import heard, new_table
 from timeline.codecs.instant_avro import encode_commit, encode_rollback_plan
 from timeline.commit.concurrent_commits import (
-    archived_rivals,
-    claim_of,
-    foreign_rivals,
+    archived_commits,
+    commit_of_slot,
+    foreign_commits,
     pending_rollback_of,
-    rival_of_slot,
     rollback_target,
+    write_set_of,
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
@@ -30,10 +30,10 @@ from timeline.model.commit_metadata import (
 from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import WHOLE_TABLE, FileGroupId, Touch
-from timeline.rules.conflicts import Rival
+from timeline.model.write_set import WHOLE_TABLE, Access, FileGroupId
+from timeline.rules.conflicts import ConcurrentCommit
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 T1, T2, T3, T4, T5 = (f"2026010100000{n}000" for n in range(1, 6))
 F = FileGroupId("x", "f")
@@ -53,16 +53,16 @@ def commit(operation: str = "UPSERT", **facts: object) -> CommitMetadata:
 
 
 @pytest.fixture
-def story() -> tuple[TableContext, ObservedStorage]:
+def story() -> tuple[TableContext, RecordingStorage]:
     """A table of which all but its future is archived."""
-    storage = ObservedStorage(MemoryStorage())
+    storage = RecordingStorage(MemoryStorage())
     context = new_table(storage).context
     rows = [(T1, T1, "commit"), (T2, T3, "commit"), (T3, T4, "clean"), (T4, T5, "deltacommit")]
     with_metadata(storage, lambda time: encode_commit(commit()), (f"{T1}_{T5}_0.parquet", rows))
     return context, storage
 
 
-def times(rivals: list[Rival]) -> list[tuple[str, str]]:
+def times(rivals: list[ConcurrentCommit]) -> list[tuple[str, str]]:
     return [(one.requested_time, one.completion_time) for one in rivals]
 
 
@@ -79,12 +79,12 @@ def times(rivals: list[Rival]) -> list[tuple[str, str]]:
     ],
 )
 def test_writes_that_were_archived_and_never_seen_completed_are_rivals(
-    story: tuple[TableContext, ObservedStorage],
+    story: tuple[TableContext, RecordingStorage],
     first: str,
     known: list[tuple[str, str]],
     left: list[tuple[str, str]],
 ) -> None:
-    found = archived_rivals(story[0], first, frozenset(known))
+    found = archived_commits(story[0], first, frozenset(known))
     assert times(found) == left
     assert all([item.file_group for item in one.claim.file_groups] == [F] for one in found)
     assert {one.writer for one in found} <= {"another engine"}
@@ -95,24 +95,24 @@ def test_writes_that_were_archived_and_never_seen_completed_are_rivals(
     ("first", "known"), [(T5, frozenset()), (T2, frozenset({(T2, T3), (T3, T4), (T4, T5)}))]
 )
 def test_where_all_is_known_by_its_times_the_archive_is_read_no_further(
-    story: tuple[TableContext, ObservedStorage],
+    story: tuple[TableContext, RecordingStorage],
     first: str,
     known: frozenset[tuple[str, str]],
 ) -> None:
     context, storage = story
     context.history.times()
     storage.forget()
-    assert archived_rivals(context, first, known) == []
+    assert archived_commits(context, first, known) == []
     assert not [one for one in storage.operations() if one.endswith(".parquet")]
 
 
 # ---- another engine's instants
 
 
-def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[Rival]:
+def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[ConcurrentCommit]:
     context = new_table().context
     context.world.storage.create(f"{TIMELINE}/{name}", content)
-    found = foreign_rivals(context, context.active(), fresh)
+    found = foreign_commits(context, context.active(), fresh)
     assert len(heard(context, "publish.foreign")) == len(found)
     return found
 
@@ -123,7 +123,7 @@ def test_a_commit_of_another_engine_is_what_its_metadata_tells() -> None:
     [found] = foreign(f"{T1}_{T2}.commit", encode_commit(told), (T1, T2), (T1, T3), (T2, T2))
     assert (found.requested_time, found.completion_time) == (T1, T2)
     assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
-    assert (found.claim, set(found.dropped())) == (claim_of(told), {F})
+    assert (found.claim, set(found.dropped())) == (write_set_of(told), {F})
     assert found.schema == "", "it does not say with which schema"
 
 
@@ -149,7 +149,7 @@ def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackP
     if plan is not None:
         storage.create(f"{TIMELINE}/{T2}.rollback.requested", encode_rollback_plan(plan))
     storage.create(f"{TIMELINE}/{T2}_{T3}.rollback", b"done")
-    [found] = foreign_rivals(context, context.active(), [(T2, T3)])
+    [found] = foreign_commits(context, context.active(), [(T2, T3)])
     assert (found.aborts, found.restores) == (T1 if plan else None, False)
 
 
@@ -205,19 +205,19 @@ def test_whose_plan_is_damaged_says_so_to_who_asks_for_it_alone() -> None:
 @pytest.mark.parametrize(
     ("facts", "touch", "source", "files"),
     [
-        ({"path": "x/f_1.parquet"}, Touch.BASE, T1, ("f_1.parquet",)),
-        ({"path": "f_1.parquet"}, Touch.BASE, T1, ("f_1.parquet",)),
-        ({"path": None}, Touch.BASE, T1, ()),
-        ({"path": "x/"}, Touch.BASE, T1, ()),
-        ({"prev_commit": None, "path": "x/g"}, Touch.NEW, None, ("g",)),
-        ({"prev_commit": NO_PREVIOUS_COMMIT, "path": "x/g"}, Touch.NEW, None, ("g",)),
-        ({"path": "x/.f_1.log.1_0-1-0"}, Touch.LOG, None, (".f_1.log.1_0-1-0",)),
+        ({"path": "x/f_1.parquet"}, Access.BASE, T1, ("f_1.parquet",)),
+        ({"path": "f_1.parquet"}, Access.BASE, T1, ("f_1.parquet",)),
+        ({"path": None}, Access.BASE, T1, ()),
+        ({"path": "x/"}, Access.BASE, T1, ()),
+        ({"prev_commit": None, "path": "x/g"}, Access.NEW, None, ("g",)),
+        ({"prev_commit": NO_PREVIOUS_COMMIT, "path": "x/g"}, Access.NEW, None, ("g",)),
+        ({"path": "x/.f_1.log.1_0-1-0"}, Access.LOG, None, (".f_1.log.1_0-1-0",)),
     ],
 )
 def test_how_a_file_tells_that_its_file_group_was_touched(
-    facts: dict[str, object], touch: Touch, source: str | None, files: tuple[str, ...]
+    facts: dict[str, object], touch: Access, source: str | None, files: tuple[str, ...]
 ) -> None:
-    [item] = claim_of(commit(file_size_in_bytes=7, **facts)).file_groups
+    [item] = write_set_of(commit(file_size_in_bytes=7, **facts)).file_groups
     assert (item.file_group, item.touch, item.source_requested_time) == (F, touch, source)
     assert (item.files, item.written_bytes) == (files, 7)
 
@@ -235,7 +235,7 @@ def test_how_a_file_tells_that_its_file_group_was_touched(
 def test_only_rows_that_are_new_make_a_partition_one_that_is_inserted_into(
     operation: str, inserts: int, inserting: tuple[str, ...]
 ) -> None:
-    assert claim_of(commit(operation, num_inserts=inserts)).inserting == inserting
+    assert write_set_of(commit(operation, num_inserts=inserts)).inserting == inserting
 
 
 @pytest.mark.spec("BEG-7")
@@ -256,10 +256,10 @@ def test_an_overwrite_claims_what_it_replaces_and_where_it_writes(
         partition_to_replace_file_ids={"y": ("g",)},
         operation_type=operation.hudi_name,
     )
-    claim = claim_of(metadata)
+    claim = write_set_of(metadata)
     assert claim.partitions == claimed
     touches = [(item.file_group, item.touch) for item in claim.file_groups]
-    assert touches == [(F, Touch.BASE), (FileGroupId("y", "g"), Touch.REPLACE)]
+    assert touches == [(F, Access.BASE), (FileGroupId("y", "g"), Access.REPLACE)]
 
 
 # ---- slots
@@ -284,7 +284,7 @@ def test_what_a_slot_means_to_others(
     dropped: set[FileGroupId],
 ) -> None:
     slot = commit_slot(1, kind=kind, body=encode_commit(commit(num_deletes=1)))
-    found = rival_of_slot(replace(slot, action=action))
+    found = commit_of_slot(replace(slot, action=action))
     assert found.aborts == (slot.requested_time if aborts else None)
     assert (found.restores, found.is_compaction) == (restores, is_compaction)
     assert set(found.dropped()) == dropped

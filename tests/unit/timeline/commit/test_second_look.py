@@ -19,12 +19,12 @@ from tests.unit.timeline.engine import (
 )
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.slot import encode_slot
-from timeline.commit.revalidate import seen_by, still_stands, without_void
+from timeline.commit.revalidate import is_still_valid, timeline_digest, without_void
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 EARLY, RT, MID, CT, LATE = (f"20260102030405{ms:03}" for ms in (0, 4, 8, 11, 20))
@@ -48,7 +48,7 @@ def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
         nonce="n",
         owner=SlotOwner(host="h", pid=1, writer_id="w"),
     )
-    return replace(made, foreign=seen_by(seen(), made))
+    return replace(made, foreign=timeline_digest(seen(), made))
 
 
 @pytest.mark.spec("FOR-4")
@@ -63,7 +63,7 @@ def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
     ],
 )
 def test_a_slot_does_not_stand_when_there_came(name: str):
-    assert not still_stands(slot(), seen(name))
+    assert not is_still_valid(slot(), seen(name))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_slot_does_not_stand_when_there_came(name: str):
     ],
 )
 def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
-    assert still_stands(slot(), seen(*names))
+    assert is_still_valid(slot(), seen(*names))
 
 
 @pytest.mark.spec("FOR-9")
@@ -100,8 +100,8 @@ def test_a_slot_stands_when_there_came(names: tuple[str, ...]):
 def test_what_shows_a_file_does_not_stand_either_when_it_minds_what_came(
     kind: SlotKind, name: str, stands: bool
 ):
-    assert still_stands(slot(kind=kind), seen()) is True
-    assert still_stands(slot(kind=kind), seen(name)) is stands
+    assert is_still_valid(slot(kind=kind), seen()) is True
+    assert is_still_valid(slot(kind=kind), seen(name)) is stands
 
 
 def test_a_void_takes_the_slot_before_it_out_of_the_chain():
@@ -120,7 +120,7 @@ def test_only_slots_beside_other_engines_tell_what_was_seen():
 
 @pytest.mark.parametrize(("limits", "looks"), [(BRISK, 0), (SHARED, 1)])
 def test_the_second_look_is_one_list_and_there_is_none_without_other_engines(limits, looks):
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, limits=limits)
     table.register({})  # who is in no registry looks at more (GC-4)
     upsert(table, ROWS)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from tableservices.archiving.archived_timeline import add_to_history
+from tableservices.archiving.archived_timeline import append_to_archive
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
 from timeline.active_timeline import ActiveTimeline
-from timeline.archived import History
-from timeline.codecs.archived_instants import HistoryInstant
+from timeline.archived import ArchivedTimeline
+from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.slot import encode_slot
-from timeline.commit.apply import finish, is_settled, is_shown, settle, take_back
+from timeline.commit.apply import apply, has_instant_file, is_applied, revert_if_restored, try_apply
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.layout import slot_path, timeline_path
 from timeline.model.instant import Action
@@ -53,7 +53,7 @@ def plan(**fields: Any) -> Slot:
 def test_a_plan_without_its_file_is_settled_only_if_it_had_one(
     names: list[str], settled: bool
 ) -> None:
-    assert is_settled(plan(), ActiveTimeline.of(names)) is settled
+    assert is_applied(plan(), ActiveTimeline.of(names)) is settled
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_where_savepoints_keep_every_write_the_history_tells_whether_a_slot_is_s
     timeline = ActiveTimeline.of([f"{saved}_{saved}.commit", f"{saved}_{LATER}.savepoint"])
     storage = MemoryStorage()
     if archived:
-        row = HistoryInstant(requested_time=T, completion_time=LATER, action="replacecommit")
-        add_to_history(storage, [row])
-    assert is_settled(plan(), timeline, History(storage, NullEvents())) is settled
+        row = ArchivedInstant(requested_time=T, completion_time=LATER, action="replacecommit")
+        append_to_archive(storage, [row])
+    assert is_applied(plan(), timeline, ArchivedTimeline(storage, NullEvents())) is settled
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_where_savepoints_keep_every_write_the_history_tells_whether_a_slot_is_s
 def test_any_file_of_its_instant_shows_that_a_listing_is_not_older(
     names: list[str], shown: bool
 ) -> None:
-    assert is_shown(commit_slot(1), ActiveTimeline.of(names)) is shown
+    assert has_instant_file(commit_slot(1), ActiveTimeline.of(names)) is shown
 
 
 # ---- a storage that does not answer
@@ -124,14 +124,14 @@ def deaf_table() -> tuple[Table, Deaf, Pauses]:
 def test_the_completed_file_is_asked_for_at_ever_longer_intervals_up_to_a_second() -> None:
     table, storage, clock = deaf_table()
     storage.times = 9
-    assert settle(table.context, commit_slot(1, body=b"body"))
+    assert apply(table.context, commit_slot(1, body=b"body"))
     assert clock.slept == [10, 20, 40, 80, 160, 320, 640, 1_000, 1_000]
     assert storage.read(timeline_path(f"{T}_{COMPLETED}.commit")) == b"body"
 
 
 @pytest.mark.spec("UNK-5")
 @pytest.mark.parametrize(
-    ("act", "error"), [(settle, OutcomeUnknownError), (finish, StorageUnavailableError)]
+    ("act", "error"), [(apply, OutcomeUnknownError), (try_apply, StorageUnavailableError)]
 )
 def test_after_its_time_the_decision_stands_and_anybody_finishes_it(act: Any, error: type) -> None:
     table, storage, clock = deaf_table()
@@ -148,7 +148,7 @@ def test_who_may_not_show_it_any_more_writes_no_completed_file() -> None:
     table, storage, clock = deaf_table()
     storage.times = 2
     answers = iter((True, True, False))
-    assert not settle(table.context, commit_slot(1), may_show=lambda: next(answers))
+    assert not apply(table.context, commit_slot(1), may_show=lambda: next(answers))
     assert clock.slept == [10, 20]
     assert storage.stat(timeline_path(f"{T}_{COMPLETED}.commit")) is None
 
@@ -188,7 +188,7 @@ def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_taken_away(
     storage.create(path, b"plan")
     for slot in (mine, cancel):
         storage.create(slot_path(slot.number), encode_slot(slot))
-    take_back(table.context, mine, lease)
+    revert_if_restored(table.context, mine, lease)
     assert (storage.stat(path) is None) is taken
 
 
@@ -203,5 +203,5 @@ def test_what_no_later_slot_ended_stays(kind: SlotKind) -> None:
     other = replace(commit_slot(2, table_id), kind=kind)
     for slot in (mine, other):
         storage.create(slot_path(slot.number), encode_slot(slot))
-    take_back(table.context, mine, None)
+    revert_if_restored(table.context, mine, None)
     assert storage.stat(path) is not None

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from timeline.errors import IllegalTransitionError
-from timeline.model.instant import LEGAL_TRANSITIONS, Action, Fate, State, check_transition
+from timeline.model.instant import LEGAL_TRANSITIONS, AbsentInstant, Action, State, check_transition
 
 WRITES = {
     Action.COMMIT,
@@ -18,7 +18,13 @@ WRITES = {
 }
 PLANS = {Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING}
 UPKEEP = {Action.CLEAN, Action.ROLLBACK, Action.RESTORE}
-STAGES = [Fate.UNBORN, State.REQUESTED, State.INFLIGHT, State.COMPLETED, Fate.GONE]
+STAGES = [
+    AbsentInstant.UNBORN,
+    State.REQUESTED,
+    State.INFLIGHT,
+    State.COMPLETED,
+    AbsentInstant.GONE,
+]
 
 
 def legal(action: Action) -> set[tuple[str, str]]:
@@ -48,14 +54,14 @@ def test_the_table_speaks_of_every_action_and_stage():
     assert all(set(stages) == set(STAGES) for stages in LEGAL_TRANSITIONS.values())
 
 
-@pytest.mark.parametrize("last", [State.COMPLETED, Fate.GONE])
-def test_the_worked_example(last: State | Fate):
-    life = [Fate.UNBORN, State.REQUESTED, State.INFLIGHT, last]
+@pytest.mark.parametrize("last", [State.COMPLETED, AbsentInstant.GONE])
+def test_the_worked_example(last: State | AbsentInstant):
+    life = [AbsentInstant.UNBORN, State.REQUESTED, State.INFLIGHT, last]
     for before, after in itertools.pairwise(life):
         check_transition(Action.COMMIT, before, after)
 
 
 def test_a_refusal_names_the_step():
     with pytest.raises(IllegalTransitionError) as caught:
-        check_transition(Action.CLEAN, State.INFLIGHT, Fate.GONE)
+        check_transition(Action.CLEAN, State.INFLIGHT, AbsentInstant.GONE)
     assert caught.value.fields == {"action": "clean", "before": "inflight", "after": "gone"}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from filegroups.settings.settings import ReadSettings
 from timeline.errors import InvalidInputError, SettingError
 from timeline.model.instant_time import EARLIEST, UTC_ZONE, TimelineZone
-from timeline.model.time_arguments import instant_named, parse_time_travel, range_of
+from timeline.model.time_arguments import parse_instant, parse_range, parse_time_travel
 
 BERLIN = TimelineZone("Europe/Berlin", ZoneInfo("Europe/Berlin"))
 TOKYO = ZoneInfo("Asia/Tokyo")
@@ -88,8 +88,8 @@ def test_a_moment_without_a_zone_is_read_in_the_table_s(
 )
 @pytest.mark.parametrize("zone", [UTC_ZONE, BERLIN])
 def test_what_is_no_moment_is_refused_as_such(value: Any, zone: TimelineZone) -> None:
-    for reads in (parse_time_travel, instant_named):
-        if reads is instant_named and value == 20261399000000:
+    for reads in (parse_time_travel, parse_instant):
+        if reads is parse_instant and value == 20261399000000:
             continue  # a name need not be a date
         with pytest.raises(InvalidInputError) as caught:
             reads(value, zone)
@@ -107,28 +107,28 @@ def test_a_datetime_and_its_text_are_the_same_moment(moment: datetime, zone: Any
 
 
 def test_an_instant_keeps_the_digits_it_is_named_by() -> None:
-    assert instant_named(20260701120000, UTC_ZONE) == "20260701120000"
-    assert instant_named(" 00000000000000000 ", UTC_ZONE) == EARLIEST
-    assert instant_named(datetime(2026, 7, 1, 12, 0, 0, 123999), UTC_ZONE) == "20260701120000123"
+    assert parse_instant(20260701120000, UTC_ZONE) == "20260701120000"
+    assert parse_instant(" 00000000000000000 ", UTC_ZONE) == EARLIEST
+    assert parse_instant(datetime(2026, 7, 1, 12, 0, 0, 123999), UTC_ZONE) == "20260701120000123"
 
 
 @pytest.mark.parametrize(
     "since", ["earliest", " Earliest ", "0", "00", "000", " 0000 ", "0" * 14, EARLIEST]
 )
 def test_the_beginning_is_called_earliest(since: str) -> None:
-    assert range_of(since, None, UTC_ZONE) == (EARLIEST, None)
+    assert parse_range(since, None, UTC_ZONE) == (EARLIEST, None)
 
 
 @pytest.mark.parametrize("since", ["", " ", None, 0, "0 0", "0" * 14 + "Z"])
 def test_an_empty_beginning_is_refused_and_earliest_offered(since: Any) -> None:
     with pytest.raises(InvalidInputError, match="earliest") as caught:
-        range_of(since, None, UTC_ZONE)
+        parse_range(since, None, UTC_ZONE)
     assert caught.value.kind == "instant_time"
 
 
 def test_an_empty_end_is_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        range_of("earliest", "", UTC_ZONE)
+        parse_range("earliest", "", UTC_ZONE)
     assert caught.value.kind == "instant_time"
 
 

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError, UnsafeSetupError
 from timeline.model.instant_time import UTC_ZONE, TimelineZone, WallMs, instant_time, wall_ms
-from timeline.model.time_arguments import Moment, instant_named, parse_time_travel, range_of
+from timeline.model.time_arguments import (
+    TimeArgument,
+    parse_instant,
+    parse_range,
+    parse_time_travel,
+)
 from timeline.rules.instant_times import Residue, SkewLimits, next_instant_time
 from timeline.system import process_zone
 
@@ -81,7 +86,7 @@ def test_the_bounds_of_a_moment_hold_for_every_moment_before_and_after(
 
 @pytest.mark.parametrize("told", [lambda moment: moment, lambda moment: moment.isoformat()])
 def test_a_moment_with_a_zone_includes_what_was_written_until_then(
-    told: Callable[[datetime], Moment],
+    told: Callable[[datetime], TimeArgument],
 ) -> None:
     newest = None
     for now in range(BACK - 60 * MINUTE_MS, BACK + 120 * MINUTE_MS, 10 * MINUTE_MS):
@@ -89,9 +94,9 @@ def test_a_moment_with_a_zone_includes_what_was_written_until_then(
         moment = datetime.fromtimestamp(now / 1000, UTC)
         for one in (moment, moment.astimezone(BERLIN.rules)):
             assert newest <= parse_time_travel(told(one), BERLIN)
-            since, until = range_of(told(one), told(one), BERLIN)
+            since, until = parse_range(told(one), told(one), BERLIN)
             assert since == BERLIN.instant_time(now) <= newest <= str(until)
-            assert instant_named(told(one), BERLIN) == since
+            assert parse_instant(told(one), BERLIN) == since
         shown = moment.astimezone(BERLIN.rules).replace(tzinfo=None)
         assert parse_time_travel(shown, BERLIN) == BERLIN.instant_time(now)
 

@@ -17,15 +17,15 @@ from timeline.layout import (
     METADATA_TABLE,
     PROPERTIES,
     PROPERTIES_BACKUP,
-    TABLE_FACTS,
+    TABLE_DESCRIPTOR,
     TIMELINE,
 )
 from timeline.ports.storage import AmbiguousWriteError
 from timeline.properties.properties_file import (
     create_properties,
     load_config,
-    rows_elsewhere_noted,
-    rows_may_lie_elsewhere,
+    may_have_misplaced_rows,
+    misplaced_rows_noted,
     switch_metadata_table_off,
     update_properties,
 )
@@ -108,20 +108,20 @@ def test_nobody_creates_a_table_while_the_properties_of_one_are_changed():
 
 def test_a_table_that_lost_its_properties_is_not_made_anew():
     storage = made()
-    storage.create(TABLE_FACTS, b"{}")
+    storage.create(TABLE_DESCRIPTOR, b"{}")
     storage.create(f"{TIMELINE}/20260101000000000.commit.requested", b"")
     storage.delete(PROPERTIES)
     with pytest.raises(CorruptTableError, match=r"bring .* back") as caught:
         create_properties(storage, new_table_properties("u"), now="now")
     assert caught.value.kind == "properties_lost"
     assert storage.stat(PROPERTIES) is None
-    storage.delete(TABLE_FACTS)  # what was left of a dropped one
+    storage.delete(TABLE_DESCRIPTOR)  # what was left of a dropped one
     create_properties(storage, new_table_properties("u"), now="now")
 
 
 def test_a_table_without_properties_to_which_nobody_wrote_is_made_anew():
     storage = MemoryStorage()
-    storage.create(TABLE_FACTS, b"{}")
+    storage.create(TABLE_DESCRIPTOR, b"{}")
     create_properties(storage, new_table_properties("u"), now="now")
     assert load_config(storage).name == "u"
 
@@ -207,29 +207,29 @@ def test_switching_the_metadata_table_off_empties_its_keys_and_removes_it():
     config = switch_metadata_table_off(storage, now="later")
     assert not config.metadata_table_on
     assert storage.list(METADATA_TABLE) == []
-    assert not rows_may_lie_elsewhere(storage, config)
+    assert not may_have_misplaced_rows(storage, config)
 
 
 def test_a_record_index_leaves_the_note_that_rows_may_lie_elsewhere():
     storage = made()
     on = {"hoodie.table.metadata.partitions": "files,record_index"}
     update_properties(storage, on, now="now")
-    assert not rows_elsewhere_noted(load_config(storage))
+    assert not misplaced_rows_noted(load_config(storage))
     config = switch_metadata_table_off(storage, now="later")
     assert not config.metadata_table_on
-    assert rows_elsewhere_noted(config)
+    assert misplaced_rows_noted(config)
 
 
 def test_a_definition_of_a_record_index_tells_that_rows_may_lie_elsewhere():
     storage = made()
     defined = {"hoodie.table.index.defs.path": INDEX_DEFINITIONS}
     config = update_properties(storage, defined, now="now")
-    assert not rows_may_lie_elsewhere(storage, config)
+    assert not may_have_misplaced_rows(storage, config)
     storage.create(INDEX_DEFINITIONS, b'{"indexDefinitions": {"column_stats": {}}}')
-    assert not rows_may_lie_elsewhere(storage, config)
+    assert not may_have_misplaced_rows(storage, config)
     storage.delete(INDEX_DEFINITIONS)
     storage.create(INDEX_DEFINITIONS, b'{"indexDefinitions": {"record_index": {}}}')
-    assert rows_may_lie_elsewhere(storage, config)
+    assert may_have_misplaced_rows(storage, config)
 
 
 class LosingAnswers(Behind):

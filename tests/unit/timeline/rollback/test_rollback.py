@@ -39,10 +39,10 @@ from timeline.model.slot import SlotKind
 from timeline.properties.properties_file import update_properties
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.resolve_unknown import resolve
-from timeline.rollback.rollback import abandon, rollback, rollback_dead_writers
+from timeline.rollback.rollback import discard_attempt, rollback, rollback_dead_writers
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 
@@ -69,7 +69,7 @@ def crashed_write(table: Table) -> Instant:
 
 @pytest.mark.spec("RB-1")
 def test_the_abort_slot_comes_before_the_first_delete():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     upsert(table, ROWS)
     target = crashed_write(table)
@@ -369,7 +369,7 @@ def test_a_published_write_is_not_dead_because_its_heartbeat_is_gone():
 
 @pytest.mark.spec("RB-9")
 def test_abandoning_deletes_data_files_before_the_pending_files():
-    observed = ObservedStorage(MemoryStorage())
+    observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
     started = begin(table.context, Action.COMMIT)
     make_inflight(table.context, started, CommitMetadata())
@@ -377,7 +377,7 @@ def test_abandoning_deletes_data_files_before_the_pending_files():
     create_marker(observed, started.requested_time, "x", name, IOType.CREATE)
     observed.create(f"x/{name}", b"half")
     observed.forget()
-    abandon(table.context, started)
+    discard_attempt(table.context, started)
     deleted = [text for text in observed.operations() if text.startswith("delete ")]
     data = deleted.index(f"delete x/{name}")
     pending = deleted.index(f"delete {TIMELINE}/{started.requested_time}.inflight")

@@ -7,33 +7,33 @@ import itertools
 import pytest
 
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import (
     MATRIX,
-    Clean,
-    Rebaseable,
-    Refused,
-    Rival,
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
     RuleId,
-    judge,
+    validate_write_set,
 )
 
 MY_TIME, OLDER, NEWER = "20260102030405004", "20260102030405000", "20260102030405008"
 A, B = FileGroupId("x", "a"), FileGroupId("x", "b")
 
 
-def touched(group: FileGroupId, touch: Touch, source: str | None = None) -> TouchedFileGroup:
-    return TouchedFileGroup(file_group=group, touch=touch, source_requested_time=source)
+def touched(group: FileGroupId, touch: Access, source: str | None = None) -> AccessedFileGroup:
+    return AccessedFileGroup(file_group=group, touch=touch, source_requested_time=source)
 
 
-def claim(*touches: TouchedFileGroup, partitions: tuple[str, ...] = ()) -> Claim:
-    return Claim.of(touches, partitions)
+def claim(*touches: AccessedFileGroup, partitions: tuple[str, ...] = ()) -> WriteSet:
+    return WriteSet.of(touches, partitions)
 
 
 def rival(
-    content: Claim, *, requested_time: str = OLDER, aborts: str | None = None, **more: object
-) -> Rival:
-    return Rival(
+    content: WriteSet, *, requested_time: str = OLDER, aborts: str | None = None, **more: object
+) -> ConcurrentCommit:
+    return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
@@ -66,74 +66,84 @@ EXPECTED = {
 
 @pytest.mark.parametrize("cell", EXPECTED)
 def test_every_cell_with_an_older_rival(cell: str):
-    mine, theirs = map(Touch, cell.split())
-    verdict = judge(claim(touched(A, mine)), MY_TIME, [rival(claim(touched(A, theirs)))])
+    mine, theirs = map(Access, cell.split())
+    verdict = validate_write_set(
+        claim(touched(A, mine)), MY_TIME, [rival(claim(touched(A, theirs)))]
+    )
     rule, rebaseable = EXPECTED[cell]
     assert verdict.rule.value == rule
-    assert isinstance(verdict, Rebaseable if rebaseable else Refused)
+    assert isinstance(verdict, Rebase if rebaseable else Rejected)
     assert verdict.file_groups == (A,)
 
 
 @pytest.mark.parametrize("cell", EXPECTED)
 def test_no_cell_is_rebaseable_under_a_newer_rival(cell: str):
-    mine, theirs = map(Touch, cell.split())
+    mine, theirs = map(Access, cell.split())
     rivals = [rival(claim(touched(A, theirs)), requested_time=NEWER)]
-    verdict = judge(claim(touched(A, mine)), MY_TIME, rivals)
-    assert isinstance(verdict, Refused)
+    verdict = validate_write_set(claim(touched(A, mine)), MY_TIME, rivals)
+    assert isinstance(verdict, Rejected)
     assert verdict.rule.value == EXPECTED[cell][0]
     assert verdict.retry_can_succeed
 
 
 def test_the_matrix_has_every_pair():
-    assert set(MATRIX) == set(itertools.product(Touch, Touch))
+    assert set(MATRIX) == set(itertools.product(Access, Access))
 
 
 def test_different_file_groups_do_not_meet():
-    mine = claim(touched(A, Touch.BASE))
-    assert judge(mine, MY_TIME, [rival(claim(touched(B, Touch.BASE)))]) == Clean()
+    mine = claim(touched(A, Access.BASE))
+    assert (
+        validate_write_set(mine, MY_TIME, [rival(claim(touched(B, Access.BASE)))]) == NoConflict()
+    )
 
 
 def test_equal_file_ids_in_two_partitions_do_not_meet():
-    other = touched(FileGroupId("y", "a"), Touch.BASE)
-    assert judge(claim(touched(A, Touch.BASE)), MY_TIME, [rival(claim(other))]) == Clean()
+    other = touched(FileGroupId("y", "a"), Access.BASE)
+    assert (
+        validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, [rival(claim(other))])
+        == NoConflict()
+    )
 
 
 def test_no_rivals_is_clean():
-    assert judge(claim(touched(A, Touch.BASE), partitions=(WHOLE_TABLE,)), MY_TIME, []) == Clean()
+    assert (
+        validate_write_set(claim(touched(A, Access.BASE), partitions=(WHOLE_TABLE,)), MY_TIME, [])
+        == NoConflict()
+    )
 
 
 @pytest.mark.parametrize(
     ("source", "met"), [(None, True), ("20260102030404000", True), (OLDER, False), (MY_TIME, False)]
 )
 def test_rows_merged_onto_the_rivals_file_do_not_meet_it(source: str | None, met: bool):
-    mine = claim(touched(A, Touch.BASE, source))
-    verdict = judge(mine, MY_TIME, [rival(claim(touched(A, Touch.BASE)))])
-    assert isinstance(verdict, Rebaseable) is met
+    mine = claim(touched(A, Access.BASE, source))
+    verdict = validate_write_set(mine, MY_TIME, [rival(claim(touched(A, Access.BASE)))])
+    assert isinstance(verdict, Rebase) is met
 
 
 def test_rows_merged_onto_a_file_still_meet_its_replacement():
-    mine = claim(touched(A, Touch.BASE, OLDER))
-    verdict = judge(mine, MY_TIME, [rival(claim(touched(A, Touch.REPLACE)))])
-    assert isinstance(verdict, Refused)
+    mine = claim(touched(A, Access.BASE, OLDER))
+    verdict = validate_write_set(mine, MY_TIME, [rival(claim(touched(A, Access.REPLACE)))])
+    assert isinstance(verdict, Rejected)
 
 
 @pytest.mark.parametrize(
     ("mine", "theirs", "rule", "partitions"),
     [
-        (claim(partitions=("x",)), claim(touched(A, Touch.NEW)), "C5", ("x",)),
-        (claim(touched(A, Touch.NEW)), claim(partitions=("x",)), "C4", ("x",)),
+        (claim(partitions=("x",)), claim(touched(A, Access.NEW)), "C5", ("x",)),
+        (claim(touched(A, Access.NEW)), claim(partitions=("x",)), "C4", ("x",)),
         (claim(partitions=("x",)), claim(partitions=("x", "y")), "C5", ("x",)),
-        (claim(partitions=(WHOLE_TABLE,)), claim(touched(A, Touch.NEW)), "C5", ("x",)),
-        (claim(touched(A, Touch.BASE)), claim(partitions=(WHOLE_TABLE,)), "C4", ("x",)),
+        (claim(partitions=(WHOLE_TABLE,)), claim(touched(A, Access.NEW)), "C5", ("x",)),
+        (claim(touched(A, Access.BASE)), claim(partitions=(WHOLE_TABLE,)), "C4", ("x",)),
         (claim(partitions=(WHOLE_TABLE,)), claim(partitions=("y",)), "C5", ("y",)),
     ],
 )
 @pytest.mark.parametrize("requested_time", [OLDER, NEWER])
 def test_claims_on_partitions_are_refused(
-    mine: Claim, theirs: Claim, rule: str, partitions: tuple[str, ...], requested_time: str
+    mine: WriteSet, theirs: WriteSet, rule: str, partitions: tuple[str, ...], requested_time: str
 ):
-    verdict = judge(mine, MY_TIME, [rival(theirs, requested_time=requested_time)])
-    assert isinstance(verdict, Refused)
+    verdict = validate_write_set(mine, MY_TIME, [rival(theirs, requested_time=requested_time)])
+    assert isinstance(verdict, Rejected)
     assert (verdict.rule.value, verdict.partitions) == (rule, partitions)
 
 
@@ -141,18 +151,18 @@ def test_claims_on_partitions_are_refused(
     ("mine", "theirs"),
     [
         (claim(partitions=("x",)), claim(partitions=("y",))),
-        (claim(partitions=("y",)), claim(touched(A, Touch.BASE))),
+        (claim(partitions=("y",)), claim(touched(A, Access.BASE))),
         (claim(partitions=(WHOLE_TABLE,)), claim()),
         (claim(), claim(partitions=(WHOLE_TABLE,))),
     ],
 )
-def test_claims_on_other_partitions_do_not_meet(mine: Claim, theirs: Claim):
-    assert judge(mine, MY_TIME, [rival(theirs)]) == Clean()
+def test_claims_on_other_partitions_do_not_meet(mine: WriteSet, theirs: WriteSet):
+    assert validate_write_set(mine, MY_TIME, [rival(theirs)]) == NoConflict()
 
 
 def test_two_overwrites_of_the_empty_whole_table_meet():
     whole = claim(partitions=(WHOLE_TABLE,))
-    assert isinstance(judge(whole, MY_TIME, [rival(whole)]), Refused)
+    assert isinstance(validate_write_set(whole, MY_TIME, [rival(whole)]), Rejected)
 
 
 def test_a_rollback_of_mine_comes_before_everything():
@@ -160,49 +170,62 @@ def test_a_rollback_of_mine_comes_before_everything():
         rival(claim(partitions=("x",))),
         rival(claim(), requested_time=NEWER, aborts=MY_TIME),
     ]
-    verdict = judge(claim(touched(A, Touch.BASE)), MY_TIME, rivals)
+    verdict = validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, rivals)
     assert verdict.rule is RuleId.TARGET_OF_ROLLBACK
 
 
 def test_a_rollback_of_another_does_not_disturb():
     rivals = [rival(claim(), requested_time=NEWER, aborts=OLDER)]
-    assert judge(claim(touched(A, Touch.BASE)), MY_TIME, rivals) == Clean()
+    assert validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, rivals) == NoConflict()
 
 
 def test_refused_is_graver_than_rebaseable():
-    rivals = [rival(claim(touched(A, Touch.BASE))), rival(claim(touched(B, Touch.REPLACE)))]
-    verdict = judge(claim(touched(A, Touch.BASE), touched(B, Touch.BASE)), MY_TIME, rivals)
-    assert isinstance(verdict, Refused)
+    rivals = [rival(claim(touched(A, Access.BASE))), rival(claim(touched(B, Access.REPLACE)))]
+    verdict = validate_write_set(
+        claim(touched(A, Access.BASE), touched(B, Access.BASE)), MY_TIME, rivals
+    )
+    assert isinstance(verdict, Rejected)
     assert verdict.file_groups == (B,)
 
 
 def test_all_file_groups_to_redo_are_told_with_their_last_rivals():
-    first = rival(claim(touched(A, Touch.BASE)), writer="first")
-    last = rival(claim(touched(A, Touch.BASE), touched(B, Touch.NEW)), writer="last")
-    verdict = judge(claim(touched(B, Touch.BASE), touched(A, Touch.BASE)), MY_TIME, [first, last])
-    assert isinstance(verdict, Rebaseable)
+    first = rival(claim(touched(A, Access.BASE)), writer="first")
+    last = rival(claim(touched(A, Access.BASE), touched(B, Access.NEW)), writer="last")
+    verdict = validate_write_set(
+        claim(touched(B, Access.BASE), touched(A, Access.BASE)), MY_TIME, [first, last]
+    )
+    assert isinstance(verdict, Rebase)
     assert verdict.file_groups == (A, B)
     assert last in verdict.rivals
 
 
 def test_compaction_does_not_disturb_log_files():
-    compaction = rival(claim(touched(A, Touch.BASE)), is_compaction=True)
-    assert judge(claim(touched(A, Touch.LOG)), MY_TIME, [compaction]) == Clean()
-    assert judge(claim(touched(A, Touch.REPLACE)), MY_TIME, [compaction]) == Clean()
-    assert isinstance(judge(claim(touched(A, Touch.BASE)), MY_TIME, [compaction]), Rebaseable)
+    compaction = rival(claim(touched(A, Access.BASE)), is_compaction=True)
+    assert validate_write_set(claim(touched(A, Access.LOG)), MY_TIME, [compaction]) == NoConflict()
     assert (
-        judge(claim(touched(A, Touch.REPLACE), partitions=("x",)), MY_TIME, [compaction]) == Clean()
+        validate_write_set(claim(touched(A, Access.REPLACE)), MY_TIME, [compaction]) == NoConflict()
+    )
+    assert isinstance(
+        validate_write_set(claim(touched(A, Access.BASE)), MY_TIME, [compaction]), Rebase
+    )
+    assert (
+        validate_write_set(
+            claim(touched(A, Access.REPLACE), partitions=("x",)), MY_TIME, [compaction]
+        )
+        == NoConflict()
     )
 
 
 def test_log_files_may_meet_only_when_it_is_said():
-    rivals = [rival(claim(touched(A, Touch.LOG)))]
-    mine = claim(touched(A, Touch.LOG))
-    assert isinstance(judge(mine, MY_TIME, rivals), Refused)
-    assert judge(mine, MY_TIME, rivals, logs_may_meet=True) == Clean()
+    rivals = [rival(claim(touched(A, Access.LOG)))]
+    mine = claim(touched(A, Access.LOG))
+    assert isinstance(validate_write_set(mine, MY_TIME, rivals), Rejected)
+    assert validate_write_set(mine, MY_TIME, rivals, logs_may_meet=True) == NoConflict()
 
 
 def test_a_claim_is_in_canonical_order():
-    one = Claim.of([touched(B, Touch.BASE), touched(A, Touch.NEW)], ["y", "x", "y"], ["q", "p"])
+    one = WriteSet.of(
+        [touched(B, Access.BASE), touched(A, Access.NEW)], ["y", "x", "y"], ["q", "p"]
+    )
     assert [item.file_group for item in one.file_groups] == [A, B]
     assert (one.partitions, one.inserting) == (("x", "y"), ("p", "q"))

@@ -9,9 +9,9 @@ import pytest
 
 from filegroups.reading.read import READS_KEY, ReadSet
 from filegroups.table import TableSnapshot
-from filegroups.writing.commit_result import Receipt
+from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (
     BRISK,
@@ -55,7 +55,7 @@ def two_writers(level: Isolation, start: Rows = START, **how: object) -> tuple[T
 
 def from_reads(
     table: Table, operation: WriteOperation, rows: Rows, reads: ReadSet, **options: object
-) -> Receipt:
+) -> CommitResult:
     plan = replace(planned(table, operation, **options), reads=reads)
     return write(table.context, plan, LocalWorkload(table.context.world, as_table(rows)))
 
@@ -67,20 +67,20 @@ def matching(state: TableSnapshot, condition: pc.Expression) -> Rows:
 # ---------------------------------------------------------------- delete against insert
 
 
-def delete_beside_an_insert(level: Isolation) -> tuple[Table, Receipt]:
+def delete_beside_an_insert(level: Isolation) -> tuple[Table, CommitResult]:
     """The delete reads first, the insert publishes first; is tried again when it is refused."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     archived = pc.field("v") == 1
     inserts = [lambda: put(other, BULK, [row("c", "x", 1)])]
 
-    def attempt(_: object) -> Receipt:
+    def attempt(_: object) -> CommitResult:
         state = table.pin()
         found = matching(state, archived)
         while inserts:
             inserts.pop()()
         return from_reads(table, DELETE, found, state.reads(partitions=("x",), filter=archived))
 
-    return table, from_fresh_reads(table.context, attempt)
+    return table, rerun_until_unchanged(table.context, attempt)
 
 
 def test_serializable_deletes_what_was_inserted_before_it_in_the_timeline():
@@ -301,11 +301,11 @@ def test_rereading_ends_with_the_budget():
     limits = replace(limited(conflict_retries_max=2), isolation=STRICT)
     mine = opened(table, limits=limits)
 
-    def attempt(_: object) -> Receipt:
+    def attempt(_: object) -> CommitResult:
         reads = mine.pin().reads()
         upsert(other, [row("b", "y", 2, 2)])
         return from_reads(mine, UPSERT, [row("a", "x", 2, 2)], reads)
 
     with pytest.raises(BudgetSpentError) as spent:
-        from_fresh_reads(mine.context, attempt)
+        rerun_until_unchanged(mine.context, attempt)
     assert len(spent.value.fields["attempts"]) == 3

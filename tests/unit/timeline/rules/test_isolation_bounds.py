@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Refused, Rival, RuleId
-from timeline.rules.isolation import Isolation, WhatIRead, judge_reads
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
+from timeline.rules.isolation import Isolation, ReadScope, validate_reads
 
 SNAPSHOT, SOME, STRICT = Isolation.SNAPSHOT, Isolation.WRITE_SERIALIZABLE, Isolation.SERIALIZABLE
-READ = WhatIRead(partitions=frozenset({"x"}), instants=frozenset())
-NEW, BASE, REPLACE = Touch.NEW, Touch.BASE, Touch.REPLACE
+READ = ReadScope(partitions=frozenset({"x"}), instants=frozenset())
+NEW, BASE, REPLACE = Access.NEW, Access.BASE, Access.REPLACE
 
 
 class Asked:
@@ -21,38 +21,42 @@ class Asked:
         self.reading, self.missing = reading.split(), missing.split()
         self.asked: list[str] = []
 
-    def only_inserted(self, rival: Rival, group: FileGroupId) -> bool:
+    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
         return False
 
-    def has_reads(self, rival: Rival) -> bool:
+    def has_reads(self, rival: ConcurrentCommit) -> bool:
         self.asked.append(rival.requested_time)
         return rival.requested_time in self.reading
 
-    def misses(self, rival: Rival, item: TouchedFileGroup) -> bool:
+    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         return item.file_group.file_id in self.missing
 
     def held_none(self, group: FileGroupId) -> bool:
         return False
 
 
-def claim(*items: tuple[str, str, Touch], claims: tuple[str, ...] = ()) -> Claim:
-    return Claim.of(
+def claim(*items: tuple[str, str, Access], claims: tuple[str, ...] = ()) -> WriteSet:
+    return WriteSet.of(
         [
-            TouchedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
+            AccessedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
             for partition, file_id, touch in items
         ],
         claims,
     )
 
 
-def rival(name: str, content: Claim, action: Action = Action.COMMIT, **facts: object) -> Rival:
-    return Rival(action=action, requested_time=name, completion_time=name, claim=content, **facts)
+def rival(
+    name: str, content: WriteSet, action: Action = Action.COMMIT, **facts: object
+) -> ConcurrentCommit:
+    return ConcurrentCommit(
+        action=action, requested_time=name, completion_time=name, claim=content, **facts
+    )
 
 
 def judged(
-    level: Isolation, mine: Claim, rivals: list[Rival], looks: Asked | None = None
-) -> Refused:
-    found = judge_reads(level, mine, READ, rivals, looks or Asked())
+    level: Isolation, mine: WriteSet, rivals: list[ConcurrentCommit], looks: Asked | None = None
+) -> Rejected:
+    found = validate_reads(level, mine, READ, rivals, looks or Asked())
     assert found is not None
     return found
 
@@ -92,7 +96,7 @@ def test_a_refusal_names_file_groups_and_each_partition_once() -> None:
 
 
 def test_a_whole_restore_names_no_file_group() -> None:
-    restored = rival("r1", Claim(), Action.RESTORE, restores=True)
+    restored = rival("r1", WriteSet(), Action.RESTORE, restores=True)
     found = judged(STRICT, MINE, [restored])
     assert (found.rivals, found.file_groups, found.partitions) == ((restored,), (), ())
 
@@ -107,14 +111,14 @@ def test_only_inserted_rows_that_were_asked_for_are_named() -> None:
 def test_nobody_is_asked_for_reads_before_an_insert_was_passed() -> None:
     looks = Asked()
     elsewhere = rival("r1", claim(("z", "n", NEW)))
-    assert judge_reads(SOME, MINE, READ, [elsewhere], looks) is None
+    assert validate_reads(SOME, MINE, READ, [elsewhere], looks) is None
     assert looks.asked == []
 
 
 def test_everybody_is_asked_for_reads_after_an_insert_was_passed() -> None:
     looks = Asked()
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
-    assert judge_reads(SOME, MINE, READ, rivals, looks) is None
+    assert validate_reads(SOME, MINE, READ, rivals, looks) is None
     assert looks.asked == ["r1", "r2"]
 
 
@@ -149,7 +153,7 @@ def test_rows_moved_after_an_unseen_insert_are_built_on_as_well() -> None:
     ],
     ids=["the same group", "my partition", "my whole table", "their partition"],
 )  # fmt: skip
-def test_what_is_built_on_is_named(mine: Claim, theirs: Claim, groups: list[str]) -> None:
+def test_what_is_built_on_is_named(mine: WriteSet, theirs: WriteSet, groups: list[str]) -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", theirs)]
     found = judged(SOME, mine, rivals)
     assert found.rule is RuleId.INSERTED_WHERE_I_MISSED
@@ -171,15 +175,15 @@ def test_what_is_built_on_is_named(mine: Claim, theirs: Claim, groups: list[str]
         (claim(("x", "g", BASE)), claim(claims=(WHOLE_TABLE,)), True),
         (claim(("y", "g", BASE)), claim(claims=(WHOLE_TABLE,)), False),  # y was not read
         (claim(claims=("x",)), claim(claims=("x",)), True),
-        (Claim(inserting=("x",)), claim(("x", "g", BASE)), True),
-        (Claim(inserting=("x",)), claim(("x", "g", NEW)), False),
-        (Claim(inserting=("y",)), claim(("x", "g", BASE)), False),
+        (WriteSet(inserting=("x",)), claim(("x", "g", BASE)), True),
+        (WriteSet(inserting=("x",)), claim(("x", "g", NEW)), False),
+        (WriteSet(inserting=("y",)), claim(("x", "g", BASE)), False),
     ],
 )
 def test_first_publisher_wins_among_those_that_change_the_same(
-    mine: Claim, theirs: Claim, met: bool
+    mine: WriteSet, theirs: WriteSet, met: bool
 ) -> None:
-    found = judge_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], Asked())
+    found = validate_reads(SNAPSHOT, mine, READ, [rival("r1", theirs)], Asked())
     assert (found is not None) is met
     if found is not None:
         assert found.rule is RuleId.READ_WAS_CHANGED

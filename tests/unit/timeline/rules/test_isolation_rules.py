@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Rival, RuleId
-from timeline.rules.isolation import Isolation, WhatIRead, judge_reads
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import ConcurrentCommit, RuleId
+from timeline.rules.isolation import Isolation, ReadScope, validate_reads
 
 SNAPSHOT, SOME, STRICT = Isolation.SNAPSHOT, Isolation.WRITE_SERIALIZABLE, Isolation.SERIALIZABLE
 CHANGED, APPENDED = RuleId.READ_WAS_CHANGED, RuleId.INSERTED_WHERE_I_MISSED
-READ = WhatIRead(partitions=frozenset({"x"}), instants=frozenset({"20260101000000000"}))
-ALL = WhatIRead(partitions=None, instants=frozenset())
+READ = ReadScope(partitions=frozenset({"x"}), instants=frozenset({"20260101000000000"}))
+ALL = ReadScope(partitions=None, instants=frozenset())
 
 
 @dataclass
@@ -26,34 +26,38 @@ class Looks:
     missing: set[str] = field(default_factory=set)
     empty: set[str] = field(default_factory=set)
 
-    def only_inserted(self, rival: Rival, group: FileGroupId) -> bool:
+    def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
         return group.file_id in self.inserted
 
-    def has_reads(self, rival: Rival) -> bool:
+    def has_reads(self, rival: ConcurrentCommit) -> bool:
         return rival.requested_time in self.reading
 
-    def misses(self, rival: Rival, item: TouchedFileGroup) -> bool:
+    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         return item.file_group.file_id in self.missing
 
     def held_none(self, group: FileGroupId) -> bool:
         return group.file_id in self.empty
 
 
-def touched(*items: tuple[str, str, Touch], claims: tuple[str, ...] = ()) -> Claim:
-    return Claim.of(
+def touched(*items: tuple[str, str, Access], claims: tuple[str, ...] = ()) -> WriteSet:
+    return WriteSet.of(
         [
-            TouchedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
+            AccessedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
             for partition, file_id, touch in items
         ],
         claims,
     )
 
 
-def rival(claim: Claim, name: str = "r1", action: Action = Action.COMMIT, **facts: object) -> Rival:
-    return Rival(action=action, requested_time=name, completion_time=name, claim=claim, **facts)
+def rival(
+    claim: WriteSet, name: str = "r1", action: Action = Action.COMMIT, **facts: object
+) -> ConcurrentCommit:
+    return ConcurrentCommit(
+        action=action, requested_time=name, completion_time=name, claim=claim, **facts
+    )
 
 
-NEW, BASE, LOG, REPLACE = Touch.NEW, Touch.BASE, Touch.LOG, Touch.REPLACE
+NEW, BASE, LOG, REPLACE = Access.NEW, Access.BASE, Access.LOG, Access.REPLACE
 MINE_ELSEWHERE = touched(("y", "m", BASE))
 MINE_THERE = touched(("x", "g", BASE))
 
@@ -79,11 +83,11 @@ MINE_THERE = touched(("x", "g", BASE))
     ],
 )
 def test_a_level_and_what_another_did(
-    theirs: Claim, mine: Claim, some: RuleId, strict: RuleId, snapshot: RuleId
+    theirs: WriteSet, mine: WriteSet, some: RuleId, strict: RuleId, snapshot: RuleId
 ):
     expected = {SOME: some, STRICT: strict, SNAPSHOT: snapshot}
     for level, rule in expected.items():
-        found = judge_reads(level, mine, READ, [rival(theirs)], Looks())
+        found = validate_reads(level, mine, READ, [rival(theirs)], Looks())
         assert (found.rule if found else None) is rule, level
         if found is not None:
             assert not found.retry_can_succeed
@@ -95,23 +99,23 @@ def test_moved_rows_disturb_nobody(level: Isolation):
     moved = touched(("x", "g", BASE))
     compaction = rival(moved, action=Action.COMPACTION, is_compaction=True)
     clustering = rival(touched(("x", "g", REPLACE)), action=Action.CLUSTERING)
-    assert judge_reads(level, MINE_THERE, READ, [compaction, clustering], Looks()) is None
+    assert validate_reads(level, MINE_THERE, READ, [compaction, clustering], Looks()) is None
 
 
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_restore_takes_everybodys_reads_back(level: Isolation):
-    restored = rival(Claim(), action=Action.RESTORE, restores=True)
-    found = judge_reads(level, MINE_ELSEWHERE, READ, [restored], Looks())
+    restored = rival(WriteSet(), action=Action.RESTORE, restores=True)
+    found = validate_reads(level, MINE_ELSEWHERE, READ, [restored], Looks())
     assert found is not None
     assert found.rule is CHANGED
 
 
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_rollback_of_what_was_read_takes_the_reads_back(level: Isolation):
-    seen = rival(Claim(), action=Action.ROLLBACK, aborts="20260101000000000")
-    unseen = rival(Claim(), action=Action.ROLLBACK, aborts="20260101000000004")
-    assert judge_reads(level, MINE_ELSEWHERE, READ, [unseen], Looks()) is None
-    found = judge_reads(level, MINE_ELSEWHERE, READ, [seen], Looks())
+    seen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000000")
+    unseen = rival(WriteSet(), action=Action.ROLLBACK, aborts="20260101000000004")
+    assert validate_reads(level, MINE_ELSEWHERE, READ, [unseen], Looks()) is None
+    found = validate_reads(level, MINE_ELSEWHERE, READ, [seen], Looks())
     assert found is not None
     assert found.rule is CHANGED
 
@@ -119,15 +123,15 @@ def test_a_rollback_of_what_was_read_takes_the_reads_back(level: Isolation):
 def test_a_rewritten_file_that_only_grew_is_an_insert():
     grown = [rival(touched(("x", "g", BASE)))]
     looks = Looks(inserted={"g"})
-    assert judge_reads(SOME, MINE_ELSEWHERE, READ, grown, looks) is None
-    found = judge_reads(STRICT, MINE_ELSEWHERE, READ, grown, looks)
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, grown, looks) is None
+    found = validate_reads(STRICT, MINE_ELSEWHERE, READ, grown, looks)
     assert found is not None
     assert found.rule is APPENDED
 
 
 def test_inserts_that_the_filter_misses_are_spared():
     inserts = [rival(touched(("x", "n", NEW)))]
-    assert judge_reads(STRICT, MINE_ELSEWHERE, READ, inserts, Looks(missing={"n"})) is None
+    assert validate_reads(STRICT, MINE_ELSEWHERE, READ, inserts, Looks(missing={"n"})) is None
 
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
@@ -142,56 +146,56 @@ def test_inserts_that_the_filter_misses_are_spared():
     ],
 )
 def test_a_change_in_a_file_group_that_held_nothing_asked_for(
-    level: Isolation, touch: Touch, missing: bool, empty: bool, stands: bool
+    level: Isolation, touch: Access, missing: bool, empty: bool, stands: bool
 ):
     looks = Looks(missing={"g"} if missing else set(), empty={"g"} if empty else set())
-    found = judge_reads(level, MINE_ELSEWHERE, READ, [rival(touched(("x", "g", touch)))], looks)
+    found = validate_reads(level, MINE_ELSEWHERE, READ, [rival(touched(("x", "g", touch)))], looks)
     assert (found is None) is stands
 
 
 def test_an_insert_made_from_reads_cannot_be_passed():
     inserts = [rival(touched(("x", "n", NEW)))]
-    found = judge_reads(SOME, MINE_ELSEWHERE, READ, inserts, Looks(reading={"r1"}))
+    found = validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, Looks(reading={"r1"}))
     assert found is not None
     assert found.rule is APPENDED
     spared = Looks(reading={"r1"}, missing={"n"})
-    assert judge_reads(SOME, MINE_ELSEWHERE, READ, inserts, spared) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, inserts, spared) is None
 
 
 def test_who_was_made_from_reads_after_an_unseen_insert_cannot_be_passed():
     blind, reader = rival(touched(("x", "n", NEW))), rival(touched(("z", "s", NEW)), "r2")
     looks = Looks(reading={"r2"})
-    found = judge_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], looks)
+    found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], looks)
     assert found is not None
     assert (found.rule, found.rivals) == (APPENDED, (reader,))
-    assert judge_reads(SOME, MINE_ELSEWHERE, READ, [reader, blind], looks) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [reader, blind], looks) is None
 
 
 def test_nothing_is_changed_that_was_written_after_an_unseen_insert():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(("y", "m", BASE)), "r2")
-    found = judge_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], Looks())
+    found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], Looks())
     assert found is not None
     assert (found.rule, found.rivals) == (APPENDED, (later,))
-    assert judge_reads(SOME, MINE_ELSEWHERE, READ, [later, blind], Looks()) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [later, blind], Looks()) is None
 
 
 def test_nothing_is_written_into_a_partition_that_was_overwritten_after_an_unseen_insert():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(claims=("y",)), "r2")
     swept = rival(touched(("y", "k", REPLACE), claims=("y",)), "r2")
-    assert judge_reads(SOME, MINE_ELSEWHERE, READ, [blind, swept], Looks()) is not None
-    assert judge_reads(SOME, touched(("w", "m", BASE)), READ, [blind, later], Looks()) is None
+    assert validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, swept], Looks()) is not None
+    assert validate_reads(SOME, touched(("w", "m", BASE)), READ, [blind, later], Looks()) is None
 
 
 def test_under_snapshot_a_row_deleted_by_another_is_not_inserted_again():
     deleted = [rival(touched(("x", "g", BASE)))]
-    inserting = Claim.of(touched(("x", "n", NEW)).file_groups, inserting=["x"])
-    found = judge_reads(SNAPSHOT, inserting, READ, deleted, Looks())
+    inserting = WriteSet.of(touched(("x", "n", NEW)).file_groups, inserting=["x"])
+    found = validate_reads(SNAPSHOT, inserting, READ, deleted, Looks())
     assert found is not None
     assert found.rule is CHANGED
 
 
 @pytest.mark.parametrize("level", [SOME, STRICT])
 def test_reads_of_the_whole_table_meet_changes_anywhere(level: Isolation):
-    found = judge_reads(level, MINE_ELSEWHERE, ALL, [rival(touched(("q", "g", BASE)))], Looks())
+    found = validate_reads(level, MINE_ELSEWHERE, ALL, [rival(touched(("q", "g", BASE)))], Looks())
     assert found is not None
     assert found.partitions == ("q",)

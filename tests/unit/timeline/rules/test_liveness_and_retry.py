@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeline.heartbeat import HeartbeatLimits, must_fence_itself, seems_dead
+from timeline.heartbeat import HeartbeatLimits, is_heartbeat_expired, must_fence_itself
 from timeline.rules.retry import RetryBudget, pause_ms
 
 LIMITS = HeartbeatLimits(interval_ms=60_000, misses=2)
@@ -23,7 +23,7 @@ LIMITS = HeartbeatLimits(interval_ms=60_000, misses=2)
     ],
 )
 def test_a_silence_above_the_tolerated_one_is_death(last_beat: int | None, now: int, dead: bool):
-    assert seems_dead(last_beat, now, LIMITS) is dead
+    assert is_heartbeat_expired(last_beat, now, LIMITS) is dead
 
 
 @pytest.mark.parametrize(("gap", "fenced"), [(0, False), (120_000, False), (120_001, True)])

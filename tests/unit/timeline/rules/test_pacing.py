@@ -16,7 +16,7 @@ from filegroups.group_commit.committer import GroupCommitter
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table
 from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.retry_state import from_fresh_reads
+from filegroups.writing.retry_state import rerun_until_unchanged
 from tableservices.ttl.execute import expire
 from tableservices.ttl.settings import TtlSettings
 from tests.unit.timeline.engine import (
@@ -32,11 +32,11 @@ from tests.unit.timeline.engine import (
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant_time import wall_ms
-from timeline.rules.retry import Pace, free_at_ms, nudge_ms
+from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 MINUTE = 60_000
-TEN = Pace(per_minute=10)  # a token each 6 s
+TEN = RateLimit(per_minute=10)  # a token each 6 s
 
 
 def row(key: str, ts: int = 2) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def row(key: str, ts: int = 2) -> dict[str, Any]:
 
 
 def table_at(
-    clock: StillClock, pace: Pace | None = TEN, kind: TableType = TableType.COPY_ON_WRITE
+    clock: StillClock, pace: RateLimit | None = TEN, kind: TableType = TableType.COPY_ON_WRITE
 ) -> Table:
     storage = MemoryStorage("memory://t", world=MemoryWorld(clock))
     limits = replace(BRISK, pace=pace)
@@ -77,12 +77,12 @@ def begins(table: Table) -> list[int]:
 def test_a_token_comes_in_each_interval_and_a_burst_is_kept(
     burst: int, begun_ms: list[int], free_at: int | None
 ) -> None:
-    assert free_at_ms(begun_ms, replace(TEN, burst=burst)) == free_at
+    assert next_begin_ms(begun_ms, replace(TEN, burst=burst)) == free_at
 
 
 def test_slow_and_odd_paces_are_rounded_up_to_milliseconds() -> None:
-    assert free_at_ms([0], Pace(per_minute=0.2)) == 5 * MINUTE
-    assert free_at_ms([0], Pace(per_minute=7)) == 8_572
+    assert next_begin_ms([0], RateLimit(per_minute=0.2)) == 5 * MINUTE
+    assert next_begin_ms([0], RateLimit(per_minute=7)) == 8_572
 
 
 def test_a_bucket_told_from_its_begins_is_the_bucket() -> None:
@@ -93,7 +93,7 @@ def test_a_bucket_told_from_its_begins_is_the_bucket() -> None:
         for number in range(60):
             now = number * 1_700 + (number * number) % 977
             level, at = min(burst, level + (now - at) / pace.interval_ms), now
-            free_at = free_at_ms(taken, pace)
+            free_at = next_begin_ms(taken, pace)
             assert (free_at is None or free_at <= now) is (level >= 1 - 1e-9), (burst, number)
             if level >= 1 - 1e-9:
                 level -= 1
@@ -104,8 +104,8 @@ def test_a_bucket_told_from_its_begins_is_the_bucket() -> None:
     ("jitter", "lost", "nudge"), [(0.0, 0, 0), (0.5, 0, 500), (0.5, 1, 250), (0.5, 4, 100)]
 )
 def test_who_lost_more_tokens_comes_earlier(jitter: float, lost: int, nudge: int) -> None:
-    assert nudge_ms(jitter, lost, TEN) == nudge
-    assert nudge_ms(0.5, 0, Pace(per_minute=600)) == 12
+    assert jitter_ms(jitter, lost, TEN) == nudge
+    assert jitter_ms(0.5, 0, RateLimit(per_minute=600)) == 12
 
 
 # ---- waiting
@@ -154,7 +154,7 @@ def test_a_write_that_only_began_has_taken_its_token(kind: TableType) -> None:
 
 def test_a_write_that_waited_too_long_begins_and_says_so() -> None:
     clock = StillClock()
-    table = table_at(clock, Pace(per_minute=1, wait_ms_max=60_000))
+    table = table_at(clock, RateLimit(per_minute=1, wait_ms_max=60_000))
     for _ in range(3):  # others keep no pace
         begun(opened(table, clock=clock, limits=BRISK), WriteOperation.INSERT, [row("n")])
     assert upsert(table, [row("a")]).attempts == 1
@@ -175,7 +175,7 @@ def test_who_has_a_slower_clock_does_not_wait_for_the_difference() -> None:
 
 def test_what_is_long_past_is_forgiven() -> None:
     clock = StillClock()
-    table = table_at(clock, Pace(per_minute=1 / 60, wait_ms_max=600 * MINUTE))
+    table = table_at(clock, RateLimit(per_minute=1 / 60, wait_ms_max=600 * MINUTE))
     for _ in range(3):  # three hours' tokens
         begun(opened(table, clock=clock, limits=BRISK), WriteOperation.INSERT, [row("n")])
     clock.sleep_ms(61 * MINUTE)
@@ -186,7 +186,7 @@ def test_what_is_long_past_is_forgiven() -> None:
 
 def test_a_pace_slower_than_one_an_hour_is_kept() -> None:
     clock = StillClock()
-    table = table_at(clock, Pace(per_minute=1 / 100, wait_ms_max=600 * MINUTE))
+    table = table_at(clock, RateLimit(per_minute=1 / 100, wait_ms_max=600 * MINUTE))
     upsert(table, [row("a")])
     clock.sleep_ms(61 * MINUTE)
     upsert(table, [row("b")])
@@ -212,14 +212,14 @@ def test_a_delete_by_predicate_waits_before_it_reads() -> None:
         read_at.append(clock.steady)
         return upsert(table, [row("b")])
 
-    from_fresh_reads(table.context, attempt)
+    rerun_until_unchanged(table.context, attempt)
     assert read_at[0] >= 6_000
     assert clock.steady == read_at[0]  # the write finds the token that was waited for
 
 
 def test_a_service_does_not_wait() -> None:
     clock = StillClock()
-    table = table_at(clock, Pace(per_minute=1))
+    table = table_at(clock, RateLimit(per_minute=1))
     upsert(table, [row("a")])
     clock.sleep_ms(3 * 24 * 60 * MINUTE)
     begun(opened(table, clock=clock), WriteOperation.INSERT, [{**row("n"), "p": "y"}])
@@ -261,7 +261,7 @@ def test_the_options_reach_the_table(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
     made = hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id", properties=told)
     with made as table:
-        assert table.core.context.limits.pace == Pace(per_minute=0.5, burst=2)
+        assert table.core.context.limits.pace == RateLimit(per_minute=0.5, burst=2)
     with hoodoo.open_table(tmp_path / "t") as table:
         assert table.core.context.limits.pace is None
 

@@ -27,7 +27,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit.admission import holding_the_queue
+from timeline.commit.admission import keep_commit_lock
 from timeline.errors import BudgetSpentError, LeaseLostError, SettingError, WriteConflictError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.options import as_property_set
@@ -283,7 +283,7 @@ def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
     first, second = _Lease(held=True), _Lease(held=True)
     table = new_table()
     context = replace(table.context, world=replace(table.context.world, lock=_Lock(first, second)))
-    with holding_the_queue(context, "redo") as held:
+    with keep_commit_lock(context, "redo") as held:
         assert held.world.lock.in_order, "nobody is in front of its holder"
         with held.world.lock.acquire("publish") as lease:
             assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
@@ -318,7 +318,7 @@ def test_a_redo_that_turns_out_long_gives_the_queue_back_but_not_in_its_turn() -
     first, second = _Lease(held=True), _Lease(held=True)
     table, beats = new_table(), _Beats()
     world: Any = replace(table.context.world, lock=_Lock(first, second), executor=beats)
-    with holding_the_queue(replace(table.context, world=world), "redo", ms_max=500) as held:
+    with keep_commit_lock(replace(table.context, world=world), "redo", ms_max=500) as held:
         with held.world.lock.acquire("publish"):
             beats.beat()
             assert first.released == 0

@@ -6,14 +6,14 @@ import pytest
 
 from timeline.rules.retry import (
     RETRY_PRESETS,
-    Redo,
     RetryBudget,
     RetryPolicy,
     RetryPreset,
-    hold_ms,
+    RetryScope,
+    exhausted_limit,
+    keep_lock_ms,
     pause_ms,
-    spent_bound,
-    within_time,
+    pause_within_limit,
 )
 
 
@@ -55,7 +55,12 @@ def test_names_that_people_write_and_read() -> None:
         "none",
     ]
     assert [one.value for one in RetryPreset] == ["streaming", "backfill"]
-    assert [one.value for one in Redo] == ["nothing", "publication", "file groups", "everything"]
+    assert [one.value for one in RetryScope] == [
+        "nothing",
+        "publication",
+        "file groups",
+        "everything",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,7 @@ def test_a_short_redo_holds_the_queue_at_once_and_a_long_one_where_that_is_asked
     after: int, short_ms: int, conflicts: int, work_ms: int, held_ms: int | None
 ) -> None:
     budget = RetryBudget(queue_after=after, queue_short_ms=short_ms)
-    assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
+    assert keep_lock_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
 
 
 @pytest.mark.spec("PUB-11")
@@ -141,7 +146,7 @@ def test_far_away_a_redo_is_short_that_takes_as_many_ways_as_the_least_write(
     short_ms: int, conflicts: int, look_ms: int, work_ms: int, held_ms: int | None
 ) -> None:
     budget = RetryBudget(queue_short_ms=short_ms)
-    assert hold_ms(budget, conflicts=conflicts, work_ms=work_ms, look_ms=look_ms) == held_ms
+    assert keep_lock_ms(budget, conflicts=conflicts, work_ms=work_ms, look_ms=look_ms) == held_ms
 
 
 @pytest.mark.spec("PUB-11")
@@ -152,7 +157,7 @@ def test_where_the_queue_ends_what_others_have_together_one_redo_goes_without_it
     after: int, conflicts: int, held_ms: int | None
 ) -> None:
     budget = RetryBudget(queue_after=after, queue_short_ms=500)
-    assert hold_ms(budget, conflicts=conflicts, work_ms=400, first_without=1) == held_ms
+    assert keep_lock_ms(budget, conflicts=conflicts, work_ms=400, first_without=1) == held_ms
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_attempts_time_and_bytes_end_the_retries(
 ) -> None:
     spent = {"conflicts": conflicts, "elapsed_ms": elapsed_ms, "wasted_bytes": wasted_bytes}
     budget = RetryBudget(conflict_retries_max=2, total_ms_max=1_000, wasted_bytes_max=100)
-    assert spent_bound(budget, **spent) == bound
+    assert exhausted_limit(budget, **spent) == bound
 
 
 @pytest.mark.parametrize(
@@ -187,14 +192,14 @@ def test_a_bound_is_named_once_it_is_passed(
     conflicts: int, elapsed_ms: int, wasted_bytes: int, bound: str | None
 ) -> None:
     spent = {"conflicts": conflicts, "elapsed_ms": elapsed_ms, "wasted_bytes": wasted_bytes}
-    assert spent_bound(RetryBudget(total_ms_max=1_000, wasted_bytes_max=100), **spent) == bound
+    assert exhausted_limit(RetryBudget(total_ms_max=1_000, wasted_bytes_max=100), **spent) == bound
 
 
 def test_a_bound_of_nothing_binds_nobody_and_one_of_one_does() -> None:
     spent = {"conflicts": 0, "elapsed_ms": 1 << 40, "wasted_bytes": 1 << 40}
-    assert spent_bound(RetryBudget(total_ms_max=0, wasted_bytes_max=0), **spent) is None
-    assert spent_bound(RetryBudget(total_ms_max=1), **spent) is not None
-    assert spent_bound(RetryBudget(total_ms_max=0, wasted_bytes_max=1), **spent) is not None
+    assert exhausted_limit(RetryBudget(total_ms_max=0, wasted_bytes_max=0), **spent) is None
+    assert exhausted_limit(RetryBudget(total_ms_max=1), **spent) is not None
+    assert exhausted_limit(RetryBudget(total_ms_max=0, wasted_bytes_max=1), **spent) is not None
 
 
 @pytest.mark.parametrize(
@@ -205,5 +210,5 @@ def test_a_pause_ends_while_another_redo_is_allowed(
     total_ms_max: int, elapsed_ms: int, pause: int
 ) -> None:
     budget = RetryBudget(total_ms_max=total_ms_max)
-    assert within_time(budget, 300, elapsed_ms=elapsed_ms) == pause
-    assert within_time(RetryBudget(total_ms_max=0), 300, elapsed_ms=elapsed_ms) == 300
+    assert pause_within_limit(budget, 300, elapsed_ms=elapsed_ms) == pause
+    assert pause_within_limit(RetryBudget(total_ms_max=0), 300, elapsed_ms=elapsed_ms) == 300

@@ -9,13 +9,20 @@ import pytest
 from timeline.heartbeat import (
     LEASE_BEATS,
     HeartbeatLimits,
-    lease_is_over,
-    lease_is_trusted,
+    is_lease_expired,
+    is_lease_trusted,
 )
 from timeline.model.file_names import BaseFile, LogFile
 from timeline.model.instant import Action
-from timeline.model.write_set import Claim, FileGroupId, Touch, TouchedFileGroup
-from timeline.rules.conflicts import Clean, Rebaseable, Refused, Rival, RuleId, judge
+from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
+    RuleId,
+    validate_write_set,
+)
 from timeline.rules.file_slices import Slicing, merged_slice, slice_file_group
 from timeline.rules.instant_times import SkewLimits
 
@@ -29,12 +36,12 @@ A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 @pytest.mark.spec("RDL-1")
 @pytest.mark.parametrize(("now", "over"), [(999, False), (1_000, False), (1_001, True)])
 def test_a_lease_lasts_until_its_end_and_through_it(now: int, over: bool) -> None:
-    assert lease_is_over(1_000, now) is over
+    assert is_lease_expired(1_000, now) is over
 
 
 @pytest.mark.parametrize(("gap", "trusted"), [(0, True), (2_000, True), (2_001, False)])
 def test_ones_own_lease_is_trusted_for_two_thirds_of_it(gap: int, trusted: bool) -> None:
-    assert lease_is_trusted(7_000, 7_000 + gap, 3_000) is trusted
+    assert is_lease_trusted(7_000, 7_000 + gap, 3_000) is trusted
 
 
 def test_a_lease_is_renewed_three_times() -> None:
@@ -56,12 +63,14 @@ def test_a_clock_may_be_ten_minutes_behind_and_is_warned_of_after_one_second() -
 # ---------------------------------------------------------------- conflicts
 
 
-def touched(touch: Touch, group: FileGroupId = A, source: str | None = None) -> Claim:
-    return Claim.of([TouchedFileGroup(file_group=group, touch=touch, source_requested_time=source)])
+def touched(touch: Access, group: FileGroupId = A, source: str | None = None) -> WriteSet:
+    return WriteSet.of(
+        [AccessedFileGroup(file_group=group, touch=touch, source_requested_time=source)]
+    )
 
 
-def rival(claim: Claim, requested_time: str = OLDER, **more: object) -> Rival:
-    return Rival(
+def rival(claim: WriteSet, requested_time: str = OLDER, **more: object) -> ConcurrentCommit:
+    return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
@@ -100,92 +109,96 @@ def test_names_of_rules_are_stable() -> None:
 @pytest.mark.spec("PUB-4")
 @pytest.mark.parametrize(
     ("theirs", "clean"),
-    [(Touch.NEW, True), (Touch.BASE, True), (Touch.LOG, False), (Touch.REPLACE, False)],
+    [(Access.NEW, True), (Access.BASE, True), (Access.LOG, False), (Access.REPLACE, False)],
 )
 def test_rows_merged_onto_a_base_file_of_the_rival_stand_whoever_made_the_group(
-    theirs: Touch, clean: bool
+    theirs: Access, clean: bool
 ) -> None:
-    verdict = judge(touched(Touch.BASE, source=OLDER), MINE, [rival(touched(theirs))])
-    assert (verdict == Clean()) is clean
+    verdict = validate_write_set(touched(Access.BASE, source=OLDER), MINE, [rival(touched(theirs))])
+    assert (verdict == NoConflict()) is clean
 
 
 @pytest.mark.spec("NBCC-1")
 @pytest.mark.parametrize(
     ("mine", "theirs", "clean"),
     [
-        (Touch.LOG, Touch.LOG, True),
-        (Touch.LOG, Touch.BASE, False),
-        (Touch.BASE, Touch.LOG, False),
-        (Touch.BASE, Touch.BASE, False),
-        (Touch.REPLACE, Touch.LOG, False),
+        (Access.LOG, Access.LOG, True),
+        (Access.LOG, Access.BASE, False),
+        (Access.BASE, Access.LOG, False),
+        (Access.BASE, Access.BASE, False),
+        (Access.REPLACE, Access.LOG, False),
     ],
 )
 def test_between_non_blocking_writers_two_logs_stand_and_nothing_else(
-    mine: Touch, theirs: Touch, clean: bool
+    mine: Access, theirs: Access, clean: bool
 ) -> None:
-    verdict = judge(touched(mine), MINE, [rival(touched(theirs))], logs_may_meet=True)
-    assert (verdict == Clean()) is clean
+    verdict = validate_write_set(touched(mine), MINE, [rival(touched(theirs))], logs_may_meet=True)
+    assert (verdict == NoConflict()) is clean
 
 
 def test_a_restore_refuses_everything_and_names_itself() -> None:
-    restore = rival(Claim(), restores=True)
-    verdict = judge(touched(Touch.NEW), MINE, [rival(touched(Touch.NEW, B)), restore])
-    assert isinstance(verdict, Refused)
+    restore = rival(WriteSet(), restores=True)
+    verdict = validate_write_set(
+        touched(Access.NEW), MINE, [rival(touched(Access.NEW, B)), restore]
+    )
+    assert isinstance(verdict, Rejected)
     assert (verdict.rule, verdict.rivals) == (RuleId.TARGET_OF_ROLLBACK, (restore,))
     assert (verdict.file_groups, verdict.partitions, verdict.plans) == ((), (), ())
 
 
 def test_a_rollback_of_mine_names_itself_and_may_be_tried_again() -> None:
-    rollback = rival(Claim(), NEWER, aborts=MINE)
-    verdict = judge(touched(Touch.NEW), MINE, [rollback])
-    assert isinstance(verdict, Refused)
+    rollback = rival(WriteSet(), NEWER, aborts=MINE)
+    verdict = validate_write_set(touched(Access.NEW), MINE, [rollback])
+    assert isinstance(verdict, Rejected)
     assert verdict.rivals == (rollback,)
     assert verdict.retry_can_succeed
 
 
 def test_a_claim_met_by_a_later_rival_is_refused_before_file_groups_are_looked_at() -> None:
-    mine = Claim.of([TouchedFileGroup(file_group=A, touch=Touch.BASE)], ["y"])
-    claiming = rival(touched(Touch.NEW, B))
-    verdict = judge(mine, MINE, [rival(touched(Touch.REPLACE)), claiming])
-    assert isinstance(verdict, Refused)
+    mine = WriteSet.of([AccessedFileGroup(file_group=A, touch=Access.BASE)], ["y"])
+    claiming = rival(touched(Access.NEW, B))
+    verdict = validate_write_set(mine, MINE, [rival(touched(Access.REPLACE)), claiming])
+    assert isinstance(verdict, Rejected)
     assert (verdict.rule, verdict.rivals) == (RuleId.WRITTEN_INTO_MY_CLAIM, (claiming,))
 
 
 def test_a_file_group_to_redo_names_each_rival_once_the_last_one_of_each_group() -> None:
-    both = Claim.of([TouchedFileGroup(file_group=group, touch=Touch.BASE) for group in (A, B)])
-    first = rival(touched(Touch.BASE), writer="first")
+    both = WriteSet.of([AccessedFileGroup(file_group=group, touch=Access.BASE) for group in (A, B)])
+    first = rival(touched(Access.BASE), writer="first")
     last = rival(both, writer="last")
-    verdict = judge(both, MINE, [first, last])
-    assert isinstance(verdict, Rebaseable)
+    verdict = validate_write_set(both, MINE, [first, last])
+    assert isinstance(verdict, Rebase)
     assert (verdict.rule, verdict.rivals) == (RuleId.SAME_FILE_GROUP_WRITTEN, (last,))
     assert verdict.file_groups == (A, B)
 
 
 def test_what_does_not_meet_does_not_hide_what_does() -> None:
     """A rival that stands, in the same file group, is passed over and not the end of it."""
-    compaction = rival(touched(Touch.BASE), is_compaction=True)
-    writer = rival(touched(Touch.BASE))
-    verdict = judge(touched(Touch.LOG), MINE, [compaction, writer])
-    assert isinstance(verdict, Refused)
+    compaction = rival(touched(Access.BASE), is_compaction=True)
+    writer = rival(touched(Access.BASE))
+    verdict = validate_write_set(touched(Access.LOG), MINE, [compaction, writer])
+    assert isinstance(verdict, Rejected)
     assert verdict.rivals == (writer,)
-    other = Claim.of(
+    other = WriteSet.of(
         [
-            TouchedFileGroup(file_group=B, touch=Touch.BASE),
-            TouchedFileGroup(file_group=FileGroupId("z", "c"), touch=Touch.BASE),
+            AccessedFileGroup(file_group=B, touch=Access.BASE),
+            AccessedFileGroup(file_group=FileGroupId("z", "c"), touch=Access.BASE),
         ]
     )
-    mine = touched(Touch.BASE, FileGroupId("z", "c"))
-    assert isinstance(judge(mine, MINE, [rival(other)]), Rebaseable)
+    mine = touched(Access.BASE, FileGroupId("z", "c"))
+    assert isinstance(validate_write_set(mine, MINE, [rival(other)]), Rebase)
 
 
 @pytest.mark.parametrize("requested_time", [OLDER, NEWER])
 def test_a_compaction_moves_rows_of_a_partition_that_is_claimed_as_a_whole(
     requested_time: str,
 ) -> None:
-    mine = Claim.of([], ["x"])
-    compaction = rival(touched(Touch.BASE), requested_time, is_compaction=True)
-    assert judge(mine, MINE, [compaction]) == Clean()
-    assert isinstance(judge(mine, MINE, [replace(compaction, is_compaction=False)]), Refused)
+    mine = WriteSet.of([], ["x"])
+    compaction = rival(touched(Access.BASE), requested_time, is_compaction=True)
+    assert validate_write_set(mine, MINE, [compaction]) == NoConflict()
+    assert isinstance(
+        validate_write_set(mine, MINE, [replace(compaction, is_compaction=False)]), Rejected
+    )
 
 
 # ---------------------------------------------------------------- slicing by name

@@ -21,13 +21,13 @@ from tests.unit.timeline.engine import (
 from timeline.errors import SettingError, WriteConflictError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Claim, FileGroupId, Touch, TouchedFileGroup
+from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.properties.options import as_property_set
 from timeline.rules.conflicts import (
     STRATEGIES,
+    ConcurrentCommit,
     ConflictStrategy,
     Objection,
-    Rival,
     RuleId,
     find_strategy,
     objection_to,
@@ -76,13 +76,15 @@ def test_a_name_of_ours_stays_ours() -> None:
     assert find_strategy("mine", [replace(other, name="mine")]) is not None
 
 
-def claim(partition_path: str, touch: Touch = Touch.NEW, *claimed: str) -> Claim:
+def claim(partition_path: str, touch: Access = Access.NEW, *claimed: str) -> WriteSet:
     group = FileGroupId(partition_path, f"f-{partition_path}")
-    return Claim.of([TouchedFileGroup(file_group=group, touch=touch)], claimed)
+    return WriteSet.of([AccessedFileGroup(file_group=group, touch=touch)], claimed)
 
 
-def rival(content: Claim, action: Action = Action.COMMIT, *, moves: bool = False) -> Rival:
-    return Rival(
+def rival(
+    content: WriteSet, action: Action = Action.COMMIT, *, moves: bool = False
+) -> ConcurrentCommit:
+    return ConcurrentCommit(
         action=action,
         requested_time="20260102030405000",
         completion_time="20260102030405011",
@@ -96,14 +98,14 @@ def rival(content: Claim, action: Action = Action.COMMIT, *, moves: bool = False
     [
         (rival(claim("x")), ("x",)),
         (rival(claim("y")), None),
-        (rival(Claim.of([], ["x"])), ("x",)),
-        (rival(Claim.of([], [WHOLE_TABLE])), ("*", "x")),
+        (rival(WriteSet.of([], ["x"])), ("x",)),
+        (rival(WriteSet.of([], [WHOLE_TABLE])), ("*", "x")),
         (rival(claim("x"), Action.CLUSTERING), None),
         (rival(claim("x"), Action.COMPACTION, moves=True), None),
-        (rival(Claim()), None),
+        (rival(WriteSet()), None),
     ],
 )
-def test_one_writer_a_partition(theirs: Rival, met: tuple[str, ...] | None) -> None:
+def test_one_writer_a_partition(theirs: ConcurrentCommit, met: tuple[str, ...] | None) -> None:
     assert PARTITION is not None
     refused = objection_to(claim("x"), [theirs], PARTITION)
     assert (refused and refused.partitions) == met

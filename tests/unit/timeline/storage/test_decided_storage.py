@@ -8,14 +8,18 @@ from typing import IO
 import pytest
 
 from filegroups.schema.new_table import new_table_properties
-from timeline.codecs.properties import TableFacts, decode_facts, encode_facts
+from timeline.codecs.properties import (
+    TableDescriptor,
+    decode_table_descriptor,
+    encode_table_descriptor,
+)
 from timeline.errors import (
     InvalidInputError,
     StorageUnavailableError,
     TableReplacedError,
     UnsafeSetupError,
 )
-from timeline.layout import PROPERTIES, SLOTS, TABLE_FACTS, slot_path
+from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.model.commit_metadata import MergeMode
 from timeline.ports.storage import (
     ObjectExistsError,
@@ -23,10 +27,10 @@ from timeline.ports.storage import (
     StorageCapabilities,
 )
 from timeline.properties.properties_file import create_properties, load_config
-from timeline.storage.external_slots import DecidedStorage
+from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import SystemIds
 from timeline.testing.storage_suite import StorageSuite
 
@@ -76,8 +80,8 @@ class Place:
         self.folder = Overwrites()
         self.slots = Slots()
 
-    def open(self, *, key: str = "t", where: str = "sql:db#slots") -> DecidedStorage:
-        return DecidedStorage(self.folder, self.slots, where=where, key=key, ids=SystemIds())
+    def open(self, *, key: str = "t", where: str = "sql:db#slots") -> ExternalSlotStorage:
+        return ExternalSlotStorage(self.folder, self.slots, where=where, key=key, ids=SystemIds())
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ def place() -> Place:
 class TestDecidedStorage(StorageSuite):
     """Where nothing has to be decided, it is a storage like the one below it."""
 
-    def make_storage(self) -> DecidedStorage:
+    def make_storage(self) -> ExternalSlotStorage:
         return Place().open()
 
     test_racing_creates_have_exactly_one_winner = None  # of names that a slot fixes
@@ -147,8 +151,10 @@ def test_a_claim_whose_owner_died_is_carried_out_by_the_next(place: Place) -> No
 
 
 def test_what_a_slot_fixes_is_written_without_a_decision(place: Place) -> None:
-    place.open().create(TABLE_FACTS, encode_facts(TableFacts(table_id="a", slots="s")))
-    calls = ObservedStorage(place.slots)
+    place.open().create(
+        TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="a", slots="s"))
+    )
+    calls = RecordingStorage(place.slots)
     place.slots = calls  # type: ignore[assignment]
     place.open().create(".hoodie/timeline/1_2.commit", b"body")
     assert calls.calls == []
@@ -191,18 +197,20 @@ def test_first_writers_give_a_table_one_identity(place: Place) -> None:
     """Whoever comes second takes the first one's, also when its file is not there yet."""
     one, other = place.open(), place.open()
     one.create(slot_path(1), b"1")
-    identity = decode_facts(place.folder.read(TABLE_FACTS))
+    identity = decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR))
     assert identity.slots == "sql:db#slots#t"
     with pytest.raises(ObjectExistsError):
-        other.create(TABLE_FACTS, encode_facts(TableFacts(table_id="mine", slots="s")))
-    assert decode_facts(place.folder.read(TABLE_FACTS)) == identity
+        other.create(
+            TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="mine", slots="s"))
+        )
+    assert decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR)) == identity
 
 
 def test_a_birth_whose_owner_died_is_the_tables(place: Place) -> None:
-    born = encode_facts(TableFacts(table_id="first", slots="sql:db#slots#t"))
+    born = encode_table_descriptor(TableDescriptor(table_id="first", slots="sql:db#slots#t"))
     place.slots.create("born/t/000001", born)
     place.open().create(slot_path(1), b"1")
-    assert decode_facts(place.folder.read(TABLE_FACTS)).table_id == "first"
+    assert decode_table_descriptor(place.folder.read(TABLE_DESCRIPTOR)).table_id == "first"
 
 
 def test_a_table_in_the_place_of_a_dropped_one_begins_anew(place: Place) -> None:
@@ -260,7 +268,7 @@ def dies_before(place: Place, last: str) -> None:
 
 def test_a_table_whose_maker_died_behind_its_identity_is_made_by_the_next(place: Place) -> None:
     """Nothing was written there yet that other properties would read in another way."""
-    dies_behind(place, TABLE_FACTS)
+    dies_behind(place, TABLE_DESCRIPTOR)
     create_properties(place.open(), NEW, now=NOW)
     assert load_config(place.open()).raw["hoodie.table.name"] == "t"
 
@@ -280,7 +288,9 @@ def test_two_tables_of_one_key_never_share_an_identity(place: Place) -> None:
     other = Place()
     other.slots = place.slots
     other.open().create(REQUESTED, b"")
-    mine, theirs = (decode_facts(one.folder.read(TABLE_FACTS)) for one in (place, other))
+    mine, theirs = (
+        decode_table_descriptor(one.folder.read(TABLE_DESCRIPTOR)) for one in (place, other)
+    )
     assert mine.table_id != theirs.table_id
 
 

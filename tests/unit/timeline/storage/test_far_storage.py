@@ -12,22 +12,22 @@ from obstore.store import MemoryStore
 
 from filegroups.table import Table
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
-from timeline.commit.section import take_turn
-from timeline.commit.state import Turn, look
-from timeline.commit_log import SlotChain
+from timeline.commit.section import commit_in_section
+from timeline.commit.state import CommitSection, refresh_and_apply
+from timeline.commit_log import CommitLog
 from timeline.context import GLANCE_MS, TableContext
 from timeline.layout import TIMELINE, slot_path
 from timeline.model.instant import Action, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Sharing
-from timeline.ports.storage import ObjectMissingError, open_kept
+from timeline.ports.lock import LockSharing
+from timeline.ports.storage import ObjectMissingError, open_cached
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import Residue
-from timeline.storage.data_files import KeptFiles
+from timeline.storage.data_files import FileCache
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_address import parse_object_address
 from timeline.storage.object_store import ObjectStorage
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import SystemIds, ThreadExecutor
 
 NOW = 1_790_000_000_000
@@ -52,13 +52,13 @@ class Backwards(ThreadExecutor):
 
 
 def far_table(clock: Any = None) -> Table:
-    return new_table(ObservedStorage(Far(MemoryStorage())), clock=clock)
+    return new_table(RecordingStorage(Far(MemoryStorage())), clock=clock)
 
 
 def backwards(table: Table) -> tuple[TableContext, Backwards]:
     executor = Backwards()
     world = replace(table.context.world, executor=executor)
-    context = replace(table.context, world=world, chain=SlotChain(world, table.context.table_id))
+    context = replace(table.context, world=world, chain=CommitLog(world, table.context.table_id))
     return context, executor
 
 
@@ -205,7 +205,7 @@ class Queue:
         return _Watched(self.inner.acquire(purpose), self.released)
 
     def acquire_while(
-        self, _wanted: Callable[[], bool], purpose: str, sharing: Sharing = Sharing.NO
+        self, _wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> Any:
         return self.acquire(purpose)
 
@@ -235,7 +235,7 @@ def queueing(table: Table, clock: Any = None) -> tuple[Table, Queue, Backwards]:
     context, executor = backwards(mine)
     queue = Queue(context.world.lock)
     object.__setattr__(mine.context, "world", replace(context.world, lock=queue))
-    object.__setattr__(mine.context, "chain", SlotChain(mine.context.world, context.table_id))
+    object.__setattr__(mine.context, "chain", CommitLog(mine.context.world, context.table_id))
     return mine, queue, executor
 
 
@@ -299,12 +299,12 @@ def test_beside_another_engine_a_plan_is_shown_before_the_lock_is_free(shared: b
     context = replace(mine.context, limits=replace(mine.context.limits, foreign_writers=expected))
     shown: list[bool] = []
 
-    def plan(turn: Turn) -> Slot:
+    def plan(turn: CommitSection) -> Slot:
         time = turn.draw(context, Residue.SLOT_REQUESTED)
         return turn.slot(context, SlotKind.PLAN, Action.COMPACTION, time, nonce="n")
 
     queue.released.append(lambda: shown.append(bool(table.context.active().pending)))
-    take_turn(context, "plan", plan)
+    commit_in_section(context, "plan", plan)
     assert shown == [shared]
     assert len(table.context.active().pending) == 1
 
@@ -331,10 +331,10 @@ def test_what_this_process_wrote_or_read_again_is_told_from_memory() -> None:
         file.write(b"mine")
     storage.create("p/read", b"read")
     for name in ("mine", "read"):
-        with open_kept(storage, f"p/{name}") as kept:
+        with open_cached(storage, f"p/{name}") as kept:
             assert kept.read() == name.encode()
         behind(storage, f"p/{name}")
-        with open_kept(storage, f"p/{name}") as kept:
+        with open_cached(storage, f"p/{name}") as kept:
             assert kept.read() == name.encode()
         with pytest.raises(ObjectMissingError):  # who looks whether it is there asks the store
             storage.open_input(f"p/{name}")
@@ -346,11 +346,11 @@ def test_a_file_that_was_deleted_here_is_forgotten() -> None:
         file.write(b"mine")
     storage.delete("p/x")
     with pytest.raises(ObjectMissingError):
-        open_kept(storage, "p/x")
+        open_cached(storage, "p/x")
 
 
 def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kept() -> None:
-    kept = KeptFiles(bytes_max=10)
+    kept = FileCache(bytes_max=10)
     kept.keep("a", b"12345")
     kept.keep("b", b"12345")
     assert kept.find("a") == b"12345"
@@ -359,7 +359,7 @@ def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kep
     kept.keep("a", b"1234")
     kept.keep("d", b"12345")
     assert (kept.find("a"), kept.find("c"), kept.find("d")) == (b"1234", b"1", b"12345")
-    roomy = KeptFiles()
+    roomy = FileCache()
     roomy.keep("big", bytes((1 << 20) + 1))
     roomy.keep("fits", bytes(1 << 20))
     assert (roomy.find("big"), len(roomy.find("fits") or b"")) == (None, 1 << 20)
@@ -382,12 +382,12 @@ def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline
     table = new_table(Far(kept) if far else kept)
     upsert(table, ROWS)
     [shown] = [name for name in kept.names(TIMELINE) if name.endswith(".commit")]
-    storage = ObservedStorage(Far(kept) if far else kept)
+    storage = RecordingStorage(Far(kept) if far else kept)
     mine = opened(table, storage=storage, limits=replace(BRISK, foreign_writers=foreign))
     mine.context.chain.head()
     kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
     storage.forget()
-    turn = look(mine.context, None)
+    turn = refresh_and_apply(mine.context, None)
     assert shown in kept.names(TIMELINE)
     assert shown in turn.timeline.file_names
     assert [one.state for one in turn.timeline.instants] == [State.COMPLETED]

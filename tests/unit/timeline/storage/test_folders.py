@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.timeline.engine import StillClock
-from timeline.heartbeat import HeartbeatLimits, instants_that_seem_dead
+from timeline.heartbeat import HeartbeatLimits, instants_with_expired_heartbeat
 from timeline.layout import heartbeat_path
 from timeline.ports.ports import Clock
 from timeline.storage.folder_walker import FolderClock, FolderWalker, Syscalls, folder_clock
@@ -58,10 +58,10 @@ def test_a_process_an_hour_ahead_takes_no_living_writer_for_dead(tmp_path: Path)
     LocalStorage(tmp_path).write(heartbeat_path(RT), b"")
     ahead = StillClock(now_ms=SystemClock().now_ms() + HOUR_MS)
     storage = LocalStorage(tmp_path, clock=clock_of(tmp_path, ahead))
-    assert instants_that_seem_dead(storage, (RT,), limits) == ()
+    assert instants_with_expired_heartbeat(storage, (RT,), limits) == ()
     an_hour_ago = time.time() - HOUR_MS / 1_000
     os.utime(tmp_path / heartbeat_path(RT), (an_hour_ago, an_hour_ago))
-    assert instants_that_seem_dead(storage, (RT,), limits) == (RT,)
+    assert instants_with_expired_heartbeat(storage, (RT,), limits) == (RT,)
 
 
 def test_a_stamp_leaves_no_file_and_makes_no_folder(tmp_path: Path) -> None:

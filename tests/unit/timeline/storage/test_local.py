@@ -19,7 +19,7 @@ from timeline.errors import MalformedNameError, StorageCapabilityError, StorageU
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.folder_walker import Syscalls
 from timeline.storage.local import LocalStorage
-from timeline.system import _BESIDE_THREADS, start_beside
+from timeline.system import _BESIDE_THREADS, start_in_background
 
 
 class Recorder:
@@ -60,7 +60,7 @@ def files_below(folder: Path) -> list[str]:
 def end_of_work_beside() -> None:
     """Return when what was begun beside has ended: all its threads then meet here at once."""
     meeting = threading.Barrier(_BESIDE_THREADS, timeout=60)
-    for each in [start_beside(meeting.wait) for _ in range(_BESIDE_THREADS)]:
+    for each in [start_in_background(meeting.wait) for _ in range(_BESIDE_THREADS)]:
         each.wait()
 
 

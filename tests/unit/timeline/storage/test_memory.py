@@ -8,7 +8,7 @@ from timeline.errors import InvalidInputError
 from timeline.ports.ports import Value
 from timeline.ports.storage import ObjectExistsError, ObjectMissingError
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 
 
 class Frozen:
@@ -60,7 +60,7 @@ def test_other_addresses_are_refused(uri: str) -> None:
 def test_observed_storage_notes_calls_bytes_and_failures() -> None:
     events = Kept()
     ticks = iter(range(100))
-    storage = ObservedStorage(MemoryStorage(), events=events, timer=lambda: float(next(ticks)))
+    storage = RecordingStorage(MemoryStorage(), events=events, timer=lambda: float(next(ticks)))
     storage.create("a/x", b"123")
     with pytest.raises(ObjectExistsError):
         storage.create("a/x", b"12345")

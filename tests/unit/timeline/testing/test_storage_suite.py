@@ -18,7 +18,7 @@ from timeline.ports.storage import (
 )
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create
-from timeline.storage.recording import ObservedStorage
+from timeline.storage.recording import RecordingStorage
 from timeline.system import SystemIds
 from timeline.testing.storage_suite import StorageSuite
 
@@ -70,7 +70,7 @@ class ListsLeftovers(MemoryStorage):
         return [*super().names(folder), "x.crc"]
 
 
-class ClaimsNothing(ObservedStorage):
+class ClaimsNothing(RecordingStorage):
     """An honest store without conditions."""
 
     @property
