@@ -1,9 +1,4 @@
-"""
-Where services work on file groups: on this machine, or on the cluster of a Spark session.
-
-Chosen by ``hoodoo.services.executor`` when a service is run, never by opening a table: a
-reader starts no Spark.
-"""
+"""Where properties become objects: the one place that composes ports, settings and limits."""
 
 from __future__ import annotations
 
@@ -78,6 +73,12 @@ __all__ = [
     "service_context",
     "write_request_of",
 ]
+
+
+# ------- Where services work on file groups: on this machine, or on the cluster of a Spark session
+#
+# Chosen by ``hoodoo.services.executor`` when a service is run, never by opening a table: a
+# reader starts no Spark.
 
 
 def service_context(context: TableContext, properties: Mapping[str, str]) -> TableContext:

@@ -1,10 +1,4 @@
-"""
-Rows without types take those of the table: dicts, objects of pandas, lines of JSON.
-
-A Python value has a class, not a column's type: 1 may be an int or a long, a dict a struct or a
-map, None anything. So each column is made for the type that the table has. Values of one class
-go to Arrow together; what a class may become is decided here, and no digit is ever lost.
-"""
+"""Rows and arguments of callers: rows of any kind become Arrow in the types of the table."""
 
 from __future__ import annotations
 
@@ -45,6 +39,12 @@ __all__ = [
     "typed_floats",
     "typed_rows",
 ]
+
+# ------------- Rows without types take those of the table: dicts, objects of pandas, lines of JSON
+#
+# A Python value has a class, not a column's type: 1 may be an int or a long, a dict a struct or a
+# map, None anything. So each column is made for the type that the table has. Values of one class
+# go to Arrow together; what a class may become is decided here, and no digit is ever lost.
 
 #: From here on two integers may have the same double: digits may be lost already.
 _EXACT_MAX: Final = 2**53

@@ -1,9 +1,4 @@
-"""
-Which rows a repair of keys writes next, and which it deletes: a decision about known rows.
-
-Every step keeps, of each record, the row that wins among those that are known. So no record can
-go missing, whatever a write in between made of the rows, and wherever a repair stops.
-"""
+"""Repair rows under a wrong record key or in a wrong folder: plan each step, and write it."""
 
 from __future__ import annotations
 
@@ -57,6 +52,11 @@ __all__ = [
     "record_names",
     "repair_keys",
 ]
+
+# ------ Which rows a repair of keys writes next, and which it deletes: a decision about known rows
+#
+# Every step keeps, of each record, the row that wins among those that are known. So no record can
+# go missing, whatever a write in between made of the rows, and wherever a repair stops.
 
 RIGHT_KEY, RIGHT_PATH = "_right_key", "_right_path"
 #: Behind the key of a row that waits until its place is free.

@@ -1,8 +1,4 @@
-"""
-What a table can go back to: savepoints, rollback, restore, and writes that ended unknown.
-
-Half of ``hoodoo.table.Table``, apart because none of it reads or writes rows.
-"""
+"""Go back to an earlier state of a table: savepoints, rollback, restore; and ``delete_where``."""
 
 from __future__ import annotations
 
@@ -38,6 +34,11 @@ from timeline.properties.options import PropertySet
 from timeline.rollback.resolve_unknown import Resolution, resolve
 
 __all__ = ["Recovery", "delete_found", "delete_key_columns"]
+
+
+# ------- What a table can go back to: savepoints, rollback, restore, and writes that ended unknown
+#
+# Half of ``hoodoo.table.Table``, apart because none of it reads or writes rows.
 
 
 class Recovery(ABC):

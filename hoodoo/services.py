@@ -1,4 +1,4 @@
-"""What a service would do now, in figures: ``--dry-run`` of services; changes nothing."""
+"""Table services of one opened table, and what each would do (``--dry-run``)."""
 
 from __future__ import annotations
 
@@ -56,6 +56,9 @@ __all__ = [
     "services_of",
     "warn_ignored_keys",
 ]
+
+
+# ------------- What a service would do now, in figures: ``--dry-run`` of services; changes nothing
 
 
 def preview(

@@ -1,4 +1,4 @@
-"""Whether the lock of a writer is one that writers of other engines take, where there are some."""
+"""Register a writer, check its lock against Java writers, and deregister it at exit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from timeline.properties.setting_enums import ForeignWriters
 from timeline.system import await_exit
 
 __all__ = ["refuse_unshared_lock", "register_writer", "unregister_writer"]
+
+
+# ---- Whether the lock of a writer is one that writers of other engines take, where there are some
 
 
 def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: ProviderRegistry) -> None:

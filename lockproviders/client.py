@@ -1,9 +1,4 @@
-"""
-Who holds a lock, as one line of JSON that others may read.
-
-It exists so that every provider tells the same facts and no more: host, pid, writer id,
-what the lock is for and since when (SEC6: no environment, no stack, no settings).
-"""
+"""What the author of a lock provider implements: a client, its holding, the owner text."""
 
 from __future__ import annotations
 
@@ -29,6 +24,11 @@ __all__ = [
     "parse_note",
     "shared_owner_note",
 ]
+
+# -------------------------------------- Who holds a lock, as one line of JSON that others may read
+#
+# It exists so that every provider tells the same facts and no more: host, pid, writer id,
+# what the lock is for and since when (SEC6: no environment, no stack, no settings).
 
 PURPOSE_CHARACTERS_MAX = 200
 APPLICATION_CHARACTERS_MAX = 100

@@ -1,9 +1,4 @@
-"""
-Where commit slots are decided, from properties: on the table's storage, or in a database (SLOT-6).
-
-Beside the lock providers because it asks the same question, who may publish now, of the same
-servers: the connection is theirs, only the table is another. The default needs none of it.
-"""
+"""The registry of lock providers and slot stores, and how properties become one of them."""
 
 from __future__ import annotations
 
@@ -72,6 +67,11 @@ __all__ = [
     "with_slot_store",
     "without_table_properties",
 ]
+
+# --- Where commit slots are decided, from properties: on the table's storage, or in a database (SLOT-6)
+#
+# Beside the lock providers because it asks the same question, who may publish now, of the same
+# servers: the connection is theirs, only the table is another. The default needs none of it.
 
 SLOT_OPTIONS: Mapping[str, Option] = {
     "backend": Option(

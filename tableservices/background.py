@@ -1,9 +1,4 @@
-"""
-Services right after a commit, in the writer's own process.
-
-The commit is published and stays so: whatever fails here is reported and forgotten, the
-next round does it again (PUB-9).
-"""
+"""Services in a writer process: inline after a commit, or on a thread beside the writes."""
 
 from __future__ import annotations
 
@@ -16,6 +11,12 @@ from timeline.context import TableContext
 from timeline.ports.ports import Ticker
 
 __all__ = ["BackgroundServices", "InlineOutcome", "run_inline"]
+
+
+# -------------------------------------- Services right after a commit, in the writer's own process
+#
+# The commit is published and stays so: whatever fails here is reported and forgotten, the
+# next round does it again (PUB-9).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

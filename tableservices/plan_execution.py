@@ -1,10 +1,4 @@
-"""
-Claims: one executor for a plan at a time, to save work (CMP-3).
-
-The claim is the heartbeat of the plan's instant, in Hudi's form. Safety never rests on it
-(HB-4): two executors make files of the same names, and the slot decides who completes. An
-executor that dies stops beating, and whoever comes after the tolerated silence takes over.
-"""
+"""Execute a plan: lease it, read it, show that it has begun, and complete it."""
 
 from __future__ import annotations
 
@@ -65,6 +59,12 @@ __all__ = [
     "spreads",
     "wait_for_executor",
 ]
+
+# --------------------------------- Claims: one executor for a plan at a time, to save work (CMP-3)
+#
+# The claim is the heartbeat of the plan's instant, in Hudi's form. Safety never rests on it
+# (HB-4): two executors make files of the same names, and the slot decides who completes. An
+# executor that dies stops beating, and whoever comes after the tolerated silence takes over.
 
 _FOREIGN_MS = 3_600_000  # for how long another engine's executor is taken for alive
 _LOOK_MS = 1_000  # how soon a free plan is noticed by who waits for it

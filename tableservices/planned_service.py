@@ -1,11 +1,4 @@
-"""
-The file slices that a plan names, proven before a single one is opened (SEC1, SEC2).
-
-A plan is a file of the table that anybody may have written. Every name in it must be that of a
-data file of its file group, and every address must lie in its partition: bare, below this
-table's base, or where a table lay that was moved since (Java's plans carry whole addresses).
-Nothing is asked of the storage for that, and nothing is read or deleted before.
-"""
+"""Services that plan first and execute later, and the proof of the slices that a plan names."""
 
 from __future__ import annotations
 
@@ -58,6 +51,13 @@ __all__ = [
     "run_plan",
     "run_round",
 ]
+
+# ------------ The file slices that a plan names, proven before a single one is opened (SEC1, SEC2)
+#
+# A plan is a file of the table that anybody may have written. Every name in it must be that of a
+# data file of its file group, and every address must lie in its partition: bare, below this
+# table's base, or where a table lay that was moved since (Java's plans carry whole addresses).
+# Nothing is asked of the storage for that, and nothing is read or deleted before.
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 

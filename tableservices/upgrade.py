@@ -1,14 +1,4 @@
-"""
-The timeline of a version 6 table in the layout of versions 8 and 9 (fmt 2.2, 11.2).
-
-The new files are made in their own folder, where version 6 does not look, before the
-properties say that they count; the old ones are deleted after it. So a crash leaves a whole
-table of one version or the other, and the upgrade is begun anew.
-
-Completion times are those of Java Hudi, the ages of the old files, where they can be true:
-after the instant's request and not after the next one's. A copied table has files of any
-age; there an instant completes a millisecond after it was requested.
-"""
+"""Upgrade a table from version 6 or 8 to 9, as Java Hudi 1.2 does (fmt 11)."""
 
 from __future__ import annotations
 
@@ -88,6 +78,16 @@ __all__ = [
     "upgrade",
     "write_new_timeline",
 ]
+
+# ------------- The timeline of a version 6 table in the layout of versions 8 and 9 (fmt 2.2, 11.2)
+#
+# The new files are made in their own folder, where version 6 does not look, before the
+# properties say that they count; the old ones are deleted after it. So a crash leaves a whole
+# table of one version or the other, and the upgrade is begun anew.
+#
+# Completion times are those of Java Hudi, the ages of the old files, where they can be true:
+# after the instant's request and not after the next one's. A copied table has files of any
+# age; there an instant completes a millisecond after it was requested.
 
 _COMMITS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 

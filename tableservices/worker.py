@@ -1,4 +1,4 @@
-"""Settings of whoever runs table services: where, how much at a time, beside whom."""
+"""The worker: services of one or many tables in a process of their own, with its settings."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ __all__ = [
     "WorkerTable",
     "run_worker",
 ]
+
+
+# ----------------- Settings of whoever runs table services: where, how much at a time, beside whom
 
 
 class ServiceExecutor(Enum):

@@ -1,1 +1,1 @@
-"""What happened, when, and where the records lie: the timeline of a Hudi table and its paths."""
+"""Instants of a Hudi table and their order: what happened, and when."""

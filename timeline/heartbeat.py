@@ -1,9 +1,4 @@
-"""
-When a pending instant counts as dead (HB-2, HB-3, HB-4).
-
-Being dead is only a guess: safety never depends on it, because a rollback takes an abort
-slot first. The guess only has to be good enough not to waste live work.
-"""
+"""Heartbeats: the proof that a pending instant's writer lives (HB-1 to HB-4)."""
 
 from __future__ import annotations
 
@@ -28,6 +23,11 @@ __all__ = [
     "must_fence_itself",
     "stray_heartbeats",
 ]
+
+# ---------------------------------------- When a pending instant counts as dead (HB-2, HB-3, HB-4)
+#
+# Being dead is only a guess: safety never depends on it, because a rollback takes an abort
+# slot first. The guess only has to be good enough not to waste live work.
 
 LEASE_BEATS: Final = 3
 """So many times a reader's lease is renewed before it would end."""

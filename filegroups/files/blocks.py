@@ -1,11 +1,4 @@
-"""
-Which blocks of a slice's logs count, and in which order (fmt 5.7).
-
-Decided from headers alone, before a single record is decoded: blocks of instants that are
-not visible, of instants that were rolled back, and of instants whose content a log
-compaction has put together anew are left out. The block of a log compaction takes the place
-of the newest instant it replaces, not its own: what others wrote between the two is newer.
-"""
+"""The blocks of log files: which of them count, in which order (fmt 5.7), and their content."""
 
 from __future__ import annotations
 
@@ -39,6 +32,13 @@ __all__ = [
     "read_blocks",
     "select_blocks",
 ]
+
+# ------------------------------ Which blocks of a slice's logs count, and in which order (fmt 5.7)
+#
+# Decided from headers alone, before a single record is decoded: blocks of instants that are
+# not visible, of instants that were rolled back, and of instants whose content a log
+# compaction has put together anew are left out. The block of a log compaction takes the place
+# of the newest instant it replaces, not its own: what others wrote between the two is newer.
 
 _COUNTING = DATA_BLOCKS | {BlockType.DELETE}
 

@@ -1,10 +1,4 @@
-"""
-Columns of byte strings, the parts that Avro records are joined from.
-
-An Avro record is the bytes of its fields one after another. To write many records without
-a loop over them, the bytes of each field are made for all rows as one binary column, and
-Arrow joins the columns row by row.
-"""
+"""The content of delete blocks: removed record keys, with the ordering of each removal."""
 
 from __future__ import annotations
 
@@ -48,6 +42,12 @@ __all__ = [
     "with_lengths",
     "wrapped",
 ]
+
+# ---------------------------- Columns of byte strings, the parts that Avro records are joined from
+#
+# An Avro record is the bytes of its fields one after another. To write many records without
+# a loop over them, the bytes of each field are made for all rows as one binary column, and
+# Arrow joins the columns row by row.
 
 _KIND: Final = pa.large_binary()
 _VARINT_BYTES_MAX: Final = 10

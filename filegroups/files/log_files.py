@@ -1,9 +1,4 @@
-"""
-How a file group grows by log files instead of a new base file, and on top of what.
-
-Merge-on-read only: updates and deletes of records that are there are appended, and whoever
-reads merges them (fmt 5, 6.7).
-"""
+"""The log files of a slice, read into changes, and the settings of log writes."""
 
 from __future__ import annotations
 
@@ -43,6 +38,11 @@ from timeline.ports.storage import Storage
 from timeline.system import NullEvents
 
 __all__ = ["LogFormat", "LogRead", "LogSettings", "LogTarget", "keys_of_log", "read_logs"]
+
+# -------------- How a file group grows by log files instead of a new base file, and on top of what
+#
+# Merge-on-read only: updates and deletes of records that are there are appended, and whoever
+# reads merges them (fmt 5, 6.7).
 
 _MIB = 1024 * 1024
 

@@ -1,10 +1,4 @@
-"""
-The order in which the logs of a group count (GRP-2).
-
-Those of one instant in one file group count in the order of their tokens, which every reader
-compares as texts (fmt 5.7): ``10-0-0`` comes before ``9-0-0``. Numbers of equal length keep the
-order of the members.
-"""
+"""Commit several writes in one instant: begin once, write side by side, commit once (GRP-1)."""
 
 from __future__ import annotations
 
@@ -76,6 +70,12 @@ __all__ = [
     "merged_request",
     "without_known_conflict",
 ]
+
+# -------------------------------------------- The order in which the logs of a group count (GRP-2)
+#
+# Those of one instant in one file group count in the order of their tokens, which every reader
+# compares as texts (fmt 5.7): ``10-0-0`` comes before ``9-0-0``. Numbers of equal length keep the
+# order of the members.
 
 _ONE_DIGIT: Final = 10  # so many numbers have one
 

@@ -1,4 +1,4 @@
-"""Prepared rows as text, from a writer to the committer that writes them (GRP-8)."""
+"""Messages between a committer and writers of other processes (GRP-8)."""
 
 from __future__ import annotations
 
@@ -58,6 +58,9 @@ __all__ = [
     "offer_of",
     "request_fields",
 ]
+
+
+# ------------------ Prepared rows as text, from a writer to the committer that writes them (GRP-8)
 
 
 def are_rows_of(rows: pa.Table, schema: TableSchema) -> bool:

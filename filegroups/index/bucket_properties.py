@@ -1,10 +1,4 @@
-"""
-What a bucket index's writers must agree on, kept in the table's properties (fmt 1.1).
-
-Hudi stores none of it: a writer with another number of buckets would put keys it updates
-into other file groups, unseen. So a table that we make, or write into for the first time,
-keeps it under keys of our own; before that, what is there already is held against it.
-"""
+"""What writers of a bucket index agree on, kept in the table; keys that only logs hold."""
 
 from __future__ import annotations
 
@@ -46,6 +40,12 @@ __all__ = [
     "refuse_other_buckets",
     "slices_with_log_inserts",
 ]
+
+# ----------- What a bucket index's writers must agree on, kept in the table's properties (fmt 1.1)
+#
+# Hudi stores none of it: a writer with another number of buckets would put keys it updates
+# into other file groups, unseen. So a table that we make, or write into for the first time,
+# keeps it under keys of our own; before that, what is there already is held against it.
 
 _SAMPLED_FILES = 3
 

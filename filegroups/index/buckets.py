@@ -1,10 +1,4 @@
-"""
-Consistent hashing on storage: the newest committed ranges of each partition (fmt 9).
-
-Resizing a partition writes new metadata whose instant must have completed before it
-counts; until then the older ranges stand. What a resizing in progress owns is refused
-like any pending clustering, so ranges never change under a write unseen.
-"""
+"""Bucket indexes: the hash of a key names its file group, by a count or by ranges (fmt 9)."""
 
 from __future__ import annotations
 
@@ -44,6 +38,12 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Stora
 from timeline.snapshot import Snapshot
 
 __all__ = ["FOLDER", "Buckets", "find_buckets", "load_ranges"]
+
+# ------------ Consistent hashing on storage: the newest committed ranges of each partition (fmt 9)
+#
+# Resizing a partition writes new metadata whose instant must have completed before it
+# counts; until then the older ranges stand. What a resizing in progress owns is refused
+# like any pending clustering, so ranges never change under a write unseen.
 
 FOLDER = ".hoodie/.bucket_index/consistent_hashing_metadata"
 _SUFFIX, _COMMIT_SUFFIX = ".hashing_meta", ".commit"

@@ -1,9 +1,4 @@
-"""
-What a file group holds now: its record keys, and the order of its rows.
-
-A base file tells by itself, unless logs lie on it whose keys count; then the slice is
-merged as readers do, of the columns that are needed.
-"""
+"""Look-up indexes: find record keys in base files and logs, by partition or table-wide."""
 
 from __future__ import annotations
 
@@ -52,6 +47,12 @@ __all__ = [
     "may_resurrect",
     "tag",
 ]
+
+
+# ------------------------- What a file group holds now: its record keys, and the order of its rows
+#
+# A base file tells by itself, unless logs lie on it whose keys count; then the slice is
+# merged as readers do, of the columns that are needed.
 
 
 def file_group_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:

@@ -1,9 +1,4 @@
-"""
-Times out of texts: the fields a date pattern found in whole columns, put together.
-
-Calendar arithmetic is numpy's; a date that is none (30 February, hour 25) is told apart from
-a text that does not match, and both from a time.
-"""
+"""Date patterns of Joda-Time, in which Hudi's time-based key generators name folders."""
 
 from __future__ import annotations
 
@@ -23,6 +18,11 @@ from filegroups.schema.columns import one_array
 from timeline.errors import InvalidInputError
 
 __all__ = ["MONTH_NAMES", "DateFields", "DatePattern", "Times", "parse_date_pattern"]
+
+# -------------- Times out of texts: the fields a date pattern found in whole columns, put together
+#
+# Calendar arithmetic is numpy's; a date that is none (30 February, hour 25) is told apart from
+# a text that does not match, and both from a time.
 
 Times = npt.NDArray[np.int64]  # milliseconds since 1970
 

@@ -1,9 +1,4 @@
-"""
-Numbers as the text Java writes for them: what a number column that became text shows.
-
-Java Hudi converts old files with Java's ``toString``, so a file read by us must give the
-same letters, or a key, a filter or a comparison would see two different values.
-"""
+"""Values as Java's ``toString`` writes them: the texts of record keys and folder names."""
 
 from __future__ import annotations
 
@@ -16,6 +11,11 @@ from filegroups.schema.columns import one_array
 from timeline.errors import InvalidInputError
 
 __all__ = ["java_text", "java_texts"]
+
+# ----------- Numbers as the text Java writes for them: what a number column that became text shows
+#
+# Java Hudi converts old files with Java's ``toString``, so a file read by us must give the
+# same letters, or a key, a filter or a comparison would see two different values.
 
 _DECIMAL = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<rest>\d+))?$"
 _PLAIN_MIN, _PLAIN_BELOW = 1e-3, 1e7  # between them Java writes no exponent

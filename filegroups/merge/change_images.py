@@ -1,10 +1,4 @@
-"""
-Change logs: what a row of one says, and in which of Hudi's three modes it is written (fmt 5.4).
-
-A change log lies beside a rewritten base file and keeps what the rewrite did to each record.
-Its mode decides which images of the record it holds; what it lacks, readers take from the
-base files before and after.
-"""
+"""Change data as rows: what changed between two slices, in the modes of Hudi (fmt 5.4)."""
 
 from __future__ import annotations
 
@@ -41,6 +35,12 @@ __all__ = [
     "image",
     "operation_texts",
 ]
+
+# --- Change logs: what a row of one says, and in which of Hudi's three modes it is written (fmt 5.4)
+#
+# A change log lies beside a rewritten base file and keeps what the rewrite did to each record.
+# Its mode decides which images of the record it holds; what it lacks, readers take from the
+# base files before and after.
 
 OPERATION: Final = "op"
 CHANGE_TIME: Final = "ts_ms"

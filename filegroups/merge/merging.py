@@ -1,9 +1,4 @@
-"""
-Merging by a plug-in: what a ``RecordMerger`` answers, held against its contract.
-
-The places where versions meet are the same as without a plug-in (a batch, the logs of a
-slice, a base file); here the versions are laid side by side, given away and taken back.
-"""
+"""Which version of a record stays: in a batch, against a base file, by a plug-in."""
 
 from __future__ import annotations
 
@@ -40,6 +35,12 @@ __all__ = [
     "newest_positions",
     "shaped",
 ]
+
+
+# ---------------- Merging by a plug-in: what a ``RecordMerger`` answers, held against its contract
+#
+# The places where versions meet are the same as without a plug-in (a batch, the logs of a
+# slice, a base file); here the versions are laid side by side, given away and taken back.
 
 
 def merge_by_rounds(

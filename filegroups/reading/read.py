@@ -1,9 +1,4 @@
-"""
-A read set: the state a write was made from, and which part of it was read.
-
-Handed to the write beside its rows (``table.upsert(rows, reads=...)``), so that publication
-can judge whether the rows are still what they would be if they were made now.
-"""
+"""The read path: snapshot, file system view, pruning, scan, Arrow."""
 
 from __future__ import annotations
 
@@ -48,6 +43,11 @@ __all__ = [
     "scan",
     "view_of",
 ]
+
+# ---------------------- A read set: the state a write was made from, and which part of it was read
+#
+# Handed to the write beside its rows (``table.upsert(rows, reads=...)``), so that publication
+# can judge whether the rows are still what they would be if they were made now.
 
 #: In the extra metadata of a commit that was made from reads: its partitions, or ``*``.
 READS_KEY = "hoodoo.reads"

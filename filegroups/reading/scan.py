@@ -1,11 +1,4 @@
-"""
-Whether cleaning was faster than the listing of a snapshot's files (RDL-2).
-
-A snapshot names instants; its files are found by listing partitions, which comes later. A file that
-is gone by then is in no listing: its file group would be left out, and nobody would miss its
-rows. A clean says what it takes before it takes it, by its slot or, another engine's, by its files
-on the timeline. So a look behind the listing tells.
-"""
+"""Scan file slices as a stream under a reader lease, and detect a clean race (RDL-2)."""
 
 from __future__ import annotations
 
@@ -40,6 +33,14 @@ __all__ = [
     "stream",
     "with_lease",
 ]
+
+
+# ---------------------- Whether cleaning was faster than the listing of a snapshot's files (RDL-2)
+#
+# A snapshot names instants; its files are found by listing partitions, which comes later. A file that
+# is gone by then is in no listing: its file group would be left out, and nobody would miss its
+# rows. A clean says what it takes before it takes it, by its slot or, another engine's, by its files
+# on the timeline. So a look behind the listing tells.
 
 
 def assert_not_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> None:

@@ -1,13 +1,4 @@
-"""
-Early conflict detection: what a write meets before it writes files, when that is still cheap.
-
-Two looks. At what was *published* while keys were looked up: always. At what living writers have
-*announced* for the same rows: by option. There the smaller requested time goes on and the greater
-one waits in its place, without the lock, until the other has ended or fallen silent; so of two
-that see each other one goes on, waits never form a circle, and whoever waited keeps its turn
-before all that begin later. What the other published is then the base of this write, and
-nothing was computed in vain. Nothing here is needed to be right: the publication judges anew.
-"""
+"""Before a write creates files: detect conflicts early, and wait for the rate limit (PACE-1)."""
 
 from __future__ import annotations
 
@@ -40,6 +31,15 @@ from timeline.rules.conflicts import (
 from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
 
 __all__ = ["detect_early", "wait_for_rate_limit"]
+
+# --- Early conflict detection: what a write meets before it writes files, when that is still cheap
+#
+# Two looks. At what was *published* while keys were looked up: always. At what living writers have
+# *announced* for the same rows: by option. There the smaller requested time goes on and the greater
+# one waits in its place, without the lock, until the other has ended or fallen silent; so of two
+# that see each other one goes on, waits never form a circle, and whoever waited keeps its turn
+# before all that begin later. What the other published is then the base of this write, and
+# nothing was computed in vain. Nothing here is needed to be right: the publication judges anew.
 
 _PAUSE_MS_FIRST = 20
 _PAUSE_MS_MAX = 1_000

@@ -1,5 +1,5 @@
 """
-The local workload: incoming rows as one Arrow table in this process.
+The local workload: incoming rows as one Arrow table, of one write or of several.
 
 The embedded default. The whole batch is held in memory once, each file group is merged by
 itself on a thread of the executor port; for batches beyond one machine's memory there is

@@ -1,12 +1,4 @@
-"""
-What a placed write shows before its first data file: the inflight file, then its markers (BEG-6).
-
-Where the storage is far away they are sent together, with the metadata of new partitions and the
-early look at what others published: none of them waits for another, and no data file is written
-before all have been answered. Meanwhile small files are made in memory. A rollback needs the
-markers of what exists, and a marker without a file, or one that came before the inflight file,
-tells it nothing wrong.
-"""
+"""What a write announces before its data files, and what it offers to the commit (BEG-6)."""
 
 from __future__ import annotations
 
@@ -47,6 +39,14 @@ __all__ = [
     "planned_write_set",
     "reconcile_files",
 ]
+
+# --- What a placed write shows before its first data file: the inflight file, then its markers (BEG-6)
+#
+# Where the storage is far away they are sent together, with the metadata of new partitions and the
+# early look at what others published: none of them waits for another, and no data file is written
+# before all have been answered. Meanwhile small files are made in memory. A rollback needs the
+# markers of what exists, and a marker without a file, or one that came before the inflight file,
+# tells it nothing wrong.
 
 TimelineState: TypeAlias = tuple[NoConflict | Rebase | Rejected, BaseState]
 EarlyDetectionRun: TypeAlias = Callable[

@@ -1,8 +1,4 @@
-"""
-What the attempts of one write met and cost: whether it may go on, and how the next one is made.
-
-The numbers are kept here, what follows from them is decided by ``timeline.rules.retry``.
-"""
+"""The attempts of one write: their cost, and how a rejected one is rebased or made again."""
 
 from __future__ import annotations
 
@@ -39,6 +35,10 @@ __all__ = [
     "rebase_tasks",
     "rerun_until_unchanged",
 ]
+
+# --- What the attempts of one write met and cost: whether it may go on, and how the next one is made
+#
+# The numbers are kept here, what follows from them is decided by ``timeline.rules.retry``.
 
 #: Redos of one of those who have the lock together before it has it alone, which ends that for all
 #: of them: the last of as many as are allowed by default.

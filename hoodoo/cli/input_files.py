@@ -1,4 +1,4 @@
-"""``hoodoo files``: which files make up a table."""
+"""Rows from a file that a user names (Parquet, CSV, JSON, Arrow), and ``hoodoo files``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import FileSlice
 
 __all__ = ["FORMATS", "files", "read_json", "read_rows"]
+
+
+# --------------------------------------------------- ``hoodoo files``: which files make up a table
 
 
 @click.command()

@@ -1,8 +1,4 @@
-"""
-Exit codes: what a script may rely on, in one place.
-
-Sorted by what the caller does next, like the errors they come from.
-"""
+"""What every command has in common: settings, output, progress, results, exit codes."""
 
 from __future__ import annotations
 
@@ -44,6 +40,10 @@ __all__ = [
     "progress_events",
     "reading",
 ]
+
+# --------------------------------------------- Exit codes: what a script may rely on, in one place
+#
+# Sorted by what the caller does next, like the errors they come from.
 
 DONE: Final = 0
 ERROR: Final = 1

@@ -1,10 +1,4 @@
-"""
-A command run under a lease, as flock(1) runs one under a file's lock.
-
-Its own file because it is the one place of the command line that starts processes. What
-the lease cannot promise to a foreign command is kept here: it is ended when the lease is
-lost, and by the kernel when this process dies, so that no two of them run at once.
-"""
+"""``hoodoo locks``: test a lock, list and break holders, and run a command under it."""
 
 from __future__ import annotations
 
@@ -39,6 +33,12 @@ from timeline.model.time_arguments import TimeArgument, parse_time_travel
 from timeline.ports.lock import Lease
 
 __all__ = ["CANNOT_RUN", "NOT_FOUND", "locks", "run_under"]
+
+# --------------------------- A command run under a lease, as flock(1) runs one under a file's lock
+#
+# Its own file because it is the one place of the command line that starts processes. What
+# the lease cannot promise to a foreign command is kept here: it is ended when the lease is
+# lost, and by the kernel when this process dies, so that no two of them run at once.
 
 NOT_FOUND = 127  # as shells report it
 CANNOT_RUN = 126

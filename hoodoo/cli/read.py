@@ -1,7 +1,9 @@
 """
-The small grammar of ``--filter``: ``column operator value [and ...]``, typed by the schema.
+``hoodoo read``: rows of a table, with the grammar of ``--filter``.
 
-    month = 3 and carrier in (AA, UA) and arr_delay > 60 and tailnum != 'N 1'
+A filter is ``column operator value [and ...]``, typed by the schema::
+
+    month = 3 and carrier in (AA, UA) and arr_delay > 60 and tailnum != "N 1"
 
 Operators are ``= == != < <= > >= in``, and ``not in``. A value in quotes may hold anything;
 quotes inside are doubled.

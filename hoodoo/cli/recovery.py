@@ -1,4 +1,4 @@
-"""``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one."""
+"""``hoodoo rollback``, ``hoodoo restore`` and ``hoodoo savepoint``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from tableservices.restoring.savepoints import savepoint as make_savepoint
 from timeline.errors import InstantNotFoundError
 
 __all__ = ["restore", "rollback", "savepoint"]
+
+
+# ------------- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
 
 
 @click.command()

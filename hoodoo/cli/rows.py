@@ -1,9 +1,4 @@
-"""
-Texts from tables, made harmless for a terminal (SEC19).
-
-A record may hold an escape sequence that repaints the screen or a mark that reverses the
-reading direction; whatever is printed passes through here.
-"""
+"""Rows for people and programs: a table of the width of the screen, or JSON lines."""
 
 from __future__ import annotations
 
@@ -34,6 +29,11 @@ __all__ = [
     "json_text",
     "with_variants",
 ]
+
+# ----------------------------------------- Texts from tables, made harmless for a terminal (SEC19)
+#
+# A record may hold an escape sequence that repaints the screen or a mark that reverses the
+# reading direction; whatever is printed passes through here.
 
 # Control characters (C0, DEL, C1), line separators, and marks that change the reading direction.
 _HOSTILE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -1,4 +1,4 @@
-"""What services did, as documents and lines, and how a worker fares."""
+"""``hoodoo services``: run table services once, plan or execute them, or start a worker."""
 
 from __future__ import annotations
 
@@ -60,6 +60,9 @@ __all__ = [
     "services",
     "write_health_file",
 ]
+
+
+# ------------------------------- What services did, as documents and lines, and how a worker fares
 
 
 def print_service_result(

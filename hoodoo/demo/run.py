@@ -1,4 +1,4 @@
-"""Where the demonstration plays: its folder, its table and its properties files."""
+"""The demonstration: set it up, run its processes, and compare the rows with plain pyarrow."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ __all__ = [
     "run_demo",
     "set_up",
 ]
+
+# ------------------- Where the demonstration plays: its folder, its table and its properties files
 
 WRITER_PROPERTIES: Final = "multi_writer_local.properties"
 CLEANER_PROPERTIES: Final = "cleaning_worker_local.properties"

@@ -1,10 +1,4 @@
-"""
-Cycles of dependencies between transactions: proof that no serial order explains a run.
-
-Most runs have none, and most edges lead forward in the order of commits. So edges are first
-compared with that order, in whole columns; only where one leads backward is the graph searched
-for strongly connected components (Tarjan, without recursion), in time linear in its edges.
-"""
+"""Anomalies of a recorded history: lost updates, duplicates, dirty reads, cycles."""
 
 from __future__ import annotations
 
@@ -30,6 +24,13 @@ __all__ = [
     "find_anomalies",
     "find_cycles",
 ]
+
+
+# ---------- Cycles of dependencies between transactions: proof that no serial order explains a run
+#
+# Most runs have none, and most edges lead forward in the order of commits. So edges are first
+# compared with that order, in whole columns; only where one leads backward is the graph searched
+# for strongly connected components (Tarjan, without recursion), in time linear in its edges.
 
 
 class Dependency(Enum):

@@ -1,11 +1,4 @@
-"""
-A recorded run: who wrote and read which versions of what, as three tables.
-
-Where it comes from does not matter: the simulator, a table's own timeline, slots and rows, or
-journals that clients kept. An *item* is what has versions (a record key, a file group); a
-version is named by the transaction that wrote it. Tables of texts, because runs have millions
-of reads: ``hoodoo.history_checker.anomalies`` judges them without a loop over rows.
-"""
+"""A recorded history: which versions each transaction wrote and read, as tables and as numbers."""
 
 from __future__ import annotations
 
@@ -30,6 +23,13 @@ __all__ = [
     "Numbers",
     "numbers",
 ]
+
+# ---------------------- A recorded run: who wrote and read which versions of what, as three tables
+#
+# Where it comes from does not matter: the simulator, a table's own timeline, slots and rows, or
+# journals that clients kept. An *item* is what has versions (a record key, a file group); a
+# version is named by the transaction that wrote it. Tables of texts, because runs have millions
+# of reads: ``hoodoo.history_checker.anomalies`` judges them without a loop over rows.
 
 #: ``position`` is where it was committed, null when it was not; ``snapshot`` the position it
 #: read at. ``answer`` is what its client was told: ok, fail, or null for neither. ``full``: its

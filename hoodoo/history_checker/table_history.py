@@ -1,8 +1,9 @@
 """
-Journals of clients: JSON lines that tell what each wrote, read and was answered.
+Check journals of clients against a table: what was acknowledged, and what the table holds.
 
-A table knows what was committed, not what clients were told or what they saw on the way. Who
-wants that judged appends one line per event to a file of its own::
+A journal is a file of JSON lines, one for each event.
+A table knows what was committed, not what clients were told or what they saw on the way. A client
+that wants this checked appends one line for each event to a file of its own::
 
     {
         "event": "write",

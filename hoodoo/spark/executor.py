@@ -1,4 +1,4 @@
-"""A small Spark session on this machine, for examples: one core, a small heap, no web page."""
+"""Run table services on Spark: each file group in a task; and a small session for examples."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from timeline.ports.ports import Executor, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
 __all__ = ["SparkExecutor", "local_session", "session_of_this_process", "spark_executor"]
+
+
+# -------- A small Spark session on this machine, for examples: one core, a small heap, no web page
 
 
 def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> Any:

@@ -1,12 +1,4 @@
-"""
-Reader leases for what Spark reads, while its tasks may read the files (RDL-1).
-
-A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.
-So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
-ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
-only those derived from it can still read: then the first look that meets no job is the last. A
-stream's micro-batch does tell when it is done, and a task of a view when it is.
-"""
+"""Read a table as a DataFrame: base files by Spark, merged slices in tasks, under a lease."""
 
 from __future__ import annotations
 
@@ -59,6 +51,15 @@ __all__ = [
     "pin_while_read",
     "plan_load",
 ]
+
+
+# ------------------ Reader leases for what Spark reads, while its tasks may read the files (RDL-1)
+#
+# A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.
+# So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
+# ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
+# only those derived from it can still read: then the first look that meets no job is the last. A
+# stream's micro-batch does tell when it is done, and a task of a view when it is.
 
 
 def pin_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:

@@ -1,10 +1,4 @@
-"""
-Giving each file group a number that Spark's shuffle sends where it is wanted.
-
-Spark places a row by the hash of a column, so file groups would meet by chance in one task
-while other cores idle. Numbers are chosen here such that their hash gives every task an
-equal share. If a Spark hashed differently, only the balance would suffer.
-"""
+"""The Spark workload: incoming rows as a DataFrame, tagged and written by tasks of a cluster."""
 
 from __future__ import annotations
 
@@ -59,6 +53,12 @@ __all__ = [
     "shuffle_numbers",
     "with_row_targets",
 ]
+
+# ------------------- Giving each file group a number that Spark's shuffle sends where it is wanted
+#
+# Spark places a row by the hash of a column, so file groups would meet by chance in one task
+# while other cores idle. Numbers are chosen here such that their hash gives every task an
+# equal share. If a Spark hashed differently, only the balance would suffer.
 
 _MASK = 0xFFFFFFFF
 _SEED = 42

@@ -1,10 +1,4 @@
-"""
-What a DataFrame was read of, for a write that is made from it (``reads=``).
-
-A DataFrame of this engine remembers the state it shows. What somebody asks of it later
-(``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
-in the words of ``TableSnapshot.reads``.
-"""
+"""Write a DataFrame into a table: save modes, the first save that creates it, and read sets."""
 
 from __future__ import annotations
 
@@ -39,6 +33,12 @@ from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 
 __all__ = ["attach_read_state", "reads", "save_dataframe", "write_dataframe"]
+
+# --------------------- What a DataFrame was read of, for a write that is made from it (``reads=``)
+#
+# A DataFrame of this engine remembers the state it shows. What somebody asks of it later
+# (``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
+# in the words of ``TableSnapshot.reads``.
 
 _STATE = "_hoodoo_state"
 

@@ -1,4 +1,4 @@
-"""The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)."""
+"""Verify the commit log: every slot is there, its hash chain unbroken (SLOT-1, SLOT-7)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ from timeline.restored_away import slots_with_removed_file
 from timeline.truncation import read_truncation_point, truncated_up_to
 
 __all__ = ["HashChainCoverage", "Witness", "check_commit_log", "verify_hash_chain"]
+
+
+# --------- The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)
 
 
 class _CommitLogReport(Protocol):

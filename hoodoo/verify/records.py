@@ -1,9 +1,4 @@
-"""
-Whether rows lie under the record keys and partition paths that their columns make.
-
-Earlier releases made both of the incoming types, and releases of Hudi differ in complex keys of
-one field: such a row is not found by its key, and its record may be there twice.
-"""
+"""Verify data files: footers, row counts, record keys, partition paths, merged slices."""
 
 from __future__ import annotations
 
@@ -41,6 +36,12 @@ from timeline.properties.properties_file import load_config, may_have_misplaced_
 from timeline.snapshot import Snapshot
 
 __all__ = ["Addresses", "Report", "addresses_of", "check_records", "keys_of_table"]
+
+
+# -------------- Whether rows lie under the record keys and partition paths that their columns make
+#
+# Earlier releases made both of the incoming types, and releases of Hudi differ in complex keys of
+# one field: such a row is not found by its key, and its record may be there twice.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The boundaries that are kept for the batch ids in them are there, with the bytes they had (BATCH-2)."""
+"""Verify a whole table: timeline, file slices, remembered batch ids, and data files if asked."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ from timeline.snapshot import Snapshot
 from timeline.truncation import read_truncation_point, truncated_up_to
 
 __all__ = ["Finding", "Verification", "check_batches", "verify", "verify_at"]
+
+
+# --- The boundaries that are kept for the batch ids in them are there, with the bytes they had (BATCH-2)
 
 
 class _BatchReport(Protocol):

@@ -1,14 +1,4 @@
-"""
-What a lock row of the Hive Metastore tells about us, and what its settings may say; pure.
-
-Both ways to the lock, by Thrift and by the metastore's database, write the same rows, so
-they share this. A row has 128 characters of free text (``agentInfo``): a mark of ours, a
-nonce by which an unanswered request is found again, and who asked for what.
-
-Releases of the metastore up to 2.3 put the texts of a request between quotes into SQL without
-escaping them. What we write is therefore reduced to harmless characters, and names of a
-database or table with others are refused instead of sent.
-"""
+"""The metastore's lock tables in MySQL or MariaDB, as the metastore uses them."""
 
 from __future__ import annotations
 
@@ -42,6 +32,16 @@ __all__ = [
     "plain_text",
     "silence_seconds",
 ]
+
+# ------- What a lock row of the Hive Metastore tells about us, and what its settings may say; pure
+#
+# Both ways to the lock, by Thrift and by the metastore's database, write the same rows, so
+# they share this. A row has 128 characters of free text (``agentInfo``): a mark of ours, a
+# nonce by which an unanswered request is found again, and who asked for what.
+#
+# Releases of the metastore up to 2.3 put the texts of a request between quotes into SQL without
+# escaping them. What we write is therefore reduced to harmless characters, and names of a
+# database or table with others are refused instead of sent.
 
 MARK = "hoodoo"
 USER = "hoodoo"  # the account's name stays with us (SEC6)

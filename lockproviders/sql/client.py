@@ -1,9 +1,4 @@
-"""
-One table of a SQL database, made when it is missing and that is wished, asked with patience.
-
-Its own file because the lock and the commit slots lie in tables of the same databases and
-meet the same troubles: no table yet, a lost answer to a question that may be repeated.
-"""
+"""The lock in a table of a SQL database: one row for each lock, with a lease."""
 
 from __future__ import annotations
 
@@ -29,6 +24,11 @@ from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetup
 from timeline.ports.ports import Clock, Ids
 
 __all__ = ["ENTRY", "OPTIONS", "SqlClient", "SqlTable", "row_name"]
+
+# ---- One table of a SQL database, made when it is missing and that is wished, asked with patience
+#
+# Its own file because the lock and the commit slots lie in tables of the same databases and
+# meet the same troubles: no table yet, a lost answer to a question that may be repeated.
 
 Answer = TypeVar("Answer")
 

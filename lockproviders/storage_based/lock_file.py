@@ -1,15 +1,4 @@
-"""
-The content of Java's lock file and the rules about it: pure, without a connection.
-
-The file is ``<table>/.hoodie/.locks/table_lock.json``, the same for Java Hudi's
-``StorageBasedLockProvider``, which was run, and for ours. Invariants:
-
-- Java's three fields are always there; a file without one of them is damaged for Java too.
-- ``expired`` wins over any ``validUntil``; a free file stays where it is, because object
-  stores cannot delete on a condition.
-- Our further fields tell a holding from another one of the same owner (the nonce), name the
-  holder and count holdings; Java reads over them and drops them when it takes the lock.
-"""
+"""Java's lock file in the table's store: content, conditional writes, one holding."""
 
 from __future__ import annotations
 
@@ -39,6 +28,17 @@ __all__ = [
     "Tag",
     "next_token",
 ]
+
+# -------------- The content of Java's lock file and the rules about it: pure, without a connection
+#
+# The file is ``<table>/.hoodie/.locks/table_lock.json``, the same for Java Hudi's
+# ``StorageBasedLockProvider``, which was run, and for ours. Invariants:
+#
+# - Java's three fields are always there; a file without one of them is damaged for Java too.
+# - ``expired`` wins over any ``validUntil``; a free file stays where it is, because object
+#   stores cannot delete on a condition.
+# - Our further fields tell a holding from another one of the same owner (the nonce), name the
+#   holder and count holdings; Java reads over them and drops them when it takes the lock.
 
 LOCK_PATH = ".hoodie/.locks/table_lock.json"
 DRIFT_MS = 500  # Java's tolerance between the clocks of two machines

@@ -1,8 +1,4 @@
-"""
-A waiter's node in ZooKeeper's queue, and the holding that the first one has.
-
-Beside ``client.py``, which has the client and the rules that both keep.
-"""
+"""The lock in ZooKeeper, the same one that Java's ``ZookeeperBasedLockProvider`` takes."""
 
 from __future__ import annotations
 
@@ -36,6 +32,10 @@ __all__ = [
     "ZooKeeperHolding",
     "ZooKeeperQueueEntry",
 ]
+
+# -------------------- A waiter's node in ZooKeeper's queue, and the holding that the first one has
+#
+# Beside ``client.py``, which has the client and the rules that both keep.
 
 CHECKS_MAX = 3  # at a queue that moves while we look
 # A watch wakes the waiter; this look is for a watch that was lost with its server.

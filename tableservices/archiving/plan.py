@@ -1,8 +1,4 @@
-"""
-Gathers what holds an archive back: all looking of the decision is here (GC-1, GC-3, RB-10).
-
-Each line is a requested time; nothing at or after the oldest of them moves.
-"""
+"""Plan an archive: which instants move, and which slots are truncated (GC-1)."""
 
 from __future__ import annotations
 
@@ -54,6 +50,10 @@ __all__ = [
     "needed_since",
     "next_truncation_point",
 ]
+
+# ----- Gathers what holds an archive back: all looking of the decision is here (GC-1, GC-3, RB-10)
+#
+# Each line is a requested time; nothing at or after the oldest of them moves.
 
 _HOUR_MS = 3_600_000
 _WRITING = frozenset({Access.NEW, Access.BASE})

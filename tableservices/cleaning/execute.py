@@ -1,10 +1,4 @@
-"""
-What a cleaner that looks again and again remembers: that there was nothing to supersede.
-
-A table into which only new file groups come has nothing to clean however long it grows;
-listing all of it after every commit would make small commits slower and slower. Only a hint
-of this process: commits of another engine are met by the next full look.
-"""
+"""Execute a clean: roll back dead writers, delete old files, sweep stray files (CLN-1)."""
 
 from __future__ import annotations
 
@@ -53,6 +47,13 @@ from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
 __all__ = ["CleanResult", "LastClean", "clean", "remove_stray_files"]
+
+
+# -------- What a cleaner that looks again and again remembers: that there was nothing to supersede
+#
+# A table into which only new file groups come has nothing to clean however long it grows;
+# listing all of it after every commit would make small commits slower and slower. Only a hint
+# of this process: commits of another engine are met by the next full look.
 
 
 @dataclass(slots=True)

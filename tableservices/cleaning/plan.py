@@ -1,9 +1,4 @@
-"""
-Gathers from the table what the cleaner's decision depends on; all reading of cleaning is here.
-
-A clean that looked everywhere left nothing older than its line, so the next one looks only
-at partitions written since that line (as Java Hudi's incremental cleaning).
-"""
+"""Plan a clean: when it is due, what it depends on, and which files it deletes (CLN-2)."""
 
 from __future__ import annotations
 
@@ -54,6 +49,11 @@ __all__ = [
     "refuse_uncleanable",
     "savepoints_of",
 ]
+
+# --- Gathers from the table what the cleaner's decision depends on; all reading of cleaning is here
+#
+# A clean that looked everywhere left nothing older than its line, so the next one looks only
+# at partitions written since that line (as Java Hudi's incremental cleaning).
 
 #: Key of the extra metadata by which the next cleaner sees that a savepoint was removed.
 SAVEPOINTED = "savepointed_timestamps"

@@ -1,10 +1,4 @@
-"""
-One group of a clustering: its slices read, their rows put in order, and cut into new files.
-
-File ids follow from the plan and from how it is carried out, nothing is drawn: a second
-executor makes the same files (CMP-2), one that orders rows otherwise makes others, which
-are swept before the plan completes.
-"""
+"""Execute a clustering plan: read groups, sort rows, and write new file groups."""
 
 from __future__ import annotations
 
@@ -69,6 +63,12 @@ from timeline.ports.storage import ObjectMissingError
 from timeline.snapshot import Snapshot
 
 __all__ = ["ClusteringResult", "GroupTask", "execute_clustering", "file_groups_of", "write_group"]
+
+# ----- One group of a clustering: its slices read, their rows put in order, and cut into new files
+#
+# File ids follow from the plan and from how it is carried out, nothing is drawn: a second
+# executor makes the same files (CMP-2), one that orders rows otherwise makes others, which
+# are swept before the plan completes.
 
 _WAY = 1  # raised when the same plan is carried out otherwise: other files get other names
 

@@ -1,10 +1,4 @@
-"""
-Rows picked from a group in a wanted order, however many bytes of text the group has.
-
-A text column of Arrow holds 2 GiB in one piece, and picking rows joins the pieces. A bigger
-group is widened to offsets of 64 bits first, and what is picked is narrowed again in parts,
-because files are written with the table's own types.
-"""
+"""Plan a clustering: when it is due, its groups of slices, and the plan as Hudi records it."""
 
 from __future__ import annotations
 
@@ -74,6 +68,12 @@ __all__ = [
     "schedule_clustering",
     "take_rows",
 ]
+
+# ------------ Rows picked from a group in a wanted order, however many bytes of text the group has
+#
+# A text column of Arrow holds 2 GiB in one piece, and picking rows joins the pieces. A bigger
+# group is widened to offsets of 64 bits first, and what is picked is narrowed again in parts,
+# because files are written with the table's own types.
 
 _NARROW_BYTES_MAX = (1 << 31) - (1 << 20)
 

@@ -1,9 +1,4 @@
-"""
-Hudi's class names of clustering, and what they mean here: fixed tables, never an import (SEC4).
-
-A class is named in full or by its last part. What is not in the tables is refused by name,
-because guessing would rewrite other files or put them in another order.
-"""
+"""Settings of clustering, and what Hudi class names in them mean here."""
 
 from __future__ import annotations
 
@@ -32,6 +27,12 @@ __all__ = [
     "execution_class",
     "slice_grouping_of",
 ]
+
+
+# --- Hudi's class names of clustering, and what they mean here: fixed tables, never an import (SEC4)
+#
+# A class is named in full or by its last part. What is not in the tables is refused by name,
+# because guessing would rewrite other files or put them in another order.
 
 
 class PartitionMode(Enum):

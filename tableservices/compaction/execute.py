@@ -1,10 +1,4 @@
-"""
-One file group of a compaction: its slice merged into a base file of a name fixed by the plan.
-
-The file is created whole or not at all, because two executors of one plan may be at it, one
-of them taken for dead: whichever comes first made it, and the other adopts it (CMP-2). So
-a plan never leaves two base files of one instant in a file group, and never half a one.
-"""
+"""Execute a compaction plan: merge each file slice into a base file (CMP-1)."""
 
 from __future__ import annotations
 
@@ -79,6 +73,12 @@ __all__ = [
     "schedule_compaction",
     "tasks_of",
 ]
+
+# --- One file group of a compaction: its slice merged into a base file of a name fixed by the plan
+#
+# The file is created whole or not at all, because two executors of one plan may be at it, one
+# of them taken for dead: whichever comes first made it, and the other adopts it (CMP-2). So
+# a plan never leaves two base files of one instant in a file group, and never half a one.
 
 _MERGED_APART = META_COLUMNS[3:]  # equal in all rows of a file: written anew, not merged
 

@@ -1,4 +1,4 @@
-"""The slices that a compaction plan names, proven, with what the storage says of their files."""
+"""Plan a compaction: choose file slices, and prove those that a plan names."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ __all__ = [
     "read_slices",
     "slices_of_plan",
 ]
+
+
+# ------ The slices that a compaction plan names, proven, with what the storage says of their files
 
 
 def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:

@@ -1,4 +1,4 @@
-"""When a compaction is due; pure."""
+"""Compaction as a service: when it is due, inline after a commit or in rounds of a worker."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import UTC_ZONE, TimelineZone, WallMs
 
 __all__ = ["CompactionService", "is_due"]
+
+
+# -------------------------------------------------------------- When a compaction is due; pure
 
 
 def is_due(

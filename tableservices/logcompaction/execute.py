@@ -1,10 +1,4 @@
-"""
-One file group of a log compaction: the logs of its slice folded into one of a fixed name.
-
-The new log says which instants it stands for; readers then leave their blocks out and take
-it at the place of the newest of them (fmt 5.7). Created whole or not at all, as the base
-files of a compaction are (CMP-2).
-"""
+"""Execute a log compaction: write the logs of each slice into one log file (LC-1)."""
 
 from __future__ import annotations
 
@@ -73,6 +67,13 @@ __all__ = [
     "plan_log_compaction",
     "schedule_log_compaction",
 ]
+
+
+# ------- One file group of a log compaction: the logs of its slice folded into one of a fixed name
+#
+# The new log says which instants it stands for; readers then leave their blocks out and take
+# it at the place of the newest of them (fmt 5.7). Created whole or not at all, as the base
+# files of a compaction are (CMP-2).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings of log compaction, read from ``hoodie.log.compaction.*`` keys."""
+"""Plan a log compaction, and read its settings."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ __all__ = [
     "is_due",
     "log_compaction_plan",
 ]
+
+# -------------------------- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys
 
 # By the field of LogCompactionSettings that it sets.
 LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {

@@ -1,12 +1,4 @@
-"""
-Which partitions have expired: a pure decision from one time for each (as Java Hudi, KEEP_BY_*).
-
-A partition expires when its days are over at the moment of the look, to the millisecond. The
-oldest go first, so that a bound on their number delays the youngest.
-
-Worked example, also a test: kept for 2 days, now the 10th at noon; last written on the 8th
-at 11:59 goes, on the 8th at 12:00 stays.
-"""
+"""Partition TTL: choose expired partitions and delete them in one write."""
 
 from __future__ import annotations
 
@@ -37,6 +29,14 @@ from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
 __all__ = ["TtlResult", "TtlService", "expire", "expired_partitions", "expired_paths"]
+
+# --- Which partitions have expired: a pure decision from one time for each (as Java Hudi, KEEP_BY_*)
+#
+# A partition expires when its days are over at the moment of the look, to the millisecond. The
+# oldest go first, so that a bound on their number delays the youngest.
+#
+# Worked example, also a test: kept for 2 days, now the 10th at noon; last written on the 8th
+# at 11:59 goes, on the 8th at 12:00 stays.
 
 _DAY_MS = 24 * 3_600_000
 

@@ -1,11 +1,4 @@
-"""
-Commit metadata as JSON: what tables of version 6 keep, also where they were upgraded since.
-
-The names are those of the Avro form, so one value serves both; only the spelling differs
-(format 11.2). Releases before 0.15 leave fields out and add some of their own: what is not
-there takes the value's default, what is not known is left aside. A field with content of
-another kind is damage, never guessed at.
-"""
+"""The completed file of a commit: Avro for layout 2, JSON for version 6."""
 
 from __future__ import annotations
 
@@ -38,6 +31,13 @@ __all__ = [
     "decode_legacy_commit",
     "encode_legacy_commit",
 ]
+
+# ----- Commit metadata as JSON: what tables of version 6 keep, also where they were upgraded since
+#
+# The names are those of the Avro form, so one value serves both; only the spelling differs
+# (format 11.2). Releases before 0.15 leave fields out and add some of their own: what is not
+# there takes the value's default, what is not known is left aside. A field with content of
+# another kind is damage, never guessed at.
 
 _CONTAINER: Final = b"Obj\x01"
 

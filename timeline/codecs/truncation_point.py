@@ -1,10 +1,4 @@
-"""
-The boundary: how far the chain of commit slots was collected, and what was archived with it (GC-2).
-
-A number at or below it never commits again, whoever creates it. What the collected slots
-knew and somebody may still ask for, the batch ids, moves into it (BATCH-2). A boundary repeats
-the newest of them only; the others stay in the files of earlier boundaries, which it names.
-"""
+"""The truncation point: where the commit log begins, and the batch ids it repeats (GC-2)."""
 
 from __future__ import annotations
 
@@ -25,6 +19,13 @@ __all__ = [
     "decode_truncation_point",
     "encode_truncation_point",
 ]
+
+
+# --- The boundary: how far the chain of commit slots was collected, and what was archived with it (GC-2)
+#
+# A number at or below it never commits again, whoever creates it. What the collected slots
+# knew and somebody may still ask for, the batch ids, moves into it (BATCH-2). A boundary repeats
+# the newest of them only; the others stay in the files of earlier boundaries, which it names.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The user's words for a write, a table, a merge and a change log, spelled as Hudi spells them."""
+"""What one write did, as its completed file records it, and the operations of users."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ __all__ = [
     "WriteStat",
     "workload_profile",
 ]
+
+
+# ---- The user's words for a write, a table, a merge and a change log, spelled as Hudi spells them
 
 
 class WriteOperation(Enum):

@@ -1,9 +1,4 @@
-"""
-The one place where paths below a table are built and checked (SEC1, SEC2).
-
-Names come from data (partition values), from the table's own files (plans, markers,
-metadata) and from users; all of them are untrusted until they passed here.
-"""
+"""Paths and file names of a table, and the files of a file group (fmt 2.2, 4.1, 5.1)."""
 
 from __future__ import annotations
 
@@ -40,6 +35,11 @@ __all__ = [
     "parse_marker_name",
     "pending_file_names",
 ]
+
+# ---------------------- The one place where paths below a table are built and checked (SEC1, SEC2)
+#
+# Names come from data (partition values), from the table's own files (plans, markers,
+# metadata) and from users; all of them are untrusted until they passed here.
 
 _SEGMENT_BYTES_MAX = 255
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")

@@ -1,4 +1,4 @@
-"""An instant: one action on the table, named by its requested time, in one of three states."""
+"""An instant: one action in one of three states, and which state may follow which."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ __all__ = [
     "State",
     "check_transition",
 ]
+
+
+# -------- An instant: one action on the table, named by its requested time, in one of three states
 
 
 class Action(Enum):

@@ -1,11 +1,4 @@
-"""
-Seals of commit slots: what shows that somebody edited the chain afterwards (SLOT-7).
-
-A slot that is sealed tells the digest of the slot before it and of its own completed file.
-Whoever changes, removes or exchanges one has to make every later slot anew; whoever noted the
-digest of one of those elsewhere sees it. With a key each slot is signed as well, and nobody
-without the key can make one anew.
-"""
+"""One slot of the commit log, and its link in the hash chain (SLOT-1, SLOT-7)."""
 
 from __future__ import annotations
 
@@ -40,6 +33,13 @@ __all__ = [
     "key_id_of",
     "signature_of",
 ]
+
+# ------------ Seals of commit slots: what shows that somebody edited the chain afterwards (SLOT-7)
+#
+# A slot that is sealed tells the digest of the slot before it and of its own completed file.
+# Whoever changes, removes or exchanges one has to make every later slot anew; whoever noted the
+# digest of one of those elsewhere sees it. With a key each slot is signed as well, and nobody
+# without the key can make one anew.
 
 NOTHING_BEFORE: Final = "0" * 64
 """What the first slot of a chain tells as the digest of the one before it."""

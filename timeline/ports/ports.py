@@ -1,4 +1,4 @@
-"""The clock port: wall time names instants, monotonic time measures waits; they never mix."""
+"""All ports of one table in one value; and clock, ids, events and executor."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ __all__ = [
     "ProcessIdentity",
     "Ticker",
 ]
+
+
+# --------- The clock port: wall time names instants, monotonic time measures waits; they never mix
 
 
 class Clock(Protocol):

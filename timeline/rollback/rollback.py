@@ -1,9 +1,4 @@
-"""
-What completed rollbacks and restores tell about the instants that they took away.
-
-Slots tell it as well, until the archive collects them (GC-2); these instants stay, on the
-timeline or in the history, and other engines leave nothing else.
-"""
+"""Roll back a failed write: an abort slot first, the deletes after it (RB-1 to RB-9)."""
 
 from __future__ import annotations
 
@@ -70,6 +65,11 @@ __all__ = [
     "rollback_plan",
     "rollback_records",
 ]
+
+# --------------- What completed rollbacks and restores tell about the instants that they took away
+#
+# Slots tell it as well, until the archive collects them (GC-2); these instants stay, on the
+# timeline or in the history, and other engines leave nothing else.
 
 _UNDOING = {one.value: one for one in (Action.ROLLBACK, Action.RESTORE)}
 

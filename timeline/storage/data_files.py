@@ -1,9 +1,4 @@
-"""
-The file object ``LocalStorage.open_output`` hands out for a new data file.
-
-Its own file because it has a small life of its own: written through a big buffer, made
-durable by closing, removed when its ``with`` block ends by an exception.
-"""
+"""Data files of the local storage: written in place or staged, cached while small."""
 
 from __future__ import annotations
 
@@ -22,6 +17,11 @@ from timeline.storage.folder_walker import OpenFolder, Syscalls, system_call_err
 from timeline.system import Started, start_in_background
 
 __all__ = ["ComputeLock", "DataFile", "FileCache", "StagedFiles"]
+
+# ---------------------- The file object ``LocalStorage.open_output`` hands out for a new data file
+#
+# Its own file because it has a small life of its own: written through a big buffer, made
+# durable by closing, removed when its ``with`` block ends by an exception.
 
 _BUFFER_BYTES = 1 << 20
 

@@ -1,8 +1,4 @@
-"""
-Temporary files on a local disk whose writer was killed before it named or removed them.
-
-No listing shows them (LOC-3), so nobody else would ever find them.
-"""
+"""Walk a table's folders on a file system without following a symbolic link (SEC1, SEC12)."""
 
 from __future__ import annotations
 
@@ -42,6 +38,11 @@ __all__ = [
     "system_call_error",
     "temporaries_below",
 ]
+
+
+# --------- Temporary files on a local disk whose writer was killed before it named or removed them
+#
+# No listing shows them (LOC-3), so nobody else would ever find them.
 
 
 def temporaries_below(root: str) -> Stats:

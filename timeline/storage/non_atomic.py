@@ -1,9 +1,4 @@
-"""
-The proof that a storage really creates an object only when it is absent (CAP-1).
-
-Some stores accept the condition and ignore it (several S3 look-alikes do); a table with
-more than one writer on such a store loses commits, so the promise is tried, not believed.
-"""
+"""Storages without an atomic create: the test that finds them (CAP-1), and the adapter for them."""
 
 from __future__ import annotations
 
@@ -29,6 +24,11 @@ from timeline.ports.storage import (
 )
 
 __all__ = ["PROBE_FOLDER", "NonAtomicStorage", "prove_atomic_create"]
+
+# ---------------- The proof that a storage really creates an object only when it is absent (CAP-1)
+#
+# Some stores accept the condition and ignore it (several S3 look-alikes do); a table with
+# more than one writer on such a store loses commits, so the promise is tried, not believed.
 
 PROBE_FOLDER = ".hoodie/.hoodoo/probe"
 

@@ -1,11 +1,4 @@
-"""
-What a failed request to an object store did: the judgement of its client's errors.
-
-Told apart with care, because the protocol acts on it: only an answer that surely means
-"nothing happened" may be reported as a failure, all the rest is unknown (UNK-1). obstore
-says more in its texts than in its classes, so texts are read; what is not understood counts
-as unknown, which is always safe.
-"""
+"""Clients of object stores: made from options, with their clock and their errors."""
 
 from __future__ import annotations
 
@@ -53,6 +46,14 @@ __all__ = [
     "open_client",
     "request_error",
 ]
+
+
+# -------------- What a failed request to an object store did: the judgement of its client's errors
+#
+# Told apart with care, because the protocol acts on it: only an answer that surely means
+# "nothing happened" may be reported as a failure, all the rest is unknown (UNK-1). obstore
+# says more in its texts than in its classes, so texts are read; what is not understood counts
+# as unknown, which is always safe.
 
 
 class RequestFailure(Enum):

@@ -1,10 +1,4 @@
-"""
-The file objects that the object-store adapter hands out: one to read, one to write.
-
-Reading fetches only the ranges that are asked for, because a key look-up needs the footer
-and one column of a data file. Writing gathers the bytes and sends them when the file is
-closed: the object appears whole or not at all, and nothing half-sent is left to pay for.
-"""
+"""The storage port over an object store: S3 and compatible stores, GCS, Azure."""
 
 from __future__ import annotations
 
@@ -50,6 +44,12 @@ from timeline.storage.object_client import (
 from timeline.system import SystemClock, SystemIds
 
 __all__ = ["ObjectInput", "ObjectOutput", "ObjectStorage"]
+
+# ------------- The file objects that the object-store adapter hands out: one to read, one to write
+#
+# Reading fetches only the ranges that are asked for, because a key look-up needs the footer
+# and one column of a data file. Writing gathers the bytes and sends them when the file is
+# closed: the object appears whole or not at all, and nothing half-sent is left to pay for.
 
 _FETCH_BYTES_MIN = 128 * 1024  # a little more costs nothing beside the way there and back
 _EXIT_WAIT_MS_MAX = 500  # what Arrow needs is a few; a file held by the program is held for good

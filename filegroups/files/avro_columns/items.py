@@ -1,11 +1,4 @@
-"""
-Positions in many records at once, and the vectorised reads of Avro's primitive values.
-
-A cursor holds one position per record of a chunk. Each read takes the same field of all
-records with a handful of numpy operations, and moves every position behind it. No read
-trusts a byte: after each one all positions are still inside their own records, so the
-next one may load eight bytes (and eight more) at any of them from the padded chunk.
-"""
+"""Read primitive Avro values of many records at once, and find the items of arrays and maps."""
 
 from __future__ import annotations
 
@@ -19,6 +12,13 @@ from filegroups.files.avro_columns.types import Items, Leaf, Node, Record, Union
 from timeline.errors import CorruptTableError
 
 __all__ = ["PADDING_BYTES", "Chunk", "Cursor", "Live", "find_items", "skip"]
+
+# ---------- Positions in many records at once, and the vectorised reads of Avro's primitive values
+#
+# A cursor holds one position per record of a chunk. Each read takes the same field of all
+# records with a handful of numpy operations, and moves every position behind it. No read
+# trusts a byte: after each one all positions are still inside their own records, so the
+# next one may load eight bytes (and eight more) at any of them from the padded chunk.
 
 PADDING_BYTES: Final = 16
 """Zero bytes before and behind a chunk's content, so that no load leaves the buffer."""
