@@ -1,9 +1,9 @@
 """
-Settling a slot: doing what it decided, by its owner or by any helper (HELP-1, SLOT-5).
+Apply a slot: do what it decided, as its owner or as a helper (HELP-1, SLOT-5).
 
-Every step is idempotent and its result a function of the slot alone, so a crash between
-the slot and its file loses nothing: whoever comes next finishes the same bytes under the
-same name. For upkeep (abort, clean, restore) settling repeats the deletes, then the file.
+Every step is idempotent and depends on the slot alone. A crash between the slot and its file loses
+nothing: the next writer creates the same bytes under the same name. For an abort, clean or restore,
+apply repeats the deletes, then creates the file.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ __all__ = [
 ]
 
 
-#: Upkeep whose pending files are written by the slot as well: nobody saw them before.
+#: Slots that also create their pending files; no other process saw these before.
 _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
 
-#: One file is all that shows them, and they delete nothing.
+#: These slots delete nothing and become visible by one file.
 APPLIED_BY_A_FILE = frozenset({SlotKind.COMMIT, SlotKind.PLAN})
 
-#: What a restore, a cancel, a void or the end of a savepoint takes away again.
+#: Slots whose file a restore, a cancel, a void or the end of a savepoint removes.
 _TAKEN_BACK = frozenset(
     {SlotKind.COMMIT, SlotKind.PLAN, SlotKind.SAVEPOINT, SlotKind.ABORT, SlotKind.CLEAN}
 )
 
-#: Upkeep that another engine may finish from its pending files.
+#: Slots of services that another engine may complete from their pending files.
 _ENDED_BY_ANYBODY = frozenset(
     {SlotKind.ABORT, SlotKind.CLEAN, SlotKind.RESTORE, SlotKind.SAVEPOINT}
 )
@@ -75,9 +75,9 @@ _ENDED_BY_ANYBODY = frozenset(
 
 def staged_completed_file(storage: Storage, slot: Slot) -> AbstractContextManager[None]:
     """
-    Within the block the bytes of the slot's completed file wait for the disk beside the slot's.
+    Sync the slot's completed file in this block, at the same time as the slot itself.
 
-    They have no name yet: what shows the instant is still created after its slot (LOC-2).
+    The bytes have no name yet: the completed file is still created after its slot (LOC-2).
     """
     name = slot.file_name
     return nullcontext() if name is None else staged(storage, timeline_path(name), slot.body)
@@ -87,20 +87,24 @@ def is_applied(
     slot: Slot, timeline: ActiveTimeline, history: ArchivedTimeline | None = None
 ) -> bool:
     """
-    Whether the slot's file exists, or was archived since (Java archives ours too).
+    Return whether the slot's file exists or was archived since (Java archives ours too).
 
-    A cancel, a void and the end of a savepoint have none: their target's files must be gone.
+    A cancel, a void and the end of a savepoint have no file. They are applied when their target's
+    files are gone.
 
-    Archived means: it counts as archived for every reader (``ActiveTimeline.is_archived``),
-    and is without pending files: a rollback or clean whose owner died between its deletes and
-    its completed file may also lie below the first write that is left. A commit without any
-    file is over, too: its requested file stays until it is archived, so another engine's
-    restore took it away, and its data with it. So is a plan without a file once there was one.
+    An instant is archived if every reader takes it as archived (``ActiveTimeline.is_archived``) and
+    it has no pending files. The second condition is needed because a rollback or clean may lie
+    below the first write of the timeline, while its owner died between its deletes and its
+    completed file. A commit without any file is applied, too: its requested file stays until it is
+    archived, so another engine's restore removed it and its data. The same holds for a plan that
+    once had a file.
 
-    Upkeep whose owner died is finished by whoever finds it. Java Hudi carries the same plan out
-    and completes it under a time of its own: one end is enough. So is one savepoint of a write.
+    If a service's owner died, any process completes the instant. Java Hudi executes the same plan
+    and completes it under its own completion time: one completion is enough. So is one savepoint of
+    a write.
 
-    Outside: the history's times where savepoints keep every write of the timeline, else nothing.
+    Outside: the archived timeline's times if savepoints keep every write of the timeline, else
+    nothing.
     """
     name = slot.file_name
     if name is None:
@@ -131,12 +135,12 @@ def is_applied(
 
 
 def _is_another(shown: Instant, ended: Slot) -> bool:
-    """Whether a savepoint is not the one that was ended: another engine made it since."""
+    """Return whether another engine created this savepoint after the ended one."""
     return shown.completed and timeline_path(instant_file_name(shown)) not in ended.deletes
 
 
 def _was_restored_away(slot: Slot, timeline: ActiveTimeline) -> bool:
-    """Whether a plan without a file went with another engine's restore: its files are gone (RST-3)."""
+    """Return whether another engine's restore removed a plan and its files (RST-3)."""
     return slot.kind is SlotKind.PLAN and any(
         one.action is Action.RESTORE and (one.completion_time or "") > slot.completion_time
         for one in timeline.instants
@@ -144,26 +148,27 @@ def _was_restored_away(slot: Slot, timeline: ActiveTimeline) -> bool:
 
 
 def has_instant_file(slot: Slot, timeline: ActiveTimeline) -> bool:
-    """Whether a timeline has any file of the slot's instant: one listed before it began has none."""
+    """Return whether a timeline has a file of the slot's instant, so was listed after its begin."""
     pending = pending_file_names(slot.own_action, slot.instant_time)
     return not timeline.file_names.isdisjoint({slot.file_name, *pending})
 
 
 def may_overlap(slot: Slot) -> bool:
     """
-    Whether a slot may be taken, or its number be followed by the next one, before all is settled.
+    Return whether the next slot may be taken before this one is applied, or at the same time.
 
-    One file is all that shows such a commit, it deletes nothing, and nobody can call it void.
+    This holds for a commit that becomes visible by one file, deletes nothing and cannot become
+    void.
     """
     return slot.kind is SlotKind.COMMIT and not slot.foreign
 
 
 def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
     """
-    The slots up to ``head`` that need not be settled yet, in their order (PUB-3).
+    Return the slots up to ``head`` that may not be applied yet, in their order (PUB-3).
 
-    The last one, and where that is a commit the commit before it as well; all others were
-    settled before the last number was taken. Outside: those of the two that were never read.
+    These are the last slot and, if it is a commit, the commit before it. All others were applied
+    before the last number was taken. Outside: a get for each of the two that was never read.
     """
     last = context.chain.deciding(head)
     if last is None:
@@ -173,7 +178,7 @@ def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
 
 
 def not_applied(context: TableContext, head: int, timeline: ActiveTimeline) -> tuple[Slot, ...]:
-    """Those of ``newest_slots`` that are not settled yet, as far as a timeline tells."""
+    """Return those of ``newest_slots`` that are not applied yet according to a timeline."""
     return tuple(
         slot
         for slot in newest_slots(context, head)
@@ -187,22 +192,23 @@ def _always() -> bool:
 
 def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> bool:
     """
-    Do what the slot decided; doing it again changes nothing.
+    Do what the slot decided; repeating it changes nothing.
 
-    Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for upkeep.
+    Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for a service.
 
     Args:
         context: The table.
-        slot: What was decided.
-        may_show: Asked before every request for a file that shows it (FOR-4), of a clean before
-            its deletes instead of behind them: from then on nobody ends it (FOR-9).
+        slot: The decision.
+        may_show: Called before every request for a file that makes the slot visible (FOR-4). For a
+            clean it is called before its deletes and not after them: after the deletes no process
+            ends it (FOR-9).
 
     Returns:
-        Whether it is done; False when such a file may not be written any more.
+        True when done; False if such a file may not be written any more.
 
     Raises:
-        OutcomeUnknownError: The slot stands, so the decision is final, but the completed file
-            could not be written within the deadline; any later writer finishes it.
+        OutcomeUnknownError: The slot exists, so the decision is final, but the completed file could
+            not be written within the deadline. Any later writer creates it.
     """
     overruns = context.pin.overruns
     if slot.kind in _BORN_IN_SLOT and not _write_pending(context, slot, may_show):
@@ -236,7 +242,7 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
 
 
 def _delete_archived_files(context: TableContext, slot: Slot, *names: str) -> None:
-    """Files that came behind the archive, which has the instant (GC-6)."""
+    """Delete files that were created after the instant was archived (GC-6)."""
     born = slot.kind in _BORN_IN_SLOT
     pending = pending_file_names(slot.own_action, slot.instant_time) if born else ()
     for name in (*pending, *names):
@@ -245,13 +251,14 @@ def _delete_archived_files(context: TableContext, slot: Slot, *names: str) -> No
 
 def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
-    Take the file of a slot away again that a later slot had ended before the file was there.
+    Delete the file of a slot that a later slot had ended before the file was created (RST-4).
 
-    Whoever slept between a slot and its file, and lost the lock or has none, may come behind a
-    restore, a cancel, a void or the end of a savepoint that others settled (RST-4). So may the file of the
-    commit before, which was made beside the slot (PUB-3). While nobody else can have had a lock
-    that all take, since before the look that found the slot, nobody can have taken a later one.
-    Outside: nothing then, else 1 get per later slot and 1 delete for each of the files.
+    A process without an exclusive lock may sleep between a slot and its file. Meanwhile others may
+    apply a restore, a cancel, a void or the end of a savepoint. The same can happen to the previous
+    commit's file, created at the same time as the slot (PUB-3). No later slot can exist if all
+    writers take the lock and this process has held it alone since before the refresh that found the
+    slot. Outside: nothing in that case, else 1 get per later slot and 1 delete for each of the
+    files.
     """
     if slot.kind not in _TAKEN_BACK or slot.file_name is None:
         return
@@ -271,20 +278,20 @@ def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -
             continue
         context.world.events.emit("publish.taken_back", number=one.number)
         context.world.storage.delete(timeline_path(one.file_name))
-        if one.kind in _BORN_IN_SLOT:  # its owner made them all
+        if one.kind in _BORN_IN_SLOT:  # the owner of the slot made them all
             for name in pending_file_names(one.own_action, one.instant_time):
                 context.world.storage.delete(timeline_path(name))
 
 
 def _write_truncation_point(context: TableContext, slot: Slot) -> None:
-    """GC-2: before anything is deleted; a cut may leave the boundary where it was."""
+    """Write the truncation point before anything is deleted (GC-2); it may not have moved."""
     number = decode_truncation_point(slot.body, path=f"slot {slot.number}").number
     if number:
         _create_until_known(context, truncation_point_path(number), slot.body, slot)
 
 
 def revert_truncation(context: TableContext, slot: Slot) -> None:
-    """SLOT-10: take the boundary of a cut away that came into another table, if it is this one's."""
+    """Delete the truncation point that a slot created in a replaced table (SLOT-10)."""
     number = decode_truncation_point(slot.body, path=f"slot {slot.number}").number
     path = truncation_point_path(number)
     with suppress(ObjectMissingError):
@@ -294,10 +301,10 @@ def revert_truncation(context: TableContext, slot: Slot) -> None:
 
 def try_apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> None:
     """
-    Settle another's slot; that it cannot be done says nothing about the own write.
+    Apply another writer's slot; a failure says nothing about the caller's own write.
 
     Raises:
-        StorageUnavailableError: The storage did not let it be finished.
+        StorageUnavailableError: The storage failed, so the slot is not applied.
     """
     try:
         apply(context, slot, may_show=may_show)
@@ -309,15 +316,15 @@ def try_apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool]
         ) from error
 
 
-#: What a rollback may have to undo: a requested time does not tell which of them it is.
+#: Possible actions of a rollback's target: a requested time does not determine its action.
 _BEGUN = (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
 
 
 def _write_pending(context: TableContext, slot: Slot, may_show: Callable[[], bool]) -> bool:
     """
-    The requested file, which a savepoint has not, then the inflight one; whether they are there.
+    Create the requested file, which a savepoint lacks, and the inflight file.
 
-    A clean deletes behind them, so it asks once more.
+    Returns whether both exist. A clean calls ``may_show`` once more, because its deletes follow.
     """
     inflight, *requested = pending_file_names(slot.own_action, slot.instant_time)
     files = [*((name, slot.plan) for name in requested), (inflight, b"")]
@@ -335,9 +342,9 @@ def _create_until_known(
     may_create: Callable[[], bool] = _always,
 ) -> bool:
     """
-    Create until it exists: content is fixed by the slot, so another's success is ours (UNK-5).
+    Create a file until it exists; the slot fixes its content, so any creator will do (UNK-5).
 
-    Returns whether it does, unless it may not any more.
+    Returns whether it exists; False once ``may_create`` forbids it.
     """
     clock = context.world.clock
     started = clock.monotonic_ms()
@@ -367,16 +374,16 @@ def _create_until_known(
 
 def _end_target(context: TableContext, slot: Slot) -> bool:
     """
-    Undo what an abort or a cancel ends; False where another engine completed it, which stands.
+    Delete what an abort or a cancel ends; return False if another engine completed it.
 
-    Outside: as ``_has_completed`` and ``_undo_target``.
+    The completed instant then stays. Outside: as ``_has_completed`` and ``_undo_target``.
     """
     aborts = slot.kind is SlotKind.ABORT
     actions = _BEGUN if aborts else (slot.action,)
     if not _has_completed(context, slot.requested_time, actions):
         _undo_target(context, slot.requested_time, actions)
         return True
-    if aborts:  # the rollback comes to nothing
+    if aborts:  # the rollback has no effect
         for name in pending_file_names(slot.own_action, slot.instant_time):
             context.world.storage.delete(timeline_path(name))
     return False
@@ -384,9 +391,10 @@ def _end_target(context: TableContext, slot: Slot) -> bool:
 
 def _has_completed(context: TableContext, target: InstantTime, actions: Sequence[Action]) -> bool:
     """
-    Whether another engine completed what is to be undone: it knows no slots (RB-12).
+    Return whether another engine, which ignores slots, completed the target (RB-12).
 
-    It completes only what is inflight, so that goes first. Outside: 1 delete per action, 1 list.
+    It completes only inflight instants, so the inflight file is deleted first. Outside: 1 delete
+    per action, 1 list.
     """
     if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return False
@@ -398,10 +406,10 @@ def _has_completed(context: TableContext, target: InstantTime, actions: Sequence
 
 def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[Action]) -> None:
     """
-    Delete what an aborted or cancelled instant wrote, then its pending files and heartbeat (RB-6).
+    Delete an aborted or cancelled instant's data, then its pending files and heartbeat (RB-6).
 
-    The markers stay: a paused owner may stand between a marker and its file, and once it
-    wakes the markers are all that tells of it (RB-10). The clean sweeps both when they are old.
+    The markers stay. A paused owner may have created a marker and not yet its file; only the marker
+    names that file once the owner wakes (RB-10). The cleaner deletes both when they are old.
     """
     storage = context.world.storage
     for path in data_files_of(storage, target):
@@ -414,9 +422,9 @@ def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[A
 
 def _delete_restored_files(context: TableContext, slot: Slot) -> None:
     """
-    Take published and begun instants away: unseen first, then without data, then unknown.
+    Delete restored-away instants: first hide them, then delete data, then their other files.
 
-    What a paused owner writes afterwards is found by its markers, which stay (RB-10).
+    Markers stay, so files that a paused owner writes later are found (RB-10).
     """
     storage = context.world.storage
     shown, known = files_removed_by_restore(storage, slot, TIMELINE)
@@ -433,11 +441,11 @@ def _delete_restored_files(context: TableContext, slot: Slot) -> None:
 
 def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
     """
-    Paths of every data file these instants announced or left: markers united with a listing.
+    Return paths of all data files of these instants, from markers and a listing together.
 
-    Only names that follow the grammar and carry one of these very times are returned, so
-    that a hostile or damaged marker can never name another instant's file (RB-6, SEC2).
-    Outside: the marker folders' lists, 1 list per partition.
+    Only names that follow the grammar and carry one of these times are returned. A hostile or
+    damaged marker can never name another instant's file (RB-6, SEC2). Outside: the marker folders'
+    lists, 1 list per partition.
     """
     found = {
         join(partition_path, file_name)

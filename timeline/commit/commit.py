@@ -1,10 +1,9 @@
 """
-Publishing a write: judged against what others published, then made visible (PUB-1 to PUB-9).
+Commit a write: validate it against concurrent commits, then make it visible (PUB-1 to PUB-9).
 
-Theory of operation. Everything slow happened before: data is written and durable, stray
-files are gone. A candidate is first judged without the lock against everything published
-since its base snapshot; in its turn only the delta is judged, then the completion time is
-drawn above everything and the slot taken.
+All slow work is done before: data is durable, stray files are gone. The write is first validated
+without the lock against all commits since its base snapshot. In the commit section only newer
+commits are validated. Then the completion time is drawn above all others and the slot is taken.
 """
 
 from __future__ import annotations
@@ -78,22 +77,23 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseState:
-    """What a candidate was judged against: the chain up to ``head`` and these completed instants."""
+    """The commit log up to ``head`` and the completed instants that a write validated against."""
 
     head: int
     completed: frozenset[tuple[InstantTime, InstantTime]]
-    first: InstantTime | None = None  # where the timeline began: what is below was archived before
+    first: InstantTime | None = None  # first write of that timeline; older ones were archived
 
     @staticmethod
     def by(snapshot: Snapshot) -> BaseState:
-        """Everything a snapshot shows."""
+        """Return the state that a snapshot shows."""
         active = snapshot.active
         return BaseState(
             head=snapshot.head, completed=active.completed_times, first=active.first_write_time
         )
 
 
-#: With the timeline, the rivals since the last look, and how the table's properties are got.
+#: Takes the timeline, the concurrent commits since the last refresh, and a loader of the
+#: properties.
 CommitCheck: TypeAlias = Callable[
     [ActiveTimeline, list[ConcurrentCommit], Callable[[], TableConfig]], Rejected | None
 ]
@@ -101,14 +101,14 @@ CommitCheck: TypeAlias = Callable[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCommit:
-    """What a begun write wants to publish."""
+    """A write with all files written, which asks to be committed."""
 
-    claim: WriteSet  # what it touches, published in the slot
+    claim: WriteSet  # what it changes; goes into the slot
     metadata: CommitMetadata
     read_only: tuple[
         AccessedFileGroup, ...
-    ] = ()  # read and left as they were; judged, not published
-    inside: tuple[str, ...] = ()  # folders around the partitions that it opens
+    ] = ()  # read but not changed; validated, not in the slot
+    inside: tuple[str, ...] = ()  # folders around the partitions that it creates
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
@@ -118,20 +118,20 @@ class PendingCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedWrite:
-    """A write that became visible."""
+    """A write that is committed and visible."""
 
     slot: Slot
     lost_slots: int
 
     @property
     def completion_time(self) -> InstantTime:
-        """When, in the order of visibility."""
+        """Return the completion time, which orders commits by visibility."""
         return self.slot.completion_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A candidate that meets something published before it; ``seen`` includes the winner."""
+    """A conflict of a write with concurrent commits; ``seen`` includes the winner."""
 
     verdict: Rebase | Rejected
     seen: BaseState
@@ -146,10 +146,10 @@ def validate_early(
     logs_may_meet: bool = False,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
-    Judge a planned claim before any file is written, without the lock.
+    Validate a planned write set without the lock, before any data file is written.
 
-    Finding the keys of a big batch takes long; what was published meanwhile is cheaper to
-    meet now than after writing (early conflict detection). Outside: 1 list, chain probes.
+    Finding the keys of a large batch takes long. A conflict that appeared meanwhile costs less now
+    than after writing (early conflict detection). Outside: 1 list, commit log probes.
     """
     planned = PendingCommit(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
     return _validate_unlocked(context, begun, planned, seen)
@@ -163,25 +163,26 @@ def commit_write(
     looked: TimelineState | None = None,
 ) -> CommittedWrite | Conflict:
     """
-    Make a begun write visible, or say what it meets.
+    Commit a started write, or return its conflict.
 
-    Outside, after the unlocked look: lock, 1 list, 1 get, 2 creates, unlock. Who calls asks
-    ``assert_landed`` before anybody is told (SLOT-10), beside what else is left to do.
+    The caller calls ``assert_same_table_after_commit`` before it acknowledges the commit (SLOT-10),
+    together with its other work. Outside, after the unlocked validation: lock, 1 list, 1 get, 2
+    creates, unlock.
 
     Args:
         context: The table.
         begun: The write.
-        candidate: What it wants to publish.
-        seen: What its content was made from.
-        looked: What was read of the table when its place in a line had come.
+        candidate: What to commit.
+        seen: The base state of its content.
+        looked: The table state that was read when its wait in the waiting line ended.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
-        RolledBackError: Another actor aborted the instant (PUB-6).
-        LockTimeoutError, LeaseLostError: The queue did not let us through, or another engine's
-            begun write did not start (FOR-5).
-        OutcomeUnknownError: The storage never answered the decisive request.
-        BudgetSpentError: Too many slots were lost to others.
+        RolledBackError: Another process rolled the instant back (PUB-6).
+        LockTimeoutError, LeaseLostError: The lock was not granted or was lost, or another engine's
+            begun write did not become inflight in time (FOR-5).
+        OutcomeUnknownError: The storage never answered the request for the slot.
+        BudgetSpentError: Too many slots were lost to other writers.
     """
     outcome = _try_commit(context, begun, candidate, seen, looked)
     for _ in range(context.limits.retry.publish_attempts_max):
@@ -189,13 +190,13 @@ def commit_write(
         if not (plans and context.limits.cancels_met_plans):
             break
         cancel_blocking_plans(context, plans)
-        # Judged anew against all since ``seen``: what else was met then was not looked at.
+        # Validate again from ``seen``: the rejection ended validation before other conflicts.
         outcome = _try_commit(context, begun, candidate, seen)
     return outcome
 
 
 def _blocking_plans(outcome: CommittedWrite | Conflict) -> tuple[Instant, ...]:
-    """The plans without which a candidate would not have been refused."""
+    """Return the plans without which validation would not have rejected the write."""
     if isinstance(outcome, Conflict) and isinstance(outcome.verdict, Rejected):
         return outcome.verdict.plans
     return ()
@@ -259,14 +260,14 @@ def _try_commit(
         )
 
     def is_met() -> bool:
-        # What was not read yet tells nothing; and whoever waits asks nothing here.
+        # Use only slots that are in memory: this runs while the writer waits, without requests.
         slots = context.chain.known_between(state["seen"].head, context.chain.known_head)
         rivals = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
         if not rivals:
             return False
         verdict = verdict_on(context, candidate, begun.requested_time, rivals)
         mine = set(candidate.claim.inserting)
-        # Where both inserted keys only their files tell whether they are the same (C9).
+        # If both inserted keys, only the files show whether the keys are equal (C9).
         may_meet = any(not mine.isdisjoint(rival.claim.inserting) for rival in rivals)
         return may_meet or not isinstance(verdict, NoConflict)
 
@@ -303,10 +304,11 @@ def _try_commit(
 
 def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None:
     """
-    SGL-1: commits of another process between my slots mean that I am not the single writer.
+    Report commits of another process between this writer's slots (SGL-1).
 
-    Nothing is lost, because every slot is judged (PUB-4); but the set-up is not what its
-    owner believes, so it is said (hole 13). Workers complete plans, and are no writers.
+    They mean that this writer is not the single writer, as its mode says. Nothing is lost, because
+    every slot is validated (PUB-4), but the configuration is wrong (hole 13). Processes that
+    complete plans do not count as writers.
     """
     if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
         return
@@ -330,9 +332,10 @@ def _assert_still_pending(
     context: TableContext, begun: StartedWrite, timeline: ActiveTimeline
 ) -> None:
     """
-    PUB-6: whoever rolled this instant back removed its pending files, or another engine is about to.
+    Raise if this instant was rolled back, or if another engine is about to do so (PUB-6).
 
-    That one plans under the lock and deletes later without it. Outside: 1 get per pending rollback.
+    A rollback deletes the instant's pending files. Another engine plans its rollback under the lock
+    and deletes later without it. Outside: 1 get per pending rollback.
     """
     missing = set(pending_file_names(begun.action, begun.requested_time)) - timeline.file_names
     if missing or pending_rollback_of(context, timeline, begun.requested_time):
@@ -347,7 +350,7 @@ def commits_since(
     context: TableContext, seen: BaseState, timeline: ActiveTimeline, *, head: int
 ) -> tuple[list[ConcurrentCommit], BaseState]:
     """
-    What became visible since ``seen``, in the order of completion, and the new ``BaseState``.
+    Return the commits that became visible since ``seen``, by completion, and the new base state.
 
     Outside: 1 get per instant of another engine.
 
@@ -355,7 +358,7 @@ def commits_since(
         context: The table.
         seen: What is known already.
         timeline: Listed after ``head`` was read.
-        head: Greatest slot to look at.
+        head: The greatest slot to read.
     """
     slots = _slots_since_base(context, seen, head, timeline)
     rivals = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
@@ -363,7 +366,7 @@ def commits_since(
     ours = {(slot.instant_time, slot.completion_time) for slot in slots}
     fresh = completed - seen.completed - ours
     if fresh:
-        # What one of us published after ``head`` was read has a slot, which the next look meets.
+        # Our own commits after ``head`` was read have slots; the next refresh finds them.
         later = context.chain.between(head, context.chain.head())
         fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
     if fresh:
@@ -371,7 +374,7 @@ def commits_since(
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     archived: frozenset[tuple[InstantTime, InstantTime]] = frozenset()
     if shared and seen.first and timeline.first_write_time != seen.first:
-        # Java archives what began before a pending write, whenever it completed.
+        # Java archives all that began before a pending write, whenever it completed.
         known = seen.completed | ours | completed
         theirs = archived_commits(context, seen.first, known)
         archived = frozenset((one.requested_time, one.completion_time) for one in theirs)
@@ -391,7 +394,7 @@ def validate_since(
     head: int,
     config: Callable[[], TableConfig],
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
-    """Judge against all that became visible since ``seen``: slots up to ``head``, and foreign."""
+    """Validate against slots above ``seen`` up to ``head`` and foreign instants since ``seen``."""
     rivals, now_seen = commits_since(context, seen, timeline, head=head)
     verdict: NoConflict | Rebase | Rejected = NoConflict()
     if rivals:
@@ -404,8 +407,8 @@ def validate_since(
             or foreign_clean_conflict(context, base, timeline, slots, rivals)
             or verdict
         )
-    # Asked also when a file group can be redone: the redo never sees these rivals again, and
-    # merging anew answers neither a changed schema nor a key inserted elsewhere.
+    # Also checked before a rebase: a rebase never validates against these commits again, and
+    # merging again solves neither a changed schema nor a key inserted elsewhere.
     if candidate.check is not None and not isinstance(verdict, Rejected):
         refused = candidate.check(timeline, rivals, config)
         if refused is not None:
@@ -419,7 +422,7 @@ def verdict_on(
     requested_time: InstantTime,
     rivals: list[ConcurrentCommit],
 ) -> NoConflict | Rebase | Rejected:
-    """What the conflict matrix says of a candidate beside its rivals, and after it the strategy."""
+    """Return the verdict of the conflict matrix and, after it, of the conflict strategy."""
     judged = WriteSet.of(
         [*candidate.claim.file_groups, *candidate.read_only],
         candidate.claim.partitions,
@@ -435,10 +438,10 @@ def verdict_on(
 
 def _skips_early_validation(context: TableContext) -> bool:
     """
-    Whether a look before the turn would cost more than it may spare (PUB-1).
+    Return whether validation before the commit section costs more than it saves (PUB-1).
 
-    Far away it costs a whole way there and back. It spares nothing where no queue comes before
-    the turn's own look, and hardly ever anything while nobody else publishes.
+    On a high-latency store it costs a round trip. It saves nothing if the writer does not wait for
+    the lock before its refresh, and hardly anything while no other writer commits.
     """
     if not context.world.storage.capabilities.far:
         return False
@@ -449,14 +452,14 @@ def _validate_unlocked(
     context: TableContext, begun: StartedWrite, candidate: PendingCommit, seen: BaseState
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
-    The look before the turn, which only spares one.
+    Validate before the commit section, only to avoid entering it in vain.
 
-    While the chain stands still there is nothing of ours to meet; what another engine
-    published or planned is met under the lock, where the timeline is listed anyway.
-    Outside: 1 get; 1 list when the chain moved.
+    If the commit log has not grown, there is no conflict with our own writers. Commits and plans of
+    other engines are validated under the lock, where the timeline is listed anyway. Outside: 1 get;
+    1 list if the log has grown.
 
-    What an unsettled slot refuses is left to the turn, which settles it first: its owner may
-    be dead, and a writer refused here would never see the files it has to begin from.
+    A rejection caused by a slot that is not applied is left to the commit section, which applies
+    the slot first. The slot's owner may be dead, and a retry needs the slot's files.
     """
     head = context.chain.head()
     if head == seen.head:
@@ -475,11 +478,11 @@ def _slots_since_base(
     context: TableContext, seen: BaseState, head: int, timeline: ActiveTimeline
 ) -> list[Slot]:
     """
-    The slots above the seen ones, and the last of those whose files were not there yet.
+    Return the slots above the base state, and the newest older ones whose files it lacked.
 
-    A snapshot reads the chain before the timeline, so its newest slots may lack the completed
-    file that makes them visible (PUB-3 settles all before those). One that lacks it still,
-    with nothing left to do, was taken away by another engine before.
+    A snapshot reads the commit log before the timeline, so its newest slots may lack their
+    completed file (PUB-3: all before those are applied). If such a file is still missing though
+    nothing is left to apply, another engine had removed it before.
     """
     slots = slots_since(context, seen.head, head)
     for last in reversed(newest_slots(context, seen.head)):

@@ -1,16 +1,17 @@
 """
-A turn: the only critical section. Whoever takes the next commit slot takes it here (SLOT-1).
+Run the commit section: the critical section in which a writer takes the next slot (SLOT-1).
 
-The order is: wait in the queue, read the chain, list the timeline, settle what is unsettled,
-decide, create slot n+1, do what it decided. Creating the slot decides; the lock only spares
-work. Writers publish by a turn, all upkeep acts by one.
+The order is: acquire the commit lock, read the commit log, list the timeline, apply slots that are
+not applied yet, decide, create slot n+1, apply it. Creating the slot decides; the lock only saves
+work. Writers commit in this section, and so does every table service.
 
-Of a storage far away a commit's file and the next commit's slot are made at once (PUB-3): one way
-there and back between two commits instead of two. Its own file then follows both.
+On a high-latency store one commit's completed file and the next commit's slot are created at the
+same time (PUB-3). This saves one of two round trips between commits. The next commit's own file
+follows both.
 
-Beside other engines the slot of a commit, a plan, a savepoint or a clean decides together with its
-file, within one holding of the lock (FOR-4, FOR-9). Where that was cut short the next turn tells
-what became of it.
+If other engines write too, the slot of a commit, plan, savepoint or clean decides together with its
+file, within one holding of the lock (FOR-4, FOR-9). If that was interrupted, the next commit
+section finds out the outcome.
 """
 
 from __future__ import annotations
@@ -83,20 +84,28 @@ def commit_in_section(
     looked: TimelineState | None = None,
 ) -> tuple[Slot | None, int]:
     """
-    Take the next slot of the chain: wait in the queue, look, decide, create, settle.
+    Take the next slot of the commit log and apply it.
 
-    ``decide`` is called again after every lost slot, with a fresh look at the table; None
-    from it ends the turn without a slot; ``begun`` is the write that is published so;
-    ``asks_config`` says that it will ask for the table's properties; without ``looks_behind`` the
-    caller asks ``assert_same_table_after_commit``; ``is_met`` tells, of what is known, that a decision would end the
-    turn; ``looked`` is what was read of the table already, where the write has its place. Returns the
-    slot and the number of lost ones.
+    A lost slot costs a refresh and another call of ``decide``.
+
+    Args:
+        context: The table.
+        purpose: Shown to processes that wait for the lock.
+        decide: Returns the slot to take, or None to leave the section without a slot.
+        begun: The requested time of the write to commit, if it is a write.
+        asks_config: Whether ``decide`` reads the table's properties.
+        looks_behind: False if the caller calls ``assert_same_table_after_commit`` itself.
+        is_met: Whether the known part of the commit log already rejects what ``decide`` wants.
+        looked: The table state that the write read when its wait in the waiting line ended.
+
+    Returns:
+        The slot, and the number of lost slots.
 
     Raises:
-        BudgetSpentError: ``publish_attempts_max`` slots were lost to others.
+        BudgetSpentError: Other writers took ``publish_attempts_max`` slots.
         InvalidInputError: The slot is too large to be read (``commit_too_large``).
         TableReplacedError: As ``assert_same_table_after_commit``.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
     """
     budget = context.limits.retry
     paused_ms = 0
@@ -117,16 +126,16 @@ def commit_in_section(
                     continue
                 turn, slot = _decided(line, turn, decide, lease)
                 if slot is None:
-                    _apply_deferred(line, turn)  # what it refuses must be there to begin from
+                    _apply_deferred(line, turn)  # a retry must find what rejected this attempt
                     _revert_deferred(context, turn, lease)
                     return None, lost
                 if line.goes_on():
-                    continue  # not refused after all: with the lock, and nothing was lost
+                    continue  # validation under the lock does not reject it: no slot is lost
                 slot = turn.sealed(context, _with_timeline_digest(context, slot, turn.timeline))
-                context.chain.encoded(slot)  # one that is too large is refused before it is sent
+                context.chain.encoded(slot)  # raises if the slot is too large, before the request
                 assert_lease(lease)
                 alone = held.enter_context(with_metadata_table_off(context, turn, slot, lease))
-            except LeaseLostError:  # it costs a turn, never data (SLOT-1)
+            except LeaseLostError:  # costs a pass of this loop, never data (SLOT-1)
                 if lost + 1 == budget.publish_attempts_max and undecided is None:
                     raise
                 context.world.events.emit("publish.lease_lost", purpose=purpose)
@@ -169,7 +178,7 @@ def _decided(
     decide: Callable[[CommitSection], Slot | None],
     lease: Lease | None,
 ) -> tuple[CommitSection, Slot | None]:
-    """What the caller decides on this look, or on a later one where others are in front."""
+    """Return what ``decide`` returns, after waiting for earlier writers where there are some."""
     slot = decide(turn)
     while slot and not is_exclusive(lease) and line.waits(turn.head, turn.timeline, slot):
         turn = refresh_and_apply(line.context, lease, line=line, looked=line.read_before())
@@ -178,18 +187,19 @@ def _decided(
 
 
 class _SlotOutcome(Enum):
-    """What became of a slot that was sent."""
+    """The outcome of a request for a slot."""
 
     SETTLED = "settled"
-    LOST = "slot_lost"  # another took its number
-    UNDECIDED = "undecided"  # taken; whoever has the next turn settles it or ends it
+    LOST = "slot_lost"  # another writer took the number
+    UNDECIDED = "undecided"  # taken; the next commit section applies it or ends it
 
 
 def _with_timeline_digest(context: TableContext, slot: Slot, timeline: ActiveTimeline) -> Slot:
     """
-    A slot beside other engines that shows a file tells what its owner saw (FOR-4, FOR-9).
+    Return the slot with a digest of the timeline that its owner validated against (FOR-4, FOR-9).
 
-    Not one that finishes what another engine showed already: its clean.
+    In mode ``shared`` each slot that decides together with its file has one. The slot for a clean
+    that another engine has already started has none.
     """
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     adopts = slot.kind is SlotKind.CLEAN and has_instant_file(slot, timeline)
@@ -202,10 +212,10 @@ def _take_and_apply(
     line: WaitingLine, turn: CommitSection, slot: Slot, overruns: int, lease: Lease | None
 ) -> _SlotOutcome:
     """
-    Create the slot and do what it decided.
+    Create the slot and apply it.
 
-    From the first request on nobody may conclude "failed" from an error: whatever else goes
-    wrong in here is an unknown outcome, so that no caller deletes what may be published.
+    After the first request an error no longer means "failed". Any unexpected error becomes an
+    unknown outcome, so that no caller deletes files that may be committed.
     """
     context = line.context
     try:
@@ -225,7 +235,7 @@ def _take_and_apply(
                 _repeat_until_known(
                     context, slot, partial(revert_if_restored, context, slot, lease)
                 )
-            # A lease that is still held was never another's: nobody can have called it void.
+            # While the lease is held, no other process can have made the slot void.
             return _SlotOutcome.SETTLED if shown and has_lease(lease) else _SlotOutcome.UNDECIDED
     except (OutcomeUnknownError, HeartbeatExpiredError, TableReplacedError):
         raise
@@ -234,7 +244,7 @@ def _take_and_apply(
 
 
 def _taken(line: WaitingLine, turn: CommitSection, slot: Slot, lease: Lease | None) -> bool:
-    """Take the slot; beside it, or before it, what is left to do of the one before is done."""
+    """Take the slot; apply the slot before it first, or at the same time where allowed."""
     look, beside = partial(line.read_on, lease, slot), partial(line.read_ahead, lease)
     take = partial(line.context.chain.take, slot, look=look, beside=beside)
     if turn.unshown is None:
@@ -244,7 +254,7 @@ def _taken(line: WaitingLine, turn: CommitSection, slot: Slot, lease: Lease | No
         return take()
 
     def help_on() -> None:
-        with suppress(StorageUnavailableError):  # asked again where the slot is ours
+        with suppress(StorageUnavailableError):  # tried again below if the slot is ours
             _apply_deferred(line, turn)
 
     try:
@@ -265,9 +275,9 @@ def _apply_deferred(line: WaitingLine, turn: CommitSection) -> None:
 
 def _revert_deferred(context: TableContext, turn: CommitSection, lease: Lease | None) -> None:
     """
-    RST-4 for the commit before, helped on by one who does not have the next slot after all.
+    Revert the previous commit's file if RST-4 asks for it, after this writer lost the next slot.
 
-    Outside: nothing where all was shown, else as ``revert_if_restored``.
+    Outside: nothing if no slot was deferred, else as ``revert_if_restored``.
     """
     if turn.unshown is not None:
         revert_helped(context, turn.unshown, lease)
@@ -275,13 +285,14 @@ def _revert_deferred(context: TableContext, turn: CommitSection, lease: Lease | 
 
 def _apply_own(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
-    Settle an own slot; of a store far away the queue goes on meanwhile (PAR-1).
+    Apply an own slot; on a high-latency store release the lock meanwhile (PAR-1).
 
-    Whoever comes next and finds no completed file yet helps (HELP-1), as without a lock. Another
-    engine would not: what shows a file beside it does not come here (FOR-9).
+    A writer that enters next and finds no completed file helps (HELP-1), as it does without a lock.
+    Another engine would not help, so slots that decide together with their file do not use this
+    function (FOR-9).
     """
     if slot.kind not in APPLIED_BY_A_FILE:
-        assert_same_table_after_commit(context, slot)  # it deletes
+        assert_same_table_after_commit(context, slot)  # apply deletes files
     far = context.world.storage.capabilities.far
     if lease is None or lease.is_shared or slot.kind not in APPLIED_BY_A_FILE or not far:
         apply(context, slot)
@@ -293,10 +304,10 @@ def _apply_own(context: TableContext, slot: Slot, lease: Lease | None) -> None:
 
 def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> _Answer:
     """
-    What shows a slot; if nobody knows whether it is there, a look whether the table is (SLOT-10).
+    Call ``show``; if it fails, check that the table was not replaced before raising (SLOT-10).
 
-    The write ends there, so no later look of it takes away what may have come into another table.
-    Outside: as ``show``; if it fails 1 get, and the deletes.
+    The write ends with this error. No later check would delete what it may have created in another
+    table. Outside: as ``show``; if it fails 1 get, and the deletes.
     """
     try:
         return show()
@@ -310,13 +321,15 @@ def _or_look(context: TableContext, slot: Slot, show: Callable[[], _Answer]) -> 
 
 def assert_same_table_after_commit(context: TableContext, slot: Slot) -> None:
     """
-    SLOT-10: an own slot counts if the table is still the one for which it was taken.
+    Check that the table is still the one for which this process took the slot (SLOT-10).
 
-    Asked when what shows the slot is there: a table that is dropped and made again between the
-    last look and that is noticed only afterwards. Outside: 1 get, far away 1 more beside it.
+    The check runs after the slot is applied. Only then does it notice a table that was dropped and
+    created again since the last refresh. Outside: 1 get; on a high-latency store 1 more at the same
+    time.
 
     Raises:
-        TableReplacedError: Others take the slot for nobody's, and what showed it is gone again.
+        TableReplacedError: The table was replaced. Its writers ignore the slot, and this function
+            has deleted the files that the slot created.
         OutcomeUnknownError: The storage did not answer.
     """
     looks = [partial(_repeat_until_known, context, slot, context.chain.assert_same_table)]
@@ -330,7 +343,7 @@ def assert_same_table_after_commit(context: TableContext, slot: Slot) -> None:
 
 
 def _is_asked_later(context: TableContext, slot: Slot) -> bool:
-    """Whether RST-4 is asked beside the table's identity, where a round for it costs much."""
+    """Return whether RST-4 is checked together with the table's identity, to save a round trip."""
     return context.world.storage.capabilities.far and slot.kind in APPLIED_BY_A_FILE
 
 
@@ -344,7 +357,7 @@ def _check_same_table(context: TableContext, slot: Slot, look: Callable[[], obje
 
 
 def _take_away(context: TableContext, slot: Slot, *names: str) -> None:
-    """What showed a slot in the wrong table, and what was helped on beside it (PUB-3)."""
+    """Delete the files that a slot, and slots helped with it (PUB-3), created in a wrong table."""
     helped = filter(may_overlap, context.chain.newest_known(slot.number))
     shown = {slot.file_name, *(one.file_name for one in helped)}
     for name in sorted({*names, *filter(None, shown)}):
@@ -355,7 +368,7 @@ def _take_away(context: TableContext, slot: Slot, *names: str) -> None:
 
 
 def _repeat_until_known(context: TableContext, slot: Slot, call: Callable[[], None]) -> None:
-    """Make a call behind a slot until the storage answers (UNK-5)."""
+    """Repeat a call that follows a slot until the storage answers (UNK-5)."""
     clock = context.world.clock
     started = clock.monotonic_ms()
     while True:
@@ -387,10 +400,11 @@ def _next_of_this_table(context: TableContext, slot: Slot) -> Slot | None:
 
 def _counts(context: TableContext, turn: CommitSection, mine: Slot, lease: Lease | None) -> bool:
     """
-    Whether a slot that was left undecided counts, told by the slot after it (FOR-4).
+    Return whether an undecided slot counts, which the slot after it decides (FOR-4).
 
-    Where there is none its file has appeared by now. Taking the number keeps out whoever
-    looked before that, lost the lock and is about to call it void.
+    If no slot follows, the undecided slot's file exists by now. This function then takes the next
+    number. That stops a process which refreshed earlier, lost the lock and is about to make the
+    slot void.
     """
     last = context.chain.deciding(turn.head)
     if last is not None and last.number == mine.number:
@@ -405,8 +419,8 @@ def _counts(context: TableContext, turn: CommitSection, mine: Slot, lease: Lease
     after = _next_of_this_table(context, mine)
     if after is None or not is_ended_by(mine, after):
         return True
-    # Once more: a file of the own slot may have appeared after that. Of a savepoint another engine
-    # may have made one of the same write since, which is left alone (FOR-9).
+    # Apply it again: a file of the own slot may have appeared since. After an unsavepoint, another
+    # engine may have created a savepoint of the same write, which stays (FOR-9).
     if after.kind is not SlotKind.UNSAVEPOINT or not is_applied(
         after, context.active(), context.history
     ):

@@ -1,7 +1,8 @@
 """
-A look at the table in which a slot may be taken: chain, then timeline, and all that is unsettled.
+Refresh the table state for a commit section: commit log, timeline, and apply what is pending.
 
-Its own file because upgrades and begins beside other engines look so, too, and take no slot.
+It is a separate module, because upgrades, and begins in mode ``shared``, refresh without taking a
+slot.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ class CommitSection:
     newest_time: InstantTime | None
     owner: SlotOwner
     before: str = ""  # digest of the head slot, empty when there is none
-    unshown: Slot | None = None  # the head, when its file is to be made beside the next slot
-    config: Callable[[], TableConfig]  # the table's properties in this turn, got once
+    unshown: Slot | None = (
+        None  # the head, if its file is created at the same time as the next slot
+    )
+    config: Callable[[], TableConfig]  # the table's properties, read once in this section
 
     def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
-        """A time above everything in this turn (PUB-7)."""
+        """Draw a time above all others in this commit section (PUB-7)."""
         newest = max(self.newest_time or "", above) or None
         now = WallMs(context.world.clock.now_ms())
         return next_instant_time(
@@ -73,9 +76,9 @@ class CommitSection:
         floor: InstantTime = "",
     ) -> Slot:
         """
-        The next slot, for upkeep; it completes above everything (PUB-7).
+        Return the next slot for a table service; its completion time is above all others (PUB-7).
 
-        Arguments: as the fields of ``Slot``; ``base`` is this turn's head unless it is said.
+        Arguments: as the fields of ``Slot``; ``base`` defaults to the head of this section.
         """
         above = own_requested_time or requested_time
         return Slot(
@@ -96,7 +99,7 @@ class CommitSection:
         )
 
     def sealed(self, context: TableContext, slot: Slot) -> Slot:
-        """The slot with what shows later edits of the chain, if this process seals (SLOT-7)."""
+        """Return the slot with hash link and signature, if this process signs slots (SLOT-7)."""
         return replace(slot, seal=context.limits.sealing.seal(self.before, slot.body))
 
 
@@ -108,17 +111,17 @@ def refresh_and_apply(
     looked: TimelineState | None = None,
 ) -> CommitSection:
     """
-    Chain, then timeline, with everything up to the head settled (PUB-3).
+    Read the commit log, then the timeline, and apply all slots up to the head (PUB-3).
 
-    A commit slot beside other engines whose file is missing is settled when nothing foreign
-    came since its owner looked; else it is called void (FOR-4). A plan or savepoint slot whose file
-    is missing there is ended, and so is a clean that deleted nothing (FOR-9). In a ``line`` of
-    writes far away a commit at the head is left to whoever takes the next slot. ``looked`` is what
-    was read a moment ago.
+    In mode ``shared``, a commit slot whose file is missing is applied if no foreign instant
+    appeared since its owner's refresh; otherwise it becomes void (FOR-4). A plan or savepoint slot
+    whose file is missing is ended there, and so is a clean that deleted nothing (FOR-9). For a
+    write on a high-latency store (``line``) a commit at the head is left to the writer that takes
+    the next slot. ``looked`` is a table state that was read a moment ago.
 
     Raises:
         LeaseLostError: The lock was lost before that could be decided.
-        StorageUnavailableError: The storage did not let it be settled.
+        StorageUnavailableError: The storage failed while a slot was applied.
         HeartbeatExpiredError: As ``assert_not_truncated``.
     """
     while True:
@@ -139,11 +142,11 @@ def refresh_and_apply(
         assert_lease(lease)
         turn = _section(context, head, last, timeline, lease, config=config)
         if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
-            return turn  # past a savepoint: the first write of the timeline is older
+            return turn  # by a savepoint: the first write of the timeline is older
         may = None if gone else _apply_condition(context, last, timeline, lease)
         if may is not None:
             try_apply(context, last, may_show=may)
-            # Called void meanwhile: the next look sees only what is still the newest slot.
+            # It may be void by now, and a later refresh applies only the newest slot.
             revert_helped(context, last, lease)
         else:
             _end(context, turn, last)
@@ -158,7 +161,7 @@ def _apply_pending_slots(
     *,
     config: Callable[[], TableConfig],
 ) -> CommitSection:
-    """The turn after what was not settled, in the order of the slots (HELP-1, PUB-3)."""
+    """Apply pending slots in their order and return the state after them (HELP-1, PUB-3)."""
     left = not_applied(context, head, timeline)
     unshown = left[-1] if line is not None and line.overlaps and may_overlap(left[-1]) else None
     for slot in left:
@@ -172,10 +175,11 @@ def _apply_pending_slots(
 
 def revert_helped(context: TableContext, slot: Slot, lease: Lease | None) -> None:
     """
-    As ``revert_if_restored``, of a slot that a look found.
+    Call ``revert_if_restored`` for a slot that a refresh found.
 
-    Far away that look and the request for the lock are under way together (PAR-1): who slept over
-    the one may have the other for itself only since others settled the slot and ended it.
+    On a high-latency store the refresh and the lock request overlap (PAR-1). A process that slept
+    during the refresh may hold the lock alone, yet others may have applied the slot and ended it
+    before that. So the lease proves nothing there.
     """
     revert_if_restored(context, slot, None if context.world.storage.capabilities.far else lease)
 
@@ -184,10 +188,11 @@ def _with_applied(
     context: TableContext, left: Sequence[Slot], timeline: ActiveTimeline
 ) -> ActiveTimeline:
     """
-    The timeline once slots were finished, whose file is all that this changes of a commit.
+    Return the timeline after slots were applied, without a listing where possible.
 
-    Far away it is not listed for that: all who publish wait for this round (PAR-1). What came
-    meanwhile is met as what comes after a look always is; another engine's knows no slots.
+    On a high-latency store all committing writers wait for this round trip, so the names of the
+    commits' files are added instead (PAR-1). Validation finds what came meanwhile as it finds
+    everything after a refresh. In mode ``shared`` it lists, because foreign instants have no slots.
     """
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     names = [slot.file_name for slot in left if slot.file_name and slot.kind in APPLIED_BY_A_FILE]
@@ -198,10 +203,11 @@ def _with_applied(
 
 def _was_rolled_back(context: TableContext, last: Slot, timeline: ActiveTimeline) -> bool:
     """
-    Whether another engine rolled back what has a commit slot and no completed file yet.
+    Return whether another engine rolled back a commit slot that has no completed file yet.
 
-    It may take a sleeping writer for dead, and then leaves none of its files. Archived is
-    something else: it was completed (FOR-6). Outside: the history where no file is left.
+    The other engine may take a sleeping writer for dead; its rollback leaves no file of the
+    instant. An archived instant also has no file, but was completed (FOR-6). Outside: the archived
+    timeline if no file is left.
     """
     if not last.foreign or last.kind is not SlotKind.COMMIT:
         return False
@@ -213,10 +219,11 @@ def _apply_condition(
     context: TableContext, last: Slot, timeline: ActiveTimeline, lease: Lease | None
 ) -> Callable[[], bool] | None:
     """
-    What is asked of who finishes a slot beside other engines; None where nobody may (FOR-4, FOR-9).
+    Return the condition for helping a slot in mode ``shared``; None if helping is not allowed.
 
-    A clean deletes behind its inflight file: from then on nothing else is left. With the requested
-    one alone it is as a commit, and before that it is its owner's.
+    A clean deletes after its inflight file exists; from then on the only way is to complete it.
+    With its requested file alone it is treated like a commit; before that only its owner may apply
+    it (FOR-4, FOR-9).
     """
     inflight, *requested = pending_file_names(last.own_action, last.instant_time)
     cleans = last.kind is SlotKind.CLEAN
@@ -236,11 +243,12 @@ def _is_archived(context: TableContext, last: Slot) -> bool:
 
 def _end(context: TableContext, turn: CommitSection, target: Slot) -> None:
     """
-    Take the slot that says that the one before never happened: void, cancel or unsavepoint.
+    Take the slot that ends the one before it: a void, cancel or unsavepoint.
 
-    Its file may still be on its way from one who lost the lock: it is taken away. A savepoint's
-    owner, or another engine that deleted it, may have died with the inflight file left. A clean's
-    requested file may be there, or on its way.
+    A process that lost the lock may still create the target's file, so the new slot deletes it. For
+    a savepoint and a clean it also deletes the pending files: the savepoint's owner, or another
+    engine that deleted it, may have died and left its inflight file; the clean's requested file may
+    exist or still appear.
     """
     names = [target.file_name] if target.file_name else []
     if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
@@ -255,7 +263,7 @@ def _end(context: TableContext, turn: CommitSection, target: Slot) -> None:
     )
     try:
         taken = context.chain.take(turn.sealed(context, end))
-    except OutcomeUnknownError as error:  # it says nothing about the own write
+    except OutcomeUnknownError as error:  # not the outcome of the caller's write
         raise StorageUnavailableError(
             "the storage did not let this process end an earlier publication; write again: "
             f"slot {target.number}",
@@ -276,7 +284,7 @@ def _section(
     *,
     config: Callable[[], TableConfig],
 ) -> CommitSection:
-    top = context.chain.read(head) if head else None  # SLOT-8: may be another than the last
+    top = context.chain.read(head) if head else None  # SLOT-8: may differ from ``last``
     times = [one.newest_time for one in (top, last) if one is not None]
     newest = max(filter(None, (timeline.newest_time, *times)), default=None)
     who = context.world.ids.identity()
