@@ -1,9 +1,9 @@
 """
-Who may publish now: the lock port over interchangeable providers.
+The lock port, implemented by interchangeable lock providers.
 
-One file per provider (``filesystem.py``, ``inprocess.py``); what all of them share is
-``acquire.py`` (waiting), ``lease.py`` (holding) and ``registry.py`` (choosing). To add a
-provider read ``client.py`` and ``hookspecs.py``, and subclass ``testing/suite.py``.
+Each provider is one file or folder (``filesystem.py``, ``inprocess.py``). All providers share
+``acquire.py`` (waiting), ``lease.py`` (holding) and ``registry.py`` (choosing). To add a provider,
+read ``client.py`` and ``hookspecs.py``, and subclass ``testing/suite.py``.
 """
 
 from __future__ import annotations

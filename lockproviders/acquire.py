@@ -1,16 +1,16 @@
 """
-Waiting for a lock: the lock port over any provider's client.
+Wait for a lock: the lock port over the client of any provider.
 
-Providers answer "free or not" once; this file owns the waiting, so that all of them wait
-alike: jittered polling, and one total deadline over the retries that Hudi multiplies to
-55 minutes. Invariants:
+A provider answers "free or not" once. This module does the waiting, so that all providers wait
+alike: with jittered polling and one total deadline. The deadline bounds the retries, which Hudi
+multiplies to 55 minutes. Invariants:
 
 - No wait is longer than ``hoodoo.lock.deadline.ms``, whatever the Hudi keys multiply to.
-- At least one try is made, also with a deadline of 0.
-- A provider that does not answer is waited for like a taken lock, within the same budget.
-- Not re-entrant: a second acquire by the holder waits like anybody else's.
-- Where the service keeps a queue, one acquire has one place in it from the first try to the
-  end of the budget, pauses included, and leaves it however the acquire ends without the lock.
+- An acquire makes at least one attempt, also with a deadline of 0.
+- An acquire treats a provider that does not answer like a taken lock, within the same budget.
+- The lock is not re-entrant: a second acquire by the holder waits like any other.
+- If the service keeps a queue, one acquire has one entry in it, from the first attempt to the end
+  of the budget, pauses included. It removes the entry whenever it ends without the lock.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ REPORT_AFTER_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitBudget:
-    """How long an acquire may take and how often it looks."""
+    """How long an acquire may take and how often it polls."""
 
     deadline_ms: int  # caps everything below
     try_ms: int  # one round of polling
     retries: int  # further rounds
     pause_ms: int  # between rounds
-    hold_budget_ms: int  # after which a holder is told off; 0 never
+    hold_budget_ms: int  # a longer holding raises an alarm event; 0 never
     poll_first_ms: int = 2
     poll_max_ms: int = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockPorts:
-    """The ports a lock works with."""
+    """The ports that a lock uses."""
 
     clock: Clock
     ids: Ids
@@ -98,26 +98,26 @@ class ProviderLock:
 
     @property
     def identity(self) -> str:
-        """What is locked, comparable between writers (REG-1)."""
+        """Name of the locked thing, comparable between writers (REG-1)."""
         return self._client.identity
 
     @property
     def in_order(self) -> bool:
-        """Whether its service has a queue; of those who poll, whoever asks next gets it."""
+        """Whether the service has a queue; without one, the next client to poll gets the lock."""
         return self._queue is not None
 
     @property
     def shares(self) -> bool:
-        """Whether those who may share it would have it together now, as far as known."""
+        """Whether the lock is in shared use now, as far as known without a request."""
         return self._sharing is not None and self._sharing.shares
 
     @property
     def client(self) -> LockClient:
-        """The provider's own client, for what only some providers can (``doctor``, ``break``)."""
+        """The provider's own client, for features of some providers (``doctor``, ``break``)."""
         return self._client
 
     def holder(self) -> str | None:
-        """The owner text of whoever holds the lock now, None when free or not known."""
+        """Return the owner text of the current holder, or None if free or unknown."""
         return self._client.holder()
 
     def acquire(self, purpose: str) -> HeldLease:
@@ -125,10 +125,10 @@ class ProviderLock:
         Wait for the lock within its budget.
 
         Args:
-            purpose: What it is for (``publish 2026...``), shown to whoever waits.
+            purpose: Why the caller needs the lock (``publish 2026...``); waiting writers see it.
 
         Raises:
-            LockTimeoutError: The budget ended; names the holder where known.
+            LockTimeoutError: The budget ended; the error names the holder if known.
             UnsafeSetupError: The provider cannot work here; waiting would not help.
         """
         lease = self.acquire_while(lambda: True, purpose)
@@ -139,9 +139,9 @@ class ProviderLock:
         self, wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> HeldLease | None:
         """
-        As ``acquire`` as long as it is ``wanted``, which is asked between two tries; else None.
+        Wait like ``acquire`` but return None when ``wanted()`` becomes false between two attempts.
 
-        Where it was shared before, those are waited for who had it so (LOCK-1).
+        If writers shared the lock before, it waits until their leases have ended (LOCK-1).
 
         Raises:
             LockTimeoutError, UnsafeSetupError: As ``acquire``.
@@ -174,7 +174,7 @@ class ProviderLock:
         return lease
 
     def close(self) -> None:
-        """Give up connections and threads; a held lease is released. Twice is no error."""
+        """Close connections and threads and release a held lease; a second call does nothing."""
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()
@@ -188,7 +188,7 @@ class ProviderLock:
             owner=note.owner,
             purpose=note.purpose,
             margin_ms=(shared or self._client).margin_ms,
-            # Nobody waits for one of those who share it, however long it takes.
+            # Other writers do not wait for a shared holding, however long it lasts.
             hold_budget_ms=0 if shared else self._budget.hold_budget_ms,
             is_shared=shared is not None,
         )
@@ -211,7 +211,7 @@ class ProviderLock:
         try:
             holding = self._wait_in(wait)
         except BaseException:
-            # Also when interrupted: a place nobody waits in would block all behind it.
+            # Also after an interrupt: an entry without a waiter would block all entries behind it.
             wait.place.leave()
             raise
         if holding is None:
@@ -226,7 +226,7 @@ class ProviderLock:
         return _PollingEntry(self._client, note.text, self._ports.clock)
 
     def _wait_in(self, wait: _AcquireState) -> Holding | None:
-        """All rounds within the deadline, while it is wanted; each starts polling fast again."""
+        """Run all rounds within the deadline while wanted; each round polls fast again at first."""
         clock = self._ports.clock
         deadline_ms = wait.asked_at_ms + self._budget.deadline_ms
         for round_number in range(self._budget.retries + 1):
@@ -239,7 +239,7 @@ class ProviderLock:
                 break
             if round_number < self._budget.retries:
                 pause_ms = int(self._budget.pause_ms * (0.5 + self._ports.ids.jitter() / 2))
-                # Never nothing, or rounds and pauses of 0 ms would make a busy loop.
+                # Never 0 ms: rounds and pauses of 0 ms would make a busy loop.
                 wait.place.wait(min(left_ms, max(pause_ms, self._budget.poll_first_ms)))
         raise self._timeout(wait)
 
@@ -254,8 +254,8 @@ class ProviderLock:
             if left_ms <= 0 or not wait.wanted():
                 return None
             self._tell_once(wait)
-            # Between half and one and a half of the interval, so that waiters do not march
-            # in step; the last look comes exactly at the end.
+            # Between 0.5 and 1.5 times the interval, so that waiters do not poll in step. The last
+            # poll is exactly at the end.
             jittered_ms = round(interval_ms * (0.5 + self._ports.ids.jitter()))
             wait.place.wait(max(1, min(left_ms, jittered_ms, self._budget.poll_max_ms)))
             interval_ms = min(interval_ms * POLL_GROWTH, float(self._budget.poll_max_ms))
@@ -293,7 +293,7 @@ class ProviderLock:
 
     def _timeout(self, wait: _AcquireState) -> LockTimeoutError:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
-        # A service that just did not answer is not asked again: it would cost time past the end.
+        # Do not ask a service again that just did not answer: it would cost time past the end.
         holder = "unknown" if wait.trouble is not None else self._holder_text()
         self._ports.events.emit(
             "lock.timeout",
@@ -331,7 +331,7 @@ class ProviderLock:
 
 
 class _AcquireState:
-    """What one acquire met so far."""
+    """The state of one acquire."""
 
     __slots__ = ("asked_at_ms", "note", "place", "told", "tries", "trouble", "wanted")
 
@@ -348,7 +348,7 @@ class _AcquireState:
 
 
 class _PollingEntry:
-    """The place of a client without a queue: it asks anew each time and sleeps in between."""
+    """The entry of a client without a queue: it asks again each time and sleeps in between."""
 
     __slots__ = ("_client", "_clock", "_owner_text")
 
@@ -364,11 +364,11 @@ class _PollingEntry:
         self._clock.sleep_ms(duration_ms)
 
     def leave(self) -> None:
-        """Nothing is left behind: a refused try of such a client leaves no trace."""
+        """Do nothing: a failed attempt of such a client leaves no trace."""
 
 
 class _SharingEntry(_PollingEntry):
-    """The place of one who may have the lock together with others."""
+    """The entry of a writer that may share the lock."""
 
     __slots__ = ("_sharing", "_starts")
 
@@ -381,5 +381,5 @@ class _SharingEntry(_PollingEntry):
 
     def try_acquire(self) -> Holding | None:
         holding = self._sharing.try_share(self._owner_text, starts=self._starts)
-        self._starts = True  # who has to wait knows that others want it as well
+        self._starts = True  # a writer that had to wait knows that others want the lock, too
         return holding

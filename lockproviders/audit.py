@@ -1,17 +1,17 @@
 """
-The audit trail: who held the lock, and for how long, as files beside the table.
+The audit trail: files in the table that record each holding of the lock and its length.
 
-Hudi's storage-based provider leaves one file of JSON lines per holding under
-``.hoodie/.locks/audit/``; ours have the same names and fields, for every provider, so that
-either side's tools read both. Host, process and purpose stand in ``ownerId``, the one field
-that is free text. Invariants:
+Hudi's storage-based provider writes one file of JSON lines per holding under
+``.hoodie/.locks/audit/``. Ours have the same names and fields, for every provider, so the tools of
+both engines read both. ``ownerId``, the one free-text field, contains host, process and purpose.
+Invariants:
 
-- Nothing is written while others wait: a holding's file is written after its release. Only
-  one that lasts longer than ``FLUSH_MS`` is written meanwhile, by a thread of its own, so
-  that it is known even when its holder dies and a slow storage delays no renewal.
-- A trail that cannot be written is an event, never an error.
-- Off unless ``hoodoo.lock.audit`` says otherwise: it costs a small write per commit, and the
-  commit slots tell of every publication anyway. Files older than the kept days are removed.
+- No file is written while other writers wait: the file of a holding is written after its release.
+  If a holding lasts longer than ``FLUSH_MS``, a separate thread writes its file meanwhile. So the
+  holding is on record even if its holder dies, and a slow storage delays no renewal.
+- A trail that cannot be written causes an event, never an error.
+- The trail is off unless ``hoodoo.lock.audit`` turns it on: it costs a small write per commit, and
+  the commit log records every commit anyway. Files older than the kept days are deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DAY_MS = 24 * 3_600_000
 FILE_BYTES_MAX = 1 << 20
 FILES_MAX = 200_000
 PRUNED_AT_ONCE_MAX = 1_000
-RENEWALS_KEPT_MAX = 500  # the newest; a lease held for days must not make a file without end
+RENEWALS_KEPT_MAX = 500  # the newest; bounds the file of a lease that is held for days
 
 _FILE_NAME = re.compile(r"(\d{1,15})_[^/]+\.(?:jsonl|broken\.json)")
 
@@ -46,7 +46,7 @@ HowEnded = Literal["released", "lost", "broken", "open"]
 
 @dataclass(slots=True)
 class _OpenHolding:
-    """One holding that is not over yet."""
+    """One holding that has not ended yet."""
 
     start_ms: int
     owner_id: str
@@ -58,14 +58,14 @@ class _OpenHolding:
 
 class AuditTrail:
     """
-    An event sink that turns a lock's events into audit files.
+    Turn a lock's events into audit files, as an event sink.
 
     Args:
         storage: The table's storage.
         clock: Time of the records, ms since 1970 UTC.
         executor: Writes the file of a long holding.
-        events: Told of ``lock.audit_failed``.
-        keep_days: Age at which files go; 0 keeps all.
+        events: Receives ``lock.audit_failed``.
+        keep_days: Age at which files are deleted; 0 keeps all.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class AuditTrail:
         self._pruned = False
 
     def emit(self, name: str, /, **fields: Value) -> None:
-        """Take one event; others than the lock's life are not looked at."""
+        """Process one event; ignore all but the acquire, renew, loss and release of a lock."""
         key = (fields.get("purpose"), fields.get("fencing_token"))
         if name == "lock.acquired":
             self._begin(key, fields)
@@ -100,7 +100,7 @@ class AuditTrail:
 
     def _begin(self, key: tuple[Value, Value], fields: Mapping[str, Value]) -> None:
         with self._guard:
-            # Two holdings of one writer have two names, however fast they follow.
+            # Two holdings of one writer get different names, however quickly they follow.
             start_ms = max(self._clock.now_ms(), self._last_start_ms + 1)
             self._last_start_ms = start_ms
         owner = str(fields.get("owner"))
@@ -132,13 +132,13 @@ class AuditTrail:
         with self._guard:
             holding = self._open.get(key)
             if holding is None:
-                return  # begun before this trail
+                return  # acquired before this trail began
             line = {
                 "ownerId": holding.owner_id,
                 "transactionStartTime": holding.start_ms,
                 "timestamp": holding.start_ms if state == "START" else now_ms,
                 "state": state,
-                # Java wants a number; a lock without an end was known to be held until now.
+                # Java requires a number; a lock without an end is known to be held until now.
                 "lockExpiration": now_ms + (left_ms if isinstance(left_ms, int) else 0),
                 "lockHeld": held,
             }
@@ -187,7 +187,7 @@ def record_break(
     storage: Storage, *, clock: Clock, ids: Ids, holder_text: str, provider: str, identity: str
 ) -> str:
     """
-    Leave the line of an operator who took the lock away from its holder (SEC15).
+    Write the audit line of an operator's break of a held lock (SEC15).
 
     Returns:
         The file's path.
@@ -213,7 +213,7 @@ def record_break(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedHolding:
-    """One holding as its file tells it; times in ms since 1970 UTC by the holder's clock."""
+    """One holding from its audit file; times in ms since 1970 UTC by the holder's clock."""
 
     owner: str
     purpose: str
@@ -224,15 +224,15 @@ class AuditedHolding:
     end_ms: int | None  # None: still held, or its holder died
     renewals: int
     ended: HowEnded
-    by: str = ""  # who broke it
+    by: str = ""  # the operator that broke it
 
     @property
     def held_ms(self) -> int:
-        """How long it was held, as far as is known."""
+        """How long the lock was held, as far as known."""
         return max(0, (self.end_ms or self.last_ms) - self.start_ms)
 
     def as_document(self) -> dict[str, object]:
-        """One entry of ``hoodoo locks audit --output json``; times in ms since 1970 UTC."""
+        """Return one entry of ``hoodoo locks audit --output json``; times in ms since 1970 UTC."""
         return {
             "owner": self.owner,
             "purpose": self.purpose,
@@ -251,10 +251,10 @@ def read_audit(
     storage: Storage, *, since_ms: int | None = None, until_ms: int | None = None
 ) -> list[AuditedHolding]:
     """
-    Every holding on record that overlaps the time asked for, oldest first.
+    Return all recorded holdings that overlap the given time, oldest first.
 
-    Java's records are read like ours; damaged ones are passed over. Outside: 1 list, 1 get
-    per file that begins before ``until_ms``.
+    It reads Java's records like ours and skips damaged ones. Outside: 1 list, 1 get per file that
+    begins before ``until_ms``.
 
     Raises:
         StorageUnavailableError: The storage does not answer.
@@ -276,7 +276,7 @@ def _read_file(storage: Storage, name: str) -> AuditedHolding | None:
     try:
         content = storage.read(f"{AUDIT_FOLDER}/{name}")
     except (ObjectMissingError, HoodooError):
-        return None  # removed meanwhile, or not readable
+        return None  # deleted meanwhile, or not readable
     records = [_record(line) for line in content[:FILE_BYTES_MAX].splitlines()]
     known = [record for record in records if record is not None]
     if not known:
@@ -297,7 +297,7 @@ def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
     if state == "BROKEN":
         ended = "broken"
     elif state == "END":
-        # Java's last record does not tell how it ended; ours does.
+        # Java's last record does not say how the holding ended; ours does.
         ended = "lost" if who["ours"] and last.get("lockHeld") is False else "released"
     token = who["fencing_token"]
     return AuditedHolding(
@@ -315,7 +315,7 @@ def _holding_of(records: list[dict[str, Any]]) -> AuditedHolding:
 
 
 def _owner_of(owner_id: str) -> dict[str, Any]:
-    """The parts of our owner text; a Java owner is its UUID and no more."""
+    """Return the parts of our owner text; the owner of a Java record is only its UUID."""
     try:
         parts = json.loads(owner_id)
     except (ValueError, RecursionError):
@@ -345,7 +345,7 @@ def _start_of(name: str) -> int | None:
 
 
 def _name_part(owner: str) -> str:
-    """The writer's id; the rest of the owner stands in the file."""
+    """Return the writer's id; the file contains the rest of the owner."""
     return re.sub(r"[^A-Za-z0-9-]", "-", owner.rpartition("/")[2])[:64] or "unknown"
 
 

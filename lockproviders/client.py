@@ -1,4 +1,4 @@
-"""What the author of a lock provider implements: a client, its holding, the owner text."""
+"""The interfaces that the author of a lock provider implements: client, holding, owner text."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
     "shared_owner_note",
 ]
 
-# -------------------------------------- Who holds a lock, as one line of JSON that others may read
+# ---- The owner of a lock, as one line of JSON that others may read
 #
-# It exists so that every provider tells the same facts and no more: host, pid, writer id,
-# what the lock is for and since when (SEC6: no environment, no stack, no settings).
+# Every provider publishes the same facts and no more: host, pid, writer id, purpose and start
+# (SEC6: no environment, no stack, no settings).
 
 PURPOSE_CHARACTERS_MAX = 200
 APPLICATION_CHARACTERS_MAX = 100
@@ -36,7 +36,7 @@ APPLICATION_CHARACTERS_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerNote:
-    """One holder at one time."""
+    """The owner of one attempt to take the lock."""
 
     owner: str  # host/pid/writer id
     host: str
@@ -44,7 +44,7 @@ class OwnerNote:
     application: str
     purpose: str
     since_ms: int  # wall clock of the holder when it asked, ms since 1970 UTC; display only
-    nonce: str  # differs with every attempt, so that one's own entry is recognised
+    nonce: str  # differs with every attempt, so that a client recognises its own entry
 
     @property
     def text(self) -> str:
@@ -53,7 +53,7 @@ class OwnerNote:
 
 
 def note_owner(ids: Ids, clock: Clock, purpose: str) -> OwnerNote:
-    """A fresh note about this process; long texts are cut, they are for reading only."""
+    """Return a new note about this process; long texts are cut, they are for reading only."""
     me = ids.identity()
     return OwnerNote(
         owner=f"{me.host}/{me.pid}/{me.writer_id}",
@@ -67,7 +67,7 @@ def note_owner(ids: Ids, clock: Clock, purpose: str) -> OwnerNote:
 
 
 def parse_note(text: str) -> dict[str, Any] | None:
-    """The fields of a note; None of one that was cut, or that another engine wrote."""
+    """Return the fields of a note, or None if it was cut or another engine wrote it."""
     try:
         note = json.loads(text)
     except (ValueError, RecursionError):
@@ -76,7 +76,7 @@ def parse_note(text: str) -> dict[str, Any] | None:
 
 
 def shared_owner_note(text: str) -> str:
-    """The note of one of those who have the lock together, which says so; a cut one as it is."""
+    """Return the note of one sharer of the lock, marked as shared; return a cut note unchanged."""
     note = parse_note(text)
     if note is None:
         return text
@@ -84,7 +84,7 @@ def shared_owner_note(text: str) -> str:
 
 
 def describe_owner(text: str | None) -> str:
-    """A holder's text for an error message; foreign text is shown as it is, but escaped (SEC19)."""
+    """Return a holder's text for an error message; foreign text is escaped (SEC19)."""
     if not text:
         return "unknown"
     note = parse_note(text)
@@ -98,21 +98,20 @@ def describe_owner(text: str | None) -> str:
     return described
 
 
-# ------------ What the author of a lock provider writes: a client that tries once, and its holding
+# ---- Client and holding
 #
-# Waiting, deadlines, renewal, events and the check before every timeline write are the same
-# for all providers and live in ``acquire.py`` and ``lease.py``. A provider therefore only
-# answers "can I have it now", "do I still have it" and "take it back". Rules for all of them:
+# ``acquire.py`` and ``lease.py`` do the waiting, deadlines, renewal, events and the check before
+# every timeline write for all providers. A provider only takes, checks and releases the lock. Rules
+# for all providers:
 #
-# - ``try_acquire`` never waits for another holder; one request (or a few) and an answer.
-# - Only the own holding is ever renewed or released (F26: Java's file lock deletes
-#   a stranger's).
-# - An error after the lock may have been taken must give it back before it is raised.
-# - Ports only: no ``time``, no threads, no randomness of its own.
+# - ``try_acquire`` never waits for another holder; it sends one request (or a few) and returns.
+# - A client renews and releases only its own holding (F26: Java's file lock deletes a stranger's).
+# - If an error occurs after the lock may have been taken, release it before raising the error.
+# - Use ports only: no ``time``, no threads, no own randomness.
 #
-# A service that keeps a queue of its own (ZooKeeper, the metastore) offers ``enter`` as well:
-# a waiter then has one place in that queue for the whole acquire, instead of asking anew and
-# being overtaken, and is woken instead of polling blindly.
+# A service with its own queue (ZooKeeper, the metastore) also offers ``enter``. A waiter then keeps
+# one queue entry for the whole acquire, so later waiters do not overtake it, and the service wakes
+# it instead of blind polling.
 
 
 class Holding(Protocol):
@@ -120,30 +119,30 @@ class Holding(Protocol):
 
     @property
     def fencing_token(self) -> int | None:
-        """A number larger than that of every earlier holding, or None without one."""
+        """A number larger than that of every earlier holding, or None if the provider has none."""
 
     def expires_in_ms(self) -> int | None:
         """
-        Time until others may take the lock, on the monotonic clock; None when it has no end.
+        Return the time until others may take the lock, by the monotonic clock; None without an end.
 
-        Counted from before the request was sent, so that it never promises too much.
+        It counts from before the request was sent, so it never promises too much.
         """
 
     def renew(self) -> None:
         """
-        Push the end back by a full lease length; does nothing without an end.
+        Move the end to a full lease length from now; do nothing without an end.
 
         Raises:
-            LeaseLostError: Somebody else has the lock, or it is gone.
-            UnavailableError: No answer; tried again at the next beat.
+            LeaseLostError: Another writer has the lock, or it is gone.
+            UnavailableError: No answer; the lease tries again at its next beat.
         """
 
     def is_held(self) -> bool:
-        """What can be known cheaply (no request over a network): is it still ours?"""
+        """Return whether the lock is still ours, as far as known without a network request."""
 
     def release(self) -> None:
         """
-        Give back the own holding, and only that. Twice is no error.
+        Release the own holding, and only that; a second call does nothing.
 
         Raises:
             UnavailableError: No answer; the lock ends with its lease.
@@ -155,18 +154,19 @@ class LockClient(Protocol):
 
     @property
     def identity(self) -> str:
-        """What is locked; equal text in two writers means that they exclude each other (REG-1)."""
+        """Name of the lock; two writers with equal names exclude each other (REG-1)."""
 
     @property
     def margin_ms(self) -> int:
-        """How long before its end a lease counts as lost: twice the request timeout, 0 if local."""
+        """Time before its end when a lease counts as lost: twice the request timeout, 0 if local."""
 
     def try_acquire(self, owner_text: str) -> Holding | None:
         """
-        Take the lock if it is free, else answer None at once.
+        Take the lock if it is free, else return None at once.
 
         Args:
-            owner_text: Who we are, for others to read; host, pid and ids only (SEC6).
+            owner_text: Description of this process for others to read; host, pid and ids only
+                (SEC6).
 
         Raises:
             UnavailableError: No answer; the caller tries again within its budget.
@@ -174,49 +174,51 @@ class LockClient(Protocol):
         """
 
     def holder(self) -> str | None:
-        """The owner text of whoever holds the lock now, None when free or not known."""
+        """Return the owner text of the current holder, or None if free or unknown."""
 
     def close(self) -> None:
-        """Give up connections. Twice is no error."""
+        """Close connections; a second call does nothing."""
 
 
 @runtime_checkable
 class SharedHolding(Holding, Protocol):
-    """A holding that writers of hoodoo have together; short, and never given back."""
+    """A short holding that hoodoo writers share; it expires and is never released."""
 
     @property
     def margin_ms(self) -> int:
-        """How long before its end it counts as lost, in place of the client's."""
+        """Time before its end at which it counts as lost, in place of the client's margin."""
 
 
 @runtime_checkable
 class DelayedHolding(Holding, Protocol):
-    """A holding of its own that may follow a shared one."""
+    """An exclusive holding that may follow a shared one."""
 
     def ready_in_ms(self) -> int:
-        """Time until nobody has it any more who shared it before; nothing is done until then."""
+        """Return the time until the last shared lease ends; the holder does nothing until then."""
 
 
 class QueueEntry(Protocol):
-    """One waiter's place in the queue of a service; made by ``enter``, used by one thread."""
+    """One waiter's entry in the queue of a service; made by ``enter``, used by one thread."""
 
     def try_acquire(self) -> Holding | None:
         """
-        Queue up on the first call, take the lock if it is our turn, else answer None at once.
+        Enter the queue on the first call; take the lock if the entry is first, else return None.
+
+        It returns at once.
 
         Raises:
-            UnavailableError: No answer; the place may be kept or not, the next call sees to it.
+            UnavailableError: No answer; the entry may be lost, and the next call repairs that.
             UnsafeSetupError: The set-up cannot work; waiting does not help.
         """
 
     def wait(self, duration_ms: int) -> None:
-        """Wait, but end as soon as ``try_acquire`` may answer otherwise than before."""
+        """Wait, but return as soon as ``try_acquire`` may have a different result."""
 
     def leave(self) -> None:
         """
-        Give up the place, so that nobody waits behind it; does not raise. Twice is no error.
+        Remove the entry, so that no waiter stays behind it; never raise. Twice is no error.
 
-        Called exactly when no holding came of it, whatever the reason.
+        The caller calls it exactly when the entry led to no holding, whatever the reason.
         """
 
 
@@ -225,12 +227,12 @@ class QueueingLockClient(LockClient, Protocol):
     """A client whose service keeps its own queue."""
 
     def enter(self, owner_text: str) -> QueueEntry:
-        """A place for one acquire; asks the service nothing yet."""
+        """Return an entry for one acquire; send no request yet."""
 
 
 @runtime_checkable
 class SharingLockClient(LockClient, Protocol):
-    """A client whose lock writers of hoodoo may have together, while other engines are kept out."""
+    """A client whose lock hoodoo writers may share, while it excludes other engines."""
 
     @property
     def shares(self) -> bool:
@@ -238,11 +240,11 @@ class SharingLockClient(LockClient, Protocol):
 
     def try_share(self, owner_text: str, *, starts: bool) -> Holding | None:
         """
-        Join those who have it together, or take it if it is free, else answer None at once.
+        Join the sharers of the lock, or take a free lock, else return None at once.
 
         Args:
             owner_text: As of ``try_acquire``.
-            starts: Whether a free lock becomes a shared one; else it is had alone.
+            starts: Whether a free lock becomes a shared one; else the holding is exclusive.
 
         Raises:
             UnavailableError, UnsafeSetupError: As ``try_acquire``.
@@ -251,20 +253,20 @@ class SharingLockClient(LockClient, Protocol):
 
 @runtime_checkable
 class BreakableLockClient(LockClient, Protocol):
-    """A client that can take the lock away from a holder without harming another one."""
+    """A client that can take the lock away from one holder without harm to another one."""
 
     def break_lock(self, holder_text: str) -> bool:
         """
-        Take the lock away, if its holder is still the named one; atomically, or not at all.
+        Take the lock away if its holder is still the named one; atomically, or not at all.
 
-        The broken holder must find out at its next renewal, and its release must leave the
-        next holder alone.
+        The broken holder must notice it at its next renewal, and its release must not affect the
+        next holder.
 
         Args:
-            holder_text: What ``holder`` answered.
+            holder_text: The result of ``holder``.
 
         Returns:
-            Whether it was taken away; False when somebody else holds it now, or nobody.
+            Whether it was taken away; False if it is free or has another holder now.
 
         Raises:
             UnavailableError: No answer.
@@ -273,11 +275,11 @@ class BreakableLockClient(LockClient, Protocol):
 
 @runtime_checkable
 class ClockedLockClient(LockClient, Protocol):
-    """A client whose service tells its time."""
+    """A client whose service reports its time."""
 
     def server_now_ms(self) -> int:
         """
-        The service's wall clock, ms since 1970-01-01 UTC.
+        Return the service's wall clock, ms since 1970-01-01 UTC.
 
         Raises:
             UnavailableError: No answer.

@@ -1,9 +1,9 @@
 """
-``locks doctor``: does the configured lock really exclude, from here, now?
+``locks doctor``: check that the configured lock really excludes, from this process, now.
 
-Two locks of one table play holder and rival. They prove the set-up of this process only;
-that other machines are excluded shows when they run it too. Whatever is found wrong comes
-with what to change, because nobody runs a doctor who knows already.
+Two locks of one table act as holder and rival. They check the set-up of this process only; run the
+doctor on each machine to check that the machines exclude each other. Each failed check says what to
+change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["LockCheck", "LockExamination", "examine"]
 PURPOSE = "locks doctor"
 SKEW_MS_MAX = 1_000
 EXPIRE_POLL_MS = 100
-EXPIRE_PATIENCE_MS = 5_000  # what a service may take beyond the lease to notice its end
+EXPIRE_PATIENCE_MS = 5_000  # time a service may need after the end of a lease to notice it
 
 _REACH = "start the server, or correct its address and this user's access to it"
 _ACQUIRE = "wait for the holder, look at it with 'hoodoo locks holders', or raise the deadline"
@@ -35,17 +35,17 @@ _CLOCK = "let a time service (NTP) set both clocks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockCheck:
-    """One thing tried."""
+    """The result of one check."""
 
     name: str
     ok: bool
     seconds: float
     message: str
     skipped: bool = False
-    advice: str = ""  # what to change, where something is wrong
+    advice: str = ""  # the change to make, if the check failed
 
     def as_document(self) -> dict[str, object]:
-        """One entry of ``LockExamination.as_document``."""
+        """Return one entry of ``LockExamination.as_document``."""
         return {
             "name": self.name,
             "ok": self.ok,
@@ -58,7 +58,7 @@ class LockCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockExamination:
-    """The answer of ``locks doctor``."""
+    """The results of ``locks doctor``."""
 
     provider: str
     checks: tuple[LockCheck, ...]
@@ -69,7 +69,7 @@ class LockExamination:
         return all(check.ok for check in self.checks)
 
     def as_document(self) -> dict[str, object]:
-        """The shape of ``hoodoo locks doctor --output json``."""
+        """Return the JSON document of ``hoodoo locks doctor --output json``."""
         return {
             "provider": self.provider,
             "ok": self.ok,
@@ -87,16 +87,16 @@ def examine(
     expire_ms_max: int = 0,
 ) -> LockExamination:
     """
-    Reach, acquire, contend, release, fence, expire, clock. None of the locks stays held.
+    Check reach, acquire, contend, release, fence, expire and clock; no lock stays held.
 
     Args:
         holder: The lock as configured; waits for a living holder like any writer.
-        rival: A second lock of the same table with a short deadline (100 ms is plenty),
-            which the third check waits out.
+        rival: A second lock of the same table with a short deadline (100 ms is enough), which the
+            third check waits out.
         clock: Measures the seconds of each check.
-        ids: Names this process to others who look at the holder meanwhile.
-        storage: The table's, whose clock is compared, too.
-        expire_ms_max: Longest lease that is waited out, with the lock held; 0 waits for none.
+        ids: Names this process to other clients that read the holder meanwhile.
+        storage: The table's storage; its clock is compared, too.
+        expire_ms_max: Longest lease that the check waits out, with the lock held; 0 waits for none.
     """
     trial = _LockCheckRun(holder, rival, clock, ids)
     if trial.check("reach", trial.reach, _REACH):
@@ -113,11 +113,11 @@ def examine(
 
 
 class _WrongError(Exception):
-    """A check found the lock wrong."""
+    """A check found a fault of the lock."""
 
 
 class _Skipped(Exception):  # noqa: N818 - an answer, not a fault
-    """A check could not be made, and why."""
+    """A check could not be made; says why."""
 
 
 class _LockCheckRun:
@@ -131,7 +131,7 @@ class _LockCheckRun:
         self.checks: list[LockCheck] = []
 
     def check(self, name: str, work: Callable[[], str], advice: str) -> bool:
-        """Do one thing and write down how it went."""
+        """Run one check and record its result."""
         began_ms = self._clock.monotonic_ms()
         ok, skipped = True, False
         try:
@@ -141,7 +141,7 @@ class _LockCheckRun:
         except HoodooError as error:
             ok, message = False, error.message
             if advice == _ACQUIRE and not isinstance(error, LockTimeoutError):
-                advice = _REACH  # nobody to wait for: it can be looked at, and not be taken
+                advice = _REACH  # no holder to wait for: the lock can be read but not taken
         except _WrongError as error:
             ok, message = False, str(error)
         self.checks.append(
@@ -157,13 +157,13 @@ class _LockCheckRun:
         return ok
 
     def reach(self) -> str:
-        """Ask who holds it."""
+        """Read the holder of the lock."""
         text = self._holder.holder()
         now = "free" if text is None else f"held by {describe_owner(text)}"
         return f"{self._holder.identity} is {now}"
 
     def acquired(self) -> HeldLease | None:
-        """The lock as a writer gets it."""
+        """Acquire the lock as a writer does."""
         taken: list[HeldLease] = []
 
         def acquire() -> str:
@@ -174,7 +174,7 @@ class _LockCheckRun:
         return taken[0] if taken else None
 
     def contend(self, lease: HeldLease) -> str:
-        """A second one is refused, and the first does not notice."""
+        """Check that a second client is refused and the first one stays unaffected."""
         try:
             second = self._rival.acquire(PURPOSE)
         except LockTimeoutError as error:
@@ -188,7 +188,7 @@ class _LockCheckRun:
         )
 
     def release(self, lease: HeldLease) -> str:
-        """Given back, the next one gets it."""
+        """Check that another client gets the lock after its release."""
         lease.release()
         try:
             next_lease = self._rival.acquire(PURPOSE)
@@ -204,7 +204,7 @@ class _LockCheckRun:
         return "given back, and had by the next one"
 
     def fence(self) -> str:
-        """A holding that is over can neither renew nor release, and has the smaller token."""
+        """Check that an ended holding can neither renew nor release, and has the smaller token."""
         old = self._take(self._holder)
         old.release()
         new = self._take(self._rival)
@@ -223,7 +223,7 @@ class _LockCheckRun:
             new.release()
 
     def expire(self, lease_ms_max: int) -> str:
-        """A holder that does not renew is replaced, not before its lease ends and soon after."""
+        """Check that another client gets an expired lease, not before its end and soon after it."""
         dead = self._take(self._holder)
         try:
             lease_ms = dead.expires_in_ms()
@@ -269,7 +269,7 @@ class _LockCheckRun:
             return None  # asked again within the patience
 
     def compare_clocks(self, storage: Storage | None) -> str:
-        """The wall clocks of the lock's service and of the storage against the own one."""
+        """Compare the clocks of the lock's service and of the storage with the local one."""
         client = self._holder.client
         told: list[str] = []
         far: list[str] = []
@@ -282,7 +282,7 @@ class _LockCheckRun:
             before_ms = self._clock.now_ms()
             theirs_ms = now_ms()
             after_ms = self._clock.now_ms()
-            # Their reading lies somewhere between ours.
+            # The remote clock was read at some time between the two local readings.
             skew_ms = max(before_ms - theirs_ms, theirs_ms - after_ms, 0)
             word = "behind" if theirs_ms < before_ms else "ahead"
             line = f"{whose} is {skew_ms} ms {word}" if skew_ms else f"{whose} agrees"
@@ -294,7 +294,7 @@ class _LockCheckRun:
         return "; ".join(told)
 
     def _take(self, lock: ProviderLock) -> Holding:
-        """One try without renewal; another writer may be faster."""
+        """Take the lock without renewal; another writer may take it first."""
         holding = lock.client.try_acquire(self._text())
         if holding is None:
             raise _Skipped("another writer took the lock in between; try again when none writes")

@@ -1,19 +1,19 @@
 """
 The lock on local disks: ``flock(2)`` on one file next to the table.
 
-The kernel keeps the lock and frees it when the holder dies, so nothing can get stuck and
-nothing needs breaking by hand. Invariants:
+The kernel keeps the lock and frees it when the holder dies, so no lock gets stuck and none has to
+be broken by hand. Invariants:
 
-- Every acquire opens the file itself: threads of one process exclude each other too.
-- The file on disk is the file locked: one that was replaced or deleted is not accepted
-  when acquiring, and counts as lost afterwards.
-- The first line tells the count of holdings (the fencing token) and, while held, the
-  holder (SEC6); it is for reading, the kernel's answer decides.
+- Every acquire opens the file itself, so threads of one process exclude each other, too.
+- The locked file must be the file on disk. A file that was replaced or deleted is not accepted when
+  acquiring, and counts as lost afterwards.
+- The first line contains the count of holdings (the fencing token) and, while held, the holder
+  (SEC6). It is for reading; the kernel decides.
 - A forked child closes its copy of the file, so it neither holds nor prolongs the lock.
 
-Local disks only: over NFS and in a Java writer's company use another provider. Java's own
-``FileSystemBasedLockProvider`` is not exclusive on local disks, not even between two JVMs
-(concurrency 7, run), and never asks the kernel; ``excludes_java`` is therefore False.
+Use it on local disks only; over NFS, or if Java writers take part, use another provider. Java's own
+``FileSystemBasedLockProvider`` never asks the kernel. It is not exclusive on local disks, not even
+between two JVMs (a test showed it); ``excludes_java`` is therefore False.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ FILE_NAME = "hoodoo.lock"
 FILE_MODE = 0o640
 RECORD_BYTES_MAX = 4096  # one page: written and read whole
 REPLACED_TRIES_MAX = 8
-# The kernel wakes nobody in time and is asked in microseconds, while most holders need a few
-# milliseconds: whoever slept a quarter of a second would leave the lock free for longer than it
-# was held, and be overtaken by all who came later.
+# The kernel does not wake waiters in time, a query takes microseconds, and most holders need a few
+# milliseconds. A waiter that slept 250 ms would leave the lock free for longer than it was held,
+# and later waiters would overtake it.
 POLL_MAX_MS = 20
 
-# Open lock files of this process, so that a forked child can drop its copies.
+# Open lock files of this process, so that a forked child can close its copies.
 _OPEN_FILES: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 _FORK_HOOK: list[bool] = []
 
 
 class FlockHolding:
-    """One holding: an open, locked file. Forgetting it closes the file and frees the lock."""
+    """One holding: an open, locked file; deleting the object closes the file and frees the lock."""
 
     def __init__(
         self, path: str, file: io.FileIO, *, token: int, clock: Clock, lease_ms: int
@@ -80,27 +80,27 @@ class FlockHolding:
         return self._token
 
     def expires_in_ms(self) -> int | None:
-        """Time until the holder stops itself, None without ``filesystem.expire``."""
+        """Return the time until the holder stops itself, or None without ``filesystem.expire``."""
         return self._ends_at_ms - self._clock.monotonic_ms() if self._lease_ms else None
 
     def renew(self) -> None:
-        """Push the own end back; the kernel's lock has none. Raises: ``LeaseLostError``."""
+        """Move the own end; the kernel's lock has none. Raises: ``LeaseLostError``."""
         if not self.is_held():
             raise LeaseLostError("the lock file was replaced, deleted or closed", path=self._path)
         self._ends_at_ms = self._clock.monotonic_ms() + self._lease_ms
 
     def is_held(self) -> bool:
-        """Whether the locked file is still the one on disk; 2 calls of stat."""
+        """Return whether the locked file is still the one on disk; 2 calls of stat."""
         if self._file.closed or os.getpid() != self._process:
             return False
         return _is_file_at(self._path, self._file)
 
     def release(self) -> None:
-        """Empty the holder's entry, keep the count, unlock and close."""
+        """Clear the holder's entry, keep the count, unlock and close the file."""
         if self._file.closed:
             return
         if os.getpid() != self._process:
-            # Unlocking here would free the parent's lock; closing a copy does not.
+            # An unlock here would free the parent's lock; closing a copy does not.
             self._file.close()
             return
         try:
@@ -117,9 +117,9 @@ class FlockClient:
     The client of one lock file.
 
     Args:
-        folder: Absolute local folder of the lock file; made when missing.
-        clock: Counts the own end, and starts the count of holdings of a new file.
-        lease_ms: After how long without renewal a holder stops itself; 0 never.
+        folder: Absolute local folder of the lock file; created if missing.
+        clock: Measures the own end, and gives the first count of holdings of a new file.
+        lease_ms: Time without renewal after which a holder stops itself; 0 never.
     """
 
     def __init__(self, folder: str, *, clock: Clock, lease_ms: int = 0) -> None:
@@ -136,18 +136,18 @@ class FlockClient:
 
     @property
     def margin_ms(self) -> int:
-        """0: the kernel answers at once."""
+        """0, since the kernel answers at once."""
         return 0
 
     def try_acquire(self, owner_text: str) -> FlockHolding | None:
         """
-        Take the lock if it is free, else None. Outside calls: open, flock, 2 stat, read, write.
+        Take the lock if it is free, else return None. Outside: open, flock, 2 stat, read, write.
 
         Raises:
-            UnsafeSetupError: The file is no plain file, is not ours to write, or the folder
-                cannot be made or does not know locks.
-            StorageUnavailableError: The disk is full or broken, or the file is replaced all
-                the time.
+            UnsafeSetupError: The file is not a plain file, this user may not write it, or the
+                folder cannot be created or does not support locks.
+            StorageUnavailableError: The disk is full or broken, or the file is replaced again and
+                again.
         """
         for _ in range(REPLACED_TRIES_MAX):
             file = self._open()
@@ -173,7 +173,7 @@ class FlockClient:
         )
 
     def holder(self) -> str | None:
-        """The entry of the holder, None when free; one read."""
+        """Return the entry of the holder, or None if the lock is free; one read."""
         try:
             file = self._open_plain(os.O_RDONLY)
         except FileNotFoundError:
@@ -182,7 +182,7 @@ class FlockClient:
             raise self._trouble(error) from error
         with file:
             try:
-                # A dead holder's entry stays until the next one comes; the kernel knows better.
+                # A dead holder's entry stays until the next holder; the kernel has the true state.
                 fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 line = os.pread(file.fileno(), RECORD_BYTES_MAX, 0).partition(b"\n")[0]
@@ -190,13 +190,13 @@ class FlockClient:
             return None
 
     def close(self) -> None:
-        """Nothing to give up: files are open only while held."""
+        """Do nothing: files are open only while held."""
 
     def _hold(self, file: io.FileIO, owner_text: str) -> FlockHolding:
         last_token = _read_token(file.fileno())
-        # A new, damaged or replaced file starts at the wall clock instead of 1, so that a
-        # deleted file does not bring back old tokens. Not synced: after a power cut every
-        # holder on this machine is gone, and nobody else uses a local file.
+        # A new, damaged or replaced file starts at the wall clock instead of 1, so that old tokens
+        # do not return after the file was deleted. No sync: after a power cut every holder on this
+        # machine is gone, and no other machine uses a local file.
         token = last_token + 1 if last_token is not None else max(1, self._clock.now_ms())
         _write_record(file.fileno(), {**_owner_fields(owner_text), "token": token})
         return FlockHolding(
@@ -214,11 +214,11 @@ class FlockClient:
             raise self._trouble(error) from error
 
     def _open_plain(self, flags: int) -> io.FileIO:
-        """Open without following links, and refuse what is no plain file (SEC12)."""
+        """Open without following links, and refuse anything but a plain file (SEC12)."""
         number = os.open(self._path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
         try:
             entry = os.fstat(number)
-            # A second name would let somebody make us overwrite another file of ours.
+            # With a second hard link, another user could make us overwrite one of our other files.
             if not stat.S_ISREG(entry.st_mode) or entry.st_nlink > 1:
                 raise UnsafeSetupError(
                     f"the lock file must be a plain file with one name; remove it: {self._path}",
@@ -265,7 +265,7 @@ def _is_file_at(path: str, file: io.FileIO) -> bool:
     try:
         on_disk = os.stat(path, follow_symlinks=False)
     except OSError:
-        return False  # gone, or cannot be told: not held is the safe answer
+        return False  # gone or unknown: "not held" is the safe answer
     try:
         ours = os.fstat(file.fileno())
     except (OSError, ValueError):
@@ -293,14 +293,14 @@ def _owner_fields(owner_text: str) -> dict[str, Any]:
 
 
 def _write_record(number: int, record: dict[str, Any]) -> None:
-    """One line in one write, cut afterwards: whoever dies in between leaves a readable line."""
+    """Write one line in one call, then truncate: a crash in between leaves a readable line."""
     line = json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
     os.pwrite(number, line, 0)
     os.ftruncate(number, len(line))
 
 
 def _drop_copies_after_fork() -> None:
-    """Registered once, at the first client: a child must not keep its parent's lock alive."""
+    """Close lock files in forked children; registered once, at the first client."""
     if not _FORK_HOOK:
         _FORK_HOOK.append(True)
         os.register_at_fork(after_in_child=_close_copies)
@@ -338,7 +338,8 @@ def _lock_folder(settings: LockSettings, table_folder: str | None) -> str:
 def _client(context: LockContext) -> FlockClient:
     settings = LockSettings.from_properties(context.properties)
     if settings.provider == JAVA_CLASS:
-        # Taken, so that settings can be carried over; whoever named it may have Java writers.
+        # Accepted, so that settings carry over from Java; a table that names it may have Java
+        # writers.
         _LOG.warning(
             "java's FileSystemBasedLockProvider does not exclude even two JVMs on a local disk, "
             "and not this lock, which excludes writers of hoodoo only: beside Java writers set "

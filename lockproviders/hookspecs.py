@@ -1,9 +1,9 @@
 """
-The hook a lock provider plug-in implements, and the values it hands over.
+The hook that a lock provider plug-in implements, and the values that it returns.
 
-pluggy discovers, typed objects behave (architecture rule 6): a plug-in returns frozen
-``LockProviderEntry`` values, everything afterwards is a call of a ``LockClient``. A
-plug-in is a module or object with::
+pluggy discovers, typed objects act (rule 6 of ARCHITECTURE.md): a plug-in returns frozen
+``LockProviderEntry`` values, and all later calls go to a ``LockClient``. A plug-in is a module or
+object with::
 
     from lockproviders.hookspecs import LockProviderEntry, hookimpl
 
@@ -11,8 +11,8 @@ plug-in is a module or object with::
     def lock_provider_entries():
         return [LockProviderEntry(name="mine", ...)]
 
-named in its distribution under the entry-point group ``hoodoo.plugins``. It is loaded only
-when the caller allows that distribution by name (SEC4).
+Its distribution names it under the entry-point group ``hoodoo.plugins``. It is loaded only if the
+caller allows that distribution by name (SEC4).
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockCapabilities:
-    """What a provider promises; each True makes the matching tests of the suite mandatory."""
+    """The promises of a provider; each True makes the matching tests of the suite mandatory."""
 
     between_processes: bool
     between_hosts: bool
-    excludes_java: bool  # Java's provider of the same name takes the very same lock
-    expires: bool  # a dead holder's lock ends by time instead of by the death itself
+    excludes_java: bool  # Java's provider of the same name takes the same lock
+    expires: bool  # a dead holder's lock ends by time, not by the death itself
     fencing_tokens: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockContext:
-    """Everything a factory may build its client from."""
+    """Everything from which a factory may build its client."""
 
     properties: Mapping[str, str]
     table_identity: str  # canonical; equal for all writers of one table
     table_address: str  # as the caller spelled it; Java's implicit providers hash exactly that
-    table_folder: str | None  # absolute local folder of the table, None when it lies elsewhere
+    table_folder: str | None  # absolute local folder of the table, None if it is elsewhere
     clock: Clock
     ids: Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockProviderEntry:
-    """One provider: how it is called, what it promises and how its client is made."""
+    """One provider: its name, its promises and the factory of its client."""
 
     name: str
     factory: Callable[[LockContext], LockClient]
@@ -81,4 +81,4 @@ class LockProviderEntry:
 
 @hookspec
 def lock_provider_entries() -> Iterable[LockProviderEntry]:  # type: ignore[empty-body]
-    """The providers this plug-in offers."""
+    """Return the providers that this plug-in offers."""

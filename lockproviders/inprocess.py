@@ -1,15 +1,15 @@
 """
 The in-process lock: one holder per table among the threads of this process.
 
-For the in-memory storage, tests and single-process set-ups. It excludes nobody in another
-process, and says so: host and pid are part of its identity, so two processes that both
-configure it disagree in the writer registry (REG-1, hole 14) instead of trusting it.
+It serves the in-memory storage, tests and single-process set-ups. It excludes no other process. Its
+identity contains host and pid, so two processes that both configure it disagree in the writer
+registry (REG-1, hole 14) instead of trusting it.
 
-The locks of a process are one object, because two clients of one table must meet. The
-default one is the module's ``_THIS_PROCESS``: an adapter needs exactly one per process, as
-the kernel's lock table is one per host. Simulated processes pass their own. Cells are
-kept weakly: a table nobody has a client for takes no memory. A forked child starts with
-empty cells, since a lease is never inherited (F26).
+The locks of a process are one object, so that two clients of one table use the same lock. The
+default object is the module's ``_THIS_PROCESS``: the adapter needs exactly one per process, as the
+kernel's lock table is one per host. Simulated processes pass their own. References to cells are
+weak: a table without a client takes no memory. A forked child starts with empty cells, since a
+lease is never inherited (F26).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ENTRY", "InProcessClient", "ProcessLocks"]
 
 
 class _Cell:
-    """The state of one lock; weak, so that an interrupted acquire cannot block for ever."""
+    """The state of one lock; weak, so that an interrupted acquire cannot block it for ever."""
 
     __slots__ = ("__weakref__", "holding")
 
@@ -45,12 +45,12 @@ class ProcessLocks:
         self._token = 0
 
     def _in_this_process(self) -> None:
-        # The guard may have been held by a thread that does not exist in the child.
+        # A thread that does not exist in the child may have held the guard.
         if os.getpid() != self._process:
             self._start()
 
     def cell(self, identity: str) -> _Cell:
-        """The cell of a lock, made when new."""
+        """Return the cell of a lock; create it if new."""
         self._in_this_process()
         with self._guard:
             return self._cells.setdefault(identity, _Cell())
@@ -61,20 +61,20 @@ class ProcessLocks:
         with self._guard:
             if self._current(cell) is not None:
                 return None
-            # One count for all locks: it keeps growing when a cell was forgotten meanwhile.
+            # One count for all locks: it keeps growing even if a cell was deleted meanwhile.
             self._token += 1
             holding = InProcessHolding(self, cell, owner_text, self._token)
             cell.holding = weakref.ref(holding)
             return holding
 
     def current(self, cell: _Cell) -> InProcessHolding | None:
-        """Who is in the cell."""
+        """Return the holding in the cell."""
         self._in_this_process()
         with self._guard:
             return self._current(cell)
 
     def give_back(self, holding: InProcessHolding) -> None:
-        """Empty the cell if this very holding is in it."""
+        """Empty the cell if exactly this holding is in it."""
         self._in_this_process()
         with self._guard:
             if self._current(holding.cell) is holding:
@@ -83,12 +83,12 @@ class ProcessLocks:
     @staticmethod
     def _current(cell: _Cell) -> InProcessHolding | None:
         holding = None if cell.holding is None else cell.holding()
-        # A holding of the parent means nothing here.
+        # A holding of the parent does not count here.
         return holding if holding is not None and holding.process == os.getpid() else None
 
 
 class InProcessHolding:
-    """One holding; ends when it is released or forgotten."""
+    """One holding; it ends when it is released or deleted."""
 
     __slots__ = ("__weakref__", "_locks", "cell", "fencing_token", "owner_text", "process")
 
@@ -100,14 +100,14 @@ class InProcessHolding:
         self.process = os.getpid()
 
     def expires_in_ms(self) -> int | None:
-        """None: it has no end."""
+        """Return None: it has no end."""
         return None
 
     def renew(self) -> None:
-        """Nothing to renew."""
+        """Do nothing: it has no end."""
 
     def is_held(self) -> bool:
-        """Whether this holding is the one in the cell."""
+        """Return whether this holding is the one in the cell."""
         return self._locks.current(self.cell) is self
 
     def release(self) -> None:
@@ -138,27 +138,27 @@ class InProcessClient:
 
     @property
     def identity(self) -> str:
-        """Differs between processes, because the lock does."""
+        """Name of the lock; it differs between processes, because the lock does."""
         return f"in_process:{self._host}:{os.getpid()}:{self._table_identity}"
 
     @property
     def margin_ms(self) -> int:
-        """0: there are no requests."""
+        """0, since there are no requests."""
         return 0
 
     def try_acquire(self, owner_text: str) -> InProcessHolding | None:
-        """Take the lock if it is free, else None."""
-        # Looked up anew, because a forked child starts with empty cells.
+        """Take the lock if it is free, else return None."""
+        # Read again, because a forked child starts with empty cells.
         self._cell = self._locks.cell(self._table_identity)
         return self._locks.take(self._cell, owner_text)
 
     def holder(self) -> str | None:
-        """The owner text of the holder in this process."""
+        """Return the owner text of the holder in this process."""
         holding = self._locks.current(self._cell)
         return None if holding is None else holding.owner_text
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is nothing to close."""
 
 
 def _client(context: LockContext) -> InProcessClient:
@@ -176,5 +176,5 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=("org.apache.hudi.client.transaction.lock.InProcessLockProvider",),
-    poll_max_ms=20,  # nothing is asked for less
+    poll_max_ms=20,  # as for the lock file: holders need only a few milliseconds
 )

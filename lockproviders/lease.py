@@ -1,13 +1,13 @@
 """
 The lease: one holding of the lock, with its end, its renewal and its alarm.
 
-The holder must know by itself when it may no longer act (the Java providers go on after
-losing theirs). Invariants:
+The holder must find out by itself when it may no longer act (the Java providers continue after they
+lose theirs). Invariants:
 
-- ``assert_held`` is a look at local state, cheap enough to precede every timeline write.
-- Once lost, lost for ever: a lease found past its end is never revived by a late renewal.
-- A lease works only in the process that acquired it; a fork never inherits it (F26), and
-  releasing it there leaves the parent's lock alone.
+- ``assert_held`` reads local state only, so it is cheap enough before every timeline write.
+- A lost lease stays lost: a late renewal never revives a lease that was found past its end.
+- A lease works only in the process that acquired it. A forked child never inherits it (F26); a
+  release there leaves the parent's lock alone.
 - The end counts with a margin: 10 % of the lease or the provider's own, whichever is larger.
 """
 
@@ -28,22 +28,23 @@ _LOG = logging.getLogger("hoodoo.lock")
 
 MARGIN_SHARE = 10  # one tenth of the lease
 RENEWALS_PER_LEASE = 3
-ROOM_SHARE = 6  # of a fresh lease's time; with renewals more than that is always left
+ROOM_SHARE = 6  # of the time of a fresh lease; renewals always leave more than that
 TICK_MS_MIN = 10
 
-# No answer, or none that a holder can act on: a password that was changed under a living lock.
+# No answer, or one that the holder cannot act on, such as a password that changed under a held
+# lock.
 _REFUSED = (UnavailableError, UnsafeSetupError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
-    """What is fixed about a lease when it begins."""
+    """The terms of a lease, fixed when it begins."""
 
     provider: str
     identity: str
     owner: str
     purpose: str
-    margin_ms: int  # the provider's own; the tenth of the lease is added by the lease
+    margin_ms: int  # the provider's own; the lease adds its tenth
     hold_budget_ms: int  # 0: no budget
     is_shared: bool = False
 
@@ -53,13 +54,13 @@ class HeldLease:
     The lease port over a provider's holding; use it in a ``with`` block.
 
     Args:
-        holding: What the provider gave; released with this lease.
+        holding: The provider's holding; released with this lease.
         terms: Owner, purpose and budgets.
         clock: Measures holding time and deadline.
-        events: Told of ``lock.renewed``, ``lock.lost``, ``lock.released``, ``lock.hold_alarm`` (once, while
-            held), ``lock.hold_over_budget`` (at release), ``lock.renew_failed`` and
+        events: Receives ``lock.renewed``, ``lock.lost``, ``lock.released``, ``lock.hold_alarm``
+            (once, while held), ``lock.hold_over_budget`` (at release), ``lock.renew_failed`` and
             ``lock.release_failed``.
-        ids: Tells the current process, to notice a fork.
+        ids: Identifies the current process, to detect a fork.
     """
 
     def __init__(
@@ -88,55 +89,56 @@ class HeldLease:
 
     @property
     def fencing_token(self) -> int | None:
-        """A number that grows with every holding, where the provider has one."""
+        """A number that grows with every holding, if the provider has one."""
         return self._holding.fencing_token
 
     @property
     def owner(self) -> str:
-        """Who holds it: host, pid and writer id."""
+        """The holder: host, pid and writer id."""
         return self._terms.owner
 
     @property
     def purpose(self) -> str:
-        """What it was acquired for."""
+        """The purpose that the holder gave to acquire."""
         return self._terms.purpose
 
     @property
     def is_shared(self) -> bool:
-        """Whether others have it at the same time (LOCK-1)."""
+        """Whether other writers may hold it at the same time (LOCK-1)."""
         return self._terms.is_shared
 
     @property
     def is_released(self) -> bool:
-        """Whether it was given back here."""
+        """Whether this object released it."""
         return self._released
 
     def remaining_ms(self) -> int | None:
-        """Time until the lease must be treated as lost, margin taken off; None without an end."""
+        """Return the time until the lease counts as lost, minus the margin; None without an end."""
         left = self._holding.expires_in_ms()
         return None if left is None else max(0, left - self._margin_ms)
 
     def has_room(self) -> bool:
         """
-        Whether enough is left for one request that nothing takes back (FOR-8); no look at the lock.
+        Return whether enough time is left for one request that cannot be undone (FOR-8).
 
-        A process that is stopped right after it does harm only when it sleeps longer than that.
+        It does not check the lock. A process that pauses right after the call does harm only if it
+        sleeps longer than the time left.
         """
         left = self.remaining_ms()
         fresh_ms = (self._lease_ms or 0) - self._margin_ms
         return left is None or left >= fresh_ms // ROOM_SHARE
 
     def held_ms(self) -> int:
-        """Time since it was acquired."""
+        """Return the time since the lease was acquired."""
         return self._clock.monotonic_ms() - self._acquired_at_ms
 
     def assert_held(self) -> None:
         """
-        Look whether the lock is still ours; call it right before every timeline write.
+        Check that the lock is still ours; call it right before every timeline write.
 
         Raises:
-            LeaseLostError: Released, past its end, taken or removed by somebody, or this is
-                another process than the one that acquired it.
+            LeaseLostError: The lease was released, is past its end, or was taken or removed; or
+                this process did not acquire it.
         """
         if self._is_other_process():
             raise self._lost_error("a lease is never inherited by a forked process")
@@ -148,16 +150,16 @@ class HeldLease:
 
     def release(self) -> None:
         """
-        Give it back; only the own holding is ever removed. Twice is no error.
+        Release the own holding, and only that; a second call does nothing.
 
-        A provider that does not answer, or lets us in no more, is an event, not an error: what
-        was published stays published, and the lock ends with its lease.
+        If the provider does not answer or denies access, it emits an event instead of raising:
+        commits stay committed, and the lock ends with its lease.
         """
         if self._released or self._is_other_process():
             return
         self._released = True
         if self._lease_ms is not None:
-            self._stop_watching()  # no renewal may be under way behind the release
+            self._stop_watching()  # no renewal may run after the release
         try:
             self._holding.release()
         except _REFUSED as error:
@@ -176,7 +178,7 @@ class HeldLease:
             self._ticker = executor.every(interval_ms, self.tick)
 
     def tick(self) -> None:
-        """One beat: renew when a third of the lease is over, alarm when held too long."""
+        """Run one beat: renew after a third of the lease, raise the alarm if held too long."""
         if self._released or self._is_other_process():
             return
         self._look()
@@ -238,7 +240,7 @@ class HeldLease:
         except FencedError as error:
             self._lose(error.message)
         except _REFUSED as error:
-            # The next beat tries again; the deadline ends the lease if none gets through.
+            # The next beat tries again; if no renewal succeeds, the deadline ends the lease.
             self._emit("lock.renew_failed", error=error.message)
         else:
             self._renew_at_ms = self._next_renewal_ms()

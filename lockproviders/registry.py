@@ -1,4 +1,4 @@
-"""The registry of lock providers and slot stores, and how properties become one of them."""
+"""The registry of lock providers and slot stores, and their choice by properties."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ __all__ = [
     "without_table_properties",
 ]
 
-# --- Where commit slots are decided, from properties: on the table's storage, or in a database (SLOT-6)
+# ---- Slot stores: commit slots on the table's storage, or in a database (SLOT-6)
 #
-# Beside the lock providers because it asks the same question, who may publish now, of the same
-# servers: the connection is theirs, only the table is another. The default needs none of it.
+# They are here because they use the servers and connections of the lock providers; only the
+# database table differs. The default needs none of it.
 
 SLOT_OPTIONS: Mapping[str, Option] = {
     "backend": Option(
@@ -110,7 +110,7 @@ SLOT_OPTIONS: Mapping[str, Option] = {
 
 
 def has_external_slots(properties: Mapping[str, str]) -> bool:
-    """Whether a caller's properties name another place for slots than the table's storage."""
+    """Return whether a caller's properties name a slot store other than the table's storage."""
     backend = SLOT_OPTIONS["backend"]
     return read_option(as_property_set(properties), backend) != backend.default
 
@@ -119,15 +119,15 @@ def with_slot_store(
     storage: Storage, properties: PropertySet, *, clock: Clock, ids: Ids
 ) -> Storage:
     """
-    The storage that a table's writers and readers use: itself, or decided by a slot store.
+    Return the storage for a table's writers and readers: itself, or wrapped by a slot store.
 
-    Nothing is asked of a database yet.
+    It sends no request to a database yet.
 
     Args:
-        storage: Where the table lies.
-        properties: All layers; a table itself has no say in it (SEC11).
-        clock: Waits for a table that is being created.
-        ids: Tells the process, makes identities.
+        storage: The table's storage.
+        properties: All layers; the table's own file has no effect here (SEC11).
+        clock: Waits for a database table that is being created.
+        ids: Identifies the process, makes identities.
 
     Raises:
         SettingError: A value is wrong or missing.
@@ -165,12 +165,11 @@ def with_slot_store(
     return ExternalSlotStorage(storage, store, where=store.identity, key=key, ids=ids)
 
 
-# ---------------- The registry of plug-ins, and the one function that turns properties into a lock
+# ---- Plug-ins, and the function that builds a lock from properties
 #
-# Lock providers and record mergers are found by pluggy: the built-in ones always, those of
-# other distributions only when the caller allows the distribution by name, never because a
-# table or a property names a module (SEC4). A registry is an ordinary object, made where the
-# program is put together.
+# pluggy finds lock providers and record mergers: the built-in ones always, those of other
+# distributions only if the caller allows the distribution by name, never because a table or a
+# property names a module (SEC4). ``factory.py`` creates the registry; it is an ordinary object.
 
 _LOG = logging.getLogger("hoodoo.lock")
 _BASE_PATH = "hoodie.base.path"
@@ -180,7 +179,7 @@ _TOLD_BY_TABLE = ("hoodie.table.name", "hoodie.database.name")
 
 
 class _BuiltIn:
-    """The providers of this release, as a plug-in like any other."""
+    """The providers of this release, as a plug-in."""
 
     @hookimpl
     def lock_provider_entries(self) -> tuple[LockProviderEntry, ...]:
@@ -200,11 +199,11 @@ class _BuiltIn:
 
 class ProviderRegistry:
     """
-    All lock providers this program knows, and what else its plug-ins offer.
+    All lock providers that this program knows, and further offers of its plug-ins.
 
     Args:
-        further_hooks: Modules with hook specifications of other packages, for plug-ins
-            that implement more than locks.
+        further_hooks: Modules with hook specifications of other packages, for plug-ins that
+            implement more than locks.
     """
 
     def __init__(self, further_hooks: Sequence[ModuleType] = ()) -> None:
@@ -216,11 +215,11 @@ class ProviderRegistry:
 
     def register(self, plugin: object, name: str) -> None:
         """
-        Take in one plug-in module or object.
+        Register one plug-in module or object.
 
         Raises:
-            UnsafeSetupError: It was registered before, implements a hook that does not
-                exist, or offers a name that is taken; nothing of it is kept.
+            UnsafeSetupError: It was registered before, implements a hook that does not exist, or
+                offers a name that is taken; none of its offers is kept.
         """
         try:
             self._manager.register(plugin, name)
@@ -244,7 +243,7 @@ class ProviderRegistry:
         Load the plug-ins of the allowed distributions, and of no others.
 
         Args:
-            allow: ``distribution`` or ``distribution:entry-point``, as the caller gave them.
+            allow: ``distribution`` or ``distribution:entry-point``, as given by the caller.
 
         Raises:
             UnknownProviderError: An allowed name offers no plug-in here.
@@ -273,27 +272,27 @@ class ProviderRegistry:
 
     def mergers(self, class_names: Sequence[str] = ()) -> tuple[RecordMerger, ...]:
         """
-        What the plug-ins offer for tables in the merge mode CUSTOM.
+        Return the mergers that the plug-ins offer for tables in the merge mode CUSTOM.
 
         Args:
-            class_names: Java classes as the caller names them; those that answer to one come
-                alone, where there are any.
+            class_names: Names of Java classes from the caller; if any merger has one of these
+                names, only those are returned.
         """
         offered = [merger for mergers in self._manager.hook.record_mergers() for merger in mergers]
         named = [each for each in offered if not set(class_names).isdisjoint(each.class_names)]
         return tuple(named or offered)
 
     def offers(self, hook: str, **words: Any) -> tuple[Any, ...]:
-        """Everything the plug-ins answer to a hook of ``further_hooks``."""
+        """Return all answers of the plug-ins to a hook of ``further_hooks``."""
         answers = getattr(self._manager.hook, hook)(**words)
         return tuple(one for answer in answers for one in answer)
 
     def find(self, name: str) -> LockProviderEntry:
         """
-        The provider of a name or of Hudi's class name.
+        Return the provider with this name or Hudi class name.
 
         Raises:
-            UnknownProviderError: Nobody offers it; lists what there is.
+            UnknownProviderError: No plug-in offers it; lists the known names.
         """
         for entry in self._entries.values():
             if name == entry.name or name in entry.jvm_class_names:
@@ -328,10 +327,10 @@ def registry_for(
     properties: Mapping[str, str], further_hooks: tuple[ModuleType, ...] = ()
 ) -> ProviderRegistry:
     """
-    The built-in providers, and those of the distributions that the caller allows (SEC4).
+    Return the built-in providers and those of the distributions that the caller allows (SEC4).
 
     Args:
-        properties: Effective properties; what the table's own file says is not heard.
+        properties: Effective properties; the table's own file has no effect.
         further_hooks: As ``ProviderRegistry``.
 
     Raises:
@@ -344,24 +343,24 @@ def registry_for(
 
 @cache
 def _loaded(allow: tuple[str, ...], further_hooks: tuple[ModuleType, ...] = ()) -> ProviderRegistry:
-    """Never registered to after it is made, so one serves every table."""
+    """Return the cached registry; no code registers later, so one serves every table."""
     registry = ProviderRegistry(further_hooks)
     registry.load(allow)
     return registry
 
 
 def without_table_properties(properties: Mapping[str, str]) -> PropertySet:
-    """All but what the table's own file says: it has no say in this, but for its names."""
-    # SEC11: a table must not choose the servers its writers talk to, nor what they sign in with.
+    """Return all properties but those of the table's own file, except for its names."""
+    # SEC11: a table must not choose the servers or the credentials of its writers.
     return as_property_set(properties).without_layer(TABLE_LAYER, keep=_TOLD_BY_TABLE)
 
 
 def provider_options(name: str | None = None) -> tuple[Option, ...]:
     """
-    What can be set about the built-in providers, each key once.
+    Return the options of the built-in providers, each key once.
 
     Args:
-        name: Only this one, by its own name or Hudi's class name; an unknown one has none.
+        name: Only this provider, by its own name or Hudi's class name; an unknown one has none.
     """
     entries = [
         entry
@@ -408,19 +407,19 @@ def build_lock(
     registry: ProviderRegistry | None = None,
 ) -> ProviderLock:
     """
-    The lock the properties ask for.
+    Build the lock that the properties ask for.
 
     Args:
-        properties: Effective properties; only the lock's keys are read, and none that the
-            table's own file says.
-        storage: Where the table lies; decides the default provider.
+        properties: Effective properties; only the lock's keys are read, and none of the table's own
+            file.
+        storage: The table's storage; decides the default provider.
         clock: Clock port.
         ids: Identity port.
         events: Event port.
         executor: Runs renewal and alarms.
         table_identity: Canonical identity of the table, equal for all its writers.
-        table_address: The table as the caller spelled it, where ``hoodie.base.path`` does not
-            say how Java does; the storage's own address by default.
+        table_address: The table as the caller spelled it, used if ``hoodie.base.path`` does not
+            give Java's spelling; the storage's own address by default.
         registry: The providers to choose from; as ``registry_for`` by default.
 
     Raises:
@@ -468,10 +467,10 @@ def build_lock(
 
 def _java_s_path(properties: PropertySet, storage: Storage) -> str | None:
     """
-    The table's path as Java's writers are told, unless it is certainly another table's.
+    Return the table's path in Java's spelling, unless it is certainly another table's.
 
-    One file of properties serves several tables: its path would lead the lock of this one to a
-    place where Java's writers of this one do not look.
+    One properties file may serve several tables. The path of another table would make this table's
+    lock differ from the one that its Java writers take.
     """
     said = properties.get(_BASE_PATH)
     if not said:
@@ -479,11 +478,11 @@ def _java_s_path(properties: PropertySet, storage: Storage) -> str | None:
     try:
         there = storage_for(said, options=properties)
     except HoodooError:
-        return said  # a scheme of Java's alone, say: the same table by another door
+        return said  # for example a scheme that only Java knows: the same table at another address
     here_root, there_root = storage.capabilities.local_root, there.capabilities.local_root
     is_comparable = (here_root is None) == (there_root is None)
     if there_root is not None and not Path(there_root).is_dir():
-        is_comparable = False  # where Java's machines have mounted it
+        is_comparable = False  # the path as Java's machines have it mounted
     if not is_comparable or there.base_uri == storage.base_uri:
         return said
     _LOG.warning(

@@ -1,9 +1,8 @@
 """
 The lock's settings, read from ``hoodie.*`` and ``hoodoo.*`` properties.
 
-Hudi's keys keep Hudi's defaults (release 1.2.0); ours add what Hudi lacks: a total
-deadline and a budget for holding. Names of Java classes are looked up in tables, never
-imported (SEC4).
+Hudi's keys keep Hudi's defaults (release 1.2.0). Our keys add a total deadline and a budget for
+holding, which Hudi lacks. Tables map the names of Java classes, which are never imported (SEC4).
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ __all__ = [
 
 PROVIDER_KEY = "hoodie.write.lock.provider"
 
-# Known to Hudi, not in this release: the answer names what to use instead.
+# Known to Hudi, not in this release: the error names the alternative.
 JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {}
 
 _INT, _MS, _TEXT = OptionKind.INT, OptionKind.MS, OptionKind.TEXT
 
-# By the field of LockSettings that it sets; defaults of Hudi's keys are Hudi's.
+# By the field of LockSettings that it sets; the defaults of Hudi's keys are Hudi's.
 LOCK_OPTIONS: Mapping[str, Option] = {
     "provider": Option(
         key=PROVIDER_KEY,
@@ -104,13 +103,13 @@ LOCK_OPTIONS: Mapping[str, Option] = {
     ),
 }
 
-MS_MAX = 7 * 24 * 3_600_000  # a week; larger values are a wrong unit
+MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit
 
 _Milliseconds = Annotated[int, Field(ge=0, le=MS_MAX)]
 
 
 class LockSettings(OptionSettings):
-    """Everything that can be set about a lock; the fields of ``LOCK_OPTIONS``."""
+    """All settings of a lock; the fields of ``LOCK_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = LOCK_OPTIONS
 
@@ -129,14 +128,14 @@ class LockSettings(OptionSettings):
 
 def default_provider(capabilities: StorageCapabilities) -> str:
     """
-    The provider used when none is named.
+    Return the provider that is used if none is named.
 
-    An object store holds the lock beside the table, so that nobody ever writes there without
-    one (hole 13).
+    On an object store it is the lock file in the table, so that no writer works without a lock
+    (hole 13).
 
     Raises:
-        UnsafeSetupError: The storage is shared with other machines and has no conditional
-            writes, so nothing here would exclude the other writers.
+        UnsafeSetupError: Other machines share the storage and it has no conditional writes, so no
+            provider here would exclude the other writers.
     """
     if capabilities.local_root is not None:
         return "filesystem"
@@ -152,16 +151,15 @@ def default_provider(capabilities: StorageCapabilities) -> str:
     )
 
 
-# --------------- The hash of a table's path by which Java's implicit lock variants name their lock
+# ---- The hash of a table's path, which names the lock of Java's implicit lock variants
 #
-# Its own file because ZooKeeper and DynamoDB share it, and because it deliberately does what
-# the rest of this engine avoids: it hashes the path as spelled. Java 1.2.0 does not normalise
-# (its provider was run), so neither may we, or both would lock beside each other; only
-# ``s3a://`` is read as ``s3://``.
+# ZooKeeper and DynamoDB share it. It hashes the path as spelled, unlike the rest of this engine:
+# Java 1.2.0 does not normalise (a test of its provider showed it). A normalised path would give
+# another lock than Java's. Only ``s3a://`` is read as ``s3://``.
 
 _LOG = logging.getLogger("hoodoo.lock")
 
-SEED = 0xFFFFFFFFDABADABA  # Java's int 0xDABADABA with its sign carried on
+SEED = 0xFFFFFFFFDABADABA  # Java's int 0xDABADABA, sign-extended
 
 ADDRESS_OPTION = Option(
     key="hoodoo.lock.table.address",
@@ -174,11 +172,11 @@ ADDRESS_OPTION = Option(
 
 def path_hash(address: str, *, extra: str = "zookeeper") -> str:
     """
-    XXH64 of a path as Java prints it: 16 upper-case hex digits.
+    Return the XXH64 of a path as Java prints it: 16 upper-case hex digits.
 
     Args:
         address: The path, exactly as the Java writers are configured.
-        extra: What to install when the hash function is missing.
+        extra: The extra to install if the hash function is missing.
 
     Raises:
         UnsafeSetupError: The package ``xxhash`` is not installed (kind ``missing_extra``).
@@ -199,10 +197,10 @@ def path_hash(address: str, *, extra: str = "zookeeper") -> str:
 
 def hashed_address(context: LockContext) -> str:
     """
-    The path whose hash names the lock: the override, else the table as the caller spelled it.
+    Return the path whose hash names the lock: the override, else the table as spelled.
 
-    A spelling that differs from the usual one of the same place (a slash at the end, blanks)
-    is told in the log, because a Java writer with the other spelling takes another lock.
+    If the spelling differs from the usual one (a slash at the end, blanks), it logs a warning,
+    because a Java writer with the other spelling takes another lock.
 
     Raises:
         SettingError: There is no path at all.
