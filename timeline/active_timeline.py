@@ -1,7 +1,7 @@
 """
-The active timeline: every instant whose files lie in the timeline folder, at one moment.
+The active timeline: every instant with a file in the timeline folder, at one time.
 
-A value made from one listing of names; nothing is read until content is asked for.
+It is a value made from one listing of names. Content is read only on request.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["ActiveTimeline", "TimelineReader"]
 INSTANT_FILES_MAX = 3_000_000
 
 
-_Key = tuple[InstantTime, str]  # requested time, completed action
+_Key = tuple[InstantTime, str]  # requested time, action when completed
 _Parse = Callable[[str], Instant | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveTimeline:
-    """Instants in their furthest state, ascending by requested time, then action."""
+    """The instants in their furthest state, ascending by requested time, then action."""
 
     instants: tuple[Instant, ...]
     file_names: frozenset[str]
@@ -42,10 +42,10 @@ class ActiveTimeline:
     @staticmethod
     def of(names: Iterable[str], parse: _Parse = parse_instant_name) -> ActiveTimeline:
         """
-        Group file names to instants. Names that ``parse`` does not know are skipped (fmt 2.2).
+        Group file names into instants. Skip names that ``parse`` does not know (fmt 2.2).
 
-        A clean may have several completed files under one requested time: the greatest
-        completion time counts.
+        A clean may have several completed files under one requested time. The greatest completion
+        time counts.
         """
         furthest: dict[_Key, Instant] = {}
         kept = []
@@ -64,7 +64,7 @@ class ActiveTimeline:
     def with_names(
         self, added: Iterable[str], parse: _Parse = parse_instant_name
     ) -> ActiveTimeline:
-        """The timeline after these file names appeared; none of its own went away."""
+        """Return the timeline with these file names added; no name is removed."""
         instants = list(self.instants)
         kept = []
         new: list[Instant] = []
@@ -96,7 +96,7 @@ class ActiveTimeline:
     def _hand_on(
         self, grown: ActiveTimeline, new: Sequence[Instant], old: Sequence[Instant]
     ) -> None:
-        """Times only grow, so what is known of these thousands holds with the new ones added."""
+        """Pass cached values on, updated by the new instants, because times only grow."""
         known, later = self.__dict__, grown.__dict__
         if "newest_time" in known:
             times = [self.newest_time or "", *(instant.newest_time for instant in new)]
@@ -105,11 +105,11 @@ class ActiveTimeline:
             decided = [instant.newest_time for instant in new if _is_decided(instant)]
             later["newest_decided_time"] = max([self.newest_decided_time or "", *decided]) or None
         if "completed_times" in known:
-            outdone = frozenset(_times_of_completed(old))  # a clean completed twice
+            outdone = frozenset(_times_of_completed(old))  # a clean with two completed files
             later["completed_times"] = (
                 self.completed_times.union(_times_of_completed(new)) - outdone
             )
-        latest = {_key(instant): instant for instant in new}  # each new state is a further one
+        latest = {_key(instant): instant for instant in new}  # each is further than the old one
         if "pending" in known:
             left = [instant for instant in self.pending if _key(instant) not in latest]
             begun = [instant for instant in latest.values() if not instant.completed]
@@ -127,12 +127,12 @@ class ActiveTimeline:
 
     @cached_property
     def newest_time(self) -> InstantTime | None:
-        """T of the timeline: the greatest requested or completion time of any instant."""
+        """The greatest requested or completion time of any instant (T of the timeline)."""
         return max((instant.newest_time for instant in self.instants), default=None)
 
     @cached_property
     def newest_decided_time(self) -> InstantTime | None:
-        """The greatest time fixed by a publication or plan, begun writes left out (BEG-5)."""
+        """The greatest time that a commit or plan fixed, without pending writes (BEG-5)."""
         return max(
             (instant.newest_time for instant in self.instants if _is_decided(instant)),
             default=None,
@@ -150,7 +150,7 @@ class ActiveTimeline:
 
     @cached_property
     def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
-        """(Requested time, completion time) of every completed instant."""
+        """The (requested time, completion time) pairs of all completed instants."""
         return frozenset(_times_of_completed(self.instants))
 
     @cached_property
@@ -160,16 +160,16 @@ class ActiveTimeline:
 
     @property
     def pending_ingestion(self) -> tuple[Instant, ...]:
-        """Pending commits, deltacommits and replacecommits: what a rollback may target."""
+        """Pending commits, deltacommits and replacecommits, which a rollback may target."""
         return tuple(i for i in self.pending if i.action in _BEGUN)
 
     @cached_property
     def first_write_time(self) -> InstantTime | None:
         """
-        Requested time of the first write instant, pending or not, that no savepoint keeps.
+        The requested time of the first write instant, pending or not, that no savepoint keeps.
 
-        A saved one may stay behind when those after it are archived: it does not mark where the
-        timeline begins. None where savepoints keep every write, and where there is no write.
+        A savepointed write may remain when later writes are archived, so it does not mark where
+        the timeline begins. None if savepoints keep every write, or if there is no write.
         """
         saved = {one.requested_time for one in self.instants if one.action is Action.SAVEPOINT}
         writes = (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS)
@@ -178,11 +178,11 @@ class ActiveTimeline:
     @cached_property
     def archived_below(self) -> InstantTime | None:
         """
-        Requested time below which everything counts as archived, hence committed (fmt 6.3).
+        The requested time below which everything counts as archived, hence committed (fmt 6.3).
 
-        It is that of the first write that no savepoint keeps. Where savepoints keep them all it
-        is that of the first write: archiving goes by requested times, so all below it is archived,
-        and what lies above it ``is_archived`` tells. None without any write.
+        It is the time of the first write that no savepoint keeps. If savepoints keep all writes,
+        it is the time of the first write: archiving follows requested times, so everything below
+        is archived. ``is_archived`` answers for what is above it. None without any write.
         """
         if self.first_write_time is not None:
             return self.first_write_time
@@ -194,14 +194,15 @@ class ActiveTimeline:
         self, requested_time: InstantTime, archived: Callable[[], ArchivedTimes]
     ) -> bool:
         """
-        Whether an instant that is not on this timeline counts as archived (fmt 6.3).
+        Return whether an instant that is not on this timeline counts as archived (fmt 6.3).
 
-        The timeline alone tells it while it has a write that no savepoint keeps. After a restore
-        it may have none; the history then tells of what is not below all the saved ones.
+        The timeline alone decides this while it has a write that no savepoint keeps. After a
+        restore it may have none. The archived timeline then decides for times that are not below
+        all savepointed writes.
 
         Args:
             requested_time: The instant's.
-            archived: Gives the times of the history; called only where they are needed.
+            archived: Returns the times of the archived timeline; called only if needed.
         """
         below = self.archived_below
         if below is not None and requested_time < below:
@@ -209,7 +210,7 @@ class ActiveTimeline:
         return self.first_write_time is None and requested_time in archived().completions
 
     def find(self, requested_time: InstantTime, *actions: Action) -> Instant | None:
-        """The instant with this requested time; savepoints only when asked for by action."""
+        """Return the instant with this requested time; a savepoint only if its action is given."""
         for instant in self.instants:
             if instant.requested_time != requested_time:
                 continue
@@ -226,14 +227,14 @@ _BEGUN = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 
 class TimelineReader:
     """
-    Lists the timeline folder again and again, and works out only what changed.
+    List the timeline folder repeatedly, and parse only what changed.
 
-    One write looks at the timeline several times; between two looks at most a few names
-    appear, among thousands.
+    One write lists the timeline several times. Between two listings at most a few of thousands of
+    names appear.
 
-    Legacy instants tell no completion time (fmt 2.2). In layout 2 the age of their file is
-    it, as Java says. In layout 1 the requested time is, because nothing there is ordered by
-    completion, and a copied table has files of another age (fmt 11.2).
+    Names of legacy instants have no completion time (fmt 2.2). In layout 2 it is the modification
+    time of the file, as in Java. In layout 1 it is the requested time, because layout 1 orders
+    nothing by completion time, and the files of a copied table have other ages (fmt 11.2).
     """
 
     def __init__(
@@ -250,23 +251,23 @@ class TimelineReader:
         self._folder = timeline_folder(layout_version)
         self._parse: _Parse = self._aged if layout_version == 2 else _undated
         self._modified_ms: Mapping[str, int] = {}  # of legacy files
-        # One value, replaced as a whole: readers on several threads need no lock.
+        # Replaced as a whole, so readers on several threads need no lock.
         self._last: tuple[Sequence[str], ActiveTimeline] | None = None
 
     @property
     def last(self) -> ActiveTimeline | None:
-        """What the last look showed, with what this process published since."""
+        """The timeline of the last listing, with the files that this process created since."""
         return None if self._last is None else self._last[1]
 
     def add(self, name: str) -> None:
-        """Take in a file that this process just made."""
+        """Add a file that this process just created."""
         if self._last is not None and name not in self._last[1].file_names:
             names, timeline = self._last
             self._last = (sorted([*names, name]), timeline.with_names([name], self._parse))
 
     def read(self) -> ActiveTimeline:
         """
-        The timeline now. Outside: 1 list, another for legacy instants in layout 2.
+        Return the timeline now. Outside: 1 list, another for legacy instants in layout 2.
 
         Raises:
             UnsupportedTableError: More files than ``files_max`` (SEC14).
@@ -285,7 +286,7 @@ class TimelineReader:
                 return timeline
             known = set(before)
             added = [name for name in names if name not in known]
-            if len(before) + len(added) == len(names):  # nothing went away
+            if len(before) + len(added) == len(names):  # no name disappeared
                 self._last = (names, timeline.with_names(added, self._parse))
                 return self._last[1]
         self._last = (names, ActiveTimeline.of(names, self._parse))
@@ -307,7 +308,7 @@ class TimelineReader:
 
 
 def _undated(name: str) -> Instant | None:
-    """The instant of a file of layout 1, where no name tells a completion time."""
+    """Return the instant of a file of layout 1, where names have no completion time."""
     instant = parse_instant_name(name)
     return None if instant is None or (instant.completed and not instant.legacy) else instant
 
@@ -346,7 +347,7 @@ def _requested_time(instant: Instant) -> InstantTime:
 
 def _further(one: Instant, other: Instant) -> bool:
     if one.state is other.state is State.COMPLETED:
-        if one.legacy is not other.legacy:  # an upgrade that was cut off wrote it once more
+        if one.legacy is not other.legacy:  # an interrupted upgrade wrote it a second time
             return other.legacy
         return (one.completion_time or "") > (other.completion_time or "")
     return one.state.rank > other.state.rank

@@ -1,12 +1,12 @@
 """
-The history: instants archived below the timeline (fmt 8), or as version 6 did (fmt 11.2).
+Read the archived timeline (fmt 8), or the archive of version 6 (fmt 11.2).
 
-Reading only. Neither the range in a file's name nor the order of rows or files is trusted:
-archives that Java migrated from version 6 have neither right.
+The module only reads. It trusts neither the range in a file's name nor the order of rows or files:
+archives that Java migrated from version 6 have both wrong.
 
-A snapshot needs it where files are older than the active timeline: to know that they are
-committed (GC-7) and when their logs completed. Incremental reads of old ranges and the display
-of the whole timeline read it, too.
+A snapshot uses it for files older than the active timeline: to know that they are committed (GC-7)
+and when their logs completed. Incremental reads of old ranges and listings of the whole timeline
+read it, too.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class ArchivedTimes:
     """
-    When every archived instant completed, by requested time.
+    The completion time of every archived instant, by requested time.
 
-    Instants without completion time completed when they were requested, as Java takes it. A
-    savepoint is left out: it shares the requested time of its commit (trap 19).
+    An instant without a completion time completed at its requested time, as in Java. A savepoint
+    is left out, because it shares the requested time of its commit (trap 19).
     """
 
     completions: Mapping[InstantTime, InstantTime]
@@ -76,15 +76,15 @@ class ArchivedTimes:
 
     @cached_property
     def newest_completion(self) -> InstantTime:
-        """When the last of them completed; empty without any."""
+        """The greatest completion time; empty without archived instants."""
         return max(self.completions.values(), default="")
 
     def rules_out(self, requested_time: InstantTime) -> bool:
         """
-        Whether an instant below the active timeline was never archived, so never completed.
+        Return whether an instant below the active timeline was never archived, so never completed.
 
-        What lies before the oldest archived instant may have been in an archive that its owner
-        deleted, which many did before version 8: of that nothing can be said.
+        An instant before the oldest archived one may have been in an archive that the table's
+        owner deleted, which was common before version 8. For such an instant the answer is False.
         """
         if requested_time in self.completions:
             return False
@@ -98,29 +98,30 @@ def newest_manifest(
     storage: Storage, known: tuple[int, ArchiveFiles] = (0, ())
 ) -> tuple[int, ArchiveFiles]:
     """
-    The newest manifest that counts, and the files it names; number 0 and no files before any.
+    Return the newest valid manifest's number and its files; 0 and no files if there is none.
 
-    What ``_version_`` says, or a whole one beyond it: that was decided by an archiver who has
-    not come to say so yet, or one that slept put ``_version_`` back. What it archived is gone
-    from the timeline, so who believed ``_version_`` would take commits for never completed.
-    One beyond that cannot be read, or names files that are not there, is a stray.
+    The valid manifest is the one that ``_version_`` names, or a complete one beyond it. A manifest
+    beyond it has two causes: an archiver created it and has not updated ``_version_`` yet, or an
+    archiver that slept set ``_version_`` back. Its instants are no longer on the timeline, so a
+    reader that trusts ``_version_`` would take commits for never completed. A manifest beyond
+    ``_version_`` that is unreadable, or names missing files, is a stray.
 
     Args:
         storage: The table's.
-        known: What this told before; its manifest is not read again while it is the newest.
+        known: An earlier result; its manifest is not read again while it is the newest.
 
     Outside: 1 list, 1 get, 1 get for a manifest that is not known.
 
     Raises:
-        CorruptTableError: There are manifests, and none that counts can be read.
-        MissingFileError: ``_version_`` names one that is gone, and there is no newer one.
+        CorruptTableError: There are manifests, but no valid one can be read.
+        MissingFileError: ``_version_`` names a missing manifest, and there is no newer one.
     """
     missing = 0
     while True:
         names = frozenset(storage.names(HISTORY))
         said = version_file_number(storage)
         listed = [int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name))]
-        # A listing may lack what is newest; who named it did so after it was there.
+        # A listing may miss the newest manifest; ``_version_`` names it after its creation.
         numbers = sorted({*listed, *([said] if said and max(listed, default=0) < said else [])})
         if not numbers:
             return 0, ()
@@ -137,7 +138,7 @@ def newest_manifest(
                         path=path,
                     ) from error
                 missing = number
-                break  # tidied away since it was listed: look again
+                break  # deleted since the listing: list again
             except CorruptTableError:
                 if number <= said:
                     raise
@@ -153,7 +154,7 @@ def newest_manifest(
 
 
 def version_file_number(storage: Storage) -> int:
-    """The number that ``_version_`` says, 0 when it says none that can be read. Outside: 1 get."""
+    """Return the number in ``_version_``, 0 if it is missing or unreadable. Outside: 1 get."""
     try:
         return parse_version(storage.read(_VERSION), path=_VERSION)
     except (ObjectMissingError, CorruptTableError):
@@ -167,12 +168,12 @@ def read_archive_files(
     parse: Callable[[bytes, str], T],
 ) -> tuple[ArchiveFiles, list[T]]:
     """
-    The newest files (those, or newer ones), and what is in the wanted ones.
+    Read the wanted files; return the files (these, or newer ones) and the parsed contents.
 
-    An archiver may merge them and tidy up meanwhile.
+    An archiver may merge and delete files meanwhile. The files are then listed and read again.
 
     Raises:
-        MissingFileError: A file is gone that the newest manifest still names.
+        MissingFileError: The newest manifest still names a file that is missing.
     """
     while True:
         found: list[T] = []
@@ -189,7 +190,7 @@ def read_archive_files(
 
 
 def missing_archive_file(path: str) -> MissingFileError:
-    """What is raised where the newest manifest names a file that is gone."""
+    """Return the error for a missing file that the newest manifest names."""
     return MissingFileError(
         f"a file of the history is missing; restore it from a backup: {path}", path=path
     )
@@ -199,8 +200,8 @@ class ArchivedTimeline:
     """
     The archived instants of one table.
 
-    ``legacy_folder`` is where a table of version 6 has its archive; None for later versions.
-    Damage within such an archive is told as ``history.corrupt``.
+    ``legacy_folder`` is the archive folder of a table of version 6; None for later versions. The
+    event ``history.corrupt`` reports damage in such an archive.
     """
 
     def __init__(
@@ -213,10 +214,10 @@ class ArchivedTimeline:
 
     def instants(self, *, times_only: bool = True) -> list[ArchivedInstant]:
         """
-        Every archived instant, ascending by requested time.
+        Return every archived instant, ascending by requested time.
 
-        Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file; of version 6
-        1 list, 1 get per file.
+        Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file; for version 6 1 list, 1
+        get per file.
         """
         legacy = self._legacy_folder is not None
         rows = self._legacy(times_only) if legacy else self._rows(times_only)
@@ -225,7 +226,7 @@ class ArchivedTimeline:
 
     def find(self, requested_time: InstantTime, action: str) -> ArchivedInstant | None:
         """
-        One archived instant with its content, None when it is not in the history of layout 2.
+        Return one archived instant with its content, None if layout 2 does not list it.
 
         Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file of that time.
         """
@@ -238,12 +239,13 @@ class ArchivedTimeline:
 
     def times(self) -> ArchivedTimes:
         """
-        The times of every archived instant, as of now.
+        Return the times of every archived instant, as of now.
 
-        What is archived stays so: only files that were not there at the last call are read.
+        Archived instants stay archived, so a call reads only files that are new since the last
+        call.
 
-        Outside: 1 list, 1 get (version), and 1 get (manifest), 1 get per new file when it
-        changed; of version 6 as ``instants``.
+        Outside: 1 list, 1 get (version), and when it changed 1 get (manifest), 1 get per new file;
+        for version 6 as ``instants``.
         """
         if self._legacy_folder is not None:
             return ArchivedTimes(
@@ -268,7 +270,7 @@ class ArchivedTimeline:
         told = dict(last.times.completions) if last is not None else {}
         for completions in found:
             told.update(completions)
-        # One value, replaced as a whole: readers on several threads need no lock.
+        # Replaced as a whole, so readers on several threads need no lock.
         self._last = _LastTimes(number=number, files=files, times=ArchivedTimes(told))
         return self._last.times
 
@@ -280,7 +282,7 @@ class ArchivedTimeline:
         by_request: bool = False,
         times_only: bool = True,
     ) -> list[ArchivedInstant]:
-        """Archived writes that completed in (since, until], or were requested then."""
+        """Return archived writes that completed, or were requested, in (since, until]."""
         return [
             row
             for row in self.instants(times_only=times_only)
@@ -293,14 +295,14 @@ class ArchivedTimeline:
     def commits_between(
         self, since: InstantTime, until: InstantTime | None
     ) -> Iterator[tuple[ArchivedInstant, CommitMetadata]]:
-        """Archived writes with a completion time in (since, until] and their metadata."""
+        """Yield archived writes with a completion time in (since, until], and their metadata."""
         for row in self.writes_between(since, until, times_only=False):
             if row.metadata:
                 path = f"{HISTORY} ({row.requested_time})"
                 yield row, decode_archived_commit(row.metadata, action=row.action, path=path)
 
     def _rows(self, times_only: bool, of: InstantTime | None = None) -> list[ArchivedInstant]:  # noqa: FBT001
-        """The rows of the newest files; only of those that may hold the time ``of``."""
+        """Return the rows of the newest files; only of files that may hold the time ``of``."""
 
         def wanted(one: ArchiveFile) -> bool:
             return of is None or one.first_time <= of <= one.last_time
@@ -342,7 +344,7 @@ class ArchivedTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LastTimes:
-    """What ``times`` told last, and what that was read from."""
+    """The last result of ``times``, and the files it was read from."""
 
     number: int  # 0 before anything was archived
     files: ArchiveFiles

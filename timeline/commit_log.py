@@ -1,9 +1,9 @@
 """
-The chain of commit slots: find its head, read it, take the next one (SLOT-1, SLOT-2, UNK-*).
+Read the commit log of a table and take its next slot (SLOT-1, SLOT-2, UNK-*).
 
-Knows nothing about Hudi files. The one promise it needs from the storage is an atomic
-create-if-absent; an unknown answer is resolved by repeating the identical bytes until the
-slot shows ours or another's, and until then it is UNKNOWN, never "failed".
+The module knows nothing about Hudi's files. It needs one promise of the storage: an atomic
+create-if-absent. After an unanswered create it repeats the identical bytes until it can read the
+slot. Until then the outcome is unknown, never "failed".
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Objec
 
 __all__ = ["CommitLog"]
 
-_NAME = re.compile(r"[0-9]{20}")  # anything else in the folder is not ours
-_PROBES_AT_ONCE_MAX = 8  # of a store that is far away
+_NAME = re.compile(r"[0-9]{20}")  # hoodoo writes no other names there
+_PROBES_AT_ONCE_MAX = 8  # on a high-latency store
 
 
 @dataclass(slots=True)
 class _KnownChain:
     """
-    How far a chain was seen to come.
+    The part of the commit log that this process has read.
 
-    Looked for anew it is replaced as a whole: a thread that looks meanwhile goes on with its own,
-    and what it finds out late does not count for the new one.
+    A restart replaces the whole value. A thread that still reads updates only its old value, and
+    the new one ignores that.
     """
 
     head: int = 0
-    looked: int = 0  # the last slot of the last look; above it a glance did not read
-    is_looked_for: bool = False  # the head was proven once, of an empty chain, too
-    taken: int = 0  # seen to be taken, by whomever; it may not be read yet
+    looked: int = 0  # last slot of the last full read; `glance` reads no slots
+    is_looked_for: bool = False  # the head was proven once, even of an empty log
+    taken: int = 0  # known to be taken by any writer; may not be read yet
 
 
 class CommitLog:
     """
-    One writer's view of a table's chain. Decoded slots are kept, they never change.
+    One process's view of a table's commit log. It caches decoded slots, because slots never change.
 
     Args:
         world: The ports.
-        table_id: The table's identity, None when it has none yet. A slot with another one
-            decides nothing (SLOT-8), unless the table was dropped and made again under this
+        table_id: The table's identity, None when it has none yet. A slot with another identity
+            decides nothing (SLOT-8), unless the table was dropped and created again under this
             writer (F27).
-        unknown_ms_max: How long an unanswered create is repeated before it is reported.
-        key: Signs the sealed slots that are taken here (SLOT-7).
+        unknown_ms_max: How long an unanswered create is repeated before it is reported, in ms.
+        key: Signs the slots that this process takes (SLOT-7).
     """
 
     def __init__(
@@ -77,44 +77,44 @@ class CommitLog:
         self._key = key
         self._known: dict[int, Slot] = {}
         self._seen = _KnownChain()
-        self._sent: set[InstantTime] = set()  # of commits whose writes have not ended
+        self._sent: set[InstantTime] = set()  # commits whose writes have not ended
         self._last_own = 0
-        self._commits: dict[InstantTime, int] = {}  # requested time -> the slot that published it
-        self._at_once = 1  # slots that are looked for side by side
-        self._shown: dict[int, str] = {}  # files made here since the identity was asked last
-        self._encoded: tuple[Slot, bytes] | None = None  # what is taken next
+        self._commits: dict[InstantTime, int] = {}  # requested time -> its commit slot
+        self._at_once = 1  # slots that are requested in parallel
+        self._shown: dict[int, str] = {}  # files created since the last identity check
+        self._encoded: tuple[Slot, bytes] | None = None  # the slot to take next
 
     def expects(self, count: int) -> None:
-        """Look for so many further slots side by side next time, of a storage that is far away."""
+        """Request up to ``count`` more slots in parallel next time, on a high-latency store."""
         if self._world.storage.capabilities.far:
             self._at_once = max(self._at_once, min(count, _PROBES_AT_ONCE_MAX))
 
     def head(self) -> int:
         """
-        The greatest slot number, 0 for an empty chain.
+        Return the greatest slot number, 0 for an empty log.
 
-        The listing is only a hint (it may be stale, F13): the head is proven by the absence
-        of the next object. Outside: at most 1 list, then 1 get per new slot and 1 more; of
-        the slot that a listing named last, too.
+        The listing is only a hint, because it may be stale (F13). The absence of the next object
+        proves the head. Outside: at most 1 list, then 1 get per new slot and 1 more. After a
+        listing, 1 get for the last slot that it named, too.
         """
         seen = self._seen
         if seen.head:
             head = self._come(seen)
         else:
             head = 0 if seen.is_looked_for and self._is_still_empty() else self._found(seen)
-        seen.head = max(seen.head, head)  # another thread may have seen more
+        seen.head = max(seen.head, head)  # another thread may have read more
         seen.looked = max(seen.looked, head)
         seen.is_looked_for = True
         return head
 
     def look_anew(self, *, at_least: int = 0) -> int:
         """
-        The head, looked for from a listing again, and all that was seen before is forgotten.
+        Forget all known slots, find the head from a new listing, and return it.
 
         Outside: 1 list, then as ``head``.
 
         Args:
-            at_least: The chain has come so far for sure, whatever a stale listing shows (F13).
+            at_least: The log is known to reach this number, whatever a stale listing says (F13).
         """
         seen = _KnownChain()
         self._known, self._commits = {}, {}
@@ -128,17 +128,17 @@ class CommitLog:
 
     def _come(self, seen: _KnownChain) -> int:
         """
-        How far the chain has come since the last look.
+        Return the head, starting from the last known one.
 
-        Far away the last few that a glance has seen are read along with those after them: who
-        judges needs them, and how many came tells whether the chain is busy.
+        On a high-latency store this also reads the last slots that only ``glance`` listed.
+        Validation needs them, and their number shows whether the table is busy.
         """
         glanced = seen.head
         if self._world.storage.capabilities.far and seen.is_looked_for:
             head = self._proven(seen, max(seen.looked, glanced - _PROBES_AT_ONCE_MAX))
             if head >= glanced:
                 return head
-        return self._proven(seen, glanced)  # what was seen there may have been collected since
+        return self._proven(seen, glanced)  # the listed slots may have been truncated since
 
     def _found(self, seen: _KnownChain) -> int:
         listed = self._listed()
@@ -150,10 +150,10 @@ class CommitLog:
 
     def _is_still_empty(self) -> bool:
         """
-        Whether a chain without slots has none yet; far away in one round.
+        Return whether the log still has no slots; on a high-latency store in one round.
 
-        Listed again each time: who only reads keeps no slot from being collected, and the
-        absence of the first one alone would tell it for ever that there is none.
+        It lists each time. A process that only reads does not stop truncation, so the absence of
+        slot 1 alone would mean "empty" forever.
         """
         listed, first = self._world.together(self._listed, partial(self.read, 1))
         return not listed and first is None
@@ -167,47 +167,47 @@ class CommitLog:
                 break
             if self._world.storage.capabilities.far:
                 at_once = min(2 * at_once, _PROBES_AT_ONCE_MAX)
-        if self._world.storage.capabilities.far:  # as many as usually come between two looks
+        if self._world.storage.capabilities.far:  # as many as usually appear between two reads
             usual = max(head - known + 1, (self._at_once + 1) // 2)
             self._at_once = min(usual, _PROBES_AT_ONCE_MAX)
         return head
 
     def _present(self, numbers: range) -> int:
-        """How many of these slots are there without a gap, each of them looked for."""
+        """Count how many of these slots exist without a gap, with one request for each."""
         looks = [partial(self.read, number) for number in numbers]
         before = numbers.start - 1
         if self._world.storage.capabilities.far and before > 0 and before not in self._known:
-            looks.append(partial(self.read, before))  # a listing named it; who begins asks for it
+            looks.append(partial(self.read, before))  # a listing named it, and a begin needs it
         read = self._world.together(*looks)[: len(numbers)]
         return next((at for at, slot in enumerate(read) if slot is None), len(read))
 
     @property
     def is_busy(self) -> bool:
-        """Whether others took slots between the last two looks, of a storage that is far away."""
+        """Whether others took slots between the last two reads, on a high-latency store."""
         return self._at_once > 1
 
     @property
     def has_looked(self) -> bool:
-        """Whether a head is known, which is 0 of a chain without slots."""
+        """Whether the head is known; it is 0 for a log without slots."""
         return self._seen.head > 0 or self._seen.is_looked_for
 
     @property
     def known_head(self) -> int:
-        """The greatest slot number seen so far; ``head`` looks for a greater one."""
+        """The greatest known slot number; ``head`` asks the storage for a greater one."""
         return self._seen.head
 
     @property
     def taken_head(self) -> int:
-        """As ``known_head``, or a number that this process lost and has not read yet."""
+        """As ``known_head``, or a greater number that this process lost and has not read yet."""
         return max(self._seen.head, self._seen.taken)
 
     def read(self, number: int) -> Slot | None:
         """
-        A slot, or None when that number was not taken yet.
+        Return a slot, or None when its number is not taken yet.
 
         Raises:
             ChecksumError, CorruptTableError, UnsupportedTableError: See ``decode_slot``.
-            TableReplacedError: The slot is of the table that was made in place of this one.
+            TableReplacedError: The slot belongs to the table that replaced this one.
         """
         known = self._known.get(number)
         if known is not None:
@@ -219,9 +219,10 @@ class CommitLog:
             return None
         slot = decode_slot(data, path=path, number=number)
         if self._table_id is None:
-            self._table_id = self._present_id()  # made before the table's first slot
+            self._table_id = self._present_id()  # the identity exists before the first slot
         if slot.table_id != self._table_id:
-            # Somebody who had an earlier table open took it while that was replaced (SLOT-8).
+            # A writer that had an earlier table open took the slot after that was replaced
+            # (SLOT-8).
             self.assert_same_table()
             self._world.events.emit("slot.of_another_table", number=number, table=slot.table_id)
             slot = slot.as_nothing()
@@ -230,15 +231,15 @@ class CommitLog:
 
     def assert_same_table(self) -> None:
         """
-        An address is no identity: what is there now must be the table that was opened (F27).
+        Raise unless the address still has the table that was opened (F27).
 
-        If it is not, what showed slots of that one here is taken away (SLOT-10). Outside: 1 get,
-        and then the deletes.
+        If it has another table, delete the completed files that this process created there
+        (SLOT-10). Outside: 1 get, and then the deletes.
 
         Raises:
-            TableReplacedError: The table was dropped, and perhaps another one made.
+            TableReplacedError: The table was dropped, and perhaps another one created.
         """
-        shown = dict(self._shown)  # what comes while the answer is under way is not told by it
+        shown = dict(self._shown)  # the answer does not cover later files
         if self._table_id is not None and self._present_id() != self._table_id:
             for number, path in shown.items():
                 self._world.storage.delete(path)
@@ -248,21 +249,22 @@ class CommitLog:
             self._shown.pop(number, None)
 
     def will_show(self, slot: Slot) -> None:
-        """This process is about to make the completed file of a slot, its own or another's."""
+        """Note that this process is about to create the completed file of any writer's slot."""
         if slot.file_name is not None:
             self._shown[slot.number] = timeline_path(slot.file_name)
 
     def tells_table(self, slot: Slot, names: Container[str]) -> bool:
         """
-        Whether a listing shows that the table of this slot is there: its file, not made here.
+        Return whether a listing proves that this slot's table exists.
 
-        A file that this process made may be all there is of a dropped table (SLOT-9).
+        The listing must contain the slot's file, and another process must have created it. A file
+        that this process created may be all that is left of a dropped table (SLOT-9).
         """
         return slot.number not in self._shown and slot.file_name in names
 
     @property
     def has_shown(self) -> bool:
-        """Whether files were made that may be in another table (SLOT-10)."""
+        """Whether this process created files that may be in another table (SLOT-10)."""
         return bool(self._shown)
 
     def _present_id(self) -> str | None:
@@ -272,16 +274,16 @@ class CommitLog:
             return None
 
     def newest_known(self, head: int) -> list[Slot]:
-        """Of the few slots up to ``head`` those that were read, from the newest down."""
+        """Return the cached ones of the last few slots up to ``head``, newest first."""
         return self.known_between(max(head - _PROBES_AT_ONCE_MAX, 0), head)[::-1]
 
     def known_between(self, after: int, last: int) -> list[Slot]:
-        """Of the slots ``after < n <= last`` those that were read; nothing is asked."""
+        """Return the cached ones of the slots ``after < n <= last``, without any request."""
         known = map(self._known.get, range(after + 1, last + 1))
         return [slot for slot in known if slot is not None]
 
     def body_of(self, requested_time: InstantTime, completion_time: InstantTime) -> bytes | None:
-        """What a known slot says the completed file of a commit has in it (SLOT-5)."""
+        """Return the content of a commit's completed file from its known slot (SLOT-5)."""
         slot = self._known.get(self._commits.get(requested_time, 0))
         if slot is None or slot.completion_time != completion_time:
             return None
@@ -294,12 +296,13 @@ class CommitLog:
 
     def between(self, after: int, last: int) -> list[Slot]:
         """
-        The slots ``after < n <= last``.
+        Return the slots ``after < n <= last``.
 
-        Outside: 1 get per slot that was not seen before, far away a few of them at once.
+        Outside: 1 get per slot that is not cached; on a high-latency store a few of them in
+        parallel.
 
         Raises:
-            MissingFileError: One of them was collected since the caller looked last.
+            MissingFileError: One of them was truncated since the caller last read the log.
         """
         found = []
         for number in range(after + 1, last + 1):
@@ -317,9 +320,9 @@ class CommitLog:
 
     def newest_first(self, last: int | None = None) -> Iterator[Slot]:
         """
-        Every slot that was not collected, from the head (or ``last``) down.
+        Yield every slot that is not truncated, from the head (or ``last``) down.
 
-        Outside: 1 get per slot that was not seen before.
+        Outside: 1 get per slot that is not cached.
         """
         for number in range(self.head() if last is None else last, 0, -1):
             if number not in self._known:
@@ -329,12 +332,12 @@ class CommitLog:
             yield slot
 
     def _read_ahead(self, numbers: range) -> None:
-        """Far away: these slots in one round, since one after the other each costs a round."""
+        """Cache these slots in one parallel round, on a high-latency store only."""
         if self._world.storage.capabilities.far:
             self._world.together(*(partial(self.read, number) for number in numbers))
 
     def glance(self) -> None:
-        """See how far the chain has come at least, without reading it. Outside: 1 list."""
+        """Advance the known head by a listing, without reading slots. Outside: 1 list."""
         seen, listed = self._seen, self._listed()
         head = seen.head
         while head + 1 in listed:
@@ -345,7 +348,7 @@ class CommitLog:
         return frozenset(map(int, filter(_NAME.fullmatch, self._world.storage.names(SLOTS))))
 
     def deciding(self, last: int) -> Slot | None:
-        """The newest slot up to ``last`` that is of this table: what others took hides none."""
+        """Return the newest slot of this table up to ``last``, skipping slots of other tables."""
         for number in range(last, 0, -1):
             slot = self.read(number)
             if slot is None or not self.is_of_another(slot):
@@ -353,21 +356,21 @@ class CommitLog:
         return None
 
     def is_of_another(self, slot: Slot) -> bool:
-        """Whether one who had an earlier table open took it, and it decides nothing (SLOT-8)."""
+        """Return whether the slot belongs to another table, so that it decides nothing (SLOT-8)."""
         return slot.table_id != self._table_id
 
     def _is_detached(self, last: int) -> bool:
         """
-        Whether the listed slots up to this one lie beyond the chain (SLOT-8).
+        Return whether the listed slots up to this one are outside the log (SLOT-8).
 
-        Who had an earlier table open counted on from its last slot. The chain begins with a slot
-        of this table, and only what follows without a gap belongs to it.
+        A writer that had an earlier table open continued from that table's last slot. The log
+        begins with a slot of this table and contains only what follows it without a gap.
         """
         for number in range(last, 0, -1):
             try:
                 slot = self.read(number)
             except (CorruptTableError, UnsupportedTableError):
-                return False  # told to who needs what is in it (SLOT-3)
+                return False  # the reader of its content raises the error (SLOT-3)
             if slot is None:
                 return number < last
             if slot.table_id == self._table_id:
@@ -375,31 +378,33 @@ class CommitLog:
         return False
 
     def restart(self) -> None:
-        """Forget what was seen: the head is looked for from a listing again."""
+        """Forget all known slots; the next ``head`` starts from a listing."""
         self._known, self._commits, self._seen = {}, {}, _KnownChain()
 
     def keep_newest(self, count: int) -> None:
-        """Forget all but so many slots, once there are twice as many; each has a commit's body."""
+        """
+        Forget all but the newest slots once twice ``count`` are cached; each holds a commit's body.
+        """
         if len(self._known) > 2 * count:
             self.forget(self._seen.head - count)
 
     def forget(self, last: int) -> None:
-        """Slots up to this number need not be remembered; who asks for one reads it again."""
+        """Drop the slots up to ``last`` from the cache; a later use reads them again."""
         known, commits = dict(self._known), dict(self._commits)  # another thread may add one
         self._known = {number: slot for number, slot in known.items() if number > last}
         self._commits = {time: at for time, at in commits.items() if at > last}
 
     def disown(self, slot: Slot) -> None:
-        """A slot created here turned out to decide nothing (GC-2)."""
+        """Forget a slot that this process created but that decides nothing (GC-2)."""
         self._sent.discard(slot.requested_time)
         self._known.pop(slot.number, None)
 
     def encoded(self, slot: Slot) -> bytes:
         """
-        The bytes of a slot that is taken next.
+        Return the bytes of the slot that is taken next.
 
         Raises:
-            InvalidInputError: They are too many to be read (``commit_too_large``).
+            InvalidInputError: The slot is too large to be read (``commit_too_large``).
         """
         made = self._encoded
         if made is None or made[0] is not slot:
@@ -415,24 +420,24 @@ class CommitLog:
         beside: Callable[[], object] = lambda: None,
     ) -> bool:
         """
-        Create the slot. Returns True when it is ours, False when another took the number.
+        Create the slot. Return True if this process took it, False if another writer did.
 
-        Outside: 1 create; when the number is taken 1 get, and after an unknown answer 1 create
-        per repetition.
+        Outside: 1 create. If the number is taken 1 get, and after an unknown answer 1 create per
+        repetition.
 
         Args:
-            slot: Of the next number.
-            look: Called when the number is taken; one that reads the chain spares the get.
-            beside: Called along with each create.
+            slot: The slot of the next number.
+            look: Called when the number is taken; if it reads the log, the get is not needed.
+            beside: Called in parallel with each create.
 
         Raises:
-            OutcomeUnknownError: No answer within the deadline. The instant may be published
-                or not: nothing of it may be deleted, ``resolve`` finds out (UNK-3).
+            OutcomeUnknownError: The storage did not answer within the deadline. The instant may be
+                committed or not, so delete nothing of it; ``resolve`` decides it (UNK-3).
             InvalidInputError: As ``encoded``. Nothing was sent.
-            TableReplacedError: The slot is of another table than the chain. Nothing was sent.
+            TableReplacedError: The slot belongs to another table than the log. Nothing was sent.
         """
         if self._table_id not in (None, slot.table_id):
-            # Opened while a table was dropped: it had no identity, and now another's is there.
+            # The table was dropped while it was opened: it had no identity, and now has another's.
             raise _replaced()
         data, self._encoded = self.encoded(slot), None
         slot = replace(slot, digest=digest_of(data))
@@ -448,7 +453,7 @@ class CommitLog:
                 return self._remember(slot)
             except ObjectExistsError as error:
                 failure: Exception = error
-                # UNK-2: our own earlier, unanswered request may have made it.
+                # UNK-2: this process's earlier, unanswered request may have created it.
                 self._seen.taken = max(self._seen.taken, slot.number)
                 look()
                 found = self._found_by(slot)
@@ -473,28 +478,28 @@ class CommitLog:
 
     @property
     def last_own(self) -> int:
-        """Number of the newest slot this process took here, 0 for none."""
+        """The number of the newest slot that this process took, 0 for none."""
         return self._last_own
 
     def may_hold(self, requested_time: InstantTime) -> bool:
         """
-        Whether a commit of this instant was sent by this process and not seen lost, till ``ended``.
+        Return whether a commit of this instant was sent and not seen to be lost, until ``ended``.
 
-        Then the instant may be published, however the call that sent it has ended.
+        The instant may then be committed, however the call that sent it ended.
         """
         return requested_time in self._sent
 
     def ended(self, requested_time: InstantTime) -> None:
-        """Who wrote this instant asks ``may_hold`` no more: a process that lives on forgets it."""
+        """Forget an instant whose write has ended, so that a long-lived process frees its entry."""
         self._sent.discard(requested_time)
 
     def _found_by(self, mine: Slot) -> Slot | None:
-        """Who has the number that we wanted; None where the storage does not tell."""
+        """Return the slot that has the wanted number; None if the storage does not answer."""
         try:
             return self.read(mine.number)
         except StorageUnavailableError:
             return None
-        except TableReplacedError:  # one of the new table
+        except TableReplacedError:  # the slot belongs to the new table
             self._sent.discard(mine.requested_time)
             raise
 
@@ -502,7 +507,7 @@ class CommitLog:
         self._know(slot)
         seen, self._last_own = self._seen, slot.number
         seen.head = max(seen.head, slot.number)
-        seen.looked = max(seen.looked, slot.number)  # it was looked at before
+        seen.looked = max(seen.looked, slot.number)  # the slots before it were read
         return True
 
 

@@ -1,4 +1,14 @@
-"""Heartbeats: the proof that a pending instant's writer lives (HB-1 to HB-4)."""
+"""
+Heartbeats show that the writer of a pending instant is alive (HB-1 to HB-4).
+
+The file is Java Hudi's: ``.hoodie/.heartbeat/<requested time>``, empty, written again with every
+beat. Other processes check its modification time (fmt 1). The writer checks itself by its own
+monotonic clock. After too long a gap it is fenced for good and never beats again, so a paused
+process cannot revive an instant that others already rolled back (hole 5).
+
+An expired heartbeat is only a guess. Safety does not depend on it, because a rollback takes an
+abort slot first. The guess only has to be good enough not to waste live work.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +34,22 @@ __all__ = [
     "stray_heartbeats",
 ]
 
-# ---------------------------------------- When a pending instant counts as dead (HB-2, HB-3, HB-4)
-#
-# Being dead is only a guess: safety never depends on it, because a rollback takes an abort
-# slot first. The guess only has to be good enough not to waste live work.
+# ------------------------------------------------------------------------ When a heartbeat expires
 
 LEASE_BEATS: Final = 3
-"""So many times a reader's lease is renewed before it would end."""
+"""How many times a reader lease is renewed before it would end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatLimits:
-    """How often a writer beats and how many beats others tolerate to miss."""
+    """How often a writer beats, and how many missed beats others tolerate."""
 
     interval_ms: int = 60_000
     misses: int = 2
 
     @property
     def tolerated_ms(self) -> int:
-        """A silence longer than this counts as death (Hudi's rule: interval x misses)."""
+        """The longest tolerated silence in ms (Hudi's rule: interval x misses)."""
         return self.interval_ms * self.misses
 
 
@@ -50,12 +57,12 @@ def is_heartbeat_expired(
     last_beat_ms: int | None, storage_now_ms: int, limits: HeartbeatLimits
 ) -> bool:
     """
-    Judge another writer.
+    Return whether another writer's heartbeat is expired.
 
     Args:
         last_beat_ms: Modification time of its heartbeat file, None when there is none.
-        storage_now_ms: The same storage's clock now; never this host's wall clock (F12).
-        limits: What is tolerated.
+        storage_now_ms: The clock of the same storage now; never this host's wall clock (F12).
+        limits: The tolerated silence.
     """
     return last_beat_ms is None or storage_now_ms - last_beat_ms > limits.tolerated_ms
 
@@ -64,35 +71,31 @@ def must_fence_itself(
     last_beat_monotonic_ms: int, monotonic_now_ms: int, limits: HeartbeatLimits
 ) -> bool:
     """
-    Judge oneself: after a gap others may have started a rollback, for good (HB-3, hole 5).
+    Return whether this writer's own gap is so long that it must fence itself (HB-3, hole 5).
 
-    Both times are the own monotonic clock, in ms.
+    After such a gap others may have started a rollback, for good. Both times are of the own
+    monotonic clock, in ms.
     """
     return monotonic_now_ms - last_beat_monotonic_ms > limits.tolerated_ms
 
 
 def is_lease_expired(until_ms: int, storage_now_ms: int) -> bool:
-    """Judge a reader's lease; both times are the storage's clock (RDL-1)."""
+    """Return whether a reader lease ended; both times are the storage's clock (RDL-1)."""
     return until_ms < storage_now_ms
 
 
 def is_lease_trusted(shown_monotonic_ms: int, monotonic_now_ms: int, lease_ms: int) -> bool:
     """
-    Judge the own lease, by the own monotonic clock.
+    Return whether the own lease is safe, by the own monotonic clock.
 
-    A third of it is left for a storage whose clock is only guessed.
+    A third of its length is left as reserve for an estimated storage clock.
     """
     return LEASE_BEATS * (monotonic_now_ms - shown_monotonic_ms) <= (LEASE_BEATS - 1) * lease_ms
 
 
-# --------------- Heartbeats: the proof that a pending instant's writer lives (HB-1 to HB-4, fmt 1)
-#
-# The file is Java Hudi's: ``.hoodie/.heartbeat/<requested time>``, empty, rewritten with
-# every beat; others look at its modification time. The writer judges itself by its own
-# monotonic clock: after too long a gap it is fenced for good and never beats again, so a
-# paused process cannot bring a heartbeat back to life that others already buried (hole 5).
+# ------------------------------------------------------------------------------- Writing heartbeats
 
-# Of writes; the requested file of a plan waits for whoever executes it.
+# Of writes only. The requested file of a plan waits for any executor.
 _BEGUN = tuple(
     f".{action.value}.{State.REQUESTED.value}"
     for action in (Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT)
@@ -100,7 +103,7 @@ _BEGUN = tuple(
 
 
 class Heartbeat:
-    """The beating of one pending instant; create it by ``start``."""
+    """The heartbeat of one pending instant; create it by ``start``."""
 
     def __init__(self, world: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> None:
         self._world = world
@@ -113,7 +116,7 @@ class Heartbeat:
     @staticmethod
     def start(world: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
         """
-        Beat once now and then every interval in the background. Outside: 1 put.
+        Beat once now, then every interval in the background. Outside: 1 put.
 
         Raises:
             StorageUnavailableError: The first beat could not be written.
@@ -125,7 +128,7 @@ class Heartbeat:
         return beating
 
     def beat(self) -> None:
-        """One beat; a failed one is an event, the next may succeed (F25)."""
+        """Beat once. A failure is only an event, because the next beat may succeed (F25)."""
         if self.fenced():
             return
         try:
@@ -137,7 +140,7 @@ class Heartbeat:
             self._last_ms = self._world.clock.monotonic_ms()
 
     def fenced(self) -> bool:
-        """Whether a gap above the tolerated silence was ever seen (HB-3)."""
+        """Return whether a gap ever exceeded the tolerated silence (HB-3)."""
         now = self._world.clock.monotonic_ms()
         if not self._fenced and must_fence_itself(self._last_ms, now, self._limits):
             self._fenced = True
@@ -146,7 +149,7 @@ class Heartbeat:
 
     def check(self) -> None:
         """
-        Pass while others must take this writer for alive.
+        Raise if other processes may take this writer for dead.
 
         Raises:
             HeartbeatExpiredError: It paused for too long; write again as a new instant.
@@ -162,10 +165,10 @@ class Heartbeat:
 
     def stop(self, *, remove: bool = True) -> None:
         """
-        End the beating; ``remove`` takes the file away (a finished instant needs none).
+        Stop beating; ``remove`` deletes the file, which a finished instant does not need.
 
-        Never fails: what the instant came to must not be hidden by a heartbeat that could not
-        be removed; the next clean takes it for a stray.
+        Never raises: a failed delete must not hide the outcome of the instant. The next clean
+        deletes the file as a stray.
         """
         if self._ticker is not None:
             self._ticker.stop()
@@ -182,10 +185,10 @@ def instants_with_expired_heartbeat(
     storage: Storage, pending: tuple[InstantTime, ...], limits: HeartbeatLimits
 ) -> tuple[InstantTime, ...]:
     """
-    Those of the pending requested times whose heartbeat is missing or too old (HB-2).
+    Return the pending requested times whose heartbeat is missing or too old (HB-2).
 
-    Outside: 1 list; far away 1 more when one is missing. Age is measured against the storage's
-    own clock.
+    Outside: 1 list; on a high-latency store 1 more if one is missing. The age is measured by the
+    storage's own clock.
     """
     if not pending:
         return ()
@@ -198,9 +201,10 @@ def instants_with_expired_heartbeat(
 
 def _requested_at(storage: Storage) -> dict[InstantTime, int]:
     """
-    When each write that shows nothing but its requested file was begun.
+    Return the begin time of each write that has only its requested file.
 
-    Far away that file is on its way together with the first beat, and stands for it (BEG-2).
+    On a high-latency store the requested file and the first beat are written in parallel, so the
+    file counts as a beat (BEG-2).
     """
     found: dict[InstantTime, list[FileStat]] = {}
     for entry in storage.list(TIMELINE):
@@ -215,7 +219,7 @@ def _requested_at(storage: Storage) -> dict[InstantTime, int]:
 def stray_heartbeats(
     storage: Storage, pending: frozenset[InstantTime], limits: HeartbeatLimits
 ) -> tuple[InstantTime, ...]:
-    """Heartbeat files without a pending instant that nobody renewed for the tolerated silence."""
+    """Return heartbeat files without a pending instant that are silent for too long."""
     now = storage.now_ms()
     return tuple(
         entry.name

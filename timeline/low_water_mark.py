@@ -21,33 +21,33 @@ __all__ = ["LowWaterMark"]
 @dataclass(slots=True)
 class LowWaterMark:
     """
-    What this process holds back: slots above ``number``, as its registry entry shows.
+    Hold the low-water mark: the process needs the slots above ``number``, as its entry shows.
 
-    ``entry`` is that entry without the pin, None while the process is in no registry.
-    ``held`` tells, for each write under way, the head of its base snapshot.
+    ``entry`` is the registry entry without the mark, None while the process is in no registry.
+    ``held`` maps each running write to the head of its base snapshot.
     """
 
     entry: Mapping[str, object] | None = None
     path: str = ""
     number: int = 0
-    shown_at_ms: int = 0  # monotonic, before the request that showed it; what was shown since holds
+    shown_at_ms: int = 0  # monotonic, before the put; the mark counts from then on
     held: dict[InstantTime, int] = field(default_factory=dict)
-    overruns: int = 0  # another one since each time the pin had to begin anew
+    overruns: int = 0  # changes each time the mark had to be set anew
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     def hold(self, requested_time: InstantTime, head: int) -> None:
-        """A write began on a snapshot at or above this head: its slots must stay."""
+        """Keep the slots of a write that began on a snapshot at or above this head."""
         self.held[requested_time] = head
 
     def release(self, requested_time: InstantTime) -> None:
-        """That write ended."""
+        """Release the slots of a write that ended."""
         self.held.pop(requested_time, None)
 
     def floor(self, known_head: int) -> int:
         """
-        The greatest number this process needs nothing of.
+        Return the greatest slot number that this process no longer needs.
 
-        The two slots a snapshot ends with are read again, because their files may have come
-        after the listing; all before them are settled (PUB-3).
+        The last two slots of a snapshot are read again, because their files may have appeared
+        after the listing. All slots before them are applied (PUB-3).
         """
         return max(self.number, min([known_head, *list(self.held.values())]) - NOT_APPLIED_MAX)

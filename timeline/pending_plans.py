@@ -1,9 +1,9 @@
 """
-File groups owned by pending service plans, and which of them writers keep off (CL-2).
+Find the file groups of pending service plans, and those that writers must avoid (CL-2).
 
-Our clustering looks again at its completion and leaves out what changed meanwhile (CL-1),
-so a writer need not care. Java Hudi's does not: a write into a file group of a clustering
-that it planned, or may carry out, would silently vanish and is refused.
+hoodoo's clustering validates again at its completion and leaves out changed file groups (CL-1), so
+a writer may ignore it. Java Hudi's clustering does not. A write into a file group of a clustering
+that Java planned, or may execute, would silently vanish, so it is rejected.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = [
     "plan_conflict",
 ]
 
-#: In the extra metadata of a clustering plan: whoever planned it looks again (CL-1).
+#: In the extra metadata of a clustering plan: its planner validates again (CL-1).
 RECHECKED = "hoodoo.clustering.rechecked"
 
-#: File group -> the requested times of its compactions that are not done.
+#: File group -> the requested times of its pending compactions.
 PendingCompactions: TypeAlias = Mapping[FileGroupId, Sequence[InstantTime]]
 
 
 def file_groups_in_clustering(
     context: TableContext, timeline: ActiveTimeline
 ) -> dict[FileGroupId, Instant]:
-    """File group -> the pending clustering that will replace it. Outside: 1 get per plan."""
+    """Map each file group to the pending clustering that replaces it. Outside: 1 get per plan."""
     return {
         FileGroupId(partition_path, file_id): instant
         for instant, plan in _pending_clusterings(context, timeline)
@@ -57,10 +57,10 @@ def file_groups_to_avoid(
     context: TableContext, timeline: ActiveTimeline
 ) -> dict[FileGroupId, Instant]:
     """
-    File group -> the pending clustering that a write into it must not meet.
+    Map each file group to the pending clustering with which a write into it conflicts.
 
-    All of them where writers are to be refused or another engine may complete the plan;
-    else those of plans that another engine made. Outside: 1 get per plan.
+    This covers all plans if writers are to be rejected or another engine may complete the plan,
+    else only plans that another engine made. Outside: 1 get per plan.
     """
     updates = context.limits.clustering_updates
     foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
@@ -77,11 +77,11 @@ def plan_conflict(
     owned: Mapping[FileGroupId, Instant], groups: Iterable[FileGroupId]
 ) -> Rejected | None:
     """
-    What a write into these file groups meets, which pending plans own; None for nothing.
+    Return the rejection of a write into file groups of pending plans; None if none is in a plan.
 
     Args:
         owned: As ``file_groups_to_avoid``.
-        groups: What is written or replaced.
+        groups: The file groups that are written or replaced.
     """
     met = tuple(sorted(owned.keys() & set(groups)))
     if not met:
@@ -114,7 +114,7 @@ def _pending_clusterings(
 
 
 def file_groups_in_plans(context: TableContext, timeline: ActiveTimeline) -> frozenset[FileGroupId]:
-    """File groups of all pending plans: no other plan may have them (PLAN-3)."""
+    """Return the file groups of all pending plans; no other plan may include them (PLAN-3)."""
     return frozenset(
         {
             *file_groups_in_clustering(context, timeline),
@@ -128,9 +128,9 @@ def pending_compactions(
     context: TableContext, timeline: ActiveTimeline, *, action: Action = Action.COMPACTION
 ) -> dict[FileGroupId, list[InstantTime]]:
     """
-    File group -> requested times of its pending compactions. Outside: 1 get per plan.
+    Map each file group to its pending compactions' requested times. Outside: 1 get per plan.
 
-    With ``LOGCOMPACTION`` those of log compactions, which open no slices.
+    With ``LOGCOMPACTION`` it lists log compactions, which open no slices.
     """
     owned: dict[FileGroupId, list[InstantTime]] = {}
     for instant in timeline.pending:
@@ -148,9 +148,9 @@ def pending_compactions(
 
 def joined_logs(context: TableContext, instant: Instant) -> dict[FileGroupId, frozenset[str]]:
     """
-    File group -> names of the log files that a log compaction put together.
+    Map each file group to the names of the log files that a log compaction merged.
 
-    Empty where its plan is gone. Outside: 1 get.
+    Empty if the plan is missing. Outside: 1 get.
     """
     planned = replace(instant, action=Action.LOGCOMPACTION)
     data = _requested_bytes(context, planned)
@@ -167,10 +167,10 @@ def joined_logs(context: TableContext, instant: Instant) -> dict[FileGroupId, fr
 
 def moves_rows_only(context: TableContext, instant: Instant) -> bool:
     """
-    Whether a pending instant is a clustering under the name of a replacecommit.
+    Return whether a pending instant is a clustering under the name of a replacecommit.
 
-    Only its plan tells it apart in version 6, which has no action of that name (fmt 11.2).
-    Outside: 1 get for a replacecommit of such a table, else nothing.
+    Version 6 has no clustering action, so only the plan distinguishes the two (fmt 11.2). Outside:
+    1 get for a replacecommit of such a table, else nothing.
     """
     if instant.action is not Action.REPLACECOMMIT or context.config.timeline_layout_version != 1:
         return False

@@ -1,10 +1,10 @@
 """
-What a restore takes away: instants that were published or begun, told by its slot (RST-1).
+Find the instants and files that a restore removes, from its slot (RST-1).
 
-A slot of kind ``RESTORE`` ends instants for good, published ones among them. Its action says
-which of Hudi's instants documents it: ``restore`` (everything after the instant in
-``requested_time``), or ``rollback`` (that one instant, the newest). The plan inside the slot
-names what goes, so the end of an instant is known wherever the chain is read.
+A slot of kind ``RESTORE`` ends instants for good, committed ones too. Its action is Hudi's instant
+that documents it: ``restore`` (everything after the instant in ``requested_time``), or
+``rollback`` (that one instant, the newest). The plan in the slot names the removed instants, so
+every reader of the commit log knows which instants ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def restored_away_by(slot: Slot) -> frozenset[InstantTime]:
-    """Requested times of the instants that a slot took away; none unless it is a restore."""
+    """Return the requested times of the instants that a slot removed; none unless a restore."""
     if slot.kind is not SlotKind.RESTORE:
         return frozenset()
     path = f"slot {slot.number}"
@@ -41,12 +41,12 @@ def restored_away_by(slot: Slot) -> frozenset[InstantTime]:
 
 
 def restored_away_in(slots: Iterable[Slot]) -> frozenset[InstantTime]:
-    """Requested times of the instants that any of the slots took away."""
+    """Return the requested times of the instants that any of the slots removed."""
     return frozenset[InstantTime]().union(*(restored_away_by(slot) for slot in slots))
 
 
 def ended_times(chain: CommitLog) -> frozenset[InstantTime]:
-    """Requested times of what slots ended: rolled back, cancelled, taken away by a restore."""
+    """Return the requested times that slots ended: rolled back, cancelled or restored away."""
     slots = tuple(chain.newest_first())
     ended = (SlotKind.ABORT, SlotKind.CANCEL)
     aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
@@ -54,7 +54,7 @@ def ended_times(chain: CommitLog) -> frozenset[InstantTime]:
 
 
 def slots_with_removed_file(slots: Sequence[Slot]) -> frozenset[int]:
-    """Numbers of the slots whose file a later slot of the chain took away again."""
+    """Return the numbers of the slots whose file a later slot removed."""
     gone: set[int] = set()
     for at, later in enumerate(slots):
         if later.kind in _ENDINGS:
@@ -63,7 +63,7 @@ def slots_with_removed_file(slots: Sequence[Slot]) -> frozenset[int]:
     return frozenset(gone)
 
 
-#: What takes files of earlier slots away, and of which kinds they are; a restore tells itself.
+#: Kinds that remove files of earlier slots, and of which kinds. A restore names its own.
 _ENDINGS: Mapping[SlotKind, frozenset[SlotKind]] = {
     SlotKind.CANCEL: frozenset({SlotKind.PLAN}),
     SlotKind.UNSAVEPOINT: frozenset({SlotKind.SAVEPOINT}),
@@ -87,12 +87,12 @@ def files_removed_by_restore(
     storage: Storage, slot: Slot, folder: str
 ) -> tuple[list[str], list[str]]:
     """
-    The timeline's files that a restore removes: before the data files, and after them.
+    List the timeline's files that a restore removes: before the data files, and after them.
 
-    First the completed files, newest completion first, so that readers see an earlier state
-    at every moment; the pending ones keep the instants known until their data is gone (fmt
-    6.3). As Java does, a restore also removes the rollbacks after its target, and those which
-    an engine that died in its restore had begun for it. Outside: 1 list.
+    The completed files are removed first, newest completion first, so that readers always see an
+    earlier state. The pending files keep the instants known until their data is deleted (fmt 6.3).
+    As in Java, a restore also removes the rollbacks after its target, also those that an engine
+    began for a restore in which it died. Outside: 1 list.
     """
     times = restored_away_by(slot)
     completed: list[tuple[Instant, str]] = []
@@ -111,6 +111,7 @@ def files_removed_by_restore(
             else:
                 pending.append(name)
     completed.sort(key=lambda one: one[0].completion_time or "", reverse=True)
-    # Newest first; of one instant `.inflight` and `.commit.inflight` before `.commit.requested`.
+    # Newest first; within an instant `.inflight` and `.commit.inflight` before
+    # `.commit.requested`.
     pending.sort(key=lambda name: (name[:17], name.endswith("inflight")), reverse=True)
     return [name for _, name in completed], pending

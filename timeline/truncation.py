@@ -1,10 +1,11 @@
 """
-The boundary's files, and the pin by which a process holds the boundary back (GC-2 to GC-4).
+Read the truncation point, and keep this process's low-water mark above it (GC-2 to GC-4).
 
-Every process that changes the table shows a pin in its registry entry: it still needs the
-slots above that number. The archiver stops below every pin it finds, except those that were
-not renewed for the grace; their owners notice by their own monotonic clock that they may
-have been overrun, look at the boundary, and abandon what they began.
+Every process that changes the table writes a low-water mark in its registry entry: it needs the
+slots above that number. The archiver stops below every mark that it finds, except marks that were
+not renewed for the grace. The owner of such a mark notices by its own monotonic clock that it may
+have been overrun. It then reads the truncation point, and abandons its writes if that is above the
+mark.
 """
 
 from __future__ import annotations
@@ -47,20 +48,20 @@ __all__ = [
 ]
 
 GRACE_OF_SILENCES: Final = 5
-"""A pin is overrun when its owner was silent for so many times what a heartbeat may miss."""
+"""A mark is overrun after its owner was silent for this many times the tolerated heartbeat gap."""
 
 _LAG_MAX = 16  # slots
 _NAME = re.compile(r"[0-9]{20}")
 
 
 def truncated_up_to(storage: Storage) -> int:
-    """The present boundary, 0 for none. Outside: 1 list."""
+    """Return the truncation point, 0 for none. Outside: 1 list."""
     names = (name for name in storage.names(BOUNDARIES) if _NAME.fullmatch(name))
     return max(map(int, names), default=0)
 
 
 def read_truncation_point(storage: Storage) -> TruncationPoint:
-    """The present boundary with the batches it repeats. Outside: 1 list, 1 get."""
+    """Read the truncation point with the batches that it repeats. Outside: 1 list, 1 get."""
     while True:
         number = truncated_up_to(storage)
         if number == 0:
@@ -69,7 +70,7 @@ def read_truncation_point(storage: Storage) -> TruncationPoint:
         try:
             boundary = decode_truncation_point(storage.read(path), path=path)
         except ObjectMissingError:
-            continue  # a greater one came and this one was tidied away
+            continue  # a greater one replaced it meanwhile
         if boundary.number != number:
             raise CorruptTableError(
                 f"a boundary was moved: {path} says it is number {boundary.number}", path=path
@@ -79,11 +80,11 @@ def read_truncation_point(storage: Storage) -> TruncationPoint:
 
 def read_truncated_batches(storage: Storage, number: int) -> tuple[CommittedBatch, ...]:
     """
-    The batches in the file of one boundary, the present one or an earlier one. Outside: 1 get.
+    Read the batches from the file of one truncation point, present or earlier. Outside: 1 get.
 
     Raises:
-        ObjectMissingError: Its file is not kept any more.
-        CorruptTableError: It cannot be read.
+        ObjectMissingError: The file is deleted.
+        CorruptTableError: The file cannot be read.
     """
     path = truncation_point_path(number)
     return decode_truncation_point(storage.read(path), path=path).batches
@@ -91,29 +92,30 @@ def read_truncated_batches(storage: Storage, number: int) -> tuple[CommittedBatc
 
 def set_low_water_mark(context: TableContext) -> None:
     """
-    Show a pin that the boundary has not passed (GC-3). Outside: 1 put, 1 list, chain probes.
+    Write a mark that is above the truncation point (GC-3). Outside: 1 put, 1 list, slot probes.
 
-    The archiver looks at pins again after it moved the boundary, so either it sees this one
-    or this look sees its boundary.
+    The archiver reads the marks again after it moved the truncation point. So either the archiver
+    sees this mark, or this function sees the new truncation point.
     """
     keep_low_water_mark_above(context, write_low_water_mark(context, context.chain.look_anew()))
 
 
 def write_low_water_mark(context: TableContext, head: int) -> int:
     """
-    Show that the last slots, which may not be settled, are needed. Outside: 1 put.
+    Write a mark that keeps the last slots, which may not be applied yet. Outside: 1 put.
 
-    Returns the monotonic time before the request: what ``keep_low_water_mark_above`` trusts it from.
+    Returns the monotonic time before the request; ``keep_low_water_mark_above`` trusts the mark
+    from then on.
     """
     return _write_mark(context, max(head - NOT_APPLIED_MAX, 0))
 
 
 def keep_low_water_mark_above(context: TableContext, shown_at_ms: int) -> None:
     """
-    Show a higher pin until the boundary has not passed it, and trust it then. Outside: 1 list.
+    Raise the mark until the truncation point is not above it, then trust it. Outside: 1 list.
 
-    Nothing that began before counts as kept: a turn that looked while nobody knew where the
-    boundary is looks for it once more when it has a slot.
+    Writes that began before do not count as kept. A commit section that refreshed before the
+    truncation point was known reads it once more after it has a slot.
     """
     pin = context.pin
     while (reached := truncated_up_to(context.world.storage)) > pin.number:
@@ -125,18 +127,18 @@ def keep_low_water_mark_above(context: TableContext, shown_at_ms: int) -> None:
 
 def raise_low_water_mark(context: TableContext) -> None:
     """
-    A beat: show that this process lives, and let go what it no longer needs.
+    Beat: show that this process lives, and release the slots that it no longer needs.
 
-    One that only looks on lets go as well, or it would hold the archive back for ever.
-    Outside: 1 list, 1 put; 1 list more when the last one was too long ago.
+    A process that only reads releases slots as well; otherwise it would block archiving forever.
+    Outside: 1 list, 1 put; 1 list more when the last beat is too long ago.
     """
     pin = context.pin
     before = pin.number
     context.chain.glance()
     shown_at_ms = _write_mark(context, pin.floor(context.chain.known_head))
     context.chain.forget(pin.number)
-    # Judged now that the new one is there: the glance and the request may have taken long, and
-    # nothing else would ever tell that the archive went past meanwhile.
+    # Checked after the new mark is written. The listing and the put may have taken long, and no
+    # later check would notice that the archiver passed the mark meanwhile.
     if not _is_trusted(context) and truncated_up_to(context.world.storage) > before:
         _reset(context)
     else:
@@ -145,9 +147,9 @@ def raise_low_water_mark(context: TableContext) -> None:
 
 def advance_low_water_mark(context: TableContext) -> None:
     """
-    After a publication: a busy writer does not hold the archive back until its next beat.
+    Raise the mark after a commit, so that a busy writer does not block archiving until its beat.
 
-    Outside: as ``raise_low_water_mark`` once in so many slots, else nothing.
+    Outside: as ``raise_low_water_mark`` once every few slots, else nothing.
     """
     pin = context.pin
     if pin.entry is not None and pin.floor(context.chain.known_head) - pin.number >= _LAG_MAX:
@@ -156,13 +158,13 @@ def advance_low_water_mark(context: TableContext) -> None:
 
 def assert_not_truncated(context: TableContext) -> None:
     """
-    Pass when the slots above the own pin are all there (GC-4).
+    Raise unless all slots above this process's mark still exist (GC-4).
 
-    Outside: nothing while the pin was shown a moment ago, else 1 list.
+    Outside: nothing while the mark is recent, else 1 list.
 
     Raises:
-        HeartbeatExpiredError: This process paused so long that the archive went on without
-            it; what it began is void, the next begin has a new pin.
+        HeartbeatExpiredError: The process paused so long that the archiver passed its mark. Its
+            running writes are void; the next begin has a new mark.
     """
     pin = context.pin
     if pin.entry is None or _is_trusted(context):
@@ -174,12 +176,12 @@ def assert_not_truncated(context: TableContext) -> None:
 
 def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
     """
-    The slots ``after < n <= last`` that came since a look of this process. As ``SlotChain.between``.
+    Return the slots ``after < n <= last`` since a refresh. Outside: as ``CommitLog.between``.
 
     Raises:
-        HeartbeatExpiredError: They were collected, because this process was silent for too long
-            and its pin began anew since.
-        MissingFileError: One of them was collected, and no pin tells why.
+        HeartbeatExpiredError: They were truncated, because this process was silent for too long
+            and its mark was set anew since.
+        MissingFileError: One of them was truncated, and the mark does not explain it.
     """
     try:
         return context.chain.between(after, last)
@@ -191,14 +193,15 @@ def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
 
 def slots_since_snapshot(context: TableContext, after: int, last: int) -> list[Slot] | None:
     """
-    The slots ``after < n <= last`` that came since a decision; None where the archive took one.
+    Return the slots ``after < n <= last`` since a decision, or None if one was truncated.
 
-    A decision of a service holds no pin: while it is made, the beats of its process let go of
-    what it looked at (``raise_low_water_mark``), and another's archive may go past it. Then it is made anew.
-    Outside: as ``SlotChain.between``; 1 list where a slot is gone.
+    The decision of a service has no mark. While the service decides, the beats of its process
+    release the slots that it read (``raise_low_water_mark``), and another process may truncate
+    them. On None the service decides again. Outside: as ``CommitLog.between``; 1 list where a slot
+    is missing.
 
     Raises:
-        MissingFileError: A slot is gone, and no archive tells why.
+        MissingFileError: A slot is missing, and no truncation explains it.
     """
     try:
         return context.chain.between(after, last)
@@ -210,12 +213,12 @@ def slots_since_snapshot(context: TableContext, after: int, last: int) -> list[S
 
 def renew_low_water_mark(context: TableContext) -> bool:
     """
-    Before a write begins: after too long a sleep, begin with a new pin and a new look.
+    Set a new mark before a write begins, if this process slept too long.
 
-    Outside: nothing while the pin was shown a moment ago, else 1 list.
+    Outside: nothing while the mark is recent, else 1 list.
 
     Returns:
-        Whether earlier looks at the chain count no more.
+        Whether earlier reads of the commit log no longer count.
     """
     try:
         assert_not_truncated(context)
@@ -226,10 +229,10 @@ def renew_low_water_mark(context: TableContext) -> bool:
 
 def assert_slots_kept(context: TableContext, requested_time: InstantTime) -> None:
     """
-    Pass when what a write has to be judged against was kept since its base snapshot.
+    Raise unless all slots since the write's base snapshot were kept for its validation.
 
     Raises:
-        HeartbeatExpiredError: As ``assert_not_truncated``, noticed by another path meanwhile.
+        HeartbeatExpiredError: As ``assert_not_truncated``; another code path noticed it meanwhile.
     """
     if context.pin.entry is not None and requested_time not in context.pin.held:
         raise _overrun(requested_time=requested_time)
@@ -237,19 +240,19 @@ def assert_slots_kept(context: TableContext, requested_time: InstantTime) -> Non
 
 def is_truncated(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
-    Whether a slot that was just created is done with already: settled, archived, collected.
+    Return whether a slot that was just created is already applied, archived and truncated.
 
-    Outside: nothing while the pin was shown a moment ago, else (without a pin, too) 1 list; below
-    the boundary 1 delete, 1 list and the history.
+    Outside: nothing while the mark is recent, else (also without a mark) 1 list. Below the
+    truncation point 1 delete, 1 list and the archived timeline.
 
     Args:
         context: The table.
         slot: Created by this process.
-        overruns: Those noticed when it looked at the chain.
+        overruns: The mark's ``overruns`` when the process refreshed.
 
     Raises:
-        HeartbeatExpiredError: Its number was taken by another once and collected since: it
-            decides nothing (GC-2, UNK-4).
+        HeartbeatExpiredError: Another writer took the number earlier, and that slot was truncated
+            since. The new slot decides nothing (GC-2, UNK-4).
     """
     if _slots_are_kept(context, overruns):
         return False
@@ -267,9 +270,9 @@ def is_truncated(context: TableContext, slot: Slot, overruns: int) -> bool:
 
 def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
-    Whether a slot's instant was archived under a process that slept (GC-3, GC-6).
+    Return whether a slot's instant was archived while this process slept (GC-3, GC-6).
 
-    Outside: nothing while the pin was shown a moment ago, else the history.
+    Outside: nothing while the mark is recent, else the archived timeline.
     """
     if _slots_are_kept(context, overruns):
         return False
@@ -279,10 +282,10 @@ def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
 
 def is_truncated_since(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
-    Whether a slot was settled and collected under a process that slept (HELP-2).
+    Return whether a slot was applied and truncated while this process slept (HELP-2).
 
-    What a restore or a cancel took away is not in the history, and the slot that tells so may be
-    collected with it. Outside: nothing while the pin was shown a moment ago, else 1 list.
+    The archived timeline does not list what a restore or a cancel removed, and the slot that
+    removed it may be truncated too. Outside: nothing while the mark is recent, else 1 list.
     """
     if _slots_are_kept(context, overruns):
         return False
@@ -290,7 +293,7 @@ def is_truncated_since(context: TableContext, slot: Slot, overruns: int) -> bool
 
 
 def _write_mark(context: TableContext, number: int) -> int:
-    """Show a pin; it is trusted once the boundary is known not to have passed the one before."""
+    """Write a mark; it is trusted once the truncation point has not passed the mark before it."""
     pin = context.pin
     started = context.world.clock.monotonic_ms()
     grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
@@ -301,19 +304,19 @@ def _write_mark(context: TableContext, number: int) -> int:
 
 
 def _is_trusted(context: TableContext) -> bool:
-    """Whether nobody can have overrun the pin: half the grace is left for a request to land."""
+    """Whether no archiver can have overrun the mark; half the grace is left for slow requests."""
     silence_ms = context.world.clock.monotonic_ms() - context.pin.shown_at_ms
     return 2 * silence_ms < GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
 
 
 def _slots_are_kept(context: TableContext, overruns: int) -> bool:
-    """Whether everything above the pin is as it was; who is in no registry holds nothing back."""
+    """Whether all slots above the mark still exist; a process in no registry keeps no slots."""
     pin = context.pin
     return pin.entry is not None and pin.overruns == overruns and _is_trusted(context)
 
 
 def _reset(context: TableContext) -> None:
-    """Nothing that was held is there for sure: every write under way is void."""
+    """Set a new mark and void every running write, because its slots may be truncated."""
     context.pin.held.clear()
     if context.pin.entry is None:
         context.chain.restart()
