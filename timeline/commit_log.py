@@ -382,9 +382,7 @@ class CommitLog:
         self._known, self._commits, self._seen = {}, {}, _KnownChain()
 
     def keep_newest(self, count: int) -> None:
-        """
-        Forget all but the newest slots once twice ``count`` are cached; each holds a commit's body.
-        """
+        """Forget all but the newest slots once twice ``count`` are cached; each has a body."""
         if len(self._known) > 2 * count:
             self.forget(self._seen.head - count)
 
