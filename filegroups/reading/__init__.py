@@ -1,1 +1,1 @@
-"""Reads of a table: snapshots, time travel, ranges of commits, change data."""
+"""Reads of a table: snapshots, time travel, incremental reads, CDC reads."""

@@ -1,10 +1,10 @@
 """
-Change data: every change of a range of instants, record by record, with images of the rows.
+CDC reads: each change of a range of instants, record by record, with before and after images.
 
-Where an incremental read tells the rows as they are at the end of a range, this tells each
-step on the way: inserted, updated, deleted, with the row before and after. Planned per
-instant and file group in the order of completion; what only moves rows (compaction,
-clustering) is no change. Needs the files of the whole range: what was cleaned is named.
+An incremental read returns the rows as they are at the end of a range. A CDC read returns every
+step: insert, update, delete, with the row before and after. The plan has one unit per instant and
+file group, in the order of completion. Compaction and clustering only move rows and make no change.
+The read needs the files of the whole range; the error names a file that was cleaned.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 
 @dataclass(frozen=True, kw_only=True)
 class CdcPlan:
-    """The units in the order of completion, how each is read, and the snapshot they are from."""
+    """The units in the order of completion, how to read each of them, and their snapshot."""
 
     snapshot: Snapshot
     units: tuple[CdcUnit, ...]
@@ -96,24 +96,24 @@ def plan_cdc(
     partitions: Iterable[str] | None = None,
 ) -> CdcPlan:
     """
-    Find what changed in the instants with a completion time in (since, until].
+    Plan the changes of the instants with a completion time in (since, until].
 
     Args:
         context: The table.
         since: Exclusive start; ``EARLIEST`` or above.
         until: Inclusive end; None for now.
         columns: Columns of an image; None for all of the table's own.
-        partitions: Partition paths to read; None for all. Files of others may be gone.
+        partitions: Partition paths to read; None for all. Files of other partitions may be missing.
 
     Raises:
-        InstantNotFoundError: A file that tells a change was cleaned (``changes_cleaned``);
-            the field ``path`` names it. Or a restore took back what had completed before the
-            range begins (``changes_taken_back``).
-        InvalidInputError: No such column.
-        SnapshotExpiredError: A restore or a clean came meanwhile.
+        InstantNotFoundError: A file with a change was cleaned (``changes_cleaned``); the field
+            ``path`` names it. Or a restore removed writes that completed before the range begins
+            (``changes_taken_back``).
+        InvalidInputError: A column is unknown.
+        SnapshotExpiredError: A restore or a clean ran during the planning.
 
     Outside: 1 list; 1 get per instant of the range and pending compaction; 1 list per partition
-    whose slices are compared; 1 stat per new file and change log; the history where the range
+    whose slices are compared; 1 stat per new file and CDC log; the archived timeline if the range
     begins before the active timeline.
     """
     snapshot = context.snapshot()
@@ -133,10 +133,10 @@ def plan_cdc(
 
 def refuse_filtered_cdc(condition: object) -> None:
     """
-    Refuse a filter of changes with images.
+    Refuse a filter on a CDC read.
 
     Raises:
-        InvalidInputError: There is one.
+        InvalidInputError: A filter is given.
     """
     if condition is not None:
         raise InvalidInputError(
@@ -148,12 +148,12 @@ def refuse_filtered_cdc(condition: object) -> None:
 
 def _refuse_restored_away(context: TableContext, snapshot: Snapshot, since: InstantTime) -> None:
     """
-    Refuse a range that goes on from a state which a restore, or a rollback by name, took back.
+    Refuse a range whose start a restore, or a rollback by name, has removed.
 
-    Its reader holds rows that are gone, and the files that would tell so are deleted. A write
-    that completed after ``since`` was in none of its ranges. Where no slot tells when one
-    completed, its requested time decides.
-    Outside: 1 get per restore since then, and the slots since then where there was one, or a
+    The reader of such a range holds rows that no longer exist, and the files that would show their
+    removal are deleted. A write that completed after ``since`` was in none of its ranges. If no
+    slot has the completion time, the requested time decides.
+    Outside: 1 get per restore since then; and the slots since then, if there was a restore or a
     rollback.
     """
     later = [
@@ -186,7 +186,7 @@ def _refuse_restored_away(context: TableContext, snapshot: Snapshot, since: Inst
 
 
 def stream_cdc(context: TableContext, plan: CdcPlan) -> Iterator[pa.RecordBatch]:
-    """Read the units one after the other; one of them is held in memory at a time."""
+    """Read the units in sequence; one unit is in memory at a time."""
     for unit in plan.units:
         yield from read_cdc(context.world.storage, context.world.events, unit, plan.read)
 
@@ -201,7 +201,7 @@ def _read(
     schema = read_schema(context, snapshot)
     named = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
     plan = plan_scan(context, snapshot, slices, columns=named, visible=frozenset())
-    # Without commit times, or where a late record fills values in, only values tell.
+    # Without commit times, or if a late record fills in values, only values show a change.
     by_values = plan.read.keys is not None or plan.read.rules.reads_values
     wanted = tuple(schema.arrow.names) if by_values else named
     read = plan_scan(
@@ -223,7 +223,7 @@ def _read(
 def _writes_between(
     context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
 ) -> list[_CdcWrite]:
-    """The writes of the range that may change rows, in the order of completion."""
+    """Return the writes of the range that may change rows, in the order of completion."""
     on_read = context.config.table_type is TableType.MERGE_ON_READ
     found: dict[InstantTime, _CdcWrite] = {}
     if may_be_archived(context, snapshot, since):
@@ -247,7 +247,7 @@ def _writes_between(
 def _units(
     context: TableContext, write: _CdcWrite, groups: SlicesAtTime, chosen: frozenset[str] | None
 ) -> Iterator[CdcUnit]:
-    """What a write did: file groups it replaced first, then those it wrote."""
+    """Yield the units of a write: the file groups it replaced first, then those it wrote."""
     for partition_path, file_ids in sorted(
         (write.metadata.partition_to_replace_file_ids or {}).items()
     ):
@@ -318,7 +318,7 @@ def _unit(
 
 
 def _change_logs(group: FileGroupId, stat: WriteStat) -> Iterator[str]:
-    """Paths of a stat's change logs; names that are none of this file group's are left out."""
+    """Yield the paths of a stat's CDC logs; names of other file groups are left out."""
     for path in sorted(stat.cdc_stats or ()):
         name = path.rpartition("/")[2]
         parsed = parse_log_file_name(name)
@@ -327,7 +327,7 @@ def _change_logs(group: FileGroupId, stat: WriteStat) -> Iterator[str]:
 
 
 def _first_base(group: FileGroupId, stats: list[WriteStat], names: list[str]) -> BaseFile | None:
-    """The base file that opened the file group; None when the instant wrote anything else."""
+    """Return the base file that started the file group; None if the write did anything else."""
     if len(stats) > 1 or stats[0].prev_commit not in ("", NO_PREVIOUS_COMMIT):
         return None
     return BaseFile.found(group.partition_path, names[0], stats[0].file_size_in_bytes)
@@ -347,11 +347,11 @@ def _cleaned(write: _CdcWrite, path: str) -> InstantNotFoundError:
 
 class SlicesAtTime:
     """
-    The files of file groups, replaced ones included, as they were at any moment.
+    The files of file groups, replaced ones included, as they were at any time.
 
     Args:
         context: The table.
-        snapshot: Whose instants count.
+        snapshot: The snapshot whose instants count.
         plans: File group -> its pending compactions; None to read them.
     """
 
@@ -371,7 +371,7 @@ class SlicesAtTime:
 
     @property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
-        """Of every instant; of archived ones when they were needed, or nothing else tells of them."""
+        """Completion times of all instants; archived ones only if needed or if none is active."""
         archived = self._archived
         if self._snapshot.active.first_write_time is None:
             archived = self._snapshot.archived.completions
@@ -381,10 +381,10 @@ class SlicesAtTime:
         self, group: FileGroupId, write: _CdcWrite, stats: list[WriteStat], names: list[str]
     ) -> tuple[FileSlice | None, FileSlice | None]:
         """
-        The merged slices before and after a write.
+        Return the merged slices before and after a write.
 
         Raises:
-            InstantNotFoundError: A file they need was cleaned.
+            InstantNotFoundError: A file of one of them was cleaned.
         """
         bases, logs = self._files(group)
         present = {base.name for base in bases} | {log.name for log in logs}
@@ -400,7 +400,7 @@ class SlicesAtTime:
 
     def at(self, group: FileGroupId, time: InstantTime | None) -> FileSlice | None:
         """
-        The newest rows of a file group at a completion time; None for now.
+        Return the newest rows of a file group at a completion time; None for now.
 
         Raises:
             InstantNotFoundError: A file was cleaned.
@@ -409,28 +409,28 @@ class SlicesAtTime:
         return self.merged(group, _CdcWrite(moment, moment, CommitMetadata()), inclusive=True)
 
     def merged(self, group: FileGroupId, write: _CdcWrite, *, inclusive: bool) -> FileSlice | None:
-        """The newest rows of a file group just before a write completed, or just after."""
+        """Return the newest rows of a file group just before a write completed, or just after."""
 
         def there(time: InstantTime) -> bool:
             completed = self._completion(time)
             if completed is None:
-                return True  # archived, or a base instant that version 6 names logs by
+                return True  # archived, or a base instant in the name of a version 6 log
             return completed < write.completion_time or (
                 inclusive and completed == write.completion_time
             )
 
         bases, logs = self._files(group)
         earlier = [base for base in bases if there(base.requested_time)]
-        # Logs that came while a compaction ran lie upon a slice that cleaning may have taken.
+        # Logs written during a compaction belong to a slice that a clean may have deleted.
         if bases and not earlier and write.requested_time < self._cleaned_below:
             raise _cleaned(write, f"the older files of {group}")
         if self._snapshot.slicing is Slicing.BY_NAME:
-            # The name tells the base instant, of a compaction perhaps that was not done yet;
-            # whose blocks count is decided block by block.
+            # The name has the base instant, perhaps of a compaction that was still pending; each
+            # block decides for itself whether it counts.
             pending = {log.instant_time for log in logs} - {one.requested_time for one in earlier}
         else:
             logs = [log for log in logs if there(log.instant_time)]
-            # What completed behind a compaction's plan lies on top of what was in it (NBCC-3).
+            # Logs that completed after a compaction's plan belong on top of its base file (NBCC-3).
             pending = {one.requested_time for one in bases if one not in earlier}
             pending.update(self._plans.get(group, ()))
         if not earlier and not logs:
@@ -448,9 +448,9 @@ class SlicesAtTime:
     @cached_property
     def _cleaned_below(self) -> InstantTime:
         """
-        What cleaning may have taken was requested below this time.
+        The requested time below which a clean may have deleted files.
 
-        Where the timeline shows no clean the history may: 1 list and its files.
+        If the active timeline has no clean, the archived one may: 1 list and its files.
         """
         active = self._snapshot.active
         if not any(one.action is Action.CLEAN and one.completed for one in active.instants):
@@ -473,7 +473,7 @@ class SlicesAtTime:
 
 
 def _below(stat: WriteStat) -> Iterator[str]:
-    """Names of the files a stat says its own lies upon; logs are cleaned with their base file."""
+    """Yield the names of the files below a stat's own; logs are cleaned with their base file."""
     bases = [path for path in (stat.prev_base_file, stat.base_file) if path]
     for path in bases or stat.log_files or ():
         name = path.rpartition("/")[2]
@@ -483,7 +483,7 @@ def _below(stat: WriteStat) -> Iterator[str]:
 
 
 def _is_based_on(before: FileSlice | None, stat: WriteStat) -> bool:
-    """Whether the slice before a base file is the one that was rewritten."""
+    """Return whether the slice before a base file is the one that was rewritten."""
     if stat.prev_commit in ("", NO_PREVIOUS_COMMIT):
         return True
     if before is None:

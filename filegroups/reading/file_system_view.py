@@ -1,8 +1,8 @@
 """
-The view: which files make up the table in one snapshot, by completion time.
+The file system view: the files that make up the table in one snapshot.
 
-Files are found by listing partition folders, because that is what every Hudi reader does
-without a metadata table; which of them count is decided by the snapshot alone.
+A listing of the partition folders finds the files, as in every Hudi reader without a metadata
+table. The snapshot alone decides which of them count, by completion time.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["FileSystemView"]
 
-_LISTED_AT_ONCE = 32  # partitions, of a storage that is far away
+_LISTED_AT_ONCE = 32  # partitions, on a high-latency store
 
 
 @dataclass(kw_only=True)
 class FileSystemView:
     """
-    The file slices of a snapshot, partition by partition, listed when first asked for.
+    The file slices of a snapshot; each partition is listed when first needed.
 
-    ``pending_compactions`` names, per file group, requested times of pending compactions.
-    ``show_replaced`` also builds file groups that a replacecommit hides, for the cleaner.
-    ``together`` lists several partitions side by side, where that pays (``World.together``).
+    ``pending_compactions`` maps a file group to the requested times of its pending compactions.
+    ``show_replaced`` also includes file groups that a replacecommit hides, for the cleaner.
+    ``together`` lists several partitions in parallel on a high-latency store (``World.together``).
     """
 
     storage: Storage
@@ -47,13 +47,13 @@ class FileSystemView:
     _parents: set[str] = field(default_factory=set)
 
     def partition_paths(self, pruner: PartitionPruner | None = None) -> list[str]:
-        """Every partition path with a folder, sorted. Outside: as ``list_partition_paths``."""
+        """Return partition paths with a folder, sorted. Outside: as ``list_partition_paths``."""
         if pruner is None:
             return list_partition_paths(self.storage)
         return pruner.partitions(list_partition_paths(self.storage, pruner.folders))
 
     def slices(self, partition_path: str) -> dict[FileGroupId, list[FileSlice]]:
-        """Slices of every visible file group of a partition, oldest first. Outside: 1 list."""
+        """Return the slices of each visible file group, oldest first. Outside: 1 list."""
         known = self._slices.get(partition_path)
         if known is None:
             known = self._slices[partition_path] = self._build(partition_path)
@@ -65,32 +65,32 @@ class FileSystemView:
         return frozenset(self._marked)
 
     def unseen(self, partition_paths: Iterable[str]) -> list[str]:
-        """Those of some partitions that are neither listed nor ``marked`` so far."""
+        """Return those of the partitions that are neither listed nor ``marked`` so far."""
         seen = self._slices.keys() | self._marked
         return [path for path in partition_paths if path not in seen]
 
     def mark(self, partition_paths: Iterable[str]) -> None:
-        """These partitions have their metadata files, as a look at them told."""
+        """Record that these partitions have their metadata files."""
         self._marked.update(partition_paths)
 
     def shows_rows(self, partition_path: str) -> bool:
-        """Whether a partition was listed and has files that are visible."""
+        """Return whether a partition was listed and has visible files."""
         return bool(self._slices.get(partition_path))
 
     @property
     def parents(self) -> frozenset[str]:
-        """The partitions listed so far that have folders inside."""
+        """The partitions listed so far that contain folders."""
         return frozenset(self._parents)
 
     def latest_slices(
         self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
     ) -> list[FileSlice]:
         """
-        What holds the newest rows of every visible file group, by partition path and file id.
+        Return the slice with the newest rows of each visible file group, by path and file id.
 
-        The newest slice; where that belongs to a pending compaction, one of the base file and
-        the logs of the slice below and the logs of both (fmt 6.2). A pruner chooses among the
-        partitions.
+        This is the newest slice. If that slice belongs to a pending compaction, the result joins
+        the base file and logs of the slice below with the logs of both (fmt 6.2). A pruner chooses
+        among the partitions.
         """
         return [
             merged_slice(slices, self._pending(group))
@@ -100,14 +100,14 @@ class FileSystemView:
         ]
 
     def latest_slice(self, file_group: FileGroupId) -> FileSlice | None:
-        """As of ``latest_slices``, of one file group; None when it is not visible."""
+        """Return the slice of ``latest_slices`` for one file group; None if it is not visible."""
         slices = self.slices(file_group.partition_path).get(file_group)
         return merged_slice(slices, self._pending(file_group)) if slices else None
 
     def base_slices(
         self, partitions: Iterable[str] | None = None, pruner: PartitionPruner | None = None
     ) -> list[FileSlice]:
-        """The newest base file of every visible file group, without logs (read optimized)."""
+        """Return the newest base file of each visible file group, without logs (read optimized)."""
         found = []
         for partition_path in self._chosen(partitions, pruner):
             for slices in self.slices(partition_path).values():
@@ -130,7 +130,7 @@ class FileSystemView:
             yield from some
 
     def _list(self, partition_paths: list[str]) -> None:
-        """List partitions side by side, where that takes the time of one."""
+        """List partitions in parallel, if the store has a high latency."""
         if self.together is None or not self.storage.capabilities.far:
             return
         for path in partition_paths:
@@ -178,16 +178,16 @@ class FileSystemView:
     @cached_property
     def _whole(self) -> Snapshot:
         """
-        The snapshot of the whole table, seen from any time, which decides the slices (fmt 6.5).
+        The snapshot without an ``as_of`` time, which decides the slices (fmt 6.5).
 
-        A log that completed after a later base file was requested lies in that one's slice.
+        A log that completed after a later base file was requested belongs to that file's slice.
         """
         return self.snapshot if self.snapshot.as_of is None else replace(self.snapshot, as_of=None)
 
     def _as_of(
         self, found: dict[FileGroupId, list[FileSlice]]
     ) -> dict[FileGroupId, list[FileSlice]]:
-        """What of the slices was there at the snapshot's time: both compare requested times."""
+        """Return the slices without files requested after the snapshot's time."""
         time = self.snapshot.as_of or ""
         kept: dict[FileGroupId, list[FileSlice]] = {}
         for group, slices in found.items():
@@ -200,7 +200,7 @@ class FileSystemView:
         return kept
 
     def _only(self, candidates: list[BaseFile]) -> BaseFile:
-        """One base file per file group and instant: a failed task's duplicate is not in the metadata."""
+        """Return the one base file of an instant and file group that commit metadata names."""
         if len(candidates) == 1:
             return candidates[0]
         first = candidates[0]

@@ -1,10 +1,10 @@
 """
 Incremental reads: the rows that instants with a completion time in a range wrote (fmt 6.6).
 
-The files of the range are found in commit metadata, active and archived, and make slices of
-their own. What the range wrote is merged with itself, never with an older row: not with an
-older base file, and not with an older row that a compaction of the range wrote again. So a
-late row that a snapshot ignores is returned, and a delete only suppresses rows of the range.
+Commit metadata, active and archived, names the files of the range; they make slices of their own.
+The rows of the range are merged with each other, never with an older row: not with an older base
+file, and not with an older row that a compaction of the range wrote again. So a late row that a
+snapshot ignores is returned, and a delete only suppresses rows of the range.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ __all__ = ["ChosenPartitions", "IncrementalRead", "plan_incremental_read"]
 @dataclass(frozen=True, kw_only=True)
 class IncrementalRead:
     """
-    What an incremental read reads.
+    The slices and instants of an incremental read.
 
     Args:
-        slices: Of the files of the range, or the newest ones where some were cleaned.
-        instants: Requested times of the range: blocks of others do not count, rows of others
-            do not come out.
-        snapshot: Whose schema applies.
-        cleaned: Whether files of the range are gone, or it reaches into the archive.
-        until: Completion time up to which files are read; None for those of now.
-        wholes: What partial updates of the range need; None where they need nothing.
+        slices: Slices of the range's files; the newest ones of the table if some were cleaned.
+        instants: Requested times of the range. Blocks and rows of other instants do not count.
+        snapshot: The snapshot whose schema applies.
+        cleaned: Whether files of the range are missing, or it reaches into the archived timeline.
+        until: Completion time up to which files are read; None for now.
+        wholes: The whole file groups that partial updates of the range need; None if not needed.
     """
 
     slices: tuple[FileSlice, ...]
@@ -70,7 +69,7 @@ class IncrementalRead:
 
     @property
     def base_condition(self) -> pc.Expression | None:
-        """Which rows of base files logs are merged with: those of the range too."""
+        """The rows of base files that logs are merged with: those of the range too."""
         return None if self.cleaned else self.condition
 
     @property
@@ -89,28 +88,28 @@ def plan_incremental_read(
     ahead: bool = False,
 ) -> IncrementalRead:
     """
-    The slices and instants of an incremental read: completion times in (since, until].
+    Plan an incremental read: slices and instants with completion times in (since, until].
 
-    File groups replaced within the range are left out. When files of the range were cleaned, or
-    an instant of it was archived, the newest slices of the whole table are read instead, as Java
-    Hudi does: rows written again since then come in a later range only.
+    File groups replaced within the range are left out. If files of the range were cleaned, or an
+    instant of it was archived, the newest slices of the whole table are read instead, as Java Hudi
+    does. Rows rewritten since then appear in a later range only.
 
     Args:
         context: The table.
         since: Exclusive start; ``EARLIEST`` or above.
         until: Inclusive end; None for now.
-        filter: Leaves partitions out that hold no matching row; rows are not filtered here.
-        partitions: Partition paths to read; None for all. Files of others may be gone.
-        ahead: Whether ``wholes`` are found now, for tasks that cannot look themselves.
+        filter: Leaves out partitions without matching rows; rows are not filtered here.
+        partitions: Partition paths to read; None for all. Files of other partitions may be missing.
+        ahead: Whether to find ``wholes`` now, for tasks that cannot list partitions.
 
     Raises:
         InvalidInputError: The filter does not fit the table.
         UnsupportedTableError: The rows carry no commit time (``no_meta_columns``).
-        SnapshotExpiredError: A restore or a clean came meanwhile.
+        SnapshotExpiredError: A restore or a clean ran during the planning.
 
     Outside: 1 list, 1 get per instant of the range and pending compaction, 2 per log compaction of
-    the range, 1 stat per file; the times of the history, and where instants of the range are
-    archived 1 list per partition. ``wholes``, when they are asked for or ahead: 1 list per
+    the range, 1 stat per file; the times of the archived timeline, and 1 list per partition if
+    instants of the range are archived. ``wholes``, when used or with ``ahead``: 1 list per
     partition.
     """
     if not context.config.populate_meta_fields:
@@ -130,13 +129,13 @@ def plan_incremental_read(
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The partitions that a range is read in."""
+    """The partitions in which a range is read."""
 
     pruner: PartitionPruner | None = None
     partitions: tuple[str, ...] | None = None
 
     def among(self, paths: Iterable[str]) -> frozenset[str]:
-        """Those of some partition paths."""
+        """Return the chosen ones among some partition paths."""
         some = sorted(set(paths) if self.partitions is None else {*paths} & {*self.partitions})
         return frozenset(some if self.pruner is None else self.pruner.partitions(some))
 
@@ -207,7 +206,7 @@ class _RangeFiles:
         self.logs: dict[FileGroupId, dict[str, LogFile]] = defaultdict(dict)
 
     def add(self, partition_path: str, stat: WriteStat, requested_time: InstantTime) -> None:
-        """Take over the file of one write stat."""
+        """Add the file of one write stat."""
         if stat.path is None:
             return
         name = check_relative_path(stat.path).rpartition("/")[2]
@@ -228,10 +227,10 @@ def _add_joined(
     metadata: CommitMetadata,
 ) -> None:
     """
-    Take over what a log compaction wrote where the range has a log that it put together.
+    Add the file of a log compaction if the range contains a log that it merged.
 
-    Its block takes the place of that log, so that a row which lost against another one of them
-    does not come out. Alone it would repeat older rows, above what was appended meanwhile.
+    Its block replaces that log, so a row that lost against another merged log is not returned.
+    Without such a log, the block would only repeat older rows above later appends.
     """
     instant = snapshot.active.find(requested_time)
     if instant is None or context.config.timeline_layout_version == 1:
@@ -253,7 +252,11 @@ def _sliced(
     *,
     pending: PendingCompactions,
 ) -> tuple[list[FileSlice], str | None]:
-    """The newest slice of each file group, its logs in their present size; a file that is gone."""
+    """
+    Return the newest slice of each file group, and the path of a missing file or None.
+
+    Logs have their present size.
+    """
     slices = []
     for group in sorted({*files.bases, *files.logs} - replaced):
         plans = pending.get(group, ())
@@ -274,7 +277,7 @@ def _sliced(
             there = storage.stat(log.path)
             if there is None:
                 return [], log.path
-            # In version 6 later instants append to the file.
+            # Version 6: later instants append to the file.
             logs.append(replace(log, size_bytes=there.size_bytes))
         slices.append(replace(one, log_files=tuple(logs)))
     return slices, None
@@ -290,9 +293,9 @@ def _wholes(
     ahead: bool,
 ) -> WholeFileGroups | None:
     """
-    The whole file groups of a range, which the merge of partial updates needs.
+    Return the whole file groups of a range, which the merge of partial updates needs.
 
-    Only the logs tell whether they have some. Version 6 has no such blocks.
+    Only the logs show whether they contain partial updates. Version 6 has none.
     """
     groups = [one.file_group for one in slices if one.log_files]
     if context.config.timeline_layout_version == 1 or not groups:
@@ -301,14 +304,14 @@ def _wholes(
     lease, listed = ReaderLease(context, snapshot, until=until), set[str]()
 
     def there(group: FileGroupId) -> FileSlice | None:
-        with suppress(InstantNotFoundError):  # only told where it is needed
+        with suppress(InstantNotFoundError):  # raised only where the rows are needed
             return past.at(group, until)
         return None
 
     def look(group: FileGroupId) -> FileSlice | None:
         found = there(group)
         if group.partition_path not in listed:
-            assert_not_cleaned(context, snapshot, lease)  # it was listed while others go on
+            assert_not_cleaned(context, snapshot, lease)  # other writers continue after the listing
             listed.add(group.partition_path)
         return found
 
@@ -320,10 +323,11 @@ def _plans_at_the_end(
     context: TableContext, snapshot: Snapshot, until: InstantTime | None
 ) -> PendingCompactions:
     """
-    File group -> its compactions that were not done at the end of a range.
+    Return file group -> its compactions that were pending at the end of a range.
 
-    What completed behind the plan of one lies on top of what was in it, done since or not
-    (NBCC-3). Outside: 1 get per pending compaction, and per one that completed since.
+    Logs that completed after the plan of such a compaction belong on top of it, even if it has
+    completed since (NBCC-3). Outside: 1 get per pending compaction, and per one that completed
+    since.
     """
     plans = pending_compactions(context, snapshot.active)
     if until is None or context.config.table_type is not TableType.MERGE_ON_READ:
@@ -341,7 +345,7 @@ def _plans_at_the_end(
 def _completion(
     time: InstantTime, snapshot: Snapshot, found: Mapping[InstantTime, _RangeWrite]
 ) -> InstantTime | None:
-    """Of an instant of the range; or of the base instant that a log of version 6 is named by."""
+    """Return the completion time of an instant of the range, or of a version 6 base instant."""
     return found[time].completion_time if time in found else snapshot.completions.get(time)
 
 
@@ -349,11 +353,11 @@ def _instants_between(
     snapshot: Snapshot, since: InstantTime, until: InstantTime | None
 ) -> dict[InstantTime, _RangeWrite]:
     """
-    What of the active timeline completed inside the range, by requested time.
+    Return the instants of the active timeline that completed in the range, by requested time.
 
-    A clustering stays: rows it moved keep their commit time, and the file groups it replaced
-    must not be read beside the new ones. So does a compaction, for the logs that are cleaned
-    after it.
+    A clustering is included: rows it moved keep their commit time, and the file groups it replaced
+    must not be read with the new ones. A compaction is included for the logs that are cleaned after
+    it.
     """
     return {
         one.requested_time: _RangeWrite(
@@ -367,11 +371,10 @@ def _archived_between(
     context: TableContext, snapshot: Snapshot, since: InstantTime, until: InstantTime | None
 ) -> dict[InstantTime, _RangeWrite]:
     """
-    The archived instants of a range, without files: Java never looks for those (golden).
+    Return the archived instants of a range, without files: Java never reads those (golden).
 
-    In version 6 rows they wrote are told where a file of an active instant of the range has
-    them, in merge-on-read tables only: Java filters those by the range, the others by its
-    instants.
+    In version 6 their rows are returned if a file of an active instant of the range has them, in
+    merge-on-read tables only. Java filters those tables by the range, the others by its instants.
     """
     if not may_be_archived(context, snapshot, since):
         return {}

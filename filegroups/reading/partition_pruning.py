@@ -1,13 +1,13 @@
 """
-Partition pruning: which partitions can hold rows that match a filter.
+Partition pruning: choose the partitions that can contain rows matching a filter.
 
-A partition path tells the values of the partition columns of its rows. The path becomes a guarantee
-(an expression that is true for each row of the partition), and Arrow's datasets decide whether the
-filter can still be true under it. A path that tells nothing for sure gives no guarantee, and its
-partition is kept: a pruned read returns the rows of an unpruned one.
+A partition path gives the values of its rows' partition columns. The path becomes a guarantee, an
+expression that is true for each row of the partition. Arrow's datasets decide whether the filter
+can be true under it. A path without certain values gives no guarantee, and its partition is kept: a
+pruned read returns the rows of an unpruned one.
 
 Several values may share a path (null and the empty text), so a path can have several guarantees.
-The partition is kept when the filter can be true under one of them.
+The partition is kept if the filter can be true under one of them.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from filegroups.schema.schema import PARTITION_COLUMN
 
 __all__ = ["PartitionField", "PartitionPruner"]
 
-_DEFAULTS: Final = (DEFAULT_PARTITION, "default")  # the second of Hudi below 0.12
+_DEFAULTS: Final = (DEFAULT_PARTITION, "default")  # the second: Hudi below 0.12
 _GUARANTEES_MAX: Final = 64  # of one path
-_GROUP: Final = 50  # paths that are asked about together
+_GROUP: Final = 50  # paths that are checked together
 _OF_PATH: Final = -1  # the meta column, in place of a field's number
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _CLOCK: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?")
-_GREGORIAN: Final = date(1582, 10, 15)  # Spark's writers name earlier days by another calendar
+_GREGORIAN: Final = date(1582, 10, 15)  # Spark's writers use another calendar for earlier days
 _ZONE_MS: Final = 18 * 3_600_000  # the greatest offset of a zone
 _DAY_MS: Final = 86_400_000
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class _Range(NamedTuple):
-    """Values from ``low`` to ``high``, of dates and timestamps their stored numbers."""
+    """Values from ``low`` to ``high``; stored numbers for dates and timestamps."""
 
     low: Any
     high: Any
     closed: bool = True
 
 
-#: By the number of a field the values that it has; None for null. One of them holds for each row.
+#: Maps a field's number to its values, None for null. One of the maps holds for each row.
 _Guarantees: TypeAlias = Sequence[Mapping[int, _Range | None]]
 
 
@@ -64,10 +64,10 @@ class PartitionField:
 
     Args:
         name: The column; a dot leads into a struct.
-        type: Of the column as it is read.
-        times: How times become folders, where the key generator makes them from times.
-        from_folder: Whether files leave the column out, so that reads show the folder's text.
-        folders: The only folders in which matching rows can lie, without ``name=``; None for any.
+        type: Type of the column as it is read.
+        times: How times become folders, if the key generator makes folders from times.
+        from_folder: Whether files leave out the column, so that reads return the folder's text.
+        folders: The only folders that can contain matching rows, without ``name=``; None for any.
     """
 
     name: str
@@ -93,10 +93,10 @@ class PartitionPruner:
     Args:
         condition: The filter; must bind to ``schema``.
         schema: Every column that the filter may name.
-        named: The partition columns that it names, the meta column of the path included.
-        fields: Every partition field in the order of the path; None for one whose folders say
-            nothing about its values.
-        names: Names of all partition fields, as they stand in hive-style folders.
+        named: The partition columns that it names, including the meta column of the path.
+        fields: Every partition field in the order of the path; None if a field's folders give no
+            values.
+        names: Names of all partition fields, as in hive-style folders.
         hive_style: Whether folders are named ``field=value``.
         url_encode: Whether values are percent-encoded in folder names.
     """
@@ -110,11 +110,11 @@ class PartitionPruner:
     url_encode: bool = False
 
     def partitions(self, paths: Sequence[str]) -> list[str]:
-        """The partition paths that may hold matching rows, in their order."""
+        """Return the partition paths that may have matching rows, in their order."""
         return self._chosen(paths, below=False)
 
     def folders(self, paths: Sequence[str]) -> list[str]:
-        """The folders that may hold matching rows, or may have partitions below that do."""
+        """Return the folders that may have matching rows, in themselves or in partitions below."""
         return self._chosen(paths, below=True)
 
     def _chosen(self, paths: Sequence[str], *, below: bool) -> list[str]:
@@ -123,7 +123,7 @@ class PartitionPruner:
         asked = sorted(known, key=paths.__getitem__)
         left: list[int] = []
         try:
-            # Neighbours have similar values: a range of all of them rules most of them out at once.
+            # Neighbours have similar values: one range over a group excludes most groups at once.
             groups = [asked[start : start + _GROUP] for start in range(0, len(asked), _GROUP)]
             kept = self._possible(
                 [_merged([told[number] or () for number in one]) for one in groups]
@@ -131,7 +131,7 @@ class PartitionPruner:
             left = [number for group in kept for number in groups[group]]
             kept = self._possible([told[number] or () for number in left])
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            return list(paths)  # what fails for one value fails again when rows are read
+            return list(paths)  # a value that fails here fails again when rows are read
         chosen = {left[number] for number in kept}
         return [
             path
@@ -140,7 +140,7 @@ class PartitionPruner:
         ]
 
     def _possible(self, told: Sequence[_Guarantees | None]) -> list[int]:
-        """The numbers of the guarantees under which the filter can be true; of all for None."""
+        """Return the numbers of the guarantees that allow the filter to be true; None allows it."""
         names, expressions = [], []
         sure = {number for number, some in enumerate(told) if some is None}
         for number, some in enumerate(told):
@@ -180,7 +180,7 @@ class PartitionPruner:
         return reduce(and_, sides)
 
     def _told_by(self, path: str, *, below: bool) -> _Guarantees | None:
-        """What holds for all rows there: one of these. None for nothing; empty for no row."""
+        """Return a path's guarantees, one of which holds; None if unknown, empty for no row."""
         if path == "":
             return None
         named: dict[int, list[_Range | None]] = {}
@@ -192,7 +192,7 @@ class PartitionPruner:
         levels = path.split("/")
         ways = list(islice(self._splits(levels, 0, 0, below=below), _GUARANTEES_MAX))
         if not ways or len(ways) == _GUARANTEES_MAX:
-            ways = [[]]  # no path of the form that the properties describe
+            ways = [[]]  # the path does not have the form that the properties describe
         found: list[Mapping[int, _Range | None]] = []
         for way in ways:
             sides = dict(named)
@@ -213,7 +213,7 @@ class PartitionPruner:
         return found
 
     def _plain_text(self, path: str) -> str | None:
-        """The text that a path of one level spells, in a table of one text field; None for others."""
+        """Return the text value of a one-level path in a table with one text field, else None."""
         one = self.fields[0] if len(self.fields) == 1 else None
         if one is None or one.name not in self.named or path in _DEFAULTS:
             return None
@@ -226,10 +226,10 @@ class PartitionPruner:
         self, levels: Sequence[str], start: int, number: int, *, below: bool
     ) -> Iterator[list[tuple[int, tuple[str, ...], bool]]]:
         """
-        Find the ways to give the levels of a path to the fields.
+        Yield the ways to assign the levels of a path to the fields.
 
         Yields:
-            A field's number, its levels, and whether more of its levels may follow, for each field.
+            For each field: its number, its levels, and whether more of its levels may follow.
         """
         if start == len(levels):
             if below or number == len(self.fields):
@@ -257,7 +257,7 @@ class PartitionPruner:
                 yield [(number, own, more), *rest]
 
     def _levels_of(self, number: int) -> tuple[int, int]:
-        """How many levels a field's values have at least and at most."""
+        """Return the least and greatest number of levels that a field's values have."""
         one = self.fields[number]
         if one is None:
             return 1, 32
@@ -271,7 +271,7 @@ class PartitionPruner:
     def _of_field(
         self, number: int, levels: tuple[str, ...], *, more: bool
     ) -> list[_Range | None] | None:
-        """The values of a field that are spelled so; None where nothing is known for sure."""
+        """Return the values that a field can have for these levels; None if none is certain."""
         one = self.fields[number]
         if one is None or one.name.partition(".")[0] not in self.named:
             return None
@@ -284,7 +284,7 @@ class PartitionPruner:
         elif one.times is not None:
             return _times(one, text)
         elif not self.url_encode and not self.hive_style and text.startswith(f"{one.name}="):
-            return None  # hive style, and the properties do not say so
+            return None  # hive style, but the properties do not say so
         else:
             values = _values(one, text, percent=not self.url_encode)
         return [*values, _prefixed(text)] if values is not None and more else values
@@ -295,12 +295,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _prefixed(prefix: str) -> _Range:
-    """A text, and all that go on with a slash: the character after it is a zero."""
+    """Return the range of a text and its extensions after a slash; zero is the next character."""
     return _Range(prefix, f"{prefix}0", closed=False)
 
 
 def _merged(told: Sequence[_Guarantees]) -> _Guarantees | None:
-    """What holds for the rows of all of them; None where nothing does."""
+    """Return a guarantee that holds for the rows of all; None if there is none."""
     every = [one for some in told for one in some]
     if not every:
         return []
@@ -321,7 +321,7 @@ def _merged(told: Sequence[_Guarantees]) -> _Guarantees | None:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """A value of a column; of days and moments their stored number."""
+    """Return a value as a scalar of a column's type; dates and timestamps by stored number."""
     if pa.types.is_date32(kind):
         return pa.scalar(value, pa.int32()).cast(kind)
     if pa.types.is_timestamp(kind):
@@ -330,7 +330,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def _values(one: PartitionField, text: str, *, percent: bool) -> list[_Range | None] | None:
-    """The values that are spelled so (fmt 4.1); None where nothing is known for sure."""
+    """Return the values that have this text in a path (fmt 4.1); None if none is certain."""
     kind = one.type
     if _is_text(kind):
         texts = {text, unquote(text)} if percent and "%" in text else {text}
@@ -340,7 +340,7 @@ def _values(one: PartitionField, text: str, *, percent: bool) -> list[_Range | N
     if text == DEFAULT_PARTITION:
         return [None]
     if pa.types.is_timestamp(kind) and (told := _clock(unquote(text))) is not None:
-        # Java Hudi tells the clock of the process that wrote, which no property names.
+        # Java Hudi writes the local time of its process; no property names the zone.
         per = _PER_SECOND[kind.unit]
         low, high = (told - _ZONE_MS) * per // 1_000, (told + 1_000 + _ZONE_MS) * per // 1_000
         return [_Range(low, high, closed=False)]
@@ -352,7 +352,7 @@ def _values(one: PartitionField, text: str, *, percent: bool) -> list[_Range | N
 
 
 def _parsed(text: str, kind: pa.DataType) -> list[Any] | None:
-    # Floats are left alone: no range of them says anything about NaN.
+    # Floats give no guarantee: no range of them covers NaN.
     types = pa.types
     if types.is_boolean(kind):
         return [text == "true"] if text in ("true", "false") else None
@@ -371,14 +371,14 @@ def _parsed(text: str, kind: pa.DataType) -> list[Any] | None:
         except InvalidOperation:
             return None
     if types.is_timestamp(kind) and _INTEGER.fullmatch(text):
-        # Writers name the stored number, of milliseconds or microseconds (fmt 4.1).
+        # Writers write the stored number, in milliseconds or microseconds (fmt 4.1).
         moments = [divmod(int(text) * _PER_SECOND[kind.unit], per) for per in (1_000, 1_000_000)]
         return None if any(rest for _, rest in moments) else [moment for moment, _ in moments]
     return None
 
 
 def _clock(text: str) -> int | None:
-    """The milliseconds since 1970 that a clock shows, a fraction left out; None for no time."""
+    """Return a date and time as milliseconds since 1970, without fraction; None for others."""
     if not _CLOCK.fullmatch(text):
         return None
     try:
@@ -389,7 +389,7 @@ def _clock(text: str) -> int | None:
 
 
 def _times(one: PartitionField, text: str) -> list[_Range | None] | None:
-    """The values whose times have this folder, or one that begins so."""
+    """Return the values whose times have this folder, or a folder below it."""
     if one.times is None or text == DEFAULT_PARTITION:
         return None
     if one.folders is not None:
@@ -406,7 +406,7 @@ def _times(one: PartitionField, text: str) -> list[_Range | None] | None:
     number_high = (high + 1) * divisor // times + 1 if high <= 0 else -(-high // times) * divisor
     found: list[_Range | None] = [_Range(number_low, number_high, closed=False)]
     kind = one.type
-    if pa.types.is_timestamp(kind):  # the stored number or the moment, as the writer had it
+    if pa.types.is_timestamp(kind):  # the stored number or the time, depending on the writer
         per = _PER_SECOND[kind.unit]
         found.append(_Range((low - 1) * per // 1_000, (high + 1) * per // 1_000, closed=False))
     elif pa.types.is_date32(kind):
@@ -419,5 +419,5 @@ def _times(one: PartitionField, text: str) -> list[_Range | None] | None:
                 _scalar(each.low, kind), _scalar(each.high, kind)
     except (pa.ArrowException, OverflowError):
         return None
-    nothing = low - _ZONE_MS <= 0 <= high + _ZONE_MS  # a null counts as the begin of 1970
+    nothing = low - _ZONE_MS <= 0 <= high + _ZONE_MS  # a null counts as the start of 1970
     return [*found, None] if nothing else found

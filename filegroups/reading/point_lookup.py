@@ -1,9 +1,9 @@
 """
-Point look-ups: the rows of a few record keys, from the file groups that may hold them.
+Point lookups: read the rows of a few record keys, from the file groups that may contain them.
 
-What knows best is asked first: the record index where Java keeps one, the hash where the
-table keeps how its buckets are made, else the key ranges and bloom filters of footers.
-Each only leaves file groups out; what is read is merged and filtered like any scan.
+The most exact index decides: the record index if Java maintains one, the bucket hash if the table
+stores its bucket settings, else the key ranges and bloom filters of footers. An index only excludes
+file groups. The remaining ones are merged and filtered as in any scan.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ def plan_get_rows(
     with_hoodie_columns: bool = False,
 ) -> ScanPlan:
     """
-    Decide what is read for some record keys.
+    Plan the read of some record keys.
 
     Args:
         context: The table.
-        snapshot: What is visible.
+        snapshot: The visible instants.
         slices: The slices of the partitions in question.
         keys: Record keys as stored: the value, or ``field:value,field:value``.
         columns: Names to return; None for all.
-        with_hoodie_columns: Return the meta columns too.
+        with_hoodie_columns: Whether to return the meta columns too.
 
     Raises:
-        InvalidInputError: An unknown column, a text instead of a list of keys, or rows that
-            have no keys.
+        InvalidInputError: A column is unknown, ``keys`` is a text and not a list, or rows have no
+            keys.
         MissingFileError: A file was cleaned since the snapshot was taken.
     """
     config = context.config
@@ -86,10 +86,10 @@ def slices_that_may_contain(
     context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice], keys: pa.Array
 ) -> list[FileSlice]:
     """
-    Leave out the slices that certainly hold none of the keys.
+    Return the slices that may contain one of the keys.
 
-    Outside: the files of the record index and 1 get; or nothing, with buckets; or 1 open_input
-    for each slice without logs.
+    Outside: the files of the record index and 1 get; or nothing, with buckets; or 1 open_input for
+    each slice without logs.
     """
     config, storage = context.config, context.world.storage
     if not len(keys) or not config.populate_meta_fields:
@@ -109,10 +109,10 @@ def _from_record_index(
     context: TableContext, snapshot: Snapshot, keys: pa.Array
 ) -> set[FileGroupId] | None:
     """
-    Where a record index says that keys live; None where no index can be asked.
+    Return the file groups that the record index gives for keys; None if there is no index.
 
-    The table may have been opened long ago, and its metadata table switched off since: whatever
-    is left of the index tells old places then, or none. So the properties are read behind it.
+    The context may be old and the metadata table switched off since. A leftover index has outdated
+    positions or none, so the properties are read after it.
     """
     storage = context.world.storage
     if snapshot.as_of is not None:
@@ -121,14 +121,14 @@ def _from_record_index(
         index = open_record_index(storage, context.config, snapshot)
         found = None if index is None else index.locate(keys)
     except MissingFileError:
-        return None  # the services of the metadata table were faster, or it is gone
+        return None  # a service of the metadata table deleted the file, or the table is gone
     except (CorruptTableError, UnsupportedTableError):
         if has_record_index(load_config(storage)):
             raise
         return None
     if found is None or not has_record_index(load_config(storage)):
         return None
-    # As many as file groups, however many keys were asked for.
+    # One row per file group, however many keys were asked for.
     places = found.group_by(["partition_path", "file_id"]).aggregate([])
     paths, file_ids = (places.column(name).to_pylist() for name in ("partition_path", "file_id"))
     return set(map(FileGroupId, paths, file_ids))

@@ -44,26 +44,26 @@ __all__ = [
     "view_of",
 ]
 
-# ---------------------- A read set: the state a write was made from, and which part of it was read
-#
-# Handed to the write beside its rows (``table.upsert(rows, reads=...)``), so that publication
-# can judge whether the rows are still what they would be if they were made now.
+# ---- Read sets
 
-#: In the extra metadata of a commit that was made from reads: its partitions, or ``*``.
+#: Key in the extra metadata of a commit computed from reads: its partitions, or ``*``.
 READS_KEY = "hoodoo.reads"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSet:
     """
-    What was read. Made by ``TableSnapshot.reads``.
+    The part of a snapshot that a write was computed from. Made by ``TableSnapshot.reads``.
+
+    A write passes it with its rows (``table.upsert(rows, reads=...)``). Validation then checks
+    whether the rows would still be the same if they were computed now.
 
     Args:
-        snapshot: The state.
+        snapshot: The snapshot that was read.
         partitions: Partition paths that were read, also those without rows; None for all.
-        filter: The rows that were asked for there; None for all.
-        address: Canonical address of the table, which alone can be asked what came since.
-        level: What a write from it is promised; None for ``hoodoo.write.isolation.level``.
+        filter: The rows that were asked for in them; None for all.
+        address: Canonical address of the table; a read set is valid only for this table.
+        level: Isolation level of the write; None for ``hoodoo.write.isolation.level``.
     """
 
     snapshot: Snapshot
@@ -79,18 +79,17 @@ class ReadSet:
 
     @property
     def part(self) -> ReadScope:
-        """As the rules see it."""
+        """The read set in the form that the isolation rules use."""
         return ReadScope(
             partitions=None if self.partitions is None else frozenset(self.partitions),
             instants=frozenset(self.snapshot.completions),
         )
 
 
-# --------------------------------------- The read path: snapshot -> view -> prune -> scan -> Arrow
+# ---- Scans: snapshot, view, pruning, batches
 #
-# Streams in batches: memory is bounded by the files being read, not by the table. Which
-# slices are read decides the kind of query (snapshot, time travel, incremental); how a slice
-# is read is the same for all.
+# The choice of slices makes the query type: snapshot, time travel or incremental. Each slice is
+# read in the same way. Batches stream, so the files being read bound the memory, not the table.
 
 _EQUALS = frozenset({"=", "=="})
 
@@ -99,21 +98,21 @@ Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
 @dataclass(frozen=True, kw_only=True)
 class ScanPlan:
-    """Which slices are read, and how every one of them."""
+    """The file slices of a scan, and how to read each of them."""
 
     slices: tuple[FileSlice, ...]
     read: SliceRead
 
     @property
     def files(self) -> tuple[BaseFile, ...]:
-        """The base files of slices that have nothing else, for engines that read them alone."""
+        """The base files of slices without log files, for engines that read base files directly."""
         return tuple(
             one.base_file for one in self.slices if one.base_file is not None and not one.log_files
         )
 
     @property
     def merged(self) -> tuple[FileSlice, ...]:
-        """The slices with logs."""
+        """The slices with log files."""
         return tuple(one for one in self.slices if one.log_files)
 
     @property
@@ -128,7 +127,7 @@ class ScanPlan:
 
 
 def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
-    """The view of a snapshot. Outside: 1 get per pending compaction."""
+    """Return the file system view of a snapshot. Outside: 1 get per pending compaction."""
     plans = pending_compactions(context, snapshot.active)
     return FileSystemView(
         storage=context.world.storage,
@@ -140,19 +139,19 @@ def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
 
 def read_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
     """
-    The table's schema in a snapshot, without meta columns.
+    Return the table's schema in a snapshot, without meta columns.
 
-    From the newest visible commit that tells it, else the table's creation schema; partition
-    columns that files leave out come last, as text.
+    The newest visible commit with a schema decides, else the table's creation schema. Partition
+    columns that files leave out are appended as text.
 
     Raises:
-        UnsupportedTableError: Neither is there, and so the table was never written.
+        UnsupportedTableError: The table has neither, so it was never written.
     """
     return _schema_and_folders(context, snapshot)[0]
 
 
 def known_schema(context: TableContext, snapshot: Snapshot) -> TableSchema | None:
-    """As ``read_schema``; None where nothing tells it."""
+    """Return the schema as ``read_schema``, or None if the table has none yet."""
     if not (snapshot.newest_schema_json or context.config.create_schema_json):
         return None
     return read_schema(context, snapshot)
@@ -178,7 +177,7 @@ def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
 
 
 def _folder_columns(context: TableContext, stored: TableSchema) -> DroppedPartitionColumns | None:
-    """The partition columns that files leave out; None where they hold all columns."""
+    """Return the partition columns that files leave out; None if files hold all columns."""
     config = context.config
     if not config.drop_partition_columns:
         return None
@@ -205,24 +204,24 @@ def plan_scan(
     wholes: WholeFileGroups | None = None,
 ) -> ScanPlan:
     """
-    Decide what is read.
+    Decide which slices and columns a scan reads.
 
     Args:
         context: The table.
-        snapshot: What is visible; its schema is the output's.
+        snapshot: The visible instants; the output has this snapshot's schema.
         slices: The file slices to read.
         columns: Names to return, in this order; None for all.
-        filter: A pyarrow expression, or ``(column, operator, value)`` triples that all hold.
+        filter: A pyarrow expression, or ``(column, operator, value)`` triples that must all hold.
         among: Rows that the filter chooses from; None for all.
-        with_hoodie_columns: Return the five meta columns first when no columns are named.
-        base_filter: Rows of base files that count at all, before logs are merged with them.
+        with_hoodie_columns: Return the five meta columns first if ``columns`` is None.
+        base_filter: Rows of base files that count, before logs are merged into them.
         visible: The instants whose log blocks count; None for those of the snapshot.
-        wholes: As of ``SliceRead``.
+        wholes: See ``SliceRead``.
 
     Raises:
-        InvalidInputError: An unknown column or operator.
-        UnsupportedTableError: A slice has log files that only a class of the table's owner
-            merges (``custom_merger``).
+        InvalidInputError: A column or an operator is unknown.
+        UnsupportedTableError: A slice has log files that only a record merger of the table's owner
+            can merge (``custom_merger``).
     """
     table_schema, folders = _schema_and_folders(context, snapshot)
     schema = with_meta(table_schema.arrow)
@@ -268,12 +267,12 @@ def pruner_of(
     context: TableContext, snapshot: Snapshot, condition: Filter
 ) -> PartitionPruner | None:
     """
-    What chooses the partitions that may hold rows for a filter; None where all may.
+    Return the pruner that chooses partitions for a filter; None if all partitions qualify.
 
-    Outside: 1 get where the filter names a partition column, 1 more where indexes are defined.
+    Outside: 1 get if the filter names a partition column, 1 more if indexes are defined.
 
     Raises:
-        InvalidInputError: As of ``plan_scan``.
+        InvalidInputError: As for ``plan_scan``.
     """
     config = context.config
     if condition is None or not config.partition_fields:
@@ -290,7 +289,7 @@ def pruner_of(
         named.discard(PARTITION_COLUMN)
     if not named:
         return None
-    # Whoever opened the table long ago may not know yet that rows can lie elsewhere.
+    # The context may be older than the property that says rows can be misplaced: load it again.
     config = load_config(context.world.storage)
     fields: list[PartitionField | None] = [None for _ in config.partition_fields]
     if not may_have_misplaced_rows(context.world.storage, config):
@@ -314,7 +313,7 @@ def pruner_of(
 def _field(
     config: TableConfig, schema: pa.Schema, number: int, *, from_folder: bool
 ) -> PartitionField | None:
-    """How a field's values become folders; None where the table does not say it."""
+    """Return how a field's values become folders; None if the table's properties do not say."""
     name = config.partition_fields[number]
     head, *rest = name.split(".")
     if head not in schema.names:
@@ -340,7 +339,7 @@ def _field(
 
 
 def _bounded(one: PartitionField | None, condition: Filter) -> PartitionField | None:
-    """A field of texts that are times: a filter that names its values names their folders."""
+    """Limit a text field that holds times to the folders of the values that a filter names."""
     if (
         one is None
         or one.times is None
@@ -363,7 +362,7 @@ def _bounded(one: PartitionField | None, condition: Filter) -> PartitionField | 
 
 
 def _computed_keys(context: TableContext) -> VirtualKeys | None:
-    """How keys are computed where the rows have no meta columns."""
+    """Return how keys are computed for rows without meta columns; None if rows have them."""
     config = context.config
     if config.populate_meta_fields:
         return None
@@ -384,7 +383,7 @@ def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None
         wanted = condition
         if not isinstance(condition, pc.Expression):
             wanted = pq.filters_to_expression([tuple(term) for term in condition])
-        # Tried on no rows: a wrong column or type is the caller's, never a damaged file's.
+        # Evaluated on no rows: a wrong column or type is the caller's error, not a damaged file.
         schema.empty_table().filter(wanted)
     except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInputError(
@@ -397,9 +396,9 @@ def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None
 
 def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """
-    Read the planned slices one after the other, in batches of the output schema.
+    Read the planned slices in sequence, in batches of the output schema.
 
-    A slice with logs is held in memory while it is read, in the columns that are needed.
+    A slice with log files is in memory while it is read, with only the columns needed.
     """
     for one in plan.slices:
         yield from read_slice(context.world.storage, context.world.events, one, plan.read)

@@ -35,20 +35,22 @@ __all__ = [
 ]
 
 
-# ---------------------- Whether cleaning was faster than the listing of a snapshot's files (RDL-2)
+# ---- Clean races (RDL-2)
 #
-# A snapshot names instants; its files are found by listing partitions, which comes later. A file that
-# is gone by then is in no listing: its file group would be left out, and nobody would miss its
-# rows. A clean says what it takes before it takes it, by its slot or, another engine's, by its files
-# on the timeline. So a look behind the listing tells.
+# A snapshot names instants; a later listing of the partitions finds its files. If a clean deletes a
+# file in between, its file group is missing in the listing, and so are its rows. A clean announces
+# its deletes first, by its slot or, in another engine, by its files on the timeline. So the reader
+# checks for cleans after the listing.
 
 
 def assert_not_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> None:
     """
-    Ask once the files of a state are listed that nobody held meanwhile.
+    Raise if files may have been cleaned before they were listed.
+
+    Call this after the listing of a snapshot that no lease protected.
 
     Raises:
-        SnapshotExpiredError: Files of it may be missing in the listing.
+        SnapshotExpiredError: Files of the snapshot may be missing in the listing.
     """
     if may_be_cleaned(context, snapshot, lease):
         raise expired_error(context, lease.newest)
@@ -57,7 +59,7 @@ def assert_not_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderL
 def expired_error(
     context: TableContext, moment: InstantTime, path: str | None = None
 ) -> SnapshotExpiredError:
-    """What a reader is told whose state is not whole any more."""
+    """Return the error for a reader whose snapshot is no longer complete, and emit its event."""
     context.world.events.emit("reader.expired", moment=moment)
     return SnapshotExpiredError(
         "files of this snapshot were cleaned while it was read; read again, and if reads last "
@@ -70,11 +72,11 @@ def expired_error(
 
 def may_be_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease) -> bool:
     """
-    Whether something may have taken files of a snapshot since it was looked at.
+    Return whether files of a snapshot may have been cleaned since it was taken.
 
-    Outside: 1 get; where slots came since, those and 1 list. Where other engines write, nobody of
-    ours ever did, or the slots of that time are gone, 1 list more, 1 get for each new clean, and
-    the history in the last case.
+    Outside: 1 get; if slots were added since, those and 1 list. In three cases 1 list more, and 1
+    get for each new clean: other engines write the table, no hoodoo writer ever wrote it, or the
+    slots of that time are truncated. In the last case also the archived timeline.
     """
     taken = lease.is_taken_from()
     alone = context.limits.foreign_writers is not ForeignWriters.EXPECTED
@@ -92,13 +94,13 @@ def may_be_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease
 
 
 def _promises_less(context: TableContext, clean: Instant, moment: InstantTime) -> bool:
-    """Whether a clean keeps less than what is needed to read as of a moment."""
+    """Return whether a clean retains less than a read as of ``moment`` needs."""
     line = _earliest_retained(context, clean)
     return line is None or moment < line
 
 
 def _earliest_retained(context: TableContext, clean: Instant) -> InstantTime | None:
-    """The oldest commit that a clean keeps readable; None where it counts versions instead."""
+    """Return the oldest commit that a clean keeps readable; None if it counts versions instead."""
     told = read_clean(context, clean)
     if isinstance(told, CleanMetadata):
         return told.earliest_commit_to_retain or None
@@ -106,12 +108,11 @@ def _earliest_retained(context: TableContext, clean: Instant) -> InstantTime | N
     return None if kept is None else kept.requested_time or None
 
 
-# ----------------------------------------------------------------
-# Scans that last: under a reader lease once they are long, begun anew where nothing came out yet.
+# ---- Streams and tables under a reader lease
 #
-# A file that is gone under a reader is either damage or the work of cleaning. The timeline
-# tells which, so a reader that stood still for too long is told so, and nobody is told that a
-# table is corrupt because it was cleaned.
+# A long scan writes a reader lease. A scan that has returned no rows yet may start again on a newer
+# snapshot. A missing file is either damage or the work of a clean; the timeline decides which error
+# is raised.
 
 _TRIES: Final = 4
 _TAKING: Final = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
@@ -119,15 +120,15 @@ _TAKING: Final = (Action.CLEAN, Action.ROLLBACK, Action.RESTORE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRead:
-    """A state, and what is read of it."""
+    """A snapshot, and the plan of what is read from it."""
 
     snapshot: Snapshot
     plan: ScanPlan
-    is_held: bool = False  # from before its files were listed
-    release: Callable[[], None] = lambda: None  # of who holds it for this read alone
+    is_held: bool = False  # since before its files were listed
+    release: Callable[[], None] = lambda: None  # releases a pin that exists for this read alone
 
 
-#: Plans a read anew, on the newest state, which is held from before its files are listed.
+#: Plans a read again on the newest snapshot, which is pinned before its files are listed.
 Replan: TypeAlias = Callable[[], PlannedRead]
 
 
@@ -141,19 +142,20 @@ def with_lease(
     is_held: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """
-    Hand batches on, under a lease once that takes long.
+    Yield batches unchanged, under a reader lease once the read takes long.
 
     Args:
         context: The table.
-        snapshot: What is read.
+        snapshot: The snapshot that is read.
         batches: Made lazily, from files of the snapshot.
-        since: As of ``ReaderLease``.
-        until: As of ``ReaderLease``.
-        is_held: Whether the state was held when its files were listed.
+        since: See ``ReaderLease``.
+        until: See ``ReaderLease``.
+        is_held: Whether the snapshot was pinned when its files were listed.
 
     Raises:
-        SnapshotExpiredError: Files were cleaned meanwhile, or before they were listed (RDL-2).
-        MissingFileError: A file is gone and nobody cleaned.
+        SnapshotExpiredError: Files were cleaned during the read, or before they were listed
+            (RDL-2).
+        MissingFileError: A file is missing and no clean deleted it.
     """
     lease = ReaderLease(context, snapshot, since=since, until=until)
     if not is_held:
@@ -173,13 +175,13 @@ def stream(
     context: TableContext, first: PlannedRead, again: Replan | None = None
 ) -> Iterator[pa.RecordBatch]:
     """
-    The rows of a planned read, batch by batch.
+    Yield the rows of a planned read, batch by batch.
 
     Args:
         context: The table.
-        first: The snapshot and what is read of it.
-        again: Plans the read on a newer state, for as long as nothing came out; None where the
-            state was asked for.
+        first: The snapshot and its scan plan.
+        again: Plans the read on a newer snapshot, used until the first batch is returned; None if
+            the caller asked for this snapshot.
 
     Raises: as ``with_lease``.
     """
@@ -205,7 +207,7 @@ def stream(
 def collect_table(
     context: TableContext, first: PlannedRead, again: Replan | None = None
 ) -> pa.Table:
-    """The same rows in one table, files read side by side. Arguments, errors: as ``stream``."""
+    """Return the same rows as one table; files are read in parallel. As ``stream`` otherwise."""
     reading, left = first, _TRIES
     while True:
         lease = ReaderLease(context, reading.snapshot)
@@ -232,11 +234,11 @@ def collect_table(
 @contextmanager
 def expired_where_missing(context: TableContext, snapshot: Snapshot) -> Iterator[None]:
     """
-    Within, what is missing while a read is planned is told as expired where it was taken since.
+    Turn missing files inside the block into an expired snapshot if a service removed them.
 
     Raises:
-        SnapshotExpiredError: A restore or a clean came since the snapshot: read again.
-        MissingFileError, InstantNotFoundError: The same, where nothing was taken away.
+        SnapshotExpiredError: A restore or a clean ran since the snapshot: read again.
+        MissingFileError, InstantNotFoundError: Unchanged, if nothing was removed.
     """
     try:
         yield
@@ -256,7 +258,7 @@ def _side_by_side(context: TableContext, plan: ScanPlan, lease: ReaderLease) -> 
 
 
 def _replan(again: Replan, before: ScanPlan, why: SnapshotExpiredError) -> PlannedRead:
-    """The schema was told to the caller already, so it may not have changed."""
+    """Plan the read again; raise ``why`` if the schema, which the caller has, would change."""
     reading = again()
     if reading.plan.output_schema != before.output_schema:
         reading.release()
@@ -268,11 +270,11 @@ def _expired(
     context: TableContext, snapshot: Snapshot, error: MissingFileError | InstantNotFoundError
 ) -> SnapshotExpiredError:
     """
-    What a missing file means.
+    Return the error that a missing file means.
 
     Raises:
-        MissingFileError, InstantNotFoundError: The same, where nothing was taken away since
-            the snapshot.
+        MissingFileError, InstantNotFoundError: Unchanged, if nothing was removed since the
+            snapshot.
     """
     if not may_be_missing_files(snapshot.active, context.active()):
         raise error
@@ -281,11 +283,11 @@ def _expired(
 
 
 def may_be_missing_files(seen: ActiveTimeline, now: ActiveTimeline) -> bool:
-    """Whether instants or their files may have gone between two looks without being damage."""
+    """Return whether files or instants may have been removed between two timelines on purpose."""
     ended = {(one.action, one.requested_time) for one in seen.instants if one.completed}
     if any(
         one.action in _TAKING and (one.action, one.requested_time) not in ended
         for one in now.instants
     ):
         return True
-    return seen.first_write_time != now.first_write_time  # archived since: nobody can tell
+    return seen.first_write_time != now.first_write_time  # archived since: the cause is unknown

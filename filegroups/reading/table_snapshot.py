@@ -1,8 +1,8 @@
 """
-One state of a table: its file slices, its rows as a stream or at once, held while it is read.
+One snapshot of a table: its file slices and its rows, as a stream or as one table.
 
-Pinned: it gives the same answer however often it is asked and whatever is published
-meanwhile, as long as its files are retained; while it is held, cleaning retains them.
+It returns the same answer each time, whatever other writers commit, as long as its files are
+retained. While it is pinned, cleaning retains them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["TableSnapshot"]
 
 
 class TableSnapshot:
-    """The table at one moment."""
+    """The table at one time."""
 
     def __init__(
         self, context: TableContext, snapshot: Snapshot, lease: ReaderLease | None = None
@@ -47,10 +47,10 @@ class TableSnapshot:
 
     def hold(self) -> TableSnapshot:
         """
-        Keep its files from cleaning, until ``release`` or the end of a ``with`` block.
+        Pin the snapshot: keep its files from cleaning until ``release`` or the end of ``with``.
 
         Raises:
-            SnapshotExpiredError: A clean is taking files of it away.
+            SnapshotExpiredError: A clean is deleting files of the snapshot.
             StorageUnavailableError: The lease could not be written.
         """
         if self._lease is None:
@@ -69,14 +69,14 @@ class TableSnapshot:
         self.release()
 
     def release(self) -> None:
-        """Give the lease up; calling twice is no error."""
+        """End the lease; a second call does nothing."""
         if self._lease is not None:
             self._lease.end()
             self._lease = None
 
     @property
     def is_held(self) -> bool:
-        """Whether its files were kept from cleaning ever since it was held."""
+        """Whether its files were kept from cleaning without a gap since ``hold``."""
         return self._lease is not None and self._lease.is_unbroken
 
     @property
@@ -86,7 +86,7 @@ class TableSnapshot:
 
     @property
     def view(self) -> FileSystemView:
-        """Its file slices, listed when first needed and then kept."""
+        """Its file slices; each partition is listed when first needed and then cached."""
         if self._view is None:
             self._view = view_of(self._context, self._snapshot)
         return self._view
@@ -104,12 +104,13 @@ class TableSnapshot:
         filter: Filter = None,  # noqa: A002
     ) -> list[FileSlice]:
         """
-        The newest slice of each file group; with ``read_optimized`` its newest base file only.
+        Return the newest slice of each file group; ``read_optimized``: its newest base file only.
 
-        A filter on partition columns leaves partitions out that hold no matching row.
+        A filter on partition columns leaves out partitions without matching rows.
 
         Raises:
-            InvalidInputError: Another query type, or a text instead of a list of partition paths.
+            InvalidInputError: The query type is unknown, or ``partitions`` is a text and not a
+                list.
         """
         if partitions is not None:
             partitions = listed(partitions, "partitions")
@@ -134,7 +135,7 @@ class TableSnapshot:
         with_hoodie_columns: bool = False,
         query_type: str = "snapshot",
     ) -> ScanPlan:
-        """Which files a scan reads and what comes out."""
+        """Return which files a scan reads and its output schema."""
         return plan_scan(
             self._context,
             self._snapshot,
@@ -156,11 +157,11 @@ class TableSnapshot:
         """
         Stream the rows. Memory is bounded by a few batches, or by a file group that has logs.
 
-        With ``query_type="read_optimized"`` logs are left out: rows as of the last compaction
-        of their file group, at the price of reading base files.
+        ``query_type="read_optimized"`` leaves out log files: rows are as of the last compaction of
+        their file group, and reading costs no merge.
 
         Raises:
-            InvalidInputError: An unknown column, operator or query type.
+            InvalidInputError: A column, an operator or the query type is unknown.
             SnapshotExpiredError: A file was cleaned since the snapshot was taken.
         """
         first, again = self._reading(
@@ -182,7 +183,7 @@ class TableSnapshot:
         with_hoodie_columns: bool = False,
         query_type: str = "snapshot",
     ) -> pa.Table:
-        """The same rows collected, files read side by side by the executor."""
+        """Return the same rows as one table; the executor reads files in parallel."""
         first, again = self._reading(
             columns=columns,
             filter=filter,
@@ -199,15 +200,15 @@ class TableSnapshot:
         filter: Filter = None,  # noqa: A002
     ) -> ReadSet:
         """
-        What was read of this state, for a write that is made from it (``reads=``).
+        Return the read set of this snapshot, for a write computed from it (``reads=``).
 
         Args:
             partitions: Partition paths, also those in which no row was found; None for all.
-            filter: As of ``scan``: the rows that were asked for. None for all.
+            filter: As in ``scan``: the rows that were asked for. None for all.
 
         Raises:
-            InvalidInputError: A state of the past, which says nothing of the newest rows; or
-                something else than a list of partition paths.
+            InvalidInputError: The snapshot is time travel, which says nothing about the newest
+                rows; or ``partitions`` is not a list of paths.
             MalformedNameError: A path that no partition can have.
         """
         snapshot = self.snapshot
@@ -219,13 +220,13 @@ class TableSnapshot:
                 as_of=snapshot.as_of,
             )
         chosen = None
-        if partitions is not None:  # a path that no partition has would be judged by nothing
+        if partitions is not None:  # validation would compare an impossible path with nothing
             paths = map(check_partition_path, listed(partitions, "partitions"))
             chosen = tuple(sorted(set(paths)))
         address = self._context.world.storage.base_uri
         return ReadSet(snapshot=snapshot, address=address, partitions=chosen, filter=filter)
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
-        """What is read, and how it is planned again where it may be a newer state."""
+        """Return the planned read, and its replan: None, because this snapshot is fixed."""
         plan = self.plan(**options)
         return PlannedRead(snapshot=self.snapshot, plan=plan, is_held=self.is_held), None

@@ -1,9 +1,9 @@
 """
-Time travel: the snapshot of a time, or the refusal where it cannot be told (fmt 6.5).
+Time travel: return the snapshot of a time, or raise if the answer is not certain (fmt 6.5).
 
-A time in the archived part of the timeline is answered as long as the files are there. Java
-Hudi then gives whatever is left after cleaning; we say that something is gone, which is told
-by what cleans deleted since: a file that was visible at that time, with none in its place.
+A time in the archived timeline is answered as long as its files exist. Java Hudi then returns the
+rows that remain after cleaning. hoodoo raises instead if a later clean deleted a file that was
+visible at that time and that no remaining file supersedes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = ["may_be_archived", "retained_since", "snapshot_as_of"]
 
 def may_be_archived(context: TableContext, snapshot: Snapshot, since: InstantTime) -> bool:
     """
-    Whether instants that completed after ``since`` may be archived.
+    Return whether instants that completed after ``since`` may be archived.
 
-    The timeline is archived in the order in which instants were requested: one that was under
-    way for long goes with those that began with it, and may have completed after many that stay.
-    Before layout 2 the archive tells no completion times.
+    Archiving goes by requested time. A long-running instant is archived with those that began when
+    it did, and may have completed after many that stay active. Before layout 2 the archived
+    timeline has no completion times.
 
-    Outside: as ``History.times``, unless the timeline alone tells it.
+    Outside: as ``History.times``, unless the active timeline is enough.
     """
     if since < snapshot.first_completion:
         return True
@@ -57,19 +57,19 @@ def may_be_archived(context: TableContext, snapshot: Snapshot, since: InstantTim
 
 def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
     """
-    The snapshot that shows what was requested at or before a time (fmt 6.5).
+    Return the snapshot of the instants requested at or before a time (fmt 6.5).
 
     Raises:
-        InstantNotFoundError: The time lies before the oldest instant, files of that time were
-            cleaned, or it lies at or after the oldest pending write: the answer could change.
+        InstantNotFoundError: The time is before the oldest instant; or files of that time were
+            cleaned; or it is at or after the oldest pending write, so the answer could change.
 
-    Outside: as ``TableContext.snapshot``, and 1 get of the last clean. Below the active
-    timeline also the history; where the last clean promises nothing, 1 get a later clean and
-    1 list a partition it cleaned.
+    Outside: as ``TableContext.snapshot``, and 1 get of the last clean. Below the active timeline
+    also the archived timeline. If the last clean names no earliest commit to retain, 1 get per
+    later clean and 1 list per partition it cleaned.
     """
     snapshot = context.snapshot(as_of=time)
     active = snapshot.active
-    # A pending compaction or clustering moves rows, it does not change them: Java answers too.
+    # Pending compactions and clusterings move rows without changing them: Java answers too.
     pending = [
         one
         for one in active.pending_ingestion
@@ -101,7 +101,7 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
 
 
 def retained_since(context: TableContext, snapshot: Snapshot) -> InstantTime | None:
-    """What the last completed clean promised to keep, None when nothing was cleaned."""
+    """Return the earliest commit to retain of the last completed clean; None if there is none."""
     cleans = _cleans(snapshot)
     if not cleans:
         return None
@@ -122,9 +122,9 @@ def _with_archived_write(
     context: TableContext, snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> Snapshot:
     """
-    The snapshot with what the write told that decided its schema: an archived one, or a kept one.
+    Return the snapshot with the write that decided its schema, archived or still active.
 
-    Services repeat a schema; theirs is taken where no write tells one.
+    Services repeat a schema; theirs is used only if no write has one.
     """
     time, kept = snapshot.as_of or "", snapshot.newest_decider
     writes = [one for one in archived if one.action in ARCHIVED_WRITES]
@@ -145,7 +145,7 @@ def _with_archived_write(
         return snapshot
     if repeated is not None:
         return replace(snapshot, archived_write=repeated)
-    # Java too tells the schema by a file where no instant does; the archive may be gone.
+    # Java also reads the schema from a file if no instant has it; the archive may be gone.
     newest = max(
         (one.base_file for one in view_of(context, snapshot).base_slices() if one.base_file),
         key=lambda base: base.requested_time,
@@ -168,7 +168,7 @@ def _with_archived_write(
 
 
 def _completion_before(write: ArchivedInstant) -> InstantTime:
-    """Before layout 2 the archive tells no completion times."""
+    """Return the completion time; the requested time if there is none (before layout 2)."""
     return write.completion_time or write.requested_time
 
 
@@ -180,7 +180,7 @@ def _commit_of(write: ArchivedInstant) -> CommitMetadata:
 def _refuse_cleaned(
     context: TableContext, snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> None:
-    """Refuse a time of which a later clean took a file that nothing stands for."""
+    """Raise if a later clean deleted a file of that time that no remaining file supersedes."""
     time = snapshot.as_of or ""
     view = view_of(context, snapshot)
     hidden: set[FileGroupId] | None = None
@@ -206,7 +206,7 @@ def _refuse_cleaned(
 
 
 class _DataFile(NamedTuple):
-    """What the name of a deleted file told."""
+    """The fields of a deleted file's name."""
 
     file_id: str
     time: InstantTime
@@ -224,7 +224,7 @@ def _data_file(name: str) -> _DataFile | None:
 
 
 def _is_superseded(slices: Sequence[FileSlice], gone: _DataFile) -> bool:
-    """Whether what is left at that time is newer than a file that is gone."""
+    """Return whether the files that remain at that time are newer than a deleted file."""
     if gone.is_base:
         bases = (one.base_file for one in slices)
         return any(base is not None and base.requested_time >= gone.time for base in bases)
@@ -234,7 +234,7 @@ def _is_superseded(slices: Sequence[FileSlice], gone: _DataFile) -> bool:
 def _deleted_since(
     context: TableContext, snapshot: Snapshot, archived: Sequence[ArchivedInstant]
 ) -> Iterator[tuple[str, str]]:
-    """Partition path and name of every file that cleans after the snapshot's time deleted."""
+    """Yield partition path and name of each file that cleans after the snapshot's time deleted."""
     time = snapshot.as_of or ""
     for clean in _cleans(snapshot):
         if clean.requested_time > time:
@@ -252,7 +252,7 @@ def _deleted(metadata: CleanMetadata) -> Iterator[tuple[str, str]]:
 
 
 def _replaced_in(archived: Sequence[ArchivedInstant], time: InstantTime) -> Iterator[FileGroupId]:
-    """File groups that archived instants had replaced by a time."""
+    """Yield the file groups that archived instants had replaced by a time."""
     for row in archived:
         if row.action == Action.REPLACECOMMIT.value and row.requested_time <= time:
             for partition_path, file_id in _commit_of(row).replaced_file_groups():
