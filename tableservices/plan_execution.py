@@ -1,4 +1,4 @@
-"""Execute a plan: lease it, read it, show that it has begun, and complete it."""
+"""Execute a plan: lease it, read it, create its inflight file, and complete it."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ __all__ = [
     "wait_for_executor",
 ]
 
-# --------------------------------- Claims: one executor for a plan at a time, to save work (CMP-3)
+# ---- Executor leases: one executor for a plan at a time, to save work (CMP-3)
 #
-# The claim is the heartbeat of the plan's instant, in Hudi's form. Safety never rests on it
-# (HB-4): two executors make files of the same names, and the slot decides who completes. An
-# executor that dies stops beating, and whoever comes after the tolerated silence takes over.
+# The lease is the heartbeat of the plan's instant, in Hudi's form. Safety does not depend on
+# it (HB-4): two executors write files of the same names, and the slot decides which one
+# completes the plan. When an executor dies, another takes over after the tolerated interval.
 
-_FOREIGN_MS = 3_600_000  # for how long another engine's executor is taken for alive
-_LOOK_MS = 1_000  # how soon a free plan is noticed by who waits for it
+_FOREIGN_MS = 3_600_000  # how long another engine's executor counts as alive
+_LOOK_MS = 1_000  # poll interval of a process that waits for a plan
 
 
 class ExecutorState(Enum):
-    """How a plan stands for who would carry it out."""
+    """Whether an executor may start a plan."""
 
     FREE = "nobody is at it"
     HELD = "another executor is at it"
@@ -80,11 +80,12 @@ class ExecutorState(Enum):
 
 def is_plan_leased(context: TableContext, plan: Instant) -> bool:
     """
-    Whether an executor of the plan seems to live (HB-2).
+    Return whether a live executor seems to have the plan (HB-2).
 
-    Java's executors do not beat, and one that takes up a plan first deletes what was written
-    for it. So where they are expected, an inflight plan without a heartbeat is left to its
-    owner for an hour; who knows better names the plan. Outside: 1 stat, 2 beside them.
+    Java's executors write no heartbeat. A Java executor that takes up a plan first deletes the
+    files written for it. So where Java writers are expected, an inflight plan without a heartbeat
+    is left to its owner for an hour; a caller that names the plan may run it earlier. Outside: 1
+    stat, 2 where Java writers are expected.
     """
     beats = _beats(context, plan)
     if beats is not None:
@@ -98,7 +99,7 @@ def is_plan_leased(context: TableContext, plan: Instant) -> bool:
 
 
 def _beats(context: TableContext, plan: Instant) -> bool | None:
-    """Whether the plan's heartbeat is of somebody who lives; None where there is none."""
+    """Return whether the plan's heartbeat is not expired; None where there is no heartbeat."""
     storage = context.world.storage
     beat = storage.stat(heartbeat_path(plan.requested_time))
     if beat is None:
@@ -110,18 +111,18 @@ def wait_for_executor(
     context: TableContext, plan: Instant, *, wait_ms: int, named: bool = False
 ) -> ExecutorState:
     """
-    Wait until no executor of a plan seems to live, or the plan has ended.
+    Wait until no live executor seems to have the plan, or the plan has ended.
 
-    An executor that dies is silent for as long as is tolerated (HB-2), and then the plan is
-    free; a shorter wait outlasts only the living. Outside: as ``is_plan_leased``, and once a
-    second while another executor is at it; 1 list more when one was.
+    The heartbeat of a dead executor expires after the tolerated interval (HB-2), and the plan
+    becomes free. A shorter wait cannot detect a dead executor. Outside: as ``is_plan_leased``, once
+    a second while another executor has the plan; then 1 list more.
 
     Args:
         context: The table.
-        plan: Pending when it was looked at last.
-        wait_ms: For how long; 0 only looks.
-        named: Whether somebody names the plan, who then knows that no executor of another
-            engine, which does not beat, is at it.
+        plan: Pending at the last refresh.
+        wait_ms: How long to wait, ms; 0 checks once.
+        named: Whether the caller named the plan, and so knows that no executor of another engine
+            (which writes no heartbeat) works on it.
     """
     clock = context.world.clock
     until = clock.monotonic_ms() + wait_ms
@@ -143,9 +144,9 @@ def wait_for_executor(
 
 def lease_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
     """
-    Become the executor of a plan; None when another one lives.
+    Lease a plan for this executor; return None when another live executor has it.
 
-    Outside: 1 stat, 1 create, 1 put; a dead one's claim is taken over without the create.
+    Outside: 1 stat, 1 create, 1 put; taking over an expired lease needs no create.
 
     Raises:
         StorageUnavailableError: The storage does not answer.
@@ -162,17 +163,17 @@ def lease_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
                 f"the storage did not answer; run the service again: {path}", path=path
             ) from error
     elif is_plan_leased(context, plan):
-        return None  # a beat that lives; without one, who names the plan takes it
+        return None  # a live heartbeat; without one, only a caller that names the plan takes it
     return Heartbeat.start(context.world, plan.requested_time, context.limits.heartbeat)
 
 
 @contextmanager
 def leased_plan(context: TableContext, plan: Instant) -> Iterator[Heartbeat | None]:
     """
-    Be the executor of a plan for a while. Answers, calls outside, errors: ``lease_plan``'s.
+    Hold the lease of a plan for a block. Results, calls outside, errors: as ``lease_plan``.
 
-    One that slept while others ended the plan, or misses files since, takes back what it wrote
-    (RB-10).
+    If the plan ended while this executor slept, or its files are missing since, the block's output
+    is deleted (RB-10).
     """
     heartbeat = lease_plan(context, plan)
     if heartbeat is None:
@@ -188,20 +189,20 @@ def leased_plan(context: TableContext, plan: Instant) -> Iterator[Heartbeat | No
             discard_output_if_ended(context, plan, heartbeat)
         raise
     finally:
-        heartbeat.stop()  # whatever happened: the plan may be run again at once
+        heartbeat.stop()  # after any outcome, so that the plan may run again at once
 
 
 @contextmanager
 def ignore_if_ended(context: TableContext, plan: Instant) -> Iterator[None]:
     """
-    Leave the block where files of a plan are gone because somebody ended it meanwhile.
+    Leave the block when files of a plan are missing because the plan has ended.
 
-    A clean takes them once another executor's result has replaced them, a restore before it takes
-    the plan; who slept, or had read the plan just before, has nothing left to do. Outside: nothing,
-    else 2 lists, and 1 turn where the plan is pending.
+    A clean deletes them after another executor's result replaced them. A restore deletes them
+    before it removes the plan. An executor that slept, or read the plan just before, has nothing
+    left to do. Outside: nothing, else 2 lists, and 1 commit section where the plan is pending.
 
     Raises:
-        MissingFileError: They are gone and the plan is pending: it can only be cancelled.
+        MissingFileError: They are missing and the plan is pending; cancel the plan.
         Others: As ``timeline.commit.section.commit_in_section``.
     """
     try:
@@ -218,24 +219,25 @@ def ignore_if_ended(context: TableContext, plan: Instant) -> Iterator[None]:
 
 def _end_restore(context: TableContext, plan: Instant) -> None:
     """
-    Finish the restore that is taking a plan away, if there is one.
+    Finish the restore that is removing a plan, if there is one.
 
-    It deletes what the plan reads before the plan (RST-1), and nobody else may come after its owner
-    died. A turn settles what it finds (PUB-3). Outside: 1 list, and 1 turn where the plan is pending.
+    The restore deletes the files that the plan reads before the plan itself (RST-1). If its owner
+    died, perhaps no other process would finish it. Entering the commit section applies the pending
+    slot (PUB-3). Outside: 1 list, and 1 commit section where the plan is pending.
     """
     if plan_outcome(context.active(), plan) in (None, PlanOutcome.ROLLED_BACK):
         commit_in_section(context, f"look what becomes of {plan.requested_time}", lambda _: None)
 
 
-# ------------ What all who carry out a plan do: read it, show that it is begun, tell what was made
+# ---- Shared by all executors: read the plan, create its inflight file, report the result
 
 
 def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]:
     """
-    The requested file of a plan, and its path for errors. Outside: 1 get.
+    Return the requested file of a plan, and its path for errors. Outside: 1 get.
 
     Raises:
-        InstantNotFoundError: There is no such plan any more.
+        InstantNotFoundError: The plan does not exist any more.
     """
     path = context.instant_path(pending_file_names(planned.action, planned.requested_time)[-1])
     try:
@@ -250,12 +252,12 @@ def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]
 
 def make_inflight(context: TableContext, planned: Instant) -> bool:
     """
-    Show that the plan is carried out; whether somebody had begun before. Outside: 1 create, 1 get.
+    Create the plan's inflight file; return whether it existed. Outside: 1 create, 1 get.
 
     Raises:
         StorageUnavailableError: The storage does not answer.
-        TableReplacedError: The table was dropped, and perhaps another one made: nothing more is
-            written there, and what shows the plan is gone again (SLOT-10).
+        TableReplacedError: The table was dropped, and perhaps created again. This executor writes
+            nothing more there and deletes the inflight file again (SLOT-10).
     """
     path = context.instant_path(pending_file_names(planned.action, planned.requested_time)[0])
     try:
@@ -279,7 +281,7 @@ Result = TypeVar("Result")
 
 
 def spreads(world: Ports) -> bool:
-    """Whether work on file groups is sent elsewhere, so that it costs this process no memory."""
+    """Return whether work on file groups runs elsewhere, so that it needs no memory here."""
     return isinstance(world.executor, ClusterExecutor)
 
 
@@ -289,8 +291,8 @@ def on_file_groups(
     """
     Run a function of the ports on one task for each file group; results in task order.
 
-    On the executor's threads, each told as an event (``service.progress``), or wherever a
-    ``ClusterExecutor`` sends it.
+    It runs on the executor's threads, with an event for each task (``service.progress``), or in the
+    workers of a ``ClusterExecutor``.
     """
     if isinstance(world.executor, ClusterExecutor):
         return world.executor.spread(work, tasks)
@@ -308,12 +310,12 @@ def commit_metadata(
     context: TableContext, operation: str, stats: Sequence[WriteStat], avro_json: str | None
 ) -> CommitMetadata:
     """
-    The completed file of a compaction, also of logs.
+    Return the completed file of a compaction or log compaction.
 
     Args:
         context: The table.
         operation: Hudi's name of it.
-        stats: What was written.
+        stats: Of the files written.
         avro_json: The table's schema.
     """
     by_partition: dict[str, list[WriteStat]] = {}
@@ -330,12 +332,12 @@ def commit_metadata(
     )
 
 
-# --- Completing a plan: the slot of its result or that of its cancel, whichever came first (CAN-1)
+# ---- Complete a plan: its result and its cancel compete for a slot, the first one wins (CAN-1)
 #
-# The same turn as a write's: everything slow is done before. What a service must ask before
-# its result may stand (nothing for a compaction, CMP-1) is a check of its own.
+# All slow work precedes the commit section, as in a write. A compaction needs no check of its
+# result (CMP-1); another service passes its own check.
 
-#: Whether the result may stand in this turn, asked again after each lost slot.
+#: Whether the result is still valid in this commit section; called again after each lost slot.
 PlanCheck = Callable[[CommitSection], bool]
 
 
@@ -349,29 +351,31 @@ def complete(
     check: PlanCheck | None = None,
 ) -> CommittedWrite | PlanOutcome:
     """
-    Publish what an executor made of a plan, or say why it does not count.
+    Commit the result of an executor, or return why the plan ended otherwise.
 
-    Outside: 1 turn (lock, list, create), 1 create; then the markers and the heartbeat go.
+    Outside: 1 commit section (lock, list, create), 1 create; then deletes of the markers and the
+    heartbeat.
 
     Args:
         context: The table.
         plan: A pending compaction, log compaction or clustering.
-        metadata: The completed file, with the table's schema as the executor saw it. A newer
-            one takes its place: the newest commit tells what the schema is.
-        claim: The file groups it touched.
+        metadata: The completed file, with the table's schema as the executor read it. The schema of
+            the newest commit replaces an older one.
+        claim: The write set.
         heartbeat: The executor's.
-        check: What must hold beside the plan being pending.
+        check: A further condition, besides that the plan is pending.
 
     Raises:
-        HeartbeatExpiredError: This process paused too long; another may be at the plan.
-        TableConfigConflictError: Another engine's restore is pending; the plan stays, or goes with it.
+        HeartbeatExpiredError: This process paused too long; another executor may have the plan.
+        TableConfigConflictError: Another engine's restore is pending; the plan remains, or the
+            restore removes it.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``timeline.commit.commit.publish``.
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
     nonce = context.world.ids.nonce()
     ended = PlanOutcome.CANCELLED
-    undone: Instant | None = None  # by another engine that is gone: a try at the plan
+    undone: Instant | None = None  # a dead engine's pending rollback of an attempt at the plan
 
     def decide(turn: CommitSection) -> Slot | None:
         nonlocal ended, undone
@@ -379,7 +383,7 @@ def complete(
         why = plan_outcome(turn.timeline, plan)
         undone = pending_rollback_of(context, turn.timeline, plan.requested_time)
         if why is None and undone is not None and not is_abandoned(context, undone):
-            why = PlanOutcome.ROLLED_BACK  # planned under the lock, and carried out without (PUB-6)
+            why = PlanOutcome.ROLLED_BACK  # planned under the lock, executed without it (PUB-6)
         if why is None:
             refuse_during_restore(turn.timeline)
         if why is None and check is not None and not check(turn):
@@ -419,10 +423,10 @@ def complete(
     told = bodies[slot.schema_after or None].metadata_with(slot.owner.fencing_token)
     context.commits.remember(done, told)
     context.timelines.add(instant_file_name(done))
-    try:  # PUB-9: it stands, whatever fails from here on
+    try:  # PUB-9: the result is committed, even if this cleanup fails
         delete_markers(context.world.storage, plan.requested_time)
         heartbeat.stop()
-        if undone is not None:  # before its engine comes back to it, and deletes what stands now
+        if undone is not None:  # or its engine would resume it and delete the committed files
             finish_abandoned(context, context.active(), undone)
     except Exception as error:  # noqa: BLE001
         context.world.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
@@ -437,7 +441,7 @@ def complete(
 
 
 def _schema_in(context: TableContext, turn: CommitSection) -> str | None:
-    """The table's schema now. Outside: 1 get when a commit came since it was last asked."""
+    """Return the table's present schema. Outside: 1 get after a commit since the last call."""
     now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
     return now.newest_schema_json
 
@@ -450,13 +454,13 @@ def discard_output(
     context: TableContext, plan: Instant, ended: PlanOutcome, heartbeat: Heartbeat
 ) -> None:
     """
-    Take back what this executor made of a plan that ended otherwise.
+    Delete the output of this executor for a plan that ended otherwise.
 
-    After a cancel everything of the instant goes, also what came after the canceller looked
-    (RB-10). What another executor completed has the same names and stays, but for base files
-    that its result does not name: those of groups it gave up, which are hidden only while the
-    instant is not archived (CL-1). Outside: 1 list and the history, the listing of the plan's files,
-    and their deletes.
+    After a cancel, delete every file of the instant, also those written after the canceller listed
+    them (RB-10). After a completion elsewhere, the files have the same names and remain. Base files
+    that the result does not name are deleted: they belong to file groups that the result left out,
+    and are hidden only until the instant is archived (CL-1). Outside: 1 list and the archived
+    timeline, the listing of the plan's files, and their deletes.
     """
     storage = context.world.storage
     ended, archived = _ended_for_sure(context, plan, ended)
@@ -467,7 +471,7 @@ def discard_output(
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
     elif ended is PlanOutcome.COMPLETED_ELSEWHERE:
-        if archived:  # GC-6: what was made too late shows it as pending
+        if archived:  # GC-6: an inflight file made too late shows it as pending
             for name in pending_file_names(plan.action, plan.requested_time):
                 storage.delete(context.instant_path(name))
         named = _named_by_result(context, plan)
@@ -485,10 +489,10 @@ def _ended_for_sure(
     context: TableContext, plan: Instant, ended: PlanOutcome
 ) -> tuple[PlanOutcome, bool]:
     """
-    How a plan ended, asked before any delete, and whether the history alone has its result.
+    Return how a plan ended, checked before any delete, and whether only the archive has its result.
 
-    Once it is archived, an inflight file that its executor made too late looks like one of a plan
-    that was cancelled; and what was cancelled looks archived once the timeline begins above it.
+    After archiving, an inflight file that an executor created too late looks like that of a
+    cancelled plan. A cancelled plan looks archived once the timeline begins above it.
     """
     if ended not in (PlanOutcome.CANCELLED, PlanOutcome.COMPLETED_ELSEWHERE):
         return ended, False
@@ -502,7 +506,7 @@ def _ended_for_sure(
 
 
 def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | None:
-    """Files that the plan's completed instant names; None when it is not found any more."""
+    """Return the files that the plan's completed instant names; None when it is missing."""
     action = plan.action.completes_as
     done = context.active().find(plan.requested_time, action)
     if done is not None and done.completed:
@@ -517,9 +521,9 @@ def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | N
 
 def discard_output_if_ended(context: TableContext, plan: Instant, heartbeat: Heartbeat) -> None:
     """
-    As ``discard_output``, by an executor that slept, where somebody ended the plan meanwhile.
+    Delete this executor's output if the plan ended meanwhile, as ``discard_output``.
 
-    A plan that is pending still keeps what was made: whoever carries it out uses it.
+    If the plan is still pending, keep the output: its next executor uses it.
     """
     ended = plan_outcome(context.active(), plan)
     if ended is not None:

@@ -1,4 +1,4 @@
-"""Services that plan first and execute later, and the proof of the slices that a plan names."""
+"""Services that commit a plan first and execute it later; checks of the slices in a plan."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ __all__ = [
     "run_round",
 ]
 
-# ------------ The file slices that a plan names, proven before a single one is opened (SEC1, SEC2)
+# ---- File slices of a plan, checked before any of them is opened (SEC1, SEC2)
 #
-# A plan is a file of the table that anybody may have written. Every name in it must be that of a
-# data file of its file group, and every address must lie in its partition: bare, below this
-# table's base, or where a table lay that was moved since (Java's plans carry whole addresses).
-# Nothing is asked of the storage for that, and nothing is read or deleted before.
+# Any process may have written the plan. Every name in it must be that of a data file of its
+# file group. Every address must be in its partition: a bare name, a path below this table's
+# base, or a path below an earlier base of a moved table (Java's plans hold full addresses).
+# The check calls no storage. It runs before any read or delete.
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -73,21 +73,21 @@ def planned_slice(
     path: str,
 ) -> FileSlice:
     """
-    A slice of a plan; the sizes of its files are not known yet and 0.
+    Return a file slice of a plan; its file sizes are unknown and set to 0.
 
     Args:
-        storage: Where the table lies, for its address.
-        partition_path: As the plan says, like all that follows.
+        storage: The table's storage, for its address.
+        partition_path: As in the plan, like all arguments that follow.
         file_id: Of the file group.
-        base_file: Name or address; none for a slice of logs alone.
+        base_file: Name or address; None for a slice with log files only.
         log_files: Names or addresses.
-        bootstrap_file: Of tables that Hudi bootstrapped.
-        path: Where the plan is, for errors.
+        bootstrap_file: Only in tables that Hudi bootstrapped.
+        path: The plan's path, for errors.
 
     Raises:
-        CorruptTableError: It names something that is no data file of its file group.
+        CorruptTableError: The plan names a file that is not a data file of its file group.
         MalformedNameError: The partition path leaves the table.
-        UnsupportedTableError: It reads bootstrapped files.
+        UnsupportedTableError: The plan reads bootstrapped files.
     """
     if bootstrap_file:
         raise UnsupportedTableError(
@@ -116,7 +116,7 @@ def planned_slice(
 
 def refuse_repeated(slices: Sequence[FileSlice], *, path: str) -> None:
     """
-    Pass when a plan names no file group twice.
+    Refuse a plan that names a file group twice.
 
     Raises:
         CorruptTableError: It does.
@@ -129,7 +129,7 @@ def refuse_repeated(slices: Sequence[FileSlice], *, path: str) -> None:
 
 
 def invalid_plan_error(path: str, why: str) -> CorruptTableError:
-    """The error of a plan that must not be carried out."""
+    """Return the error for a plan that must not be executed."""
     return CorruptTableError(
         f"a plan is damaged or hostile; nothing was read or deleted, cancel it and plan anew: "
         f"{path}: {why}",
@@ -154,7 +154,7 @@ def _log(storage: Storage, group: FileGroupId, address: str, path: str) -> LogFi
 
 
 def _file_name(storage: Storage, partition_path: str, address: str, path: str) -> str:
-    """The last part of an address; one below this table's base must be the very place."""
+    """Return the file name of an address; an address below this table's base must match exactly."""
     folder, _, name = address.rpartition("/")
     if not folder and "/" not in address:
         return name
@@ -172,19 +172,18 @@ def _file_name(storage: Storage, partition_path: str, address: str, path: str) -
 
 
 def _plain(address: str) -> str:
-    """An address without its scheme and with one leading slash."""
+    """Return an address without its scheme and with one leading slash."""
     return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
 
 
-# --------------- Services that plan first and carry out later: what they are, and one round of one
+# ---- Services that commit a plan and execute it later; one round of such a service
 #
-# The plan is an instant; carrying it out is somebody's job. A round may do either part alone,
-# so that writers plan and workers execute, and whoever executes takes up every plan that has
-# no living executor, of this engine or of Java Hudi.
+# A round may schedule, execute, or do both. So writers can schedule while workers execute.
+# An executor takes every plan without a live executor, planned by hoodoo or by Java Hudi.
 
 _EXPIRY_MS = 86_400_000
 
-#: Read by the settings of every service that plans.
+#: Read by the settings of every service that schedules plans.
 PLAN_EXPIRY = Option(
     key="hoodoo.services.plan.expiry.ms",
     default=str(_EXPIRY_MS),
@@ -195,7 +194,7 @@ PLAN_EXPIRY = Option(
 
 
 class Phase(Enum):
-    """What of its work a service does in a round."""
+    """The work that a service does in a round."""
 
     SCHEDULE = "schedule"
     EXECUTE = "execute"
@@ -203,12 +202,12 @@ class Phase(Enum):
 
     @property
     def schedules(self) -> bool:
-        """Whether new plans are made."""
+        """Return whether the round makes new plans."""
         return self is not Phase.EXECUTE
 
     @property
     def executes(self) -> bool:
-        """Whether plans are carried out."""
+        """Return whether the round executes plans."""
         return self is not Phase.SCHEDULE
 
 
@@ -217,39 +216,39 @@ class PlannedService(TableService, Protocol):
 
     @property
     def action(self) -> Action:
-        """Of its plans."""
+        """The action of its plans."""
 
     @property
     def after_commit(self) -> TableService:
-        """The same as a writer runs it after its own commit, perhaps one part alone."""
+        """The service as a writer runs it after its own commit, perhaps with one phase only."""
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
-        """Whether its trigger says that a plan is worth making."""
+        """Return whether its trigger asks for a plan."""
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
-        """What a plan of this moment would hold, in figures; changes nothing."""
+        """Return the figures of a plan made from the present state; change nothing."""
 
     def schedule(self, context: TableContext) -> Instant | None:
-        """Put a plan on the timeline; None when there is nothing to plan."""
+        """Commit a plan; return None when there is nothing to plan."""
 
     def execute(self, context: TableContext, planned: Instant) -> ServiceResult | None:
-        """Carry out a plan; None when another executor is at it or it has ended."""
+        """Execute a plan; return None when another executor has it or it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledPlan:
-    """A plan that was put on the timeline, for somebody else to carry out."""
+    """A committed plan that another executor will carry out."""
 
     planned: Instant
 
     @property
     def requested_time(self) -> InstantTime:
-        """Of the plan."""
+        """Return the requested time of the plan."""
         return self.planned.requested_time
 
     @property
     def completion_time(self) -> InstantTime | None:
-        """Not completed yet."""
+        """Return None: the plan is not completed yet."""
         return None
 
     @property
@@ -258,7 +257,7 @@ class ScheduledPlan:
         return f"planned a {self.planned.action.value}"
 
 
-#: Says nothing about a plan: another attempt may do, or another engine's restore ends first.
+#: These errors do not blame the plan: a retry, or the end of another engine's restore, may help.
 _PASSING = (UnavailableError, FencedError, OutcomeUnknownError, TableConfigConflictError)
 
 
@@ -269,7 +268,7 @@ def _age_ms(context: TableContext, planned: Instant) -> int:
 def _executed(
     context: TableContext, service: PlannedService, planned: Instant
 ) -> ServiceResult | None:
-    """As ``execute``; a plan that somebody cancelled just before has ended, nothing failed."""
+    """Execute a plan; return None when it was cancelled just before."""
     try:
         return service.execute(context, planned)
     except InstantNotFoundError:
@@ -280,20 +279,20 @@ def run_plan(
     context: TableContext, service: PlannedService, planned: Instant, *, wait_ms: int = 0
 ) -> ServiceResult | None:
     """
-    Carry out one plan that somebody named.
+    Execute one plan that the caller named.
 
     Args:
         context: The table.
-        service: The one of the plan's action.
+        service: The service of the plan's action.
         planned: A pending plan.
-        wait_ms: For how long to wait for another executor of it.
+        wait_ms: How long to wait for another executor of the plan, ms.
 
     Returns:
-        None when it ended without this executor: completed elsewhere, cancelled, or writers
-        changed all of it.
+        None when it ended without this executor: it was completed elsewhere or cancelled, or
+        writers changed all of it.
 
     Raises:
-        ServiceConflictError: Another executor is at it and stayed for all that time.
+        ServiceConflictError: Another executor kept the plan for all of ``wait_ms``.
         Others: As ``PlannedService.execute``.
     """
     clock = context.world.clock
@@ -310,7 +309,7 @@ def run_plan(
                 waited_ms=wait_ms,
             )
         receipt = _executed(context, service, planned) if standing is ExecutorState.FREE else None
-        # Without a receipt it has ended, or another one claimed it just before.
+        # No receipt: the plan has ended, or another executor leased it just before.
         if (
             receipt is not None
             or wait_for_executor(context, planned, wait_ms=0) is not ExecutorState.HELD
@@ -328,25 +327,25 @@ def run_round(
     wait_ms: int = 0,
 ) -> ServiceResult | None:
     """
-    Carry out what is planned, then plan anew if it is due and carry that out.
+    Execute the pending plans, then schedule and execute a new one if it is due.
 
     Args:
         context: The table.
-        service: Whose round.
-        part: What it does of that.
-        now: Plan whether due or not.
-        expiry_ms: Age at which a plan that fails again is cancelled, else a damaged plan or
-            one whose files are gone would stand in the way for ever. A storage or lock that
-            does not answer says nothing about the plan.
-        wait_ms: For how long to wait for the executor of each plan that somebody is at; such
-            a plan is left to them afterwards.
+        service: The service to run.
+        part: The phases to run.
+        now: Schedule a plan even when it is not due.
+        expiry_ms: Age, ms, at which a plan that fails again is cancelled. Otherwise a damaged plan,
+            or one with missing files, would block the service for ever. Errors of the storage or
+            the lock do not count against the plan.
+        wait_ms: How long to wait for another executor of each plan, ms; then the round leaves the
+            plan to it.
 
     Returns:
-        The last receipt; None when there was nothing to do.
+        The last result; None when there was nothing to do.
 
     Raises:
-        HoodooError: The first failure of a plan, after all other plans were tried. Nothing
-            new is planned then: a service that cannot end its plans must not heap them up.
+        HoodooError: The first failure of a plan, after all other plans were tried. The round
+            schedules no new plan then, so that failing plans do not pile up.
     """
     receipt: ServiceResult | None = None
     failure: HoodooError | None = None

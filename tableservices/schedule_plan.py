@@ -1,10 +1,10 @@
 """
-Scheduling: a service's plan becomes an instant of the timeline (PLAN-1 to PLAN-3).
+Schedule: commit a service's plan as an instant of the timeline (PLAN-1 to PLAN-3).
 
-A plan holds exactly what completed before its requested time; a log that completed earlier
-and is not in it would be lost by the compaction. So the plan is made from a snapshot, and
-the turn in which its slot is taken passes only if nothing was published since. A busy table
-never stands still that long: after some tries the plan is made within the turn, as Java does.
+A plan must hold every change that completed before its requested time. Compaction would lose a log
+file that completed earlier and is not in the plan. So the plan is made from a snapshot, and its
+commit section succeeds only if there was no commit since. On a busy table this fails again and
+again. After some attempts the plan is made inside the commit section, as Java does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["PLANS", "pending_plans", "schedule"]
 
-#: What a table service plans on the timeline and somebody carries out later.
+#: Actions whose plans are committed first and executed later.
 PLANS = frozenset({Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING})
 
 _TRIES_OUTSIDE = 3
@@ -34,22 +34,23 @@ Build = Callable[[Snapshot], bytes | None]
 
 
 def pending_plans(timeline: ActiveTimeline, *actions: Action) -> tuple[Instant, ...]:
-    """Plans that nobody has completed yet, oldest first; of all actions when none is named."""
+    """Return the plans not completed yet, oldest first; of all actions when none is given."""
     wanted = frozenset(actions) or PLANS
     return tuple(one for one in timeline.pending if one.action in wanted)
 
 
 def schedule(context: TableContext, action: Action, build: Build) -> Instant | None:
     """
-    Make a plan and put it on the timeline.
+    Make a plan and commit it.
 
-    Outside: for each try what ``build`` does and 1 turn (lock, list, create), 1 create.
+    Outside: for each attempt the calls of ``build`` and 1 commit section (lock, list, create), 1
+    create.
 
     Args:
         context: The table.
         action: COMPACTION, LOGCOMPACTION or CLUSTERING.
-        build: Makes the bytes of the requested file from a snapshot; None when there is
-            nothing to plan. Called again for a newer snapshot, at last within the turn.
+        build: Returns the bytes of the requested file for a snapshot; None when there is nothing to
+            plan. Called again for a newer snapshot, at last inside the commit section.
 
     Returns:
         The pending instant; None when there was nothing to plan.
@@ -57,8 +58,8 @@ def schedule(context: TableContext, action: Action, build: Build) -> Instant | N
     Raises:
         TableConfigConflictError: Another engine's restore is pending (BEG-3).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``; a plan whose slot was taken is made visible by the
-            next turn of anybody.
+            ``timeline.commit.commit.publish``; the next commit section of any process applies a
+            plan whose slot was taken.
     """
     for tries_left in reversed(range(_TRIES_OUTSIDE + 1)):
         draft = _Draft.of(context, build)
@@ -80,7 +81,7 @@ def schedule(context: TableContext, action: Action, build: Build) -> Instant | N
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A plan that is not on the timeline yet, and what it was made from."""
+    """A plan that is not committed yet, and its snapshot."""
 
     snapshot: Snapshot
     body: bytes | None
@@ -92,10 +93,10 @@ class _Draft:
 
     def holds(self, timeline: ActiveTimeline) -> bool:
         """
-        Whether nothing completed and nothing was planned since.
+        Return whether no write completed and no plan was committed since the snapshot.
 
-        All slots up to the turn's are settled, so that the timeline tells of ours as of
-        foreign instants (PUB-3, FOR-2).
+        All slots up to the commit section's are applied, so the timeline lists hoodoo's instants as
+        well as those of other engines (PUB-3, FOR-2).
         """
         seen = self.snapshot.active
         return timeline.completed_writes == seen.completed_writes and pending_plans(
@@ -106,14 +107,14 @@ class _Draft:
 def _publish(
     context: TableContext, action: Action, draft: _Draft, *, within: Build | None
 ) -> Slot | None:
-    """Take the slot of a plan; ``within`` makes it anew in the turn when it is stale there."""
+    """Take the slot of a plan; ``within`` makes a stale plan again inside the commit section."""
     if draft.body is None:
         return None
     nonce = context.world.ids.nonce()
 
     def decide(turn: CommitSection) -> Slot | None:
         nonlocal draft
-        refuse_during_restore(turn.timeline)  # it knows no plan that came after its own
+        refuse_during_restore(turn.timeline)  # the restore does not know plans newer than its own
         if not draft.holds(turn.timeline):
             if within is None:
                 return None

@@ -1,4 +1,4 @@
-"""What every table service is to those who run it: a name and one round of work."""
+"""The interface of all table services, and cleaning as a service."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["CleaningService", "ServiceResult", "TableService"]
 
 
 class ServiceResult(Protocol):
-    """What one round did."""
+    """The result of one round of a service."""
 
     @property
     def requested_time(self) -> InstantTime:
-        """The instant it made."""
+        """The requested time of the instant that the round made."""
 
     @property
     def completion_time(self) -> InstantTime | None:
-        """When that became visible; None of a plan that somebody else carries out."""
+        """Its completion time; None for a plan that another executor will carry out."""
 
     @property
     def text(self) -> str:
@@ -30,11 +30,11 @@ class ServiceResult(Protocol):
 
 
 class TableService(Protocol):
-    """One service over one table at a time; keeps nothing between rounds that safety needs."""
+    """A table service; runs on one table at a time and keeps no state that safety needs."""
 
     @property
     def name(self) -> str:
-        """As in ``hoodoo services``: ``clean``."""
+        """The name in ``hoodoo services``, such as ``clean``."""
 
     @property
     def inline(self) -> bool:
@@ -42,10 +42,10 @@ class TableService(Protocol):
 
     @property
     def beside(self) -> bool:
-        """Whether a writer runs it on a thread beside its writes."""
+        """Whether a writer runs it on a background thread."""
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
-        """One round; None when there was nothing to do."""
+        """Run one round; return None when there was nothing to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +58,12 @@ class CleaningService:
 
     @property
     def inline(self) -> bool:
-        """``hoodie.clean.automatic`` and not ``hoodie.clean.async``."""
+        """Return whether ``hoodie.clean.automatic`` is set and ``hoodie.clean.async`` is not."""
         return self.settings.inline
 
     @property
     def beside(self) -> bool:
-        """``hoodie.clean.automatic`` and ``hoodie.clean.async``."""
+        """Return whether ``hoodie.clean.automatic`` and ``hoodie.clean.async`` are set."""
         return self.settings.beside
 
     def run_once(self, context: TableContext) -> ServiceResult | None:

@@ -1,4 +1,4 @@
-"""The worker: services of one or many tables in a process of their own, with its settings."""
+"""The worker: a process that runs the services of one or many tables, and its settings."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 
-# ----------------- Settings of whoever runs table services: where, how much at a time, beside whom
+# ---- Settings of every process that runs table services
 
 
 class ServiceExecutor(Enum):
-    """Where the work on file groups is done."""
+    """The place where the work on file groups runs."""
 
     LOCAL = "local"
     SPARK = "spark"
@@ -87,7 +87,7 @@ WORKER_OPTIONS: Mapping[str, Option] = {
 
 
 class WorkerSettings(OptionSettings):
-    """Everything that can be set about running services; the fields of ``WORKER_OPTIONS``."""
+    """All settings of running services; the fields of ``WORKER_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = WORKER_OPTIONS
 
@@ -99,19 +99,19 @@ class WorkerSettings(OptionSettings):
     interval_ms: Annotated[int, Field(ge=100, le=7 * 24 * 3_600_000)] = 10_000
 
 
-# -------- The worker: services of one or many tables in a process of their own, until told to stop
+# ---- The worker: run the services of one or many tables until stopped
 #
-# Any number of workers may run beside the writers: each service takes its slots by the same
-# turn as they do. One table at a time, one service at a time, so that a worker's load is that
-# of one service's executor. A failed round is an event; that table's next one comes after a
-# longer pause, the other tables' do not wait for it.
+# Any number of workers may run at the same time as the writers; each service takes its slots in
+# the same commit section. A worker runs one service on one table at a time, so its load is that
+# of one service's executor. A failed round emits an event. The next round of that table waits
+# longer; other tables do not wait for it.
 
-_STEP_MS = 200  # how soon a stop is noticed
+_STEP_MS = 200  # the longest delay until a stop is noticed
 _PAUSE_MAX_MS = 300_000
 
 
 class StopFlag:
-    """Asks a worker to end after its present service; may be set from a signal handler."""
+    """Asks a worker to end after its present service; a signal handler may set it."""
 
     __slots__ = ("_set",)
 
@@ -119,17 +119,17 @@ class StopFlag:
         self._set = False
 
     def set(self) -> None:
-        """Ask."""
+        """Ask the worker to stop."""
         self._set = True
 
     def is_set(self) -> bool:
-        """Whether somebody asked."""
+        """Return whether a stop was requested."""
         return self._set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTable:
-    """A table and what is done for it, in this order in every round."""
+    """A table and its services, in the order in which every round runs them."""
 
     context: TableContext
     services: Sequence[TableService]
@@ -151,28 +151,28 @@ class FailingService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker did so far; numbers are summed over its tables."""
+    """The work of a worker so far; numbers are summed over its tables."""
 
     rounds: int = 0
     receipts: int = 0
     failures: int = 0
-    failing: tuple[FailingService, ...] = ()  # and has not succeeded since
+    failing: tuple[FailingService, ...] = ()  # failed and did not succeed since
 
 
 class WorkerListener(Protocol):
-    """Who is told what a worker does, on the worker's thread."""
+    """Receives the worker's progress, on the worker's thread."""
 
     def began(self, served: WorkerTable, service: TableService) -> None:
         """A service begins its run on a table."""
 
     def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
-        """It had something to do, and did it."""
+        """The service had work and did it."""
 
     def failed(self, failing: FailingService) -> None:
-        """It failed; the next round tries again."""
+        """The service failed; the next round retries it."""
 
     def rested(self, report: WorkerReport) -> None:
-        """A round of one table is over."""
+        """A round of one table ended."""
 
 
 class _NullListener:
@@ -187,7 +187,7 @@ class _NullListener:
 
 @dataclass(slots=True)
 class _Schedule:
-    """How one table's rounds went and when its next is due, on the monotonic clock."""
+    """The state of one table's rounds and the time of its next, on the monotonic clock."""
 
     served: WorkerTable
     due_ms: int = 0
@@ -208,11 +208,11 @@ def run_worker(
 
     Args:
         tables: At least one.
-        interval_ms: Pause between two rounds of a table, ms; doubled after each failed
-            round, up to five minutes, and back after a good one.
-        stop: Looked at between services and while waiting.
+        interval_ms: Pause between two rounds of a table, ms; doubled after each failed round, up to
+            five minutes, and reset after a good one.
+        stop: Checked between services and while waiting.
         rounds_max: End after so many rounds of each table.
-        watcher: Told about all of it, for progress and health.
+        watcher: Called with progress and failures.
     """
     flag = stop or StopFlag()
     told: WorkerListener = watcher or _NullListener()
@@ -258,7 +258,7 @@ def _round(
     told: WorkerListener,
     failing: dict[tuple[str, str], FailingService],
 ) -> tuple[int, int]:
-    """Each service once; how many had work, and how many failed."""
+    """Run each service once; return how many had work, and how many failed."""
     receipts = failures = 0
     events = served.context.world.events
     address = _address(served)

@@ -1,1 +1,1 @@
-"""Cleaning: delete the data files that no reader within the retention and no writer needs."""
+"""Cleaning: delete the data files that no retained snapshot, reader or writer needs."""

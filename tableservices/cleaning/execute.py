@@ -49,19 +49,19 @@ from timeline.snapshot import Snapshot
 __all__ = ["CleanResult", "LastClean", "clean", "remove_stray_files"]
 
 
-# -------- What a cleaner that looks again and again remembers: that there was nothing to supersede
+# ---- A cache for a repeated clean: the state in which no file was superseded
 #
-# A table into which only new file groups come has nothing to clean however long it grows;
-# listing all of it after every commit would make small commits slower and slower. Only a hint
-# of this process: commits of another engine are met by the next full look.
+# A table that only gains file groups has nothing to clean. Listing it after every commit would
+# make small commits slower as it grows. The cache is a hint of this process only: the next full
+# scan finds commits of another engine.
 
 
 @dataclass(slots=True)
 class LastClean:
     """
-    The newest head at which no file was superseded by a newer one; None before a look.
+    The newest head at which no newer file had superseded another; None before the first scan.
 
-    ``looked_at_ms`` is when the table was last looked at in full, on the monotonic clock.
+    ``looked_at_ms`` is the time of the last full scan, on the monotonic clock.
     """
 
     head: int | None = None
@@ -69,31 +69,35 @@ class LastClean:
 
     def may_rest(self, context: TableContext) -> bool:
         """
-        Whether a look would find nothing: no file superseded, and no time for one to die.
+        Return whether a scan would find nothing: no superseded file, and no new dead writer.
 
-        Dead writers and leftovers become such by the passing of heartbeats, so one look in
-        a heartbeat's interval finds them soon enough. Outside: as ``still_quiet``.
+        A writer counts as dead when its heartbeat expires, so one full scan in a heartbeat's
+        interval finds dead writers and stray files soon enough. Outside: as ``still_quiet``.
         """
         since_ms = context.world.clock.monotonic_ms() - self.looked_at_ms
         return since_ms < context.limits.heartbeat.interval_ms and self.still_quiet(context)
 
     def note(self, snapshot: Snapshot, facts: CleanInput) -> None:
-        """Remember a look at everything, and what it found."""
+        """Record a full scan of the files and its result."""
         quiet = not facts.replaced and all(len(slices) < 2 for slices in facts.groups.values())
         self.head = snapshot.head if quiet else None
 
     def note_look(self, context: TableContext) -> None:
-        """Remember that everything was looked at, dead writers and leftovers too."""
+        """Record a full scan that also looked for dead writers and stray files."""
         self.looked_at_ms = context.world.clock.monotonic_ms()
 
     def still_quiet(self, context: TableContext) -> bool:
-        """Whether only new file groups came since. Outside: 1 get per new slot and 1 more."""
+        """
+        Return whether commits only added file groups since.
+
+        Outside: 1 get per new slot and 1 more.
+        """
         if self.head is None:
             return False
         head = context.chain.head()
         try:
             slots = context.chain.between(self.head, head)
-        except MissingFileError:  # archived since: nobody knows what they did
+        except MissingFileError:  # archived since: their write sets are unknown
             self.head = None
             return False
         for slot in slots:
@@ -105,21 +109,21 @@ class LastClean:
         return True
 
 
-# ----------- Sweeping what crashed writers left beside the table: heartbeats and markers of nobody
+# ---- Stray files of crashed writers: heartbeats and markers without an instant
 #
-# Only what no pending instant owns and nobody renewed for the tolerated silence goes. The
-# timeline is listed after the folders, so that an instant begun in between is seen. Markers
-# of a rolled back or cancelled instant may tell of files that its owner wrote after the rollback had
-# looked (RB-10); the slot that ended it allows to delete those too.
+# A stray file is removed only if no pending instant owns it and it did not change for the
+# tolerated interval. The timeline is listed after the folders, to include an instant begun in
+# between. Markers of a rolled back or cancelled instant may name files that its owner wrote after
+# the rollback listed them (RB-10); the slot that ended it allows to delete those files too.
 
 
 def remove_stray_files(context: TableContext) -> int:
     """
-    Remove stray heartbeats and marker folders; returns how many.
+    Remove stray heartbeats and marker folders; return how many.
 
-    Files that earlier cleans left to readers go, too. Outside: 3 lists, 2 more and 1 get per
-    lease where there are any, and when something is old 1 list more and 1 delete each; for a
-    rolled back instant 1 list per partition and 1 delete per late file.
+    Also run the deferred deletes of earlier cleans. Outside: 3 lists, 2 more and 1 get per lease
+    where there are any, and when something is old 1 list more and 1 delete each; for a rolled back
+    instant 1 list per partition and 1 delete per late file.
     """
     storage = context.world.storage
     _sweep_late_plans(context)
@@ -148,11 +152,11 @@ def remove_stray_files(context: TableContext) -> int:
 
 def _sweep_late_plans(context: TableContext) -> None:
     """
-    End plans that an executor showed as begun when they had been cancelled already.
+    End plans whose executor created the inflight file after the plan had been cancelled.
 
-    Such a plan has an inflight file and no requested one, and would be pending for ever. What
-    a cancel slot ended is undone again; what ended otherwise is archived and keeps its data
-    (RB-7). Outside: nothing where there is none, else the slots and the deletes.
+    Such a plan has an inflight file but no requested file, and would be pending for ever. If a
+    cancel slot ended it, that slot is applied again. Otherwise the plan is archived and keeps its
+    data (RB-7). Outside: nothing where there is none, else the slots and the deletes.
     """
     timeline = context.timelines.last or context.active()
     late = {
@@ -184,25 +188,24 @@ def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:
     )
 
 
-# --------------------------------- Cleaning, from the dead writers to the leftovers (CLN-1, CLN-2)
+# ---- Clean: from dead writers to stray files (CLN-1, CLN-2)
 #
-# Everything slow happens before the turn: listing, deciding, encoding. In the turn only the
-# timeline's newest names are compared with those the decision was made from; then the clean
-# takes its slot, and the deletes follow it, so that whoever finds an interrupted clean
-# repeats exactly them (HELP-1), but for those that a reader's lease holds. A clean that would
-# delete nothing leaves no trace.
+# Listing, planning and encoding precede the commit section. The commit section only compares the
+# timeline's newest names with those the plan was made from. Then the clean takes its slot and
+# deletes. A process that finds an interrupted clean repeats the same deletes (HELP-1), except the
+# files that a reader lease keeps. A clean without deletes leaves no instant.
 
 _PLANS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanResult:
-    """What one clean did; times are instant times."""
+    """The result of one clean; times are instant times."""
 
     requested_time: InstantTime
     completion_time: InstantTime
     files: tuple[str, ...]  # relative to the table
-    retained_since: InstantTime | None  # the line, None when slices are counted
+    retained_since: InstantTime | None  # earliest commit to retain, None when slices are counted
 
     @property
     def text(self) -> str:
@@ -221,25 +224,25 @@ def clean(
     """
     Clean the table once.
 
-    Outside: 1 get, see ``collect_clean_input``; then 1 turn (lock, list, get, create), the deletes, 3 creates; last
-    the listings of heartbeats and markers.
+    Outside: 1 get, see ``collect_clean_input``; then 1 commit section (lock, list, get, create),
+    the deletes, 3 creates; last the listings of heartbeats and markers.
 
     Args:
         context: The table.
         settings: Policy and retention.
-        memory: Kept between the looks of one process, so that a table with nothing to
-            supersede is not listed again and again.
+        memory: Kept between the cleans of one process, to avoid listing again a table without
+            superseded files.
 
     Returns:
         None when there was nothing to delete or it was not due.
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``; a clean whose slot was taken is finished, or
-            ended (FOR-9), by the next turn of anybody.
+            ``timeline.commit.commit.publish``; the next commit section of any process finishes a
+            clean whose slot was taken, or ends it (FOR-9).
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
-        CorruptTableError, MissingFileError: What the decision depends on cannot be read;
-            nothing was deleted.
+        CorruptTableError, MissingFileError: An input of the plan cannot be read; nothing was
+            deleted.
     """
     memory = memory or LastClean()
     if memory.may_rest(context):
@@ -379,7 +382,7 @@ def _metadata(
         earliest_commit_to_retain=line.requested_time if line is not None else "",
         last_completed_commit_timestamp=_last_completed(gathered),
         partition_metadata=partitions,
-        # Who it was outlives the slot, which archiving removes.
+        # The identity outlives the slot, which archiving removes.
         extra_metadata={**_extra(gathered), **context.world.ids.identity().as_metadata},
     )
 

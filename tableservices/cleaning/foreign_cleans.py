@@ -1,10 +1,10 @@
 """
-Cleans that another engine left pending: finished when their plan is harmless, else left alone.
+Finish cleans that another engine left pending, if their plan is harmless.
 
-Java Hudi finishes its interrupted cleans before it plans new ones, and so do we; but a
-plan is a file of the table that anybody may have written. Each path must be exactly where
-a data file of that partition lies, and no file that exists may be one that a reader or
-writer could need; one doubtful entry and the whole plan is left to its owner (SEC1, SEC2).
+Java Hudi finishes its interrupted cleans before it plans new ones; hoodoo does the same. But any
+process may have written the plan. Each path must be exactly that of a data file of its partition.
+No existing file may be one that a reader or writer could need. A single doubtful entry leaves the
+whole plan to its owner (SEC1, SEC2).
 """
 
 from __future__ import annotations
@@ -45,21 +45,22 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class ForeignCleans(Enum):
-    """What became of the pending cleans of a timeline."""
+    """The result for the pending cleans of a timeline."""
 
     NONE = "none"  # there were none, or they were refused
     ENDED = "ended"  # at least one is no longer pending
-    AT_WORK = "at_work"  # at least one may still be worked on by its owner
+    AT_WORK = "at_work"  # the owner of at least one may still work on it
 
 
 def finish_foreign_cleans(
     context: TableContext, settings: CleaningSettings, timeline: ActiveTimeline
 ) -> ForeignCleans:
     """
-    Finish what another engine's cleaner left behind.
+    Finish the pending cleans of another engine.
 
-    A requested file younger than the tolerated silence of writers counts as being worked on.
-    Outside per pending clean: 1 stat, 1 get, the listing of ``collect_clean_input``, 1 turn.
+    A clean counts as in progress while its requested file is younger than the tolerated interval of
+    writers. Outside per pending clean: 1 stat, 1 get, the listing of ``collect_clean_input``, 1
+    commit section.
     """
     at_work = ended = False
     for instant in timeline.pending:
@@ -70,7 +71,7 @@ def finish_foreign_cleans(
             continue
         age_ms = requested_age_ms(context, instant)
         if age_ms is None:
-            continue  # it ended, or its requested file was never made: nothing says what to do
+            continue  # it ended, or it has no requested file and so no known plan
         if age_ms <= context.limits.heartbeat.tolerated_ms:
             at_work = True
             continue
@@ -85,13 +86,13 @@ def finish_foreign_cleans(
 
 
 def _is_applied(context: TableContext, instant: Instant) -> bool:
-    """Whether the clean is our own chain's, interrupted between its slot and its end: finish it."""
-    last = context.chain.read(context.chain.head())  # all earlier ones are settled (PUB-3)
+    """Return whether hoodoo's own newest slot made this clean; if so, finish it."""
+    last = context.chain.read(context.chain.head())  # all earlier ones are applied (PUB-3)
     if last is None or last.kind is not SlotKind.CLEAN:
         return False
     if last.instant_time != instant.requested_time:
         return False
-    if last.foreign:  # under the lock: others may be ending it, and its file came late (FOR-9)
+    if last.foreign:  # under the lock: others may end it, and its file is late (FOR-9)
         commit_in_section(context, f"finish clean {instant.requested_time}", lambda _: None)
     else:
         apply(context, last)
@@ -134,11 +135,11 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
 
 def planned_paths(context: TableContext, plan: CleanerPlan) -> dict[str, tuple[str, ...]]:
     """
-    The relative paths of a plan by partition, each proven to lie where it says.
+    Return the relative paths of a plan by partition, each checked to be in its partition.
 
     Raises:
         MalformedNameError: A path leaves its partition or names no data file.
-        CorruptTableError: The plan deletes whole partitions or is of the old form.
+        CorruptTableError: The plan deletes whole partitions or has the old form.
     """
     if plan.partitions_to_be_deleted or plan.files_to_be_deleted_per_partition:
         raise CorruptTableError(
@@ -169,7 +170,7 @@ def _relative(context: TableContext, partition_path: str, address: str) -> str:
 
 
 def _plain(address: str) -> str:
-    """An address without its scheme and with one leading slash."""
+    """Return an address without its scheme and with one leading slash."""
     return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
 
 
@@ -177,10 +178,10 @@ def _input_without_effect(
     context: TableContext, settings: CleaningSettings, planned: dict[str, tuple[str, ...]]
 ) -> CollectedCleanInput:
     """
-    The facts by which every planned file is needless or gone already.
+    Return the clean input in which every planned file is unneeded or already deleted.
 
     Raises:
-        MalformedNameError: One is there and some reader, writer or savepoint may need it.
+        MalformedNameError: A planned file exists, and a reader, writer or savepoint may need it.
     """
     loosest = settings.model_copy(
         update={"policy": CleaningPolicy.VERSIONS, "versions_retained": 1}

@@ -1,4 +1,4 @@
-"""Plan a clean: when it is due, what it depends on, and which files it deletes (CLN-2)."""
+"""Plan a clean: when it is due, its input, and the files to delete (CLN-2)."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ __all__ = [
     "savepoints_of",
 ]
 
-# --- Gathers from the table what the cleaner's decision depends on; all reading of cleaning is here
+# ---- Collect the input of a clean; all reads of cleaning are here
 #
-# A clean that looked everywhere left nothing older than its line, so the next one looks only
-# at partitions written since that line (as Java Hudi's incremental cleaning).
+# After a full clean, nothing older than its earliest commit to retain remains. So the next clean
+# lists only partitions written since that commit, as Java Hudi's incremental cleaning does.
 
-#: Key of the extra metadata by which the next cleaner sees that a savepoint was removed.
+#: Key of the extra metadata from which the next clean sees that a savepoint was removed.
 SAVEPOINTED = "savepointed_timestamps"
 _HOUR_MS = 3_600_000
-_UNSHOWN_FAR = 2  # commits with a slot and without their file, all the time (PUB-3)
+_UNSHOWN_FAR = 2  # commits with a slot and without their completed file, at any time (PUB-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedCleanInput:
-    """The facts, the snapshot they are from and the savepoints that were looked at."""
+    """The clean input, its snapshot and the savepoints in it."""
 
     snapshot: Snapshot
     facts: CleanInput
@@ -71,12 +71,12 @@ class CollectedCleanInput:
 
     def still_holds(self, context: TableContext, turn: CommitSection) -> bool:
         """
-        Whether nothing that appeared since the snapshot needs a file the facts let go.
+        Return whether nothing new since the snapshot needs a file that the plan deletes.
 
-        A write begun since took its base snapshot after ours, so it needs newest slices
-        only, which are never planned. What could need older ones: a savepoint made since, a
-        pending instant that is older than our snapshot yet was not in it, and newer slices
-        that vanished, by a restore, under the ones to delete. Outside: new slots.
+        A write begun since has a newer base snapshot, so it needs newest slices only, and no plan
+        deletes those. Older slices may be needed by a savepoint made since, or by a pending instant
+        that is older than the snapshot but not in it. They are also needed after a restore removed
+        newer slices. Outside: new slots.
         """
         seen, now = self.snapshot.active, turn.timeline
         slots = slots_since_snapshot(context, self.snapshot.head, turn.head)
@@ -100,7 +100,7 @@ class CollectedCleanInput:
 
 
 def pending_that_need_files(timeline: ActiveTimeline) -> tuple[Instant, ...]:
-    """Pending instants that may still need files they saw: everything but cleans and rollbacks."""
+    """Return the pending instants that may still need files: all but cleans and rollbacks."""
     return tuple(
         one for one in timeline.pending if one.action not in (Action.CLEAN, Action.ROLLBACK)
     )
@@ -108,11 +108,11 @@ def pending_that_need_files(timeline: ActiveTimeline) -> tuple[Instant, ...]:
 
 def _oldest_needed(timeline: ActiveTimeline, *, unshown: int) -> InstantTime | None:
     """
-    From which moment on pending instants need what was visible; None without one.
+    Return the earliest time at which a pending instant needs the visible files; None without one.
 
-    Of the commits before its requested time the base snapshot of a write may lack so many of the
-    newest: they had slots, but not yet the files that show them. Where that is rare, such a write
-    is done again instead (CLN-3).
+    The base snapshot of a write may lack the newest ``unshown`` commits before its requested time:
+    they had slots, but not yet their completed files. On a store where this is rare, such a write
+    runs again instead (CLN-3).
     """
     requested = min((one.requested_time for one in pending_that_need_files(timeline)), default=None)
     if requested is None:
@@ -126,7 +126,7 @@ def _oldest_needed(timeline: ActiveTimeline, *, unshown: int) -> InstantTime | N
 
 
 def savepoints_of(timeline: ActiveTimeline) -> tuple[Instant, ...]:
-    """Completed savepoints."""
+    """Return the completed savepoints."""
     return tuple(
         one for one in timeline.instants if one.action is Action.SAVEPOINT and one.completed
     )
@@ -138,16 +138,15 @@ def collect_clean_input(
     settings: CleaningSettings,
 ) -> CollectedCleanInput:
     """
-    Look at the table; at no partition when nothing can be old enough.
+    Read the input of a clean; list no partition when nothing can be old enough.
 
-    Outside: 1 get per savepoint and pending plan, 1 get of the last clean, 2 lists per
-    partition to look at (3 where change logs are kept), and 1 list per folder when all
-    partitions are looked at; where there is something to look at 1 list, and 1 get per clean
-    that spared files for readers.
+    Outside: 1 get per savepoint and pending plan, 1 get of the last clean, 2 lists per listed
+    partition (3 where change logs are kept), and 1 list per folder when all partitions are listed;
+    where there is a partition to list 1 list, and 1 get per clean with deferred deletes.
 
     Args:
         context: The table.
-        snapshot: What is visible.
+        snapshot: The visible instants.
         settings: Policy and retention.
     """
     active = snapshot.active
@@ -179,7 +178,7 @@ def collect_clean_input(
     )
     groups: dict[FileGroupId, list[FileSlice]] = {}
     for partition_path in partitions:
-        # A table that only grows is looked at by names alone, however many files it has.
+        # For a table that only grows, names are enough, however many files it has.
         if snapshot.replaced or _has_superseded(context.world.storage, partition_path):
             groups.update(view.slices(partition_path))
     clusterings = file_groups_in_clustering(context, active)
@@ -203,7 +202,7 @@ def collect_clean_input(
 
 
 def _has_superseded(storage: Storage, partition_path: str) -> bool:
-    """Whether a file group of the partition has more than one file, so perhaps an old one."""
+    """Return whether a file group of the partition has several files, so perhaps an old one."""
     file_ids = set()
     for name in storage.names(partition_path):
         file = parse_base_file_name(name) or parse_log_file_name(name)
@@ -220,7 +219,7 @@ def _add_change_logs(
     partition_path: str,
     found: dict[tuple[FileGroupId, InstantTime], list[str]],
 ) -> None:
-    """The change logs of a partition, by the base file that each lies beside."""
+    """Add the CDC logs of a partition, by the base file that each belongs to."""
     for name in storage.names(partition_path):
         log = parse_log_file_name(name)
         if log is not None and log.is_cdc:
@@ -247,7 +246,7 @@ def _savepointed_files(context: TableContext, savepoints: tuple[Instant, ...]) -
 def _written_since_last_clean(
     context: TableContext, snapshot: Snapshot, savepoints: tuple[InstantTime, ...]
 ) -> list[str] | None:
-    """Partitions that can hold something new to delete; None when any can."""
+    """Return the partitions that can have something new to delete; None when any can."""
     last = read_last_clean(context, snapshot.active)
     first = snapshot.active.first_write_time
     if last is None or first is None or not last.earliest_commit_to_retain:
@@ -267,7 +266,7 @@ def _written_since_last_clean(
 
 
 def read_last_clean(context: TableContext, timeline: ActiveTimeline) -> CleanMetadata | None:
-    """What the clean that completed last recorded; None without one. Outside: 1 get."""
+    """Return the metadata of the last completed clean; None without one. Outside: 1 get."""
     last = last_completed_clean(timeline.instants)
     if last is None:
         return None
@@ -279,21 +278,20 @@ def read_last_clean(context: TableContext, timeline: ActiveTimeline) -> CleanMet
     return decode_clean(data, path=path)
 
 
-# -------- Tables that this release must not clean, looked at before planning and again in the turn
+# ---- Tables that this release must not clean; checked before planning and in the commit section
 
 _VERSIONS = (8, 9)
 
 
 def refuse_uncleanable(context: TableContext, verb: str = "clean") -> None:
     """
-    Pass when deleting old slices, or instants, leaves the table whole for every reader.
+    Pass when every reader can still read the table after old slices or instants are deleted.
 
-    Outside: 1 get. The properties are read anew, because another engine may have changed
-    them since the table was opened.
+    Outside: 1 get. The properties are read again, because another engine may have changed them
+    since the table was opened.
 
     Raises:
-        MetadataTableOnError: The metadata table is on: it would go on listing files that
-            are gone (FOR-7).
+        MetadataTableOnError: The metadata table is on; it would still list deleted files (FOR-7).
         UnsupportedTableError: Its timeline has another layout.
     """
     config = load_config(context.world.storage)
@@ -312,20 +310,20 @@ def refuse_uncleanable(context: TableContext, verb: str = "clean") -> None:
             )
 
 
-# -------------------- When a clean is worth planning, and which partitions it has to look at; pure
+# ---- When a clean is due, and which partitions it lists; pure
 
 
 def last_completed_clean(instants: Iterable[Instant]) -> Instant | None:
-    """The clean that completed last."""
+    """Return the clean that completed last."""
     cleans = [one for one in instants if one.action is Action.CLEAN and one.completed]
     return max(cleans, key=lambda one: one.completion_time or "", default=None)
 
 
 def is_due(timeline: ActiveTimeline, settings: CleaningSettings) -> bool:
     """
-    Whether enough commits completed since the last clean was requested.
+    Return whether enough commits completed since the last clean was requested.
 
-    Never while a restore is under way: it decides anew which slices are the latest.
+    Return False during a restore, because it changes which slices are the newest.
     """
     if any(one.action is Action.RESTORE for one in timeline.pending):
         return False
@@ -338,33 +336,34 @@ def is_due(timeline: ActiveTimeline, settings: CleaningSettings) -> bool:
     return since >= settings.trigger_commits
 
 
-# ---------------- What the cleaner deletes: a pure decision from the facts of one snapshot (CLN-2)
+# ---- Which files a clean deletes: a pure decision from one snapshot (CLN-2)
 #
-# Theory of operation. Every file group is a row of slices, oldest first. Each reason to keep
-# something says from which slice on everything stays; the smallest answer wins and the
-# slices before it go, except those a savepoint pins. The reasons:
+# Theory of operation. Every file group is a row of slices, oldest first. Each reason to keep a
+# slice gives the first slice to keep; all newer slices are kept too. The oldest of these wins.
+# The slices before it are deleted, except those that a savepoint pins. The reasons:
 #
-# - the policy: the newest slice completed before the retained line (a query that began just
-#   before the line reads it), or the newest N slices;
-# - the oldest pending instant, for every policy: its base snapshot may show the newest slice
+# - the policy: the newest slice completed before the earliest commit to retain (a query that
+#   began just before that commit reads it), or the newest N slices;
+# - the oldest pending instant, for every policy: its base snapshot may include the newest slice
 #   completed before it was requested (hole 12);
 # - the input slice of a pending compaction or clustering;
-# - what lies below a slice of logs alone, down to a base file;
+# - below a slice of log files only: the slices down to a base file;
 # - the newest slice that has files, always.
 #
-# "Before" is judged by completion time: with many writers an instant requested before the
-# line may have become visible after it. A replaced file group has no newest slice to keep:
-# it goes as a whole once the replacement lies before the same lines.
+# "Before" compares completion times: with many writers, an instant requested before the
+# earliest commit to retain may become visible after it. A replaced file group has no newest slice
+# to keep. It is deleted as a whole once its replacement completed before the same times.
 #
 # Worked example, also a test: commits t10..t50 all rewrite one file group, 2 are retained.
-# The line is t40, the slice of t30 stays for queries begun before t40; t10 and t20 go.
+# The earliest commit to retain is t40. The slice of t30 is kept for queries begun before t40;
+# t10 and t20 are deleted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanInput:
-    """Everything the decision depends on; times of unknown instants count as completed long ago."""
+    """The input of the decision; an instant of unknown completion time counts as long completed."""
 
-    line: Instant | None  # see retained_line
+    line: Instant | None  # see earliest_commit_to_retain
     oldest_pending: InstantTime | None
     completions: Mapping[InstantTime, InstantTime]  # requested -> completion, active writes
     groups: Mapping[FileGroupId, Sequence[FileSlice]]  # oldest first, replaced ones included
@@ -372,11 +371,11 @@ class CleanInput:
     pinned: frozenset[str] = frozenset()  # paths that savepoints protect
     compactions: Mapping[FileGroupId, Sequence[InstantTime]] = field(default_factory=dict)
     clusterings: Mapping[FileGroupId, InstantTime] = field(default_factory=dict)
-    # Paths by file group and requested time of the base file they lie beside.
+    # Paths by file group and requested time of the base file beside them.
     change_logs: Mapping[tuple[FileGroupId, InstantTime], Sequence[str]] = field(
         default_factory=dict
     )
-    owed: frozenset[str] = frozenset()  # paths that earlier cleans let go and spared for readers
+    owed: frozenset[str] = frozenset()  # deferred deletes: paths kept for reader leases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,7 +383,7 @@ class CleanPlan:
     """
     Files to delete by partition path, paths relative to the table, all sorted.
 
-    ``floor`` is the completion time from which on no snapshot shows any of them.
+    ``floor`` is a completion time; no snapshot from then on includes any of these files.
     """
 
     files: Mapping[str, tuple[str, ...]]
@@ -392,7 +391,7 @@ class CleanPlan:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return all of them."""
         return tuple(path for paths in self.files.values() for path in paths)
 
 
@@ -403,16 +402,16 @@ def earliest_commit_to_retain(
     now: InstantTime,
 ) -> Instant | None:
     """
-    The earliest commit that stays readable, as Java Hudi finds it.
+    Return the earliest commit that stays readable, as Java Hudi finds it.
 
     Args:
         completed: Completed write instants, ascending by requested time.
         oldest_pending: Requested time of the oldest instant that is not completed.
         settings: Policy and retention.
-        now: This moment minus ``hours_retained``, for that policy.
+        now: The present time minus ``hours_retained``, for that policy.
 
     Returns:
-        None when there is no such line: nothing is old enough, or the policy counts slices.
+        None when there is no such commit: nothing is old enough, or the policy counts slices.
     """
     line: Instant | None = None
     if settings.policy is CleaningPolicy.COMMITS and len(completed) > settings.commits_retained:
@@ -426,7 +425,7 @@ def earliest_commit_to_retain(
 
 
 def plan_clean(facts: CleanInput, settings: CleaningSettings) -> CleanPlan:
-    """Decide which files go."""
+    """Decide which files to delete."""
     chosen: dict[str, list[str]] = {}
     floor, archived_before = "", min(facts.completions.values(), default="")
     for group in sorted(facts.groups):
@@ -446,12 +445,12 @@ def plan_clean(facts: CleanInput, settings: CleaningSettings) -> CleanPlan:
 
 
 def _going(facts: CleanInput, group: FileGroupId, slices: Sequence[FileSlice]) -> list[str]:
-    """Paths of slices that go, but for those that have gone but for the deletes."""
+    """Return the paths of deleted slices, without those of deferred deletes."""
     going = []
     for one in slices:
         paths = _paths(one)
         if facts.pinned.isdisjoint(paths):
-            # Without the base files beside it a change log cannot be read in every mode.
+            # A change log is not readable in every mode without its base files.
             logs = facts.change_logs.get((group, one.base_instant_time), ())
             going += [path for path in (*paths, *logs) if path not in facts.owed]
     return going
@@ -468,7 +467,7 @@ def _first_kept(
     group: FileGroupId,
     slices: Sequence[FileSlice],
 ) -> int:
-    """Index of the first slice that stays; the length when all go."""
+    """Return the index of the first slice to keep; the length when all are deleted."""
     if group in facts.replaced:
         gone = group not in facts.clusterings and _replaced_long_ago(facts, settings, group)
         return len(slices) if gone else 0
@@ -483,14 +482,14 @@ def _first_kept(
     )
     first = min(kept)
     while first and slices[first].base_file is None:
-        first -= 1  # logs alone are merged with what lies below them (fmt 6.2)
+        first -= 1  # logs alone are merged with the slices below them (fmt 6.2)
     return first
 
 
 def _replaced_long_ago(facts: CleanInput, settings: CleaningSettings, group: FileGroupId) -> bool:
     completed = _completion(facts, facts.replaced[group])
     if facts.oldest_pending is not None and completed >= facts.oldest_pending:
-        return False  # its snapshot may still show the group
+        return False  # its snapshot may still include the group
     if settings.policy is CleaningPolicy.VERSIONS:
         return True
     return facts.line is not None and completed < facts.line.requested_time

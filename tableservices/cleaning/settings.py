@@ -1,8 +1,8 @@
 """
 Settings of cleaning, read from ``hoodie.clean.*`` (and Hudi's older ``hoodie.cleaner.*``) keys.
 
-Defaults are those of Hudi 1.2.0. What contradicts itself is refused here, before a plan is
-made, because a wrong retention deletes what cannot be brought back.
+Defaults are those of Hudi 1.2.0. Contradictory settings are refused before a plan is made, because
+files deleted by a wrong retention cannot be restored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CLEANING_OPTIONS", "CleaningPolicy", "CleaningSettings", "TriggerStr
 
 
 class CleaningPolicy(Enum):
-    """What is kept; the value is Hudi's name, also inside clean instants."""
+    """The retention policy; the value is Hudi's name, also inside clean instants."""
 
     COMMITS = "KEEP_LATEST_COMMITS"
     VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
@@ -29,7 +29,7 @@ class CleaningPolicy(Enum):
 
 
 class TriggerStrategy(Enum):
-    """When a clean is worth planning."""
+    """The rule by which a clean becomes due."""
 
     NUM_COMMITS = "NUM_COMMITS"
 
@@ -115,7 +115,7 @@ _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class CleaningSettings(OptionSettings):
-    """Everything that can be set about cleaning; the fields of ``CLEANING_OPTIONS``."""
+    """All settings of cleaning; the fields of ``CLEANING_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = CLEANING_OPTIONS
 
@@ -132,15 +132,15 @@ class CleaningSettings(OptionSettings):
 
     @property
     def inline(self) -> bool:
-        """Whether a writer cleans after its own commit."""
+        """Return whether a writer cleans after its own commit."""
         return self.automatic and not self.asynchronous
 
     @property
     def beside(self) -> bool:
-        """Whether a writer cleans on a thread beside its writes."""
+        """Return whether a writer cleans on a background thread."""
         return self.automatic and self.asynchronous
 
     @property
     def rolls_back(self) -> bool:
-        """Whether a clean first rolls back writers that seem dead."""
+        """Return whether a clean first rolls back writers with an expired heartbeat."""
         return self.failed_writes in (None, FailedWritesPolicy.LAZY)
