@@ -1,8 +1,8 @@
 """
-Placing a write: which file groups its rows go to, and which it replaces.
+Assign file groups: decide which file groups the rows of a write go to, and which it replaces.
 
-Reads the base snapshot's view, asks the workload where the keys are, fills small files,
-opens new file groups and turns all of it into one task per file group.
+Reads the base snapshot's file system view, tags the rows, fills small files and opens new file
+groups. The result is one task for each file group.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _LEARN_FILES_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """How base files and log files are made."""
+    """How to make base files and log files."""
 
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     bloom: BloomSettings | None = field(default_factory=BloomSettings)
     sizes: SizeSettings = field(default_factory=SizeSettings)
-    # Filled by one write in each partition (hoodie.merge.small.file.group.candidates.limit).
+    # Small files to fill in each partition (hoodie.merge.small.file.group.candidates.limit).
     small_files_max: int = 1
     learn_record_size: bool = True
     logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
@@ -83,34 +83,34 @@ class FileRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupAssignment:
-    """What a write will do to which file groups."""
+    """The file groups that a write will change, and how."""
 
     tasks: tuple[FileGroupTask, ...]
     replaced: tuple[FileGroupId, ...]
     claimed_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
-    met: Rejected | None = None  # pending plans own what is written or replaced
-    logs_may_meet: bool = False  # beside logs of others in one file group (NBCC-1)
+    met: Rejected | None = None  # pending plans own file groups that are written or replaced
+    logs_may_meet: bool = False  # may append beside concurrent logs of one file group (NBCC-1)
     missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
-    # Of a delete: rows whose keys lie below logs, which may have deleted them already.
+    # Of a delete: rows whose keys are in slices with logs, which may have deleted them already.
     sought: Mapping[FileGroupId, int] = field(default_factory=dict)
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
     read_only: tuple[
         AccessedFileGroup, ...
-    ] = ()  # where an insert that minds known keys found some
-    inside: tuple[str, ...] = ()  # folders around new partitions whose values have slashes
+    ] = ()  # where an insert that checks for known keys found some
+    inside: tuple[str, ...] = ()  # parent folders of new partitions whose values have slashes
 
 
 class AssignmentBase(Protocol):
-    """What placing needs of a write: the time its files will carry, and what it saw."""
+    """The parts of a write that the assignment needs: the time of its files, and its snapshot."""
 
     @property
     def requested_time(self) -> InstantTime:
-        """Names the write."""
+        """The requested time of the write."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The base of every decision."""
+        """The snapshot on which every decision is based."""
 
 
 def assign_file_groups(
@@ -125,9 +125,9 @@ def assign_file_groups(
     view: FileSystemView | None = None,
 ) -> FileGroupAssignment:
     """
-    Decide where every row goes.
+    Assign every row of a write to a file group.
 
-    Outside: 1 list per touched partition, the index's reads, at most 4 footers.
+    Outside: 1 list per written partition, the index's reads, at most 4 footers.
 
     Args:
         context: The table.
@@ -135,20 +135,20 @@ def assign_file_groups(
         workload: Prepared rows; None for a delete of partitions.
         rules: How rows become records.
         schema: The schema to write with.
-        files: How base files and log files are made.
-        delete_partitions: Partitions to delete as wholes, or to overwrite though no row is
-            of them.
-        view: Of the write's snapshot, where writes share one.
+        files: How to make base files and log files.
+        delete_partitions: Partitions to delete as a whole, or to overwrite even if no row
+        belongs to them.
+        view: The file system view of the write's snapshot, if several writes share one.
 
     Raises:
-        InvalidInputError: An insert that must not meet known keys meets some, or a partial
-            update new ones (``partial_new_key``), or rows are of ``foreign_buckets``, or of
-            other partitions than are to be overwritten (``outside_partitions``).
-        UnsupportedTableError: Partitions are to be overwritten whose file ids are fixed.
+        InvalidInputError: An insert that refuses known keys has some; a partial update has new
+        keys (``partial_new_key``); rows are of ``foreign_buckets``, or outside the
+        overwritten partitions (``outside_partitions``).
+        UnsupportedTableError: The write overwrites partitions with fixed file ids.
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
     view = view or view_of(context, begun.snapshot)
-    # Rows that change records are looked up wherever they are: a new key must be refused.
+    # Rows that must change existing records are always looked up, to refuse new keys.
     in_buckets = rules.buckets is not None and not rules.changes_known
     operation = rules.operation
     named = tuple(delete_partitions)
@@ -171,17 +171,18 @@ def assign_file_groups(
             profile=profile,
             met=plan_conflict(reserved, replaced),
         )
-    # A bulk insert looks at no file that is there: it opens new file groups only.
+    # A bulk insert reads no existing file: it opens new file groups only.
     bulk = operation is WriteOperation.BULK_INSERT and not in_buckets
     appends = context.config.table_type is TableType.MERGE_ON_READ
     agreed = appends and in_buckets and context.non_blocking and not operation.replaces
-    # Java's bulk inserts make base files in agreed file groups, too, and are judged (NBCC-1).
+    # Java's bulk inserts also create base files in agreed file groups, so validation applies to
+    # bulk inserts (NBCC-1).
     free = agreed and operation is not WriteOperation.BULK_INSERT
     everywhere = rules.tags and rules.lookup.whole_table
     latest: Mapping[FileGroupId, FileSlice] = {}
     if not (operation.replaces or bulk):
         latest = _latest_of(view.latest_slices(None if everywhere else touched))
-    # In a bucket index only inserts that mind known keys look for them.
+    # With a bucket index, only inserts that check for known keys look them up.
     minds_known = rules.drop_found or rules.refuse_found
     looks = rules.tags and (not in_buckets or minds_known)
     if rules.tags or in_buckets:
@@ -190,8 +191,8 @@ def assign_file_groups(
     inside: tuple[str, ...] = ()
     if operation is not WriteOperation.DELETE:
         inside = _refuse_nesting(context, view, touched, rules)
-    # Where others bring a key back that logs deleted: this write inserts it elsewhere. Of a key
-    # of the whole table, or of a bucket, nobody does.
+    # Other writers may bring back a key that logs deleted, where this write inserts it elsewhere.
+    # With a global index or a bucket index this does not happen.
     in_partitions = minds_known and not (in_buckets or everywhere)
     below = below_deletes(candidates) if in_partitions else {}
     beside = workload.tag(below).updates if below else ()
@@ -226,8 +227,8 @@ def assign_file_groups(
         view.marked,
         context.config.partition_metafile_ending,
     )
-    # Rows that fill a small file are found again in a base file only: it is written anew, as
-    # Java does. All other changes of a merge-on-read table are appended.
+    # Lookups find the rows of a filled small file in a base file only, so the write rewrites it,
+    # as Java does. All other changes of a merge-on-read table are appended.
     rewritten = (
         set() if in_buckets else {FileGroupId(b.partition_path, b.file_id or "") for b in buckets}
     )
@@ -241,7 +242,7 @@ def assign_file_groups(
         claimed_partitions=claimed,
         profile=_profile(operation, planned, latest),
         met=plan_conflict(reserved, (*replaced, *updates)),
-        # Whether keys are there already is promised of the moment of publication.
+        # An insert that checks for known keys promises its result as of the commit.
         logs_may_meet=free and not minds_known,
         missed_in=tuple(counts.inserts) if deletes else (),
         sought=_below_logs(counts.updates, latest) if deletes else {},
@@ -254,7 +255,7 @@ def assign_file_groups(
 def _read_only(
     found: Iterable[FileGroupId], latest: Mapping[FileGroupId, FileSlice]
 ) -> tuple[AccessedFileGroup, ...]:
-    """File groups whose keys decide what is done with rows, as long as nobody changes them."""
+    """Return the file groups whose keys decide about rows; a change of one is a conflict."""
     return tuple(
         AccessedFileGroup(
             file_group=group,
@@ -277,7 +278,7 @@ def _below_logs(
 
 
 def _refuse_outside(named: tuple[str, ...], touched: tuple[str, ...]) -> None:
-    """Rows of other partitions than those that are said to be overwritten would replace them."""
+    """Refuse rows outside the named partitions: they would replace partitions not named."""
     outside = sorted(set(touched).difference(named))
     if outside:
         raise InvalidInputError(
@@ -292,16 +293,17 @@ def _refuse_nesting(
     context: TableContext, view: FileSystemView, touched: tuple[str, ...], rules: RowRules
 ) -> tuple[str, ...]:
     """
-    Refuse a partition inside of another: no engine looks for partitions below one.
+    Refuse a partition inside another one: no engine looks for partitions below a partition.
 
-    What others open meanwhile the publication judges (C21).
+    Validation checks partitions that concurrent writes open (C21).
+
     Outside: 1 get for each partition that was not listed yet, and 1 list unless a committed write
-    opened it, side by side, and the times of the history where that may be archived; for new or empty ones at most 2 stats of each folder above where their
-    values have slashes, and a walk below those that have folders. Before the first write of a table
-    the stats alone.
+    opened it; these overlap. The times of the archived timeline, if that write may be archived.
+    For new or empty partitions with slashes in their values at most 2 stats of each parent folder,
+    and a walk below those that have folders. Before the first write of a table only the stats.
 
     Returns:
-        The folders above partitions that are new or empty, and whose values have slashes.
+        The parent folders of new or empty partitions whose values have slashes.
     """
     every = set(touched)
     fields = rules.keys.partition_fields
@@ -314,7 +316,8 @@ def _refuse_nesting(
     if written:
         unseen = view.unseen(touched)
         times = context.world.each(partial(partition_created_by, context.world.storage), unseen)
-        # What never completed may lie below the first write as well, where all seems committed.
+        # An instant that never completed may also be older than the first write, where each
+        # instant seems committed.
         done = view.snapshot.completions
         stand.update(
             path
@@ -323,7 +326,7 @@ def _refuse_nesting(
         )
         view.mark(stand)
         view.latest_slices([path for path in unseen if path not in stand])
-    # An empty one may be what a failed write began, inside of others or around them.
+    # A failed write may have left an empty partition, inside another partition or around one.
     opened = [path for path in touched if path not in stand and not view.shows_rows(path)]
     above = {path: [path[:at] for at, c in enumerate(path) if c == "/"] for path in opened}
     deep = (folders for path, folders in above.items() if path.count("/") >= len(fields))
@@ -360,14 +363,14 @@ def _nested(
 def _replaced(
     view: FileSystemView, operation: WriteOperation, touched: tuple[str, ...]
 ) -> tuple[tuple[FileGroupId, ...], tuple[str, ...]]:
-    """The file groups that an operation replaces, and what it claims for that."""
+    """Return the file groups that an operation replaces, and the partitions of its write set."""
     whole = operation is WriteOperation.INSERT_OVERWRITE_TABLE
     slices = view.latest_slices(None if whole else touched)
     return tuple(one.file_group for one in slices), (WHOLE_TABLE,) if whole else touched
 
 
 def _wanted(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
-    """What is written of the rows with known and with new keys; what may not be is refused."""
+    """Return the counts of rows to write; refuse known or new keys where the rules forbid them."""
     if rules.refuse_found and found.updates:
         raise InvalidInputError(
             "the insert has keys that are there already; upsert them, or set "
@@ -384,7 +387,7 @@ def _wanted(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
 
 
 def _refuse_new(counts: WorkloadProfile) -> None:
-    """A log block of some columns of a record that is not there could not be read by anybody."""
+    """Refuse new keys: no reader could read a partial log block of a record that does not exist."""
     if counts.inserts:
         raise InvalidInputError(
             "a partial update changes records that are there, and some keys are not, or are in "
@@ -397,7 +400,7 @@ def _refuse_new(counts: WorkloadProfile) -> None:
 
 
 def _refuse_unknown(counts: WorkloadProfile) -> None:
-    """Keys that the table gave to rows are its own: others come from another table, or are gone."""
+    """Refuse keys the table does not have: its own keys are from another table, or deleted."""
     if counts.inserts:
         raise InvalidInputError(
             "rows are updated by the record keys and partition paths in their meta columns, and "
@@ -411,7 +414,7 @@ def _refuse_unknown(counts: WorkloadProfile) -> None:
 
 
 def _refuse_fixed_file_ids(rules: RowRules) -> None:
-    """A replaced file group stays hidden for ever, so its id cannot be used again (fmt 6.4)."""
+    """Refuse to replace file groups with fixed ids: a replaced id stays hidden (fmt 6.4)."""
     if rules.buckets is None or rules.buckets.engine is BucketEngine.SIMPLE:
         return
     raise UnsupportedTableError(
@@ -429,7 +432,7 @@ def _in_buckets(
     where: Buckets,
     operation: WriteOperation,
 ) -> tuple[WorkloadProfile, tuple[InsertBucket, ...]]:
-    """Counts by file group, and the file group of each bucket; a delete makes none."""
+    """Return row counts by file group, and the file group of each bucket; a delete makes none."""
     inserts: dict[str, int] = {}
     updates: dict[FileGroupId, int] = {}
     buckets: list[InsertBucket] = []
@@ -460,7 +463,7 @@ def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
 
 @dataclass(frozen=True, slots=True)
 class _InsertPlan:
-    """What decides where new records go, beside their number."""
+    """The values that decide where new records go, except their number."""
 
     operation: WriteOperation
     files: FileRules
@@ -509,13 +512,13 @@ def _buckets(
 
 
 def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int:
-    """Bytes of a stored record, from the biggest files at hand."""
+    """Return the bytes of a stored record, learned from the biggest files."""
     biggest = sorted(slices, key=lambda one: -one.size_bytes)[:_LEARN_FILES_MAX]
     sampled = []
     for one in biggest:
         if one.base_file is not None:
             footer = read_footer(context.world.storage, one.base_file.path)
-            # The bloom filter, which may be most of a small file, is no record.
+            # The bloom filter may be most of a small file; it is not part of the records.
             filter_bytes = len(footer.bloom_base64 or "")
             sampled.append((one.base_file.size_bytes - filter_bytes, footer.rows))
     return learn_record_bytes(sampled, default=default)
@@ -523,7 +526,7 @@ def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class _TaskDefaults:
-    """What all tasks of one write share."""
+    """The values that all tasks of one write share."""
 
     requested_time: InstantTime
     rules: RowRules
@@ -531,8 +534,8 @@ class _TaskDefaults:
     files: FileRules
     change_log: CdcMode | None = None
     opens_logs: bool = False  # a new file group begins with a log file
-    marked: frozenset[str] = frozenset()  # partitions whose metadata file is there
-    metafile: str = ""  # the ending of such a file
+    marked: frozenset[str] = frozenset()  # partitions whose metadata file exists
+    metafile: str = ""  # ending of that file's name
 
 
 def _task(
@@ -605,25 +608,27 @@ def _profile(
     )
 
 
-# ------------ Where a write looks its record keys up: base files, or whole slices where logs count
+# ---- Lookup of record keys: in base files, or in whole slices where logs count
 #
-# A key that a log deleted lies in the base file still, until a compaction drops it. Most writes
-# bring it back there, by a log. One that minds known keys inserts it elsewhere, so the two must
-# not pass each other unseen (PUB-4).
+# A base file still contains a key that a log deleted, until a compaction drops it. Most writes
+# bring the key back there, by a log. An insert that checks for known keys puts it elsewhere, so
+# the two writes must conflict (PUB-4).
 
 
 def lookup_files(
     context: TableContext, view: FileSystemView, slices: Iterable[FileSlice], rules: RowRules
 ) -> dict[str, list[IndexedFile]]:
     """
-    Where keys are looked for: base files, or whole slices where it matters what logs say.
+    Return the files in which to look up keys: base files, or whole slices where logs count.
 
-    Our new keys of one partition lie in base files, and one that a log deleted comes back where
-    it was, so that base files tell enough there, as to Java. Unless a compaction dropped it while
-    a log brought it back, or a writer inserted it into a log: then it lies in that log alone
-    (CMP-4, LOGIN-1). In the whole table a deleted key would be found where it no longer lives, an
-    insert would be taken for known, and a partial update would bring the rest of a deleted row
-    back.
+    With an index by partition, new keys of hoodoo are in base files, and a key that a log deleted
+    comes back in its old file group. So base files are enough there, as for Java. There are two
+    exceptions, where the key is in a log alone: a compaction dropped it while a log brought it
+    back, or a writer inserted it into a log (CMP-4, LOGIN-1).
+
+    Elsewhere logs count too. With a global index a deleted key would be found where it no longer
+    exists, an insert would take it for known, and a partial update would bring back the rest of a
+    deleted row.
 
     Outside: as ``may_resurrect`` and ``slices_with_log_inserts``.
     """
@@ -655,7 +660,7 @@ def lookup_files(
             )
         )
 
-    # First where keys live for certain; last the base files whose logs are known to delete them.
+    # First the slices that surely contain keys, last base files whose logs may delete the keys.
     for one in both.values():
         look(one, read)
     for one in listed:
@@ -669,7 +674,7 @@ def lookup_files(
 def below_deletes(
     files: Mapping[str, Sequence[IndexedFile]],
 ) -> dict[str, list[IndexedFile]]:
-    """The base files below logs that count: there others find keys that these logs delete."""
+    """Return the base files under logs that count: other writers look up deleted keys there."""
     below = {
         path: [replace(one, merged=None) for one in some if one.merged and one.path]
         for path, some in files.items()
@@ -684,7 +689,7 @@ def _base_time(one: FileSlice) -> InstantTime:
 def _read_of_keys(
     context: TableContext, snapshot: Snapshot, slices: list[FileSlice], rules: RowRules
 ) -> SliceRead:
-    """How keys are read of slices with logs, and the order of rows where it decides a move."""
+    """Return how to read keys of slices with logs, with ordering fields if they decide a move."""
     virtual = rules.keys.virtual
     fields = [name.partition(".")[0] for name in virtual.fields] if virtual else []
     ordering = [name.partition(".")[0] for name in rules.ordering_fields if rules.moves_rows]

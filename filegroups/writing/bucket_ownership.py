@@ -1,8 +1,8 @@
 """
-Buckets of a writer's own, held against its settings and against the rows it brings (OWN-1).
+Bucket ownership: check a writer's own buckets against its settings and its rows (OWN-1).
 
-Rows are counted by bucket before a file is written, here and on a cluster alike, so the check
-costs nothing; what belongs to another writer is refused as a whole.
+Rows are counted by bucket before a file is written, locally and on a cluster, so the check is
+free. A write with rows of other writers' buckets is refused as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELD = "own_buckets"
 
 def owned_buckets(settings: WriteSettings) -> BucketRanges | None:
     """
-    The buckets that the settings give this writer; None where it may write to all.
+    Return the buckets that this writer owns by its settings; None if it may write to all.
 
     Raises:
         SettingError: The table's index has no such buckets.
@@ -72,17 +72,17 @@ def _unfit(settings: WriteSettings, why: str, suggestion: str) -> SettingError:
 
 
 def bucket_range_text(settings: WriteSettings) -> str:
-    """What a writer tells the others: its range, or that it may write everywhere."""
+    """Return the bucket range for the writer registry: its own, or that of all buckets."""
     own = owned_buckets(settings)
     return EVERY_BUCKET if own is None else str(own)
 
 
 def refuse_overwriting(rules: RowRules) -> None:
     """
-    An overwrite or delete of partitions takes every bucket's file group.
+    Refuse to overwrite or delete whole partitions, because that covers every bucket.
 
     Raises:
-        InvalidInputError: The writer owns only some.
+        InvalidInputError: The writer owns only some buckets.
     """
     if rules.own_buckets is not None and rules.operation.replaces:
         raise InvalidInputError(
@@ -96,11 +96,11 @@ def refuse_overwriting(rules: RowRules) -> None:
 
 def refuse_rows(rules: RowRules, rows: Mapping[tuple[str, int], int]) -> None:
     """
-    Refuse a write of rows that belong to other writers' buckets; nothing is written.
+    Refuse a write with rows of other writers' buckets; nothing is written.
 
     Args:
-        rules: The write's.
-        rows: How many there are, by partition path and bucket.
+        rules: The write's rules.
+        rows: Row counts by partition path and bucket.
 
     Raises:
         InvalidInputError: There are such rows (``foreign_buckets``).
@@ -129,7 +129,7 @@ def refuse_rows(rules: RowRules, rows: Mapping[tuple[str, int], int]) -> None:
 
 
 def refuse_updates(rules: RowRules, found: WorkloadProfile) -> None:
-    """The same for rows that were looked up: their file groups' ids say the bucket."""
+    """Like ``refuse_rows``, for tagged rows: the ids of their file groups give the buckets."""
     if rules.own_buckets is not None:
         numbered = (
             ((group.partition_path, bucket_of(group.file_id)), count)

@@ -1,9 +1,9 @@
 """
-What must hold at publication beside the conflict matrix (PUB-4): looked at twice, like it.
+The checks at commit beside the conflict matrix (PUB-4), which also run twice.
 
-Run without the lock first and again under it over the delta: the batch is still new, the
-schema is the one the files were written with, the metadata table is off, no clustering
-was planned on a file group meanwhile, and nobody inserted a key that is new here too.
+They run without the lock, then under the lock on the concurrent commits since. They check that the
+batch is new, the schema is the schema of the files, the metadata table is off, no new plan owns a
+written file group, and no concurrent commit inserted a key that is new here too.
 """
 
 from __future__ import annotations
@@ -36,28 +36,30 @@ __all__ = ["CommitFacts", "commit_checks", "rejected_by"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:
-    """The facts of a candidate that the checks compare with what others published."""
+    """The facts of a pending commit that the checks compare with concurrent commits."""
 
     requested_time: InstantTime
     keys_looked_up: bool  # a key that is new here must be new there too
     batch_ids: tuple[str, ...]
-    schemas: tuple[str, ...]  # a rival with one of these changed nothing for me
+    schemas: tuple[str, ...]  # a concurrent commit with one of these is no schema change
     claim: WriteSet
-    missed_in: tuple[str, ...]  # partitions in which my deletes did not find all their keys
-    inserted_into: tuple[str, ...]  # paths of my base files that hold new keys
-    appended: tuple[LogFile, ...]  # my logs on slices that had some
+    missed_in: tuple[
+        str, ...
+    ]  # partitions in which this write's deletes did not find all their keys
+    inserted_into: tuple[str, ...]  # paths of this write's base files with new keys
+    appended: tuple[LogFile, ...]  # this write's logs on slices that had logs
     virtual_keys: VirtualKeys | None  # how keys are computed where files store none
-    read_only: tuple[AccessedFileGroup, ...]  # of the candidate
-    whole_table: bool  # a key is unique in the table, not in its partition
+    read_only: tuple[AccessedFileGroup, ...]  # of the pending commit
+    whole_table: bool  # a key is unique in the table, not only in its partition
     in_buckets: bool  # a bucket has one file group in its partition
 
 
 def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
     """
-    The check of one candidate.
+    Return the check of one pending commit.
 
-    Outside, per question: 1 get (properties); 1 get per pending plan; the new files of both where both
-    inserted into one partition.
+    Outside, per run: 1 get (properties); 1 get per pending plan; the new files of both commits,
+    where both inserted into one partition.
     """
 
     def check(
@@ -68,7 +70,7 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
         refused = _replaced_source(mine, rivals)
         if refused is not None:
             return refused
-        # Through the backup when another writer is changing the properties just now (fmt 1.3).
+        # Reads the backup while another writer changes the properties (fmt 1.3).
         config = config_now()
         if config.table_version != context.config.table_version:
             return Rejected(
@@ -107,15 +109,15 @@ def rejected_by(
     context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
-    The part of the checks that looks at rivals alone: what members of a group ask of each other.
+    Return the conflict with concurrent commits alone, as between the members of a group.
 
-    Outside: the new files of both where both inserted into one partition.
+    Outside: the new files of both commits, where both inserted into one partition.
     """
     return _replaced_source(mine, rivals) or _conflicting_keys(context, mine, rivals)
 
 
 def _replaced_source(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
-    """Whether a rival published the same batch, or another schema than my files have."""
+    """Reject if a concurrent commit has the same batch, or changed the schema."""
     for rival in rivals:
         if set(mine.batch_ids) & set(rival.batches):
             return Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", (rival,))
@@ -156,11 +158,11 @@ def _hidden_by_new_plan(
     context: TableContext, timeline: ActiveTimeline, mine: CommitFacts
 ) -> Rejected | None:
     """
-    Whether a compaction planned after my begin would hide a base file of mine (PUB-5).
+    Reject if a compaction planned after the begin would hide a base file of this write (PUB-5).
 
-    Its base file will have the greater requested time and none of my rows. My logs count on
-    top of it, because they complete later. Outside: 1 get per pending compaction, if one is
-    newer than I am.
+    The compaction's base file would have the greater requested time and none of this write's rows.
+    Logs of this write count on top of it, because they complete later. Outside: 1 get per pending
+    compaction, if one is newer than this write.
     """
     if not any(
         one.action is Action.COMPACTION and one.requested_time > mine.requested_time
@@ -186,9 +188,9 @@ def _hidden_by_new_plan(
 
 def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
-    Whether a key that my deletes did not find may have been inserted meanwhile (hole 3).
+    Reject if a concurrent commit may have inserted a key that this write's deletes missed (hole 3).
 
-    Not exact: the keys are not compared, a new look at the table finds them if they are there.
+    Not exact: the keys are not compared. The retry finds them if they exist.
     """
     for rival in rivals:
         met = tuple(sorted(set(mine.missed_in) & set(rival.claim.inserting)))
@@ -206,12 +208,11 @@ def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected |
 
 def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
-    Whether the other took keys out of a file group in which I may bring them back.
+    Reject if a concurrent commit dropped keys of a file group where this write may restore them.
 
-    Whoever began after it looks for such a key in vain there, and inserts it elsewhere, so that
-    merging my rows with what it left is not enough. In the whole table no key is brought back:
-    a log's deleted keys are not found, and nothing is merged again. Not exact: the keys are not
-    compared.
+    A later writer does not find such a key there and inserts it elsewhere. So a rebase onto the
+    concurrent commit is not enough. With a global index no key is restored: lookups do not find
+    keys that a log deleted, and there is no rebase. Not exact: the keys are not compared.
     """
     if mine.whole_table:
         return None
@@ -233,11 +234,11 @@ def _same_new_key(
     context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
-    Whether another upsert inserted a key that is new here too, in another file group (hole 3).
+    Reject if a concurrent commit inserted the same new key into another file group (hole 3).
 
-    Exact: the keys that carry either instant's commit time are read from the files both
-    wrote, only for partitions into which both inserted. One and the same file group needs no
-    look: merging it again answers for its keys, and rows both updated carry both times.
+    Exact: it reads the keys with either instant's commit time from the files of both commits, only
+    for partitions into which both inserted. A shared file group needs no check: a rebase decides
+    about its keys, and rows that both updated carry both times.
     """
     storage = context.world.storage
     for rival in rivals:
@@ -267,10 +268,11 @@ def _resurrected_key(
     context: TableContext, mine: CommitFacts, rivals: list[ConcurrentCommit]
 ) -> Rejected | None:
     """
-    Whether another inserted a key elsewhere that my log may bring back where logs had deleted it.
+    Reject if a concurrent commit inserted a key elsewhere that a log here may restore.
 
-    Exact, as ``_same_new_key``: the keys of my logs and the other's new ones are read, only for
-    partitions into which the other inserted. In the whole table a deleted key is not found.
+    Logs below this write's log had deleted the key. Exact, as ``_same_new_key``: it reads the
+    keys of this write's logs and the other's new keys, only for partitions into which the other
+    inserted. With a global index lookups do not find a deleted key.
     """
     if mine.whole_table or not mine.appended:
         return None
@@ -304,22 +306,22 @@ def _resurrected_key(
 def _base_files(
     rival: ConcurrentCommit, partition_path: str | None, *, but: str
 ) -> tuple[str, ...]:
-    """The rival's base files of a partition, None for all, without those of a file id."""
+    """Return the commit's base files of a partition (None for all), except those of one file id."""
     return tuple(
         join(item.file_group.partition_path, name)
         for item in rival.claim.file_groups
         if partition_path in (None, item.file_group.partition_path)
         and item.file_group.file_id != but
         for name in item.files
-        if parse_base_file_name(name) is not None  # logs hold no key that is new
+        if parse_base_file_name(name) is not None  # logs contain no new key
     )
 
 
 def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
-    Whether another writer put rows of a bucket of mine under another file id (fmt 9).
+    Reject if a concurrent commit wrote a bucket of this write under another file id (fmt 9).
 
-    Rows of one key would lie in both. The next attempt finds the other's file group.
+    Rows of one key would be in both file groups. The next attempt finds the other's file group.
     """
     mine_of: dict[tuple[str, int | None], FileGroupId] = {
         (item.file_group.partition_path, number): item.file_group
@@ -352,8 +354,8 @@ def _new_keys(
     storage: Storage, keys: VirtualKeys | None, paths: Sequence[str], requested_time: InstantTime
 ) -> pa.Array:
     if keys is not None:
-        # Nothing tells when a row was written: all keys of both files are compared. One that
-        # lies in two file groups is new in at least one of them.
+        # Files do not record when a row was written, so all keys of both files are compared. A key
+        # in two file groups is new in at least one of them.
         files = [read_virtual_keys(storage, path, keys) for path in paths]
         return pa.chunked_array([c for f in files for c in f.chunks], pa.string()).combine_chunks()
     pieces = [

@@ -1,8 +1,8 @@
 """
-What a caller asks of a write and what it is told: the plan and the receipt.
+The request and the result of a write.
 
-A batch id makes a repeated call return the first receipt instead of writing again
-(BATCH-1): the id lies in the commit slot, so the answer is as certain as the publication.
+A batch id makes a repeated call return the first result instead of writing again (BATCH-1). The
+id is in the commit slot, so it is as reliable as the commit itself.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ __all__ = ["CommitResult", "RowCounts", "WriteRequest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """What a caller wants written."""
+    """The request of a caller to write."""
 
     rules: RowRules
     files: FileRules = field(default_factory=FileRules)
     delete_partitions: tuple[str, ...] = ()
-    # Instead of those: which, told of the base snapshot of each attempt.
+    # Instead of ``delete_partitions``: chooses them from the base snapshot of each attempt.
     choose_partitions: Callable[[Snapshot], tuple[str, ...]] | None = None
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
-    reads: ReadSet | None = None  # what the rows were made from
+    reads: ReadSet | None = None  # the reads that the rows were computed from
     refusals: tuple[ConflictReport, ...] = ()  # of attempts from earlier reads
-    detect_early: bool = True  # look for conflicts before files are written, too
-    paced: bool = True  # by the table's pace; services do not wait
+    detect_early: bool = True  # also detect conflicts before files are written
+    paced: bool = True  # obey the table's rate limit; services do not wait
     schema: SchemaRules = field(
         default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
     )
 
     @property
     def operation(self) -> WriteOperation:
-        """The operation asked for."""
+        """The requested operation."""
         return self.rules.operation
 
     def with_keys(self, keys: KeySpec) -> WriteRequest:
-        """The plan with record keys and partition paths made in another way."""
+        """Return the request with another way to make record keys and partition paths."""
         return replace(self, rules=replace(self.rules, keys=keys))
 
     def partitions_deleted(self, base: Snapshot) -> tuple[str, ...]:
-        """Partitions that a write which began from ``base`` deletes as wholes."""
+        """Return the partitions that a write with base snapshot ``base`` deletes as a whole."""
         return self.choose_partitions(base) if self.choose_partitions else self.delete_partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
-    """What the rows of one write did."""
+    """Row counts of one write."""
 
     inserted: int
     updated: int
@@ -66,7 +66,7 @@ class RowCounts:
 
     @classmethod
     def of(cls, metadata: CommitMetadata) -> RowCounts:
-        """As a commit tells it."""
+        """Return the counts of a commit's metadata."""
         return cls(
             inserted=metadata.total_rows_inserted,
             updated=metadata.total_rows_updated,
@@ -76,7 +76,7 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """What a write did."""
+    """The result of a committed write."""
 
     action: str
     operation: str
@@ -86,11 +86,11 @@ class CommitResult:
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
-    files_written: int = 0  # one that has rows of several writes counts for each (GRP-7)
+    files_written: int = 0  # a file with rows of several writes counts for each (GRP-7)
     bytes_written: int = 0
     refusals: tuple[ConflictReport, ...] = ()
     redone: str = "nothing"  # "publication", "file groups" or "everything"
-    lost_slots: int = 0  # others published first, and no data had to be touched
-    already_published: bool = False  # a batch id that was published before
-    schema_changes: tuple[ColumnChange, ...] = ()  # what its instant made of the table's columns
-    group: int = 1  # writes that one instant published together (GRP-1)
+    lost_slots: int = 0  # other commits took the slot first, and no data changed
+    already_published: bool = False  # the batch id was committed before
+    schema_changes: tuple[ColumnChange, ...] = ()  # changes of the table's columns by this instant
+    group: int = 1  # writes that the instant committed together (GRP-1)

@@ -32,14 +32,13 @@ from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
 
 __all__ = ["detect_early", "wait_for_rate_limit"]
 
-# --- Early conflict detection: what a write meets before it writes files, when that is still cheap
+# ---- Early conflict detection
 #
-# Two looks. At what was *published* while keys were looked up: always. At what living writers have
-# *announced* for the same rows: by option. There the smaller requested time goes on and the greater
-# one waits in its place, without the lock, until the other has ended or fallen silent; so of two
-# that see each other one goes on, waits never form a circle, and whoever waited keeps its turn
-# before all that begin later. What the other published is then the base of this write, and
-# nothing was computed in vain. Nothing here is needed to be right: the publication judges anew.
+# A write always validates against commits since its base snapshot. By option it also compares with
+# announced write sets of live writers. Then the writer with the greater requested time waits,
+# without the lock, until the other ends or its heartbeat expires. So waits never form a cycle, and
+# a writer that waited precedes all writers that begin later. It then works on the other's files,
+# and no work is wasted. Safety does not depend on this: the commit validates again.
 
 _PAUSE_MS_FIRST = 20
 _PAUSE_MS_MAX = 1_000
@@ -55,18 +54,19 @@ def detect_early(
     told: Callable[[WaitReport], None] = lambda _: None,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
-    Judge a placed write before any of its files is written.
+    Validate a write before any of its files is written.
 
-    Outside: 1 list, chain probes; with ``gives_way`` as ``announced_writes`` and 1 list, again
-    while it waits.
+    Outside: 1 list, probes of the commit log; with ``gives_way`` as ``announced_writes`` and 1
+    list, repeated while it waits.
 
     Args:
         context: The table.
-        begun: The write; it has announced itself (BEG-6).
-        placement: What it is going to touch.
-        gives_way: Look at announcements, too; not while holding what the others wait for.
-        elapsed_ms: Since the first attempt of this write: waiting is bounded as retries are.
-        told: Hears of a wait that ended.
+        begun: The write; it is announced (BEG-6).
+        placement: The assigned file groups.
+        gives_way: Also compare with announced writes; not while this writer keeps a lock that the
+            others wait for.
+        elapsed_ms: Time since the first attempt of this write: the retry budget bounds the wait.
+        told: Receives the report of a wait that ended.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
@@ -92,7 +92,7 @@ def _wait_for_announced(
     elapsed_ms: int,
     told: Callable[[WaitReport], None],
 ) -> Rejected | None:
-    """Wait for those who announced the same before; a refusal when that may not go on."""
+    """Wait for earlier writers that announced a conflict; return it if the budget ends the wait."""
     clock, events = context.world.clock, context.world.events
     budget = context.limits.retry
     started = clock.monotonic_ms()
@@ -120,7 +120,7 @@ def _wait_for_announced(
 
 
 def _both(before: Rejected, met: Rejected) -> Rejected:
-    """One meeting with all who were waited for, in the order in which they were met."""
+    """Return one conflict with all awaited writers, in the order in which they were found."""
     return replace(
         before,
         rivals=tuple({one.requested_time: one for one in (*before.rivals, *met.rivals)}.values()),
@@ -132,7 +132,7 @@ def _both(before: Rejected, met: Rejected) -> Rejected:
 def _announced_conflicts(
     context: TableContext, begun: StartedWrite, claim: WriteSet, *, logs_may_meet: bool
 ) -> Rejected | None:
-    """What living writers that were requested before this one have announced of the same."""
+    """Return the conflict with announced writes of live writers with lower requested times."""
     rivals: list[ConcurrentCommit] = []
     groups: list[FileGroupId] = []
     partitions: list[str] = []
@@ -159,23 +159,24 @@ def _announced_conflicts(
     )
 
 
-# ---------- Waiting for the pace of a table: before a write begins, outside of every lock (PACE-1)
+# ---- Rate limit of a table: a wait before the write begins, outside every lock (PACE-1)
 #
-# Only writes wait, services never do, and nothing fails for it: a write that waited as long as
-# it may begins without a token and says so. A redo takes no second token; the instant of its
-# refused attempt is gone, and its own stands for the write.
+# Only writes wait, not services. No write fails because of the limit: after the longest wait it
+# begins without a token and emits an event. A retry takes no second token: the instant of the
+# rejected attempt is deleted, and the instant of the retry counts instead.
 
-_MEMORY_MS = 3_600_000  # at least; what began before has no say: a debt is forgiven some day
+_MEMORY_MS = 3_600_000  # at least; older begins do not count, so a debt of tokens ends
 
 
 def wait_for_rate_limit(context: TableContext) -> bool:
     """
-    Wait until the table's pace lets a write begin.
+    Wait until the table's rate limit lets a write begin.
 
-    Outside: 1 list, 1 more for each token that others took meanwhile; nothing without a pace.
+    Outside: 1 list, 1 more for each token that other writers took meanwhile; nothing without a
+    rate limit.
 
     Returns:
-        Whether it waited, so that an earlier look at the table is an old one.
+        Whether it waited, so that an earlier snapshot of the table is out of date.
     """
     pace, clock, events = context.limits.pace, context.world.clock, context.world.events
     if pace is None:
@@ -204,10 +205,11 @@ def wait_for_rate_limit(context: TableContext) -> bool:
 
 class _TableTime:
     """
-    The time by which tokens come in: this clock, or the newest begin where that is ahead.
+    The time by which tokens refill: this clock, or the newest begin if that is ahead.
 
-    Begins follow the fastest clock of all writers (TL-SUCC-1). Who is behind it counts on from
-    there by the own monotonic clock, or would wait as long as the clocks are apart.
+    Begins follow the fastest clock of all writers (TL-SUCC-1). A writer with a slower clock counts
+    on from the newest begin by its monotonic clock. Otherwise it would wait as long as the clocks
+    differ.
     """
 
     def __init__(self, context: TableContext, pace: RateLimit) -> None:
@@ -215,14 +217,14 @@ class _TableTime:
         self._zone = context.zone
         self._memory_ms = max(_MEMORY_MS, math.ceil(pace.interval_ms * pace.burst))
         merges = context.config.table_type is TableType.MERGE_ON_READ
-        # A completed compaction is named as a commit; on such tables no write is.
+        # On merge-on-read tables only a completed compaction is a commit; writes are deltacommits.
         write = Action.DELTACOMMIT if merges else Action.COMMIT
         self._actions = frozenset({write, Action.REPLACECOMMIT})
         self._newest_ms = 0
         self._seen_at_ms = 0  # monotonic
 
     def begins(self, timeline: ActiveTimeline) -> list[int]:
-        """When the writes of the last hour or more began, ascending; pending ones took a token, too."""
+        """Return the begin times of the last hour or more, ascending; pending writes count."""
         newest_first: list[int] = []
         for at in self._times(timeline):
             if not newest_first and at > self._newest_ms:
@@ -233,12 +235,12 @@ class _TableTime:
         return newest_first[::-1]
 
     def now_ms(self) -> int:
-        """As the class says."""
+        """Return the current time of the table, in ms."""
         since_ms = self._clock.monotonic_ms() - self._seen_at_ms
         return max(self._clock.now_ms(), self._newest_ms + since_ms)
 
     def _times(self, timeline: ActiveTimeline) -> Iterator[int]:
-        """Newest first."""
+        """Yield the begin times, newest first."""
         for instant in reversed(timeline.instants):
             if instant.action in self._actions:
                 with suppress(InvalidInputError):  # no date: a bootstrap of the metadata table

@@ -1,9 +1,9 @@
 """
-Whether a batch was published before (BATCH-1, BATCH-2).
+Find out whether a batch was committed before (BATCH-1, BATCH-2).
 
-Its id lies in the commit slot, and moves into the boundary when the slot is collected. A process
-that lives on does not read again for each batch what it looked through for the one before: of
-slots it keeps the ids, of boundaries, whose files never change, fingerprints of them.
+The batch id is in the commit slot, and moves to the truncation point when the slot is truncated. A
+process keeps what it has read: the ids of slots, and fingerprints of the ids of truncation points,
+whose files never change. So it reads only newer slots and files for the next batch.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ __all__ = ["batches_of", "committed_batch", "result_of_batch"]
 
 class _Fingerprints(Container[str]):
     """
-    Batch ids by 64 bits of their hash: a week of them takes megabytes, not hundreds.
+    Batch ids as 64 bits of their hash: a week of them takes megabytes, not hundreds.
 
-    One that is not among them may seem to be, once in billions of billions; what is found is
-    looked at itself.
+    A false match is possible but extremely rare. After a match the batch itself is read.
     """
 
     def __init__(self, batches: Iterable[CommittedBatch]) -> None:
@@ -55,13 +54,13 @@ def _fingerprint(batch_id: str) -> int:
 
 def result_of_batch(context: TableContext, plan: WriteRequest) -> CommitResult | None:
     """
-    The answer to a write whose batch id was published before (BATCH-1).
+    Return the result of a write whose batch id was committed before (BATCH-1), else None.
 
     Outside and errors as ``committed_batch``.
 
     Raises:
-        InvalidInputError: Another operation was published under this id, as where a step that
-            deletes and one that upserts share it: what is asked for now was never written.
+        InvalidInputError: Another operation was committed under this id, for example if a delete
+            step and an upsert step share it. The requested write was never done.
     """
     known = committed_batch(context, plan)
     if known is not None and known.operation != plan.operation.value:
@@ -80,28 +79,28 @@ def result_of_batch(context: TableContext, plan: WriteRequest) -> CommitResult |
 
 def committed_batch(context: TableContext, plan: WriteRequest) -> CommitResult | None:
     """
-    The receipt of a batch id that was published before (BATCH-1).
+    Return the result of a batch id that was committed before (BATCH-1), else None.
 
-    Outside: 1 list, 1 get per slot that came since this process asked last, and per boundary whose
-    file it did not read yet; where the id was met, as ``SlotChain.newest_first`` and 1 list as
-    well, and 1 get of the boundary that has it, 1 get of the table's identity.
+    Outside: 1 list, 1 get per slot since the last call of this process, and 1 per file of
+    truncation points that it has not read. If the id is found: as ``SlotChain.newest_first``, 1
+    list, 1 get of the truncation point that has it, and 1 get of the table's identity.
 
     Raises:
-        CorruptTableError: A boundary cannot be read, or one that others name is missing: nobody
-            can tell any more which batches it knew.
-        TableReplacedError: The batch was published in a table that was dropped since.
+        CorruptTableError: A truncation point cannot be read, or one that others name is missing, so
+            its batches are unknown.
+        TableReplacedError: The batch was committed in a table that was dropped since.
     """
     if plan.batch_id is None:
         return None
     if not _may_be_published(context, plan.batch_id):
         return None
-    _decide_last(context)  # void or not (FOR-4); what is told as published can be read (PUB-8)
-    withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written anew
+    _decide_last(context)  # void or not (FOR-4); a returned result is readable (PUB-8)
+    withdrawn: set[InstantTime] = set()  # RST-1: such a batch is written again
     for one in _published_batches(context, plan.batch_id, withdrawn):
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
             continue
         if not _taken_away(context, one.requested_time):
-            context.chain.assert_same_table()  # a slot seen before may be a dropped table's (F27)
+            context.chain.assert_same_table()  # a slot read before may be of a dropped table (F27)
             return CommitResult(
                 action=one.action,
                 operation=one.batch.operation or plan.operation.value,
@@ -117,9 +116,9 @@ def committed_batch(context: TableContext, plan: WriteRequest) -> CommitResult |
 
 
 def _may_be_published(context: TableContext, batch_id: str) -> bool:
-    """Whether a slot or a boundary has the batch, be it void or taken away."""
+    """Return whether a slot or truncation point has the batch, even if void or restored away."""
     seen, found, head = context.batches.seen, {}, context.chain.head()
-    if seen.boundary > head:  # of a table that was dropped, and it is taken away again (SLOT-10)
+    if seen.boundary > head:  # of a dropped table, so it is forgotten (SLOT-10)
         seen = KnownBatches()
     lowest = 0
     for slot in context.chain.newest_first(head):
@@ -142,13 +141,13 @@ def _may_be_published(context: TableContext, batch_id: str) -> bool:
 
 def _with_truncated_batches(context: TableContext, seen: KnownBatches) -> KnownBatches:
     """
-    With the batches of the present boundary. Outside: 1 list, 1 get per file not read before.
+    Add the batches of the current truncation point. Outside: 1 list, 1 get per unread file.
 
-    A file that vanishes under our eyes was given up by a later boundary, which then is there.
+    If a file disappears during the read, a later truncation point replaced it and exists by then.
     """
     storage = context.world.storage
     if truncated_up_to(storage) <= seen.boundary:
-        return seen  # it never goes back: what is not listed was seen, and says the same
+        return seen  # it never decreases: an unlisted one was read before, with the same content
     missed = -1
     while True:
         boundary = read_truncation_point(storage)
@@ -167,12 +166,12 @@ def _with_truncated_batches(context: TableContext, seen: KnownBatches) -> KnownB
 
 def _with_lost_boundary(context: TableContext, seen: KnownBatches, collected: int) -> KnownBatches:
     """
-    Slots up to a number are gone, which no boundary tells: its file was lost.
+    Recover from a lost file of a truncation point, whose slots are already deleted.
 
-    The cut that it was is in the chain as long as no later one came, and says the same.
+    The truncation slot with the same content is in the commit log until a later truncation.
 
     Raises:
-        CorruptTableError: It is not, or the listing still does not show it.
+        CorruptTableError: That slot is missing, or the listing still lacks the file.
     """
     _rewrite_truncation_point(context)
     seen = _with_truncated_batches(context, seen)
@@ -182,7 +181,7 @@ def _with_lost_boundary(context: TableContext, seen: KnownBatches, collected: in
 
 
 def _rewrite_truncation_point(context: TableContext) -> None:
-    """Nothing where it is there. Outside: 1 create."""
+    """Write the truncation point again from its slot, unless it exists. Outside: 1 create."""
     cut = next((one for one in context.chain.newest_first() if one.kind is SlotKind.CUT), None)
     if cut is not None:
         apply(context, cut)
@@ -211,7 +210,7 @@ def _forgotten(
 
 
 def _decide_last(context: TableContext) -> None:
-    """Settle the newest slots, or call void what may not count. Outside: 1 get, 1 list, a turn."""
+    """Apply the newest slots or mark them void. Outside: 1 get, 1 list, a commit section."""
     left = not_applied(context, context.chain.head(), context.active())
     if left:
         commit_in_section(context, f"settle {left[-1].instant_time}", lambda _: None)
@@ -219,11 +218,12 @@ def _decide_last(context: TableContext) -> None:
 
 def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
     """
-    Whether another engine's restore took a published instant away (RST-3).
+    Return whether a restore of another engine removed a committed instant (RST-3).
 
-    Below the first write of the timeline it may be archived, which the history tells; what is
-    older than the history may have been in an archive that its owner deleted. Outside: 1 list, and
-    where it is not on the timeline the history.
+    An instant older than the first write of the timeline may be archived, which the archived
+    timeline shows. An instant older than that may have been in an archive that the table's owner
+    deleted.
+    Outside: 1 list, and the archived timeline if the instant is not on the active one.
     """
     timeline = context.active()
     if timeline.find(requested_time) is not None:
@@ -239,9 +239,9 @@ def _published_batches(
     context: TableContext, batch_id: str, withdrawn: set[InstantTime]
 ) -> Iterator[CommittedBatch]:
     """
-    Those of the slots, newest first, then of each boundary that seems to have the batch.
+    Yield the batches of slots, newest first, then of truncation points that may have the batch.
 
-    What is collected while slots are read is in the boundary by then (BATCH-2).
+    The truncation point contains slots that are truncated during the read (BATCH-2).
     """
     for slot in without_void(context.chain.newest_first()):
         withdrawn |= restored_away_by(slot)
@@ -253,17 +253,17 @@ def _published_batches(
         try:
             for number in sorted(having, reverse=True):
                 yield from read_truncated_batches(context.world.storage, number)
-        except ObjectMissingError as error:  # a later boundary took over what was in it
+        except ObjectMissingError as error:  # a later truncation point replaced it
             if seen.boundary == missed:
                 raise _forgotten(str(error)) from error
             missed = seen.boundary
-            _rewrite_truncation_point(context)  # or it is the newest, and was lost
+            _rewrite_truncation_point(context)  # or the newest one was lost
             continue
         return
 
 
 def batches_of(slot: Slot) -> tuple[CommittedBatch, ...]:
-    """The batches that a slot published."""
+    """Return the batches that a slot committed."""
     if slot.kind is not SlotKind.COMMIT:
         return ()
     return tuple(

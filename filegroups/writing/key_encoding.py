@@ -1,9 +1,9 @@
 """
-Which form the stored keys of a complex key generator with one field have: ``id:7`` or ``7``.
+Detect the form of stored keys of a complex key generator with one field: ``id:7`` or ``7``.
 
-Releases of Java Hudi differ in it (0.14.1 to 1.0.2 write the bare value), and no property of
-the table tells. The keys in its files do: a writer takes their form, so that no record gets a
-second key, and refuses files that have both.
+Releases of Java Hudi differ in it (0.14.1 to 1.0.2 write the bare value), and no property of the
+table records it. The writer reads the form from keys in the files and uses it, so that no record
+gets a second key. It refuses files with both forms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "stored_forms",
 ]
 
-_SAMPLED = 4  # of the oldest and of the newest file groups each
+_SAMPLED = 4  # file groups, of the oldest and of the newest each
 _REMEMBERED_MAX = 100_000  # files
 
 _BOTH = frozenset({False, True})
@@ -40,10 +40,10 @@ _BOTH = frozenset({False, True})
 
 def keys_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> KeySpec:
     """
-    Make keys in the form that stored keys have; of others nothing is changed.
+    Return the key spec with the form that stored keys have; other key specs stay unchanged.
 
-    Outside: once per opened table 1 list a partition and at most 8 reads of base files, where
-    the key generator is complex and has one field.
+    Outside: once per opened table 1 list a partition and at most 8 reads of base files, if the key
+    generator is complex and has one field.
 
     Raises:
         UnsupportedTableError: Stored keys have both forms (``mixed_key_encoding``).
@@ -72,10 +72,10 @@ def keys_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> 
 
 def stored_forms(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> frozenset[bool]:
     """
-    Find whether stored keys have the field's name before them, by some of the file groups.
+    Return which forms the stored keys have, from a sample of file groups.
 
     Returns:
-        True for those that have it, False for those that do not; empty without rows.
+        True if some keys have the field's name as prefix, False if some have not. Empty without rows.
 
     Outside: as ``keys_as_stored``.
     """
@@ -96,10 +96,9 @@ def refuse_other_forms(
     context: TableContext, snapshot: Snapshot, slices: Iterable[FileSlice], keys: KeySpec
 ) -> None:
     """
-    Refuse to look keys up in file groups that hold them in another form: they would be missed.
+    Refuse file groups with keys in another form, because lookups would miss these keys.
 
-    Outside: of each file that was not seen before its footer, and its keys where that does not
-    tell enough.
+    Outside: for each new file its footer, and its keys if the footer is not enough.
 
     Raises:
         UnsupportedTableError: ``mixed_key_encoding``.
@@ -108,14 +107,14 @@ def refuse_other_forms(
         return
     for one in slices:
         if forms_of(context, snapshot, one, keys) - {keys.prefixes_keys}:
-            context.key_forms.pop("", None)  # a repair may have changed them: look again
+            context.key_forms.pop("", None)  # a repair may have changed them: sample again
             raise _mixed(keys, str(one.file_group))
 
 
 def forms_of(
     context: TableContext, snapshot: Snapshot, one: FileSlice, keys: KeySpec
 ) -> frozenset[bool]:
-    """The forms of all keys of a slice's base file, or of its logs where it has none."""
+    """Return the forms of all keys of a slice's base file, or of its logs if it has none."""
     path = one.base_file.path if one.base_file is not None else one.log_files[-1].path
     known = context.key_forms.get(path)
     if known is not None:
@@ -131,7 +130,7 @@ def forms_of(
 
 
 def _told_by(footer: Footer, keys: KeySpec) -> frozenset[bool] | None:
-    """By the least and the greatest key; None where keys of both forms may lie between them."""
+    """Return the forms by the least and greatest key; None if keys of both forms are possible."""
     if footer.rows == 0:
         return frozenset()
     least, greatest, prefix = footer.key_min, footer.key_max, keys.single_prefix
@@ -147,7 +146,7 @@ def _told_by(footer: Footer, keys: KeySpec) -> frozenset[bool] | None:
 def _read_forms(
     context: TableContext, snapshot: Snapshot, one: FileSlice, keys: KeySpec, *, whole: bool
 ) -> frozenset[bool]:
-    """By keys and values themselves: those of a whole slice, or of its first rows."""
+    """Return the forms by keys and values of a whole slice, or of its first rows."""
     (field,) = keys.record_key_fields
     columns = (KEY_COLUMN, field.partition(".")[0])
     read = plan_scan(context, snapshot, [one], columns=columns).read
@@ -167,7 +166,7 @@ def _forms(rows: pa.Table, field: str, prefix: str) -> frozenset[bool]:
     if column is not None and (
         pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     ):
-        # A value may begin as a prefixed key does.
+        # A bare value may itself start with the prefix.
         bare = pc.equal(stored, java_texts(column, field, "unsupported_key_type"))
         prefixed = pc.and_(prefixed, pc.invert(pc.fill_null(bare, False)))
     return frozenset(pc.unique(prefixed).drop_null().to_pylist())

@@ -1,9 +1,8 @@
 """
-The local workload: incoming rows as one Arrow table, of one write or of several.
+The local workload: incoming rows of one or several writes, as one Arrow table.
 
-The embedded default. The whole batch is held in memory once, each file group is merged by
-itself on a thread of the executor port; for batches beyond one machine's memory there is
-the Spark workload.
+This is the default. The whole batch is in memory once. Threads of the executor port merge the file
+groups separately. For batches beyond the memory of one machine use the Spark workload.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = ["CoalescedWorkload", "LocalWorkload", "can_coalesce_rows", "combined"
 
 
 class LocalWorkload:
-    """Rows of one write in memory. See ``filegroups.writing.workload.Workload`` for the contract."""
+    """Rows of one write in memory. The contract is ``filegroups.writing.workload.Workload``."""
 
     def __init__(self, world: Ports, rows: pa.Table) -> None:
         self._world = world
@@ -56,7 +55,7 @@ class LocalWorkload:
         self._schema = rows.schema
         self._rules: RowRules | None = None
         self._found: pa.Array = pa.nulls(0, pa.string())
-        self._paths: Any = None  # where each row goes: its own partition, or its key's
+        self._paths: Any = None  # target partition of each row: its own, or that of its key
         self._leaving: Mapping[FileGroupId, Any] = {}
         self._shares: Any = None
         self._routed: dict[FileGroupId, Any] = {}
@@ -68,13 +67,13 @@ class LocalWorkload:
         cls, world: Ports, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
     ) -> LocalWorkload:
         """
-        Rows that were prepared before, by another process or together.
+        Make a workload of rows that were prepared before, by another process or coalesced.
 
         Args:
             world: The ports.
-            rows: As ``prepare`` leaves them.
-            rules: By which they were prepared.
-            incoming: The columns that they came with.
+            rows: Rows as ``prepare`` leaves them.
+            rules: The rules they were prepared by.
+            incoming: The columns of the incoming data.
         """
         own = cls(world, rows)
         own._schema, own._rules = incoming, rules
@@ -82,25 +81,25 @@ class LocalWorkload:
 
     @property
     def schema(self) -> pa.Schema:
-        """As the contract."""
+        """See ``Workload.schema``."""
         return self._schema
 
     @property
     def rows(self) -> pa.Table:
-        """The rows as they are now: as they came, or prepared."""
+        """The current rows: incoming, or prepared."""
         return self._rows
 
     @property
     def rules(self) -> RowRules:
-        """How they were prepared."""
+        """The rules the rows were prepared by."""
         return self._required_rules()
 
     def is_empty(self) -> bool:
-        """As the contract."""
+        """See ``Workload.is_empty``."""
         return bool(self._rows.num_rows == 0)
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
-        """As the contract."""
+        """See ``Workload.prepare``."""
         with with_compute_lock(self._world.storage, self._rows):
             self._prepare(rules, schema)
 
@@ -124,7 +123,7 @@ class LocalWorkload:
         self._rows = kept
 
     def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
-        """No rows have no columns of their own, whatever they are called."""
+        """Prepare an empty batch: it takes the table's columns, whatever its own are."""
         own = () if rules.operation is WriteOperation.DELETE else tuple(schema.arrow)
         text = pa.string()
         shape = [*own, pa.field(KEY_COLUMN, text), pa.field(PARTITION_COLUMN, text)]
@@ -132,11 +131,11 @@ class LocalWorkload:
         self._rows = pa.schema(shape).empty_table()
 
     def partition_paths(self) -> tuple[str, ...]:
-        """As the contract."""
+        """See ``Workload.partition_paths``."""
         return tuple(sorted(pc.unique(self._rows.column(PARTITION_COLUMN)).to_pylist()))
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
-        """As the contract. Outside: at most 1 open_input per candidate file."""
+        """See ``Workload.tag``. Outside: at most 1 open_input per candidate file."""
         keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
         rules = self._required_rules()
         self._paths, self._leaving, self._shares = paths, {}, None
@@ -187,7 +186,7 @@ class LocalWorkload:
         return where.partition_paths
 
     def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
-        """As the contract."""
+        """See ``Workload.spread``."""
         places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
         where = pa.array(places)
         paths = self._paths.take(where)
@@ -201,10 +200,10 @@ class LocalWorkload:
         return {(names[one // wide], one % wide): count for one, count in pairs}
 
     def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
-        """As the contract."""
+        """See ``Workload.assign``."""
         rules = self._required_rules()
         if len(buckets) == 1 and buckets[0].rows == self._rows.num_rows:
-            (only,) = buckets  # all rows are new and go to one place
+            (only,) = buckets  # all rows are new and go to one file group
             group = FileGroupId(only.partition_path, file_ids[only.number])
             self._routed = {group: np.arange(self._rows.num_rows)}
             return
@@ -237,7 +236,7 @@ class LocalWorkload:
         }
 
     def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
-        """As the contract."""
+        """See ``Workload.make_ahead``."""
         for task in tasks:
             rows = self.rows_of(task)
             if task.log is None and task.base_path is None and is_small(rows):
@@ -246,19 +245,19 @@ class LocalWorkload:
                 )
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
-        """As the contract."""
+        """See ``Workload.rewrite``."""
         self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
         written = self._world.executor.map(partial(_rewrite_one, self), tasks)
-        for stats in written:  # successors of log files that grew too big, and change logs
+        for stats in written:  # successors of oversized log files, and CDC logs
             self._attempted.update(path for stat in stats for path in stat.paths)
         return written
 
     def attempted(self) -> frozenset[str]:
-        """As the contract."""
+        """See ``Workload.attempted``."""
         return frozenset(self._attempted)
 
     def rows_of(self, task: FileGroupTask) -> pa.Table:
-        """The rows routed to a task's file group, in their incoming order."""
+        """Return the rows routed to a task's file group, in incoming order."""
         group = FileGroupId(task.partition_path, task.file_id)
         positions, leaving = self._routed.get(group), self._leaving.get(group)
         if positions is None:
@@ -272,12 +271,12 @@ class LocalWorkload:
         return mark_relocated_keys(rows, self._rows.take(pa.array(leaving)))
 
     def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
-        """One task, on whatever thread."""
+        """Write one task, on any thread."""
         made = self._ahead.pop(_unannounced(task), None) if self._ahead else None
         return write_task(self._world.storage, task, self.rows_of(task), made)
 
     def release(self) -> None:
-        """As the contract."""
+        """See ``Workload.release``."""
         self._rows = self._rows.slice(0, 0)
         self._routed = {}
         self._ahead = {}
@@ -290,11 +289,11 @@ class LocalWorkload:
 
 def combined(rows: pa.Table, rules: RowRules, avro_json: str) -> pa.Table:
     """
-    Prepared rows with one for each key.
+    Return prepared rows with one row for each key.
 
     Errors: as ``combine_incoming``.
     """
-    # Of a whole table's keys each counts once, whatever partition its rows name.
+    # With a global index a key counts once, in whatever partition its rows are.
     hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
     rows = _renamed(rows, PARTITION_COLUMN, hidden)
     return _renamed(combine_incoming(rows, rules.combining(avro_json)), hidden, PARTITION_COLUMN)
@@ -305,7 +304,7 @@ def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteSta
 
 
 def _unannounced(task: FileGroupTask) -> FileGroupTask:
-    """The task as it was before it was announced, which does not change what it writes."""
+    """Return the task as it was before its announcement, which does not change its output."""
     return replace(task, announced=False, partition_marked=False)
 
 
@@ -315,7 +314,7 @@ def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
 
 def _counted(paths: Any, file_ids: Any) -> tuple[dict[str, int], dict[FileGroupId, int]]:
     """
-    Rows of each path without a file id, and of each file group; in the order they first appear.
+    Count rows without a file id by path, and others by file group, in order of appearance.
 
     Shapes: (n,) each.
     """
@@ -344,24 +343,22 @@ def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
     return codes, [FileGroupId(path_names[path], id_names[number]) for path, number in pairs]
 
 
-# ----------------------------------------------------------------
-# The rows of several writes as one workload: written once, told to each write by itself (GRP-7).
+# ---- Coalesced writes: rows of several writes, written once, with results for each write (GRP-7)
 #
-# Writes of the same rows that follow each other merge into one file group after the other. Where
-# that leaves what merging them at once leaves, one file does for all of them. It does where each
-# row of a key replaces the one before it, or the greater ordering value stays and nothing is
-# deleted: a delete is forgotten by a base file, so that a late row after it counts again.
+# Rows may be coalesced if merging them at once gives the same file as merging write after write.
+# That is so if each row of a key replaces the one before it, or if the greater ordering value
+# wins and no row is a delete. A base file forgets a delete, so a late row would count again.
 
 _PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
 
 
 def may_coalesce(rules: RowRules) -> bool:
-    """Whether rows prepared so can be merged with those of others before they are written."""
+    """Return whether rows with these rules may be merged with other rows before the write."""
     merge = rules.merge
     if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.changes_known:
         return False
     if rules.lookup.whole_table or rules.buckets is not None:
-        return False  # keys move between partitions; it is not known before which keys are new
+        return False  # keys may move between partitions, or it is unknown which keys are new
     if merge.mode not in _PLAIN_MODES or merge.merger is not None or merge.updates_partially:
         return False
     return not (merge.precombines or merge.deletes_by_order or merge.late_rows_sign)
@@ -369,11 +366,11 @@ def may_coalesce(rules: RowRules) -> bool:
 
 def can_coalesce_rows(workload: LocalWorkload, avro_json: str) -> bool:
     """
-    The same of the rows themselves, where their rules allow it.
+    Return whether the rows themselves can be coalesced, if their rules allow it.
 
     Args:
-        workload: Prepared.
-        avro_json: The schema it was prepared for.
+        workload: The prepared rows.
+        avro_json: The schema they were prepared for.
     """
     combining = workload.rules.combining(avro_json)
     return not combining.by_order or not combining.deletes(workload.rows).any()
@@ -402,15 +399,16 @@ class CoalescedWorkload(LocalWorkload):
         self._counts: list[RowCounts] | None = None
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
-        """As the contract."""
+        """See ``Workload.tag``."""
         self._counts = None
         return super().tag(candidates)
 
     def counts(self) -> list[RowCounts]:
         """
-        What each part's rows do, once they are tagged, after those of the parts before it.
+        Return how many rows each part inserts, updates and deletes, after the parts before it.
 
-        A row that comes late in event-time order counts as an update, though nothing changes.
+        Call it after ``tag``. A late row in event-time order counts as an update, though it changes
+        nothing.
         """
         if self._counts is None:
             self._counts = self._counted()
@@ -435,12 +433,12 @@ class CoalescedWorkload(LocalWorkload):
 
 def _there_before(codes: Any, found: Any, deletes: Any) -> Any:
     """
-    Whether each row's key was there when its turn came.
+    Return for each row whether its key existed before the row.
 
     Args:
-        codes: Of the rows' keys, in the order of the rows.
-        found: Of each key, whether the table had it.
-        deletes: Whether a row deletes its key.
+        codes: Codes of the rows' keys, in row order.
+        found: For each key, whether the table had it.
+        deletes: For each row, whether it deletes its key.
 
     Shapes: (n,), (keys,), (n,) -> (n,).
     """

@@ -1,4 +1,4 @@
-"""What a write announces before its data files, and what it offers to the commit (BEG-6)."""
+"""Announce a write before its data files, and build its pending commit (BEG-6)."""
 
 from __future__ import annotations
 
@@ -40,20 +40,19 @@ __all__ = [
     "reconcile_files",
 ]
 
-# --- What a placed write shows before its first data file: the inflight file, then its markers (BEG-6)
+# ---- Announcement before the first data file: the inflight file, then the markers (BEG-6)
 #
-# Where the storage is far away they are sent together, with the metadata of new partitions and the
-# early look at what others published: none of them waits for another, and no data file is written
-# before all have been answered. Meanwhile small files are made in memory. A rollback needs the
-# markers of what exists, and a marker without a file, or one that came before the inflight file,
-# tells it nothing wrong.
+# On a high-latency store these requests overlap, with the metadata files of new partitions and the
+# early conflict detection. No data file is written before all of them succeed. Meanwhile the writer
+# makes small files in memory. A rollback needs a marker for each existing file; a marker without
+# a file, or older than the inflight file, does not mislead it.
 
 TimelineState: TypeAlias = tuple[NoConflict | Rebase | Rejected, BaseState]
 EarlyDetectionRun: TypeAlias = Callable[
     [TableContext, StartedWrite, FileGroupAssignment], TimelineState
 ]
 
-_MARKERS_MAX = 16  # of more file groups each task makes its own, beside the others
+_MARKERS_MAX = 16  # above this number each task creates its own marker, concurrently
 
 
 def announce(
@@ -66,20 +65,20 @@ def announce(
     then: bool,
 ) -> tuple[FileGroupAssignment, TimelineState]:
     """
-    Show what the write intends, and look for what it meets early.
+    Announce the write set, and detect conflicts early.
 
-    Outside: as ``announce_tasks``, and what ``look`` asks.
+    Outside: as ``announce_tasks``, and the requests of ``look``.
 
     Args:
         context: The table.
         begun: The write.
-        placement: What it is going to touch.
+        placement: The assigned file groups.
         workload: Its rows, None for none.
-        look: The early look; None for none.
-        then: It looks at announcements, and so comes after the own one (BEG-8).
+        look: The early conflict detection; None for none.
+        then: Run ``look`` after the own announcement, because it reads announcements (BEG-8).
 
     Returns:
-        The placement, its tasks knowing whether they are announced, and what the look found.
+        The assignment, with announced tasks marked as such, and the result of ``look``.
     """
     found: list[TimelineState] = []
 
@@ -107,20 +106,20 @@ def announce_tasks(
     *beside: Callable[[], None],
 ) -> list[tuple[FileGroupTask, ...]]:
     """
-    Show what some tasks are going to write.
+    Announce the files that the tasks will write.
 
-    Outside: 1 create; far away 1 create for each base file and for each partition that may be
-    new, all under way together.
+    Outside: 1 create; on a high-latency store also 1 create for each base file and for each
+    partition that may be new, all at the same time.
 
     Args:
         context: The table.
         begun: The write.
         profile: The content of its inflight file.
-        parts: The rows of the instant's writes, and what each of them writes.
-        beside: What else can be asked meanwhile.
+        parts: For each write of the instant, its rows and its tasks.
+        beside: Other calls to run at the same time.
 
     Returns:
-        For each part its tasks, each knowing what was shown of it.
+        For each part its tasks, with announced markers and partitions noted.
     """
     show = partial(make_inflight, context, begun, profile)
     storage = context.world.storage
@@ -164,20 +163,20 @@ def _shown(task: FileGroupTask, opened: Collection[str]) -> FileGroupTask:
 
 
 def _opens_its_partition(task: FileGroupTask) -> bool:
-    """Whether a file is made for sure, in a partition whose metadata nobody saw yet."""
+    """Return whether the task surely creates the first known file of its partition."""
     new = task.base_path is None and task.deletes is DeleteKind.NONE
     return new and not task.partition_marked
 
 
-# -------------------------- What a written attempt offers for publication: claim, metadata, checks
+# ---- The pending commit: write set, metadata, checks
 #
-# Between the data files and the critical section: everything the slot and the completed
-# file will hold is made here, before the lock is taken (PUB-1).
+# This runs before the lock is taken. It makes all content of the slot and the completed file
+# (PUB-1).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFiles:
-    """Data files of one attempt, durable and not visible."""
+    """Data files of one attempt: durable, not yet visible."""
 
     placement: FileGroupAssignment
     stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
@@ -187,10 +186,10 @@ class WrittenFiles:
     attempts: int
     watch: ReadValidation | None = None  # of a plan with reads
     waits: tuple[WaitReport, ...] = ()
-    dropped: frozenset[str] = frozenset()  # files of former tasks that are deleted already
+    dropped: frozenset[str] = frozenset()  # deleted files of earlier tasks
 
     def bytes_of(self, file_groups: frozenset[FileGroupId] | None) -> int:
-        """Bytes written to some file groups, None for all."""
+        """Return the bytes written to some file groups, None for all."""
         return sum(
             stat.file_size_in_bytes
             for task, stats in self.stats
@@ -206,10 +205,10 @@ def reconcile_files(
     attempted: frozenset[str] | None,
 ) -> None:
     """
-    Delete what failed or superseded tasks left, make the rest durable (PUB-1, LOC-2).
+    Delete files of failed or superseded tasks, and make the others durable (PUB-1, LOC-2).
 
-    A file of this instant that the commit metadata does not name would become visible with
-    it (fmt 4.1), so it goes before the slot. ``attempted``: as ``Workload.attempted``.
+    A file of this instant that the commit metadata does not name would become visible with the
+    commit (fmt 4.1). So it is deleted before the slot. ``attempted``: as ``Workload.attempted``.
     """
     storage = context.world.storage
     kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
@@ -231,9 +230,9 @@ def pending_commit_of(
     batches: tuple[Batch, ...] = (),
 ) -> PendingCommit:
     """
-    Everything an attempt offers for publication: what it touched, its metadata, its checks.
+    Build the pending commit of an attempt: its write set, metadata and checks.
 
-    ``batches`` are those of a group's members; a plan's own is added here.
+    ``batches`` are those of a group's members. The plan's own batch is added here.
     """
     by_partition: dict[str, list[WriteStat]] = {}
     for task, stats in written.stats:
@@ -253,7 +252,7 @@ def pending_commit_of(
         partition_to_replace_file_ids=replaced,
     )
     claim = write_set_of(metadata)
-    # A task that changed nothing wrote no file, but its answer rests on what it read (PUB-4).
+    # A task that changed nothing wrote no file, but its result depends on its reads (PUB-4).
     idle = tuple(
         AccessedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
@@ -303,7 +302,7 @@ def commit_facts_of(
     *,
     read_only: tuple[AccessedFileGroup, ...],
 ) -> CommitFacts:
-    """What the checks compare with what others published."""
+    """Collect the facts that the checks compare with concurrent commits."""
     return CommitFacts(
         requested_time=begun.requested_time,
         keys_looked_up=plan.rules.tags and plan.rules.buckets is None,
@@ -326,7 +325,7 @@ def commit_facts_of(
 
 
 def _appended(written: WrittenFiles) -> tuple[LogFile, ...]:
-    """The logs that were written onto logs: these may have deleted keys which mine bring back."""
+    """Return the logs written onto slices with logs, whose deleted keys these may bring back."""
     found = (
         LogFile.found(task.partition_path, path.rpartition("/")[2], stat.file_size_in_bytes)
         for task, stats in written.stats
@@ -339,16 +338,16 @@ def _appended(written: WrittenFiles) -> tuple[LogFile, ...]:
 
 def _missed_in(written: WrittenFiles) -> tuple[str, ...]:
     """
-    Partitions in which a delete did not find its key, by key or by a row that says so.
+    Return the partitions in which a delete, by key or by a marked row, did not find its key.
 
-    Rows of an upsert that found no file group were inserted, or they delete (hole 3).
+    An upsert's rows without a file group were inserted, or they are deletes (hole 3).
     """
     fewer = dict(written.placement.new_rows)
     for task, stats in written.stats:
         if task.partition_path in fewer:
             fewer[task.partition_path] -= sum(stat.num_inserts for stat in stats)
     rows = (path for path, count in fewer.items() if count > 0)
-    # A key found below logs may be deleted there, and inserted elsewhere since.
+    # Logs may have deleted a key of the base file; another write may have inserted it elsewhere.
     gone = (
         task.partition_path
         for task, stats in written.stats
@@ -390,7 +389,7 @@ def _access_of(task: FileGroupTask) -> Access:
 
 
 def planned_write_set(placement: FileGroupAssignment) -> WriteSet:
-    """What a placement is going to touch."""
+    """Return the write set of an assignment."""
     touched = [
         AccessedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),

@@ -1,8 +1,8 @@
 """
-The reads of one attempt, judged against everything that became visible since they were made.
+Validate the reads of one attempt against all commits that became visible since.
 
-Publication looks several times and each time at what is new alone; what a write may pass
-depends on all of it, so the rivals are gathered here for as long as the attempt goes on.
+Validation runs several times and each time gets only the new concurrent commits. The verdict on
+reads depends on all of them, so this object collects them during the attempt.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["ReadValidation"]
 
 class ReadValidation:
     """
-    What became visible since a write read, as far as its attempt has looked.
+    The concurrent commits since a write's reads, as far as its attempt knows them.
 
     Args:
         context: The table; its limits name the isolation level, unless the reads do.
         begun: The attempt.
-        reads: What its rows were made from.
+        reads: The reads that its rows were computed from.
     """
 
     def __init__(self, context: TableContext, begun: StartedWrite, reads: ReadSet) -> None:
@@ -47,16 +47,16 @@ class ReadValidation:
         self._begun = begun
         self._reads = reads
         self._rivals: dict[tuple[InstantTime, InstantTime], ConcurrentCommit] = {}
-        # Every look judges all of them, the last one under the lock: files are read once.
+        # Every validation covers all of them, the last one under the lock; files are read once.
         self._missed: dict[tuple[InstantTime, FileGroupId], bool] = {}
         self._held_none: dict[FileGroupId, bool] = {}
 
     def before_begin(self, mine: WriteSet) -> Rejected | None:
         """
-        Judge what was published between the reads and the begin, before any file is written.
+        Validate commits between the reads and the begin, before any file is written.
 
-        Outside: 1 get per slot in between that this process has not seen; the history's times
-        where the timeline had no write at the read that no savepoint keeps.
+        Outside: 1 get per slot in between that this process has not read; the times of the archived
+        timeline if, at the time of the read, the timeline had no write except savepointed ones.
         """
         read, base = self._reads.snapshot, self._begun.snapshot
         if self._may_miss_archived(read.active, base.active):
@@ -71,17 +71,17 @@ class ReadValidation:
             return self._cannot_tell(
                 "commit slots were collected since this write's rows were read"
             )
-        # Left to the turn, which settles them first: reading again would not show them yet.
+        # The commit section applies and checks the rest. New reads would not show them yet.
         left = {one.completion_time for one in not_applied(self._context, base.head, base.active)}
         rivals = [one for one in rivals if one.completion_time not in left]
         return self.judge(mine, rivals)
 
     def _may_miss_archived(self, read: ActiveTimeline, base: ActiveTimeline) -> bool:
         """
-        Whether writes that came between two looks may be archived already.
+        Return whether writes between the reads and the begin may be archived already.
 
-        On an empty table, and where savepoints keep every write, the timeline begins with this
-        write's own instant. The history then tells what completed after all that was read.
+        On an empty table, and if savepoints keep every write, the timeline begins with this write's
+        own instant. Then the archived timeline shows what completed after the reads.
         """
         if read.first_write_time == base.first_write_time:
             return False
@@ -91,7 +91,7 @@ class ReadValidation:
         return completed > (read.newest_time or "")
 
     def before(self, check: CommitCheck, mine: WriteSet) -> CommitCheck:
-        """A candidate's check with the reads judged first."""
+        """Return a pending commit's check that validates the reads first."""
 
         def both(
             timeline: ActiveTimeline,
@@ -104,20 +104,20 @@ class ReadValidation:
 
     def judge(self, mine: WriteSet, rivals: Sequence[ConcurrentCommit]) -> Rejected | None:
         """
-        Judge the reads against these rivals and all that were met before.
+        Validate the reads against these concurrent commits and all earlier ones.
 
-        Outside: 1 get per rival whose metadata must be looked at and that is not known; where
-        rows decide, the new files of a rival and the slices of mine that it changed, once.
+        Outside: 1 get per concurrent commit whose metadata is needed and unknown. If rows decide,
+        the new files of a concurrent commit and the slices that it changed, once.
         """
         for rival in rivals:
             self._rivals[rival.requested_time, rival.completion_time] = rival
         level = self._reads.level or self._context.limits.isolation
         return validate_reads(level, mine, self._reads.part, tuple(self._rivals.values()), self)
 
-    # ---- what a rival did
+    # ---- Facts about a concurrent commit
 
     def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
-        """As of ``Looks``, by the counts of its commit."""
+        """See ``CommitProbe``; uses the counts of the commit's metadata."""
         metadata = self._metadata_of(rival)
         if metadata is None:
             return False
@@ -126,19 +126,19 @@ class ReadValidation:
         return bool(mine) and not any(stat.num_update_writes or stat.num_deletes for stat in mine)
 
     def has_reads(self, rival: ConcurrentCommit) -> bool:
-        """As of ``Looks``; what cannot be looked at may have."""
+        """See ``CommitProbe``; True if the metadata cannot be read."""
         metadata = self._metadata_of(rival)
         return metadata is None or READS_KEY in metadata.extra_metadata
 
     def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
-        """As of ``Looks``: exact, by the rows that carry the rival's commit time."""
+        """See ``CommitProbe``; exact, by the rows with the concurrent commit's commit time."""
         key = (rival.requested_time, item.file_group)
         if key not in self._missed:
             self._missed[key] = self._no_row_of(rival, item)
         return self._missed[key]
 
     def held_none(self, group: FileGroupId) -> bool:
-        """As of ``Looks``: exact, by the slice that was read."""
+        """See ``CommitProbe``; exact, by the slice that was read."""
         if group not in self._held_none:
             self._held_none[group] = self._no_row_in(group)
         return self._held_none[group]
@@ -173,7 +173,7 @@ class ReadValidation:
     def _none_in(
         self, seen: Snapshot, slices: list[FileSlice], rows: pc.Expression | None = None
     ) -> bool:
-        """Whether no row that was asked for is among these."""
+        """Return whether no row of the slices is part of the reads."""
         if self._reads.filter is None:
             return False
         try:
@@ -187,7 +187,7 @@ class ReadValidation:
             )
             return not any(batch.num_rows for batch in scan(self._context, plan))
         except HoodooError:
-            return False  # cleaned, or of another schema: nobody can tell
+            return False  # cleaned, or of another schema: unknown
 
     def _metadata_of(self, rival: ConcurrentCommit) -> CommitMetadata | None:
         completed = Instant(
@@ -199,7 +199,7 @@ class ReadValidation:
         try:
             return self._context.commits.read(completed)
         except MissingFileError:
-            return None  # not settled yet, or archived since
+            return None  # not applied yet, or archived since
 
     def _cannot_tell(self, why: str) -> Rejected:
         return Rejected(

@@ -36,12 +36,12 @@ __all__ = [
     "rerun_until_unchanged",
 ]
 
-# --- What the attempts of one write met and cost: whether it may go on, and how the next one is made
+# ---- Attempts of one write
 #
-# The numbers are kept here, what follows from them is decided by ``timeline.rules.retry``.
+# The numbers are here; ``timeline.rules.retry`` decides by them.
 
-#: Redos of one of those who have the lock together before it has it alone, which ends that for all
-#: of them: the last of as many as are allowed by default.
+#: Retries under the shared lock before a holder takes the lock alone, which ends the sharing for
+#: all holders. This is the number of retries that the default allows.
 _FIRST_WITHOUT = 3
 
 
@@ -51,28 +51,28 @@ class RetryState:
 
     started_ms: int
     begun: int = 0
-    groups_redone: int = 0  # in the attempt that is going on
+    groups_redone: int = 0  # in the current attempt
     wasted_bytes: int = 0
     last_pause_ms: int = 0
     refusals: list[ConflictReport] = field(default_factory=list)
     waits: list[WaitReport] = field(default_factory=list)
-    begun_ms: int = 0  # of the last attempt, on the monotonic clock
-    offered_ms: int | None = None  # when it first asked to be published
+    begun_ms: int = 0  # begin of the last attempt, on the monotonic clock
+    offered_ms: int | None = None  # when it first asked to commit
 
     def begin(self, context: TableContext) -> None:
-        """One more attempt begins."""
+        """Note that one more attempt begins."""
         self.begun += 1
         self.groups_redone = 0
         self.begun_ms = context.world.clock.monotonic_ms()
         self.offered_ms = None
 
     def offer(self, context: TableContext) -> None:
-        """It asks to be published; from here on it waits for others, too."""
+        """Note that the attempt asks to commit; later time includes waiting for others."""
         if self.offered_ms is None:
             self.offered_ms = context.world.clock.monotonic_ms()
 
     def spent_bound(self, context: TableContext) -> str | None:
-        """The option that forbids to do it again; None while it may be."""
+        """Return the option that forbids a further retry; None while retries are allowed."""
         return exhausted_limit(
             context.limits.retry,
             conflicts=len(self.refusals),
@@ -81,7 +81,7 @@ class RetryState:
         )
 
     def hold_ms(self, context: TableContext) -> int | None:
-        """How long the next attempt may hold the queue, as the rule of that name."""
+        """Return how long the next attempt may keep the commit lock, as ``keep_lock_ms``."""
         ended_ms = self.offered_ms
         if ended_ms is None:
             ended_ms = context.world.clock.monotonic_ms()
@@ -94,14 +94,15 @@ class RetryState:
         )
 
     def must_queue(self, context: TableContext) -> bool:
-        """Whether the user says that the next redo holds the queue, however long it takes."""
+        """Return whether the options make the next retry keep the commit lock, however long."""
         return self.hold_ms(context) == 0
 
     def queues_rather(self, context: TableContext, *, groups_left: int) -> bool:
         """
-        Whether all is done again in the queue, where merging some file groups might be enough.
+        Return whether to retry everything under the commit lock, although a rebase might be enough.
 
-        That spares most where many are left as they are, and nobody waits for it: it is tried once.
+        A rebase saves most if many file groups stay valid, and no writer waits for it. So it is
+        tried once first.
         """
         held_ms = self.hold_ms(context)
         if held_ms is None:
@@ -109,7 +110,7 @@ class RetryState:
         return held_ms == 0 or groups_left == 0 or self.groups_redone > 0
 
     def pause(self, context: TableContext) -> None:
-        """Let others pass before everything is done again."""
+        """Sleep before everything is repeated, so that other writers commit first."""
         world, budget = context.world, context.limits.retry
         self.last_pause_ms = pause_ms(
             self.begun - 1, world.ids.jitter(), budget, previous_ms=self.last_pause_ms
@@ -121,17 +122,19 @@ class RetryState:
         return context.world.clock.monotonic_ms() - self.started_ms
 
 
-# -------------- Merging overlapping file groups again, under the requested time that the write has
+# ---- Rebase: merge conflicting file groups again, under the same requested time
 #
-# Only what met another's file is merged again, on that file. It is a new attempt of the task, with a
-# name of its own; what the one before made goes before the slot is taken (PUB-1).
+# Only file groups that a concurrent commit wrote are merged again, on its file. This is a new
+# attempt of the task, with a new file name. The former file is deleted before the slot (PUB-1).
 
-_AT_ONCE_MAX = 16  # file groups whose markers are made, and former files deleted, together
+_AT_ONCE_MAX = (
+    16  # file groups whose markers are created, and whose former files are deleted, at once
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedRebase:
-    """File groups whose next attempt is announced, and files of the former one that are deleted."""
+    """File groups whose next attempt is announced, and deleted files of the former attempt."""
 
     file_groups: frozenset[FileGroupId] = frozenset()
     dropped: frozenset[str] = frozenset()
@@ -145,9 +148,9 @@ def announce_rebase(
     number: int,
 ) -> AnnouncedRebase:
     """
-    Far away, before a place is waited for: all that a redo asks of the storage besides its files.
+    On a high-latency store, send the markers and deletes of a rebase before the wait in line.
 
-    Outside: 1 create (marker) for each file group, 1 delete for each file before, all together.
+    Outside: 1 create (marker) for each file group, 1 delete for each former file, all together.
     """
     again = [pair for pair in written.stats if _group(pair[0]) in file_groups]
     if not context.world.storage.capabilities.far or len(again) > _AT_ONCE_MAX:
@@ -170,14 +173,14 @@ def rebase(
     number: int,
 ) -> WrittenFiles:
     """
-    Merge the overlapping file groups again, on the winners' files; the others stay.
+    Merge the conflicting file groups again, on the winners' files; the other files stay.
 
     Args:
         workload: The rows.
         written: The attempt so far.
-        verdict: What it met.
-        announced: What ``announce_rebase`` did.
-        number: Of this redo, above every one before in the same instant.
+        verdict: The verdict with the conflicting file groups.
+        announced: The result of ``announce_rebase``.
+        number: Number of this rebase, above all earlier ones of the instant.
 
     Errors: as ``Workload.rewrite``.
     """
@@ -203,7 +206,7 @@ def _next_attempt(task: FileGroupTask, number: int) -> FileGroupTask:
 
 
 def rebase_tasks(tasks: Sequence[FileGroupTask], verdict: Rebase) -> tuple[FileGroupTask, ...]:
-    """The tasks, those of overlapping file groups based on the winner's files."""
+    """Return the tasks, with the winners' files as base where file groups conflict."""
     stale = set(verdict.file_groups)
     moved = []
     for task in tasks:
@@ -231,10 +234,10 @@ def _group(task: FileGroupTask) -> FileGroupId:
     return FileGroupId(task.partition_path, task.file_id)
 
 
-# ------ Writes whose rows the engine makes from reads, and can make anew when those were overtaken
+# ---- Rerun of reads, for writes whose rows the engine itself computes
 #
-# A caller's rows are never written again from reads that no longer hold: only the caller knows
-# how they were made. A delete by predicate is different, its predicate says all of it.
+# Rows of a caller are never written again after their reads changed: only the caller can compute
+# them again. A delete by predicate can be rerun, because its predicate is all it needs.
 
 _OVERTAKEN = frozenset({KINDS[RuleId.READ_WAS_CHANGED], KINDS[RuleId.INSERTED_WHERE_I_MISSED]})
 
@@ -243,18 +246,19 @@ def rerun_until_unchanged(
     context: TableContext, attempt: Callable[[tuple[ConflictReport, ...]], CommitResult]
 ) -> CommitResult:
     """
-    Read and write until nobody changed what was read in between, within the retry budget.
+    Read and write until no concurrent commit changes the reads, within the retry budget.
 
     Args:
-        context: The table; its limits hold the budget.
-        attempt: Reads, and writes with what it read; told what the attempts before it met.
+        context: The table; its limits contain the budget.
+        attempt: Reads, and writes rows computed from the reads. Its argument holds the reports of
+            the earlier attempts.
 
     Returns:
-        The receipt of the last attempt, with the refusals of all.
+        The commit result of the last attempt, with the reports of all attempts.
 
     Raises:
-        BudgetSpentError: Every attempt was overtaken.
-        ConflictError: Refused for another reason.
+        BudgetSpentError: A concurrent commit changed the reads of every attempt.
+        ConflictError: Rejected for another reason.
     """
     world, budget = context.world, context.limits.retry
     started_ms = world.clock.monotonic_ms()

@@ -1,8 +1,8 @@
 """
-How a table's folders of moments read: told by the folders that are there.
+Detect how a table's partition folders show timestamps.
 
-A row whose partition column is a timestamp belongs into the folder that its writer, perhaps
-Spark SQL, would make. Nothing but the folders tells the form, and nothing but a row the zone.
+A row with a timestamp partition column belongs in the folder that its writer, perhaps Spark SQL,
+would create. Only the existing folders show the form, and only rows show the time zone.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["folders_as_stored"]
 
-_SAMPLED = 8  # folders whose rows are asked for their zone
+_SAMPLED = 8  # folders whose rows are read to find the zone
 _SECONDS = len("2023-03-10 12:30:00")
 
 
 def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> KeySpec:
     """
-    Make folders of moments in the form that those of the table have.
+    Return the key spec with the folder form of timestamps that the table has.
 
-    Without folders they read as from a DataFrame of Java Hudi: the number that is stored.
+    Without folders they are numbers, the form of a DataFrame write of Java Hudi.
 
-    Outside: where a partition column is a timestamp, until the zone is known: 1 stat a
-    partition, 1 list of each that is looked into, and the first rows of at most 8.
+    Outside: if a partition column is a timestamp, until the zone is known: 1 stat a partition, 1
+    list of each partition that is read, and the first rows of at most 8.
 
     Raises:
         UnsupportedTableError: The folders have several forms (``mixed_partition_paths``), or
@@ -62,14 +62,14 @@ def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) 
     if known is None:
         known = _told(context, snapshot, keys, names)
         if known is None:
-            return keys  # nothing is there yet
+            return keys  # no folders yet
         if not known.or_zone:
             context.moment_texts[""] = known
     return replace(keys, moments=known)
 
 
 def _is_moment(schema: pa.Schema, name: str) -> bool:
-    """Of a zone: what has none is told as a number by every writer."""
+    """Return whether a column is a timestamp with a zone; others are written as numbers."""
     place = schema.get_field_index(name)
     kind = schema.field(place).type if place >= 0 else None
     return kind is not None and pa.types.is_timestamp(kind) and kind.tz is not None
@@ -126,9 +126,9 @@ def _zones(
     samples: list[tuple[str, str, str]],
 ) -> list[str]:
     """
-    The zones on whose clock rows of a partition have the moment that its folder shows.
+    Return the zones in which rows of a partition have the timestamp that its folder shows.
 
-    Two where no partition with rows tells the own zone from UTC.
+    Two if no partition with rows distinguishes the own zone from UTC.
     """
     own = context.world.zone()
     zones = ["UTC"] if own.agreed == "UTC" else [own.name, "UTC"]
@@ -153,7 +153,7 @@ def _zones(
 
 
 def _telling(samples: list[tuple[str, str, str]], zones: list[str]) -> list[tuple[str, str, str]]:
-    """The samples whose text is that of different moments in the zones."""
+    """Return the samples whose text means different timestamps in the zones."""
     if len(zones) == 1:
         return samples
     clocks = pa.array([text.replace("%3A", ":")[:_SECONDS] for _, _, text in samples])

@@ -1,10 +1,10 @@
 """
-The workload port: the incoming rows of one write, wherever they lie.
+The workload port: the incoming rows of one write, in memory or on a cluster.
 
-One engine, two executors: the write path decides (which file groups, which base files,
-what to redo) and a workload does (find keys, route rows, merge and write files). The local
-one holds Arrow in this process; the Spark one holds a DataFrame on a cluster. Both run the
-same function per file group, ``filegroups.files.append.write_task``.
+The write path decides: which file groups, which base files, what to repeat. The workload does the
+work: find keys, route rows, merge and write files. The local workload has Arrow data in this
+process, the Spark workload a DataFrame on a cluster. Both run the same function for each file
+group, ``filegroups.files.append.write_task``.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ __all__ = ["RowRules", "Workload", "WorkloadProfile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:
-    """How incoming rows become records: keys, order, and what is done with duplicates."""
+    """How incoming rows become records: keys, ordering fields, and the handling of duplicates."""
 
     keys: KeySpec
     operation: WriteOperation
     merge_mode: MergeMode
     ordering_fields: tuple[str, ...]
     combine: bool  # keep one row per key of the batch
-    tags: bool  # look for the keys in existing file groups
-    drop_found: bool = False  # inserts of keys already there are left out
-    refuse_found: bool = False  # an insert with keys already there is refused as a whole
-    for_java: bool = False  # Java writes this table, too: what it cannot rewrite is refused
+    tags: bool  # look up the keys in existing file groups
+    drop_found: bool = False  # skip inserts of existing keys
+    refuse_found: bool = False  # refuse the whole insert if any key exists
+    for_java: bool = False  # Java also writes this table: refuse values that Java cannot rewrite
     merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
     lookup: LookupRules = field(default_factory=LookupRules)
-    buckets: BucketRules | None = None  # the key's hash says the file group; nothing is looked up
-    own_buckets: BucketRanges | None = None  # rows of others are refused (OWN-1)
-    # The columns that rows change of records that are there, none meaning all they have; None
-    # for whole rows.
+    buckets: BucketRules | None = None  # the key's hash gives the file group, without a lookup
+    own_buckets: BucketRanges | None = None  # rows of other buckets are refused (OWN-1)
+    # The columns that a partial update changes, empty for all columns of the rows; None for whole
+    # rows.
     partial_columns: tuple[str, ...] | None = None
 
     @property
     def moves_rows(self) -> bool:
-        """Whether a row whose key is in another partition leaves it; inserts never do that."""
+        """Whether a row whose key is in another partition moves the record; inserts never do."""
         upserts = self.operation is WriteOperation.UPSERT
         return upserts and self.lookup.whole_table and self.lookup.moves
 
     @property
     def changes_known(self) -> bool:
-        """Whether each row changes a record that is there; one that is not is refused."""
+        """Whether each row must change an existing record; a row with a new key is refused."""
         keyless = self.keys.carried and not self.keys.record_key_fields
         return self.partial or (keyless and self.operation is WriteOperation.UPSERT)
 
@@ -70,13 +70,13 @@ class RowRules:
 
     @property
     def merge(self) -> MergeDefinition:
-        """How rows are merged, in full."""
+        """The full definition of how rows are merged."""
         return self.merge_definition or MergeDefinition(
             mode=self.merge_mode, ordering_fields=self.ordering_fields
         )
 
     def combining(self, avro_json: str) -> MergeRules:
-        """How rows of one key in a batch become one; of deletes by key there is but one kind."""
+        """Return how rows of one key in a batch become one. Deletes by key are all alike."""
         if self.operation is WriteOperation.DELETE:
             return MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
         return MergeRules.of(self.merge, avro_json)
@@ -84,27 +84,27 @@ class RowRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadProfile:
-    """Row counts after tagging: new records per partition, found ones per file group."""
+    """Row counts after tagging: new records by partition, known ones by file group."""
 
     inserts: Mapping[str, int] = field(default_factory=dict)
     updates: Mapping[FileGroupId, int] = field(default_factory=dict)
 
 
 class Workload(Protocol):
-    """Rows of one write; the path calls the methods in this order, some of them again on redo."""
+    """Rows of one write. The write calls the methods in this order; a retry repeats some."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the incoming data, meta columns included if the caller left them in."""
+        """Columns of the incoming data, with meta columns if the caller left them in."""
 
     def is_empty(self) -> bool:
-        """Whether there are no rows; asked where the columns would matter, which then do not."""
+        """Return whether there are no rows. If so, their columns do not matter."""
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:
         """
         Fit the rows to the table's schema, compute keys and partition paths, combine.
 
-        Called once, before anything is begun, so that bad input changes nothing.
+        Called once, before the write begins, so that bad input changes nothing.
 
         Raises:
             InvalidInputError: A key, partition or ordering column is missing or null, or a
@@ -112,40 +112,40 @@ class Workload(Protocol):
         """
 
     def partition_paths(self) -> tuple[str, ...]:
-        """The partitions the rows belong to, sorted."""
+        """Return the partitions of the rows, sorted."""
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
         """
-        Find out which rows' keys live in which candidate file group.
+        Tag the rows: find the candidate file group that contains each row's key.
 
-        Asked again with other candidates, only the last answer counts.
+        After repeated calls only the last result counts.
 
         Args:
-            candidates: Newest base files by partition path; empty when nothing is to be found.
+            candidates: Newest base files by partition path; empty if there is nothing to find.
 
         Raises:
-            MissingFileError: A candidate was cleaned meanwhile; tag anew.
+            MissingFileError: A candidate was cleaned meanwhile; tag again.
         """
 
     def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
-        """Count the rows not found by ``tag`` by partition path and bucket of a bucket index."""
+        """Count the rows not found by ``tag``, by partition path and bucket of a bucket index."""
 
     def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
-        """Route new records to buckets; ``file_ids`` gives each bucket number its file id."""
+        """Route new records to insert buckets; ``file_ids`` maps bucket numbers to file ids."""
 
     def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
         """
-        Make in memory, of what these tasks will write, new small files; nothing is written.
+        Make in memory the new small files of these tasks, without writing them.
 
-        Asked while the tasks are announced to a storage far away, and at most once. It may do
-        nothing; what fails here fails again in ``rewrite``.
+        Called at most once, while a high-latency store receives the tasks' announcement. It may do
+        nothing. A failure here repeats in ``rewrite``.
         """
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """
-        Write each task's file group with the rows routed to it; answers in task order.
+        Write each task's file group with the rows routed to it; return stats in task order.
 
-        Called again with some of the tasks when only those file groups must be redone.
+        Called again with some of the tasks for a rebase of their file groups.
 
         Raises:
             MissingFileError: A base file was cleaned meanwhile (hole 12).
@@ -153,10 +153,10 @@ class Workload(Protocol):
 
     def attempted(self) -> frozenset[str] | None:
         """
-        Paths of all files that tasks of this write may have made so far.
+        Return the paths of all files that tasks of this write may have created so far.
 
-        None where tasks run elsewhere and may have been repeated: then the markers tell.
+        None if tasks run elsewhere and may have been repeated: then the markers list the files.
         """
 
     def release(self) -> None:
-        """Let go of cached rows; twice is no error."""
+        """Release cached rows; a second call is no error."""

@@ -1,10 +1,10 @@
 """
-The write path, readable top to bottom: plan, begin, place, write, validate, publish.
+The write path from top to bottom: prepare, begin, assign file groups, write, validate, commit.
 
-Each step hands one frozen value to the next. A refused attempt redoes the least: the
-overlapping file groups when their newest slice lies below this write's requested time,
-everything otherwise, within one budget. Data is never deleted while the outcome of a
-publication is unknown.
+Each step hands one frozen value to the next. A retry repeats as little as possible: only the
+conflicting file groups if their newest slice is below the requested time of the write, else
+everything. One budget bounds all attempts. While the outcome of a commit is unknown, no data is
+deleted.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ _QUEUED_GLANCE_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """A write whose rows are prepared: what stays the same during one attempt."""
+    """A write whose rows are prepared: the values that stay the same during one attempt."""
 
     context: TableContext
     plan: WriteRequest
     workload: Workload | None
     schema: TableSchema
-    schema_before: str  # the table's own, "" for none
-    queued: bool = False  # nobody else publishes meanwhile
+    schema_before: str  # schema of the table, "" for none
+    queued: bool = False  # it keeps the commit lock: no other writer commits
 
 
 def write(
@@ -115,21 +115,21 @@ def write(
     looked: Snapshot | None = None,
 ) -> CommitResult:
     """
-    Run one write to its end: published, refused or unknown.
+    Run one write until it is committed, rejected for good, or of unknown outcome.
 
     Args:
         context: The table.
-        plan: What to do.
+        plan: The write request.
         workload: The incoming rows; None for ``delete_partition``.
-        looked: A look at the table of a moment ago, where the caller has one.
+        looked: A cached snapshot of the table, if the caller has one.
 
     Raises:
-        InvalidInputError: The rows do not fit, or another operation has the batch id; nothing
-            was begun.
-        ConflictError: Refused for good; the fields hold the report, or those of all attempts.
-        OutcomeUnknownError: Published or not, nobody knows yet; do not repeat blindly.
-        HeartbeatExpiredError, RolledBackError: Shut out in every attempt.
-        LockTimeoutError, StorageUnavailableError: Something outside did not answer.
+        InvalidInputError: The rows do not fit, or another operation has the batch id. The write
+            did not begin.
+        ConflictError: Rejected for good; the fields hold the report, or those of all attempts.
+        OutcomeUnknownError: The outcome is unknown; do not repeat the write blindly.
+        HeartbeatExpiredError, RolledBackError: The writer was fenced in every attempt.
+        LockTimeoutError, StorageUnavailableError: The lock or the storage did not answer.
     """
     plan = addressed(plan, workload)
     known = result_of_batch(context, plan)
@@ -140,7 +140,7 @@ def write(
     work = prepare_write(context, plan, workload, looked)
     if plan.paced and wait_for_rate_limit(context):
         return write_prepared(work)
-    # Preparing a big batch takes long, which is no part of the retries' budget.
+    # The retry budget does not count the preparation, which takes long for a big batch.
     started = context.world.clock.monotonic_ms()
     tries = RetryState(started_ms=started)
     fresh = looked if started - asked_at_ms <= context.glance_ms else None
@@ -150,7 +150,7 @@ def write(
 def prepare_write(
     context: TableContext, plan: WriteRequest, workload: Workload | None, looked: Snapshot
 ) -> PreparedWrite:
-    """Fit the rows to the table; nothing is begun, and rows that do not fit are told."""
+    """Fit the rows to the table before the write begins. Raise if they do not fit."""
     plan = addressed(plan, workload)
     plan = with_stored_forms(context, looked, plan)
     schema, before = schema_for(context, looked, workload, plan)
@@ -162,7 +162,7 @@ def prepare_write(
 
 
 def write_prepared(work: PreparedWrite) -> CommitResult:
-    """Run a write as an instant of its own, from a fresh look. Errors: as ``write``."""
+    """Run a write as an instant of its own, from a fresh snapshot. Errors: as ``write``."""
     known = result_of_batch(work.context, work.plan)
     if known is not None:
         return known
@@ -192,7 +192,7 @@ def _to_its_end(
 
 
 def _next_attempt(work: PreparedWrite, tries: RetryState) -> CommitResult | Conflict:
-    """The next attempt, from a fresh look; in the queue where it is short or lost too often."""
+    """Make the next attempt from a fresh snapshot; keep the commit lock if the rules say so."""
     hold_ms = tries.hold_ms(work.context)
     if hold_ms is None:
         tries.pause(work.context)
@@ -205,8 +205,8 @@ def _next_attempt(work: PreparedWrite, tries: RetryState) -> CommitResult | Conf
 def _from_start(work: PreparedWrite, tries: RetryState) -> CommitResult | Conflict:
     context = work.context
     if work.queued and context.world.storage.capabilities.far:
-        # Everybody waits, and this look only says above what a time is drawn: the base snapshot
-        # is read afterwards (BEG-4), and tells when it was too low (BEG-5).
+        # The other writers wait, so a cached snapshot is enough: it only bounds the drawn time.
+        # The base snapshot is read later (BEG-4) and shows if the time was too low (BEG-5).
         return _attempt(work, tries, context.glance(_QUEUED_GLANCE_MS))
     return _attempt(work, tries, context.snapshot())
 
@@ -226,7 +226,7 @@ def _give_up(
 
 
 def action_of(context: TableContext, operation: WriteOperation) -> Action:
-    """What a write is on the timeline; one of a merge-on-read table may append."""
+    """Return the action of a write; on a merge-on-read table it may append."""
     if operation.replaces:
         return Action.REPLACECOMMIT
     merges = context.config.table_type is TableType.MERGE_ON_READ
@@ -236,14 +236,14 @@ def action_of(context: TableContext, operation: WriteOperation) -> Action:
 def _attempt(
     work: PreparedWrite, tries: RetryState, snapshot: Snapshot | None
 ) -> CommitResult | Conflict:
-    """One instant from its begin to its end; a refused one leaves nothing behind."""
+    """Run one instant from begin to end; a rejected one leaves nothing behind."""
     context = work.context
     tries.begin(context)
     begun = begin(context, action_of(context, work.plan.operation), snapshot)
     try:
         outcome = _write_and_publish(work, begun, tries)
     except OutcomeUnknownError:
-        # UNK-3: nothing of it may be deleted; without a heartbeat others will find out.
+        # UNK-3: delete nothing. The heartbeat stops, so that another process resolves the write.
         begun.heartbeat.stop()
         raise
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
@@ -255,8 +255,8 @@ def _attempt(
         discard_attempt(context, begun)
         raise
     except BaseException:
-        # Interrupted, perhaps while publishing: delete nothing. Without a heartbeat the next
-        # clean rolls it back, or helps it if it was published.
+        # Interrupted, perhaps during the commit: delete nothing. Without a heartbeat the next
+        # clean rolls the write back, or applies its slot if it was committed.
         begun.heartbeat.stop()
         raise
     else:
@@ -274,7 +274,11 @@ def _conflict_of_error(
     error: MissingFileError | HeartbeatExpiredError | RolledBackError,
     refusals: list[ConflictReport],
 ) -> Conflict:
-    """A base file cleaned meanwhile (hole 12) or a shut-out writer: all is redone."""
+    """
+    Return a conflict that repeats the whole write.
+
+    A base file was cleaned meanwhile (hole 12), or the writer is fenced.
+    """
     rule = RuleId.SOURCE_NOT_NEWEST
     if not isinstance(error, MissingFileError):
         rule = RuleId.TARGET_OF_ROLLBACK
@@ -289,13 +293,13 @@ def _write_and_publish(
 ) -> CommitResult | Conflict:
     context, plan, workload = work.context, work.plan, work.workload
     refusals, waits = tries.refusals, tries.waits
-    # Another may have changed it since the look with which the rows were prepared.
+    # Another writer may have changed the schema since the rows were prepared.
     schema, before = schema_for(context, begun.snapshot, workload, plan)
     refuse_other_key_types(plan, work.schema, schema)
     work = replace(work, schema=schema, schema_before=before)
     if committed_batch(context, plan) is not None:
-        # BATCH-1: a twin that published since the last look lies in the base snapshot, where
-        # nothing is judged any more; ``write`` answers with its receipt.
+        # BATCH-1: the same batch was committed before the base snapshot, so validation does not
+        # see it. ``write`` returns its commit result.
         twin = Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
         refusals.append(conflict_report_of(begun.requested_time, twin))
         return Conflict(verdict=twin, seen=BaseState.by(begun.snapshot))
@@ -305,17 +309,17 @@ def _write_and_publish(
         refusals.append(conflict_report_of(begun.requested_time, stale))
         return Conflict(verdict=stale, seen=BaseState.by(begun.snapshot))
     seen = BaseState.by(begun.snapshot)
-    # A key of a global index may have moved, one that a partial update changes may be gone, and
-    # merging again keeps no promise about known keys.
+    # A rebase is not enough here: a key of a global index may have moved, a partial update may
+    # change a deleted key, and a rebase does not check again which keys exist.
     rules = plan.rules
     anew = rules.lookup.whole_table or rules.changes_known
     anew |= rules.drop_found or rules.refuse_found
-    # ``seen`` stays the base snapshot: what else must hold beside these rivals (schema,
-    # batch, keys inserted by both) can only be asked once the files are written.
+    # ``seen`` stays the base snapshot: the other checks against these concurrent commits (schema,
+    # batch, keys inserted by both) need the written files.
     gives_way = context.limits.gives_way and plan.paced and not work.queued
     elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
     look = partial(detect_early, gives_way=gives_way, elapsed_ms=elapsed_ms, told=waits.append)
-    # While it holds the queue nobody publishes, and nothing new is met.
+    # No other writer commits while this one keeps the commit lock, so no conflict can appear.
     early = look if plan.detect_early and not work.queued else None
     placement, (verdict, met) = announce(context, begun, placement, workload, early, then=gives_way)
     if isinstance(verdict, Rejected) or (isinstance(verdict, Rebase) and anew):
@@ -353,7 +357,7 @@ def _publish_written(
     here: WaitResult | None,
     anew: bool,
 ) -> CommitResult | Conflict:
-    """Ask to be published, merging overlapping file groups again as long as that is enough."""
+    """Commit the written files; rebase conflicting file groups as long as that is enough."""
     context, plan, workload = work.context, work.plan, work.workload
     refusals = tries.refusals
     while True:
@@ -394,7 +398,7 @@ def _publish_written(
         if stands:
             announced = announce_rebase(context, written, verdict.file_groups, number=number)
             meet = candidate.logs_may_meet
-            # Its files are based on that look then; it goes on to be judged by the one before.
+            # The rebased files use this newer state; validation still starts at the older one.
             here = wait_in_line(context, begun, candidate.claim, seen, logs_may_meet=meet)
         if here is not None and isinstance(here.verdict, Rejected):
             refusals.append(conflict_report_of(begun.requested_time, here.verdict))
@@ -415,9 +419,10 @@ def _wait_in_line(
     anew: bool,
 ) -> tuple[tuple[FileGroupTask, ...], WaitResult | None, Conflict | None]:
     """
-    Wait before anything is written for those who are about to change the same file groups.
+    Wait, before any file is written, for earlier writers of the same file groups.
 
-    Returns the tasks, based on what those made, and its place; or what refuses it.
+    Returns:
+        The tasks, based on the files of those writers; the wait's result; the conflict if rejected.
     """
     claim, meet = planned_write_set(placement), placement.logs_may_meet
     if work.workload is None or anew or work.queued or not must_wait_in_line(work.context, claim):
@@ -455,7 +460,7 @@ def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:
 def _watched(
     work: PreparedWrite, begun: StartedWrite, placement: FileGroupAssignment
 ) -> tuple[ReadValidation | None, Rejected | None]:
-    """Who looks after the reads of a plan that has some, and what it meets before it writes."""
+    """Return the validation of the plan's reads, if any, and its verdict before the write."""
     if work.plan.reads is None:
         return None, None
     watch = ReadValidation(work.context, begun, work.plan.reads)
@@ -474,9 +479,17 @@ def commit_result_of(
     rows: RowCounts | None = None,
 ) -> CommitResult:
     """
-    What a published write is told; ``metadata`` are its own, also in a group.
+    Return the commit result of a committed write.
 
-    Its ``rows`` are said apart where it shares its files with others.
+    Args:
+        context: The table.
+        plan: The write request.
+        metadata: The commit metadata of this write, also in a group.
+        published: The committed slot.
+        refusals: Reports of rejected attempts.
+        redone: How much was repeated.
+        group: Writes in this instant.
+        rows: Row counts of this write, if it shares its files with other writes.
     """
     slot = published.slot
     rows = rows or RowCounts.of(metadata)
@@ -510,7 +523,7 @@ def commit_result_of(
 
 
 def _schema_changes(before: str, after: str) -> tuple[ColumnChange, ...]:
-    """Of a table's first rows none: there was nothing to change."""
+    """Return the changes of the columns; none for a table's first rows."""
     if not before or not after or before == after:
         return ()
     old, new = TableSchema.from_avro(before), TableSchema.from_avro(after)
@@ -518,7 +531,7 @@ def _schema_changes(before: str, after: str) -> tuple[ColumnChange, ...]:
 
 
 def _redone(tries: RetryState, published: CommittedWrite) -> RetryScope:
-    """The most that had to be done again."""
+    """Return the widest scope that was repeated."""
     if tries.begun > 1:
         return RetryScope.EVERYTHING
     if tries.groups_redone:
@@ -526,17 +539,12 @@ def _redone(tries: RetryState, published: CommittedWrite) -> RetryScope:
     return RetryScope.PUBLICATION if published.lost_slots else RetryScope.NOTHING
 
 
-# ------- What a write would meet if it began now: a dry run that begins nothing and writes nothing
-#
-# It places the rows as the write would and holds the file groups against what others have
-# begun and not published: the writes of living writers, as far as they announced what they
-# touch, and the clusterings that would refuse the write. Nobody can know who begins in the
-# next moment, so an empty answer is no promise; the publication decides.
+# ---- Dry run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DryRunBase:
-    """The base of a write that does not begin."""
+    """The base of a dry run, which does not begin an instant."""
 
     requested_time: InstantTime
     snapshot: Snapshot
@@ -546,18 +554,22 @@ def dry_run_write(
     context: TableContext, plan: WriteRequest, workload: Workload | None
 ) -> tuple[ConflictReport, ...]:
     """
-    What a write would meet if all that others have begun were published first.
+    Return the conflicts that a write would have with all pending writes, if those commit first.
+
+    It assigns file groups as the write would, begins nothing and writes nothing. It compares the
+    file groups with the announced write sets of live writers and with pending clusterings. An empty
+    result is no promise, because other writes may begin later.
 
     Outside: 1 list, as ``assign_file_groups``; 1 get per pending write, their heartbeats.
 
     Args:
         context: The table.
-        plan: What the write would do.
+        plan: The write request.
         workload: The incoming rows; None for ``delete_partition``.
 
     Returns:
-        One report for each of the others that it would meet, by requested time; that of
-        pending clusterings last. ``instant`` is empty: there is none.
+        One report for each conflicting pending write, by requested time; the report of pending
+        clusterings is last. ``instant`` is empty: there is none.
 
     Raises:
         InvalidInputError, UnsupportedTableError, MissingFileError: As the write itself would.
@@ -598,21 +610,21 @@ def dry_run_write(
     return tuple(found)
 
 
-# ----------------------------------------------------------------
-# What is left to do of a published write: whether it landed, its markers, its heartbeat (PUB-9).
+# ---- Post-commit steps: same-table check, markers, heartbeat (PUB-9)
 #
-# The write stands: but for the table being another one now (SLOT-10), what fails here is an
-# event, never a failed write.
+# The write is committed. A failure here is an event, not a failed write, unless the table was
+# replaced (SLOT-10).
 
 Answer = TypeVar("Answer")
 
 
 def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
     """
-    Do all of it, before the writer is told.
+    Do all post-commit steps before ``write`` returns.
 
     Raises:
-        TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``, which is asked meanwhile.
+        TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``, which runs
+            at the same time.
     """
     context.world.together(
         partial(assert_same_table_after_commit, context, slot), partial(_tidy_up, context, begun)
@@ -622,7 +634,9 @@ def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
 
 def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Callable[[], None]:
     """
-    Do what must come before anybody is told; calling the answer does the rest, and never fails.
+    Do the post-commit steps that must precede the result; return a callable that does the rest.
+
+    The callable never raises.
 
     Raises:
         TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``.
@@ -639,7 +653,7 @@ def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Cal
 
 
 def _found(context: TableContext, begun: StartedWrite) -> Callable[[], None]:
-    """What is there to be taken away, which calling the answer does."""
+    """List the markers; return a callable that deletes them and stops the heartbeat."""
 
     def nothing() -> None: ...
 
@@ -665,6 +679,6 @@ def _guarded(
 ) -> Answer | None:
     try:
         return call()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the write is published
+    except Exception as error:  # noqa: BLE001 - whatever it is, the write is committed
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
         return None

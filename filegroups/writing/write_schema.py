@@ -1,7 +1,7 @@
 """
-Which schema a write has: the table's own, fitted to the incoming rows, before anything begins.
+Choose the schema of a write: the table's own, fitted to the rows, before the write begins.
 
-What no reader could read back, or what would lose names and ids, is refused here.
+It refuses schemas that no reader could read back, and those that would lose names and ids.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def schema_for(
     context: TableContext, snapshot: Snapshot, workload: Workload | None, plan: WriteRequest
 ) -> tuple[TableSchema, str]:
     """
-    The schema to write with, and the table's own before (Avro JSON, "" for none).
+    Return the schema to write with, and the table's schema before (Avro JSON, "" for none).
 
-    A batch without rows has no say: its columns may have any type, or be none at all.
+    A batch without rows does not count: its columns may have any type, or be missing.
     """
     text = snapshot.newest_schema_json or context.config.create_schema_json
     _refuse_schema_on_read(snapshot)
@@ -89,11 +89,11 @@ def rows_schema(
     context: TableContext, schema: TableSchema, workload: Workload, plan: WriteRequest
 ) -> TableSchema:
     """
-    The columns of the rows as they are written: the table's, or those of a partial update.
+    Return the columns of the rows as written: the table's, or those of a partial update.
 
     Raises:
         InvalidInputError: A partial update has columns that the table lacks.
-        UnsupportedTableError: Nobody could read it.
+        UnsupportedTableError: No reader could read it.
     """
     chosen = plan.rules.partial_columns
     if chosen is None:
@@ -138,7 +138,7 @@ def _refuse_partial(context: TableContext) -> None:
 
 
 def _refuse_schema_on_read(snapshot: Snapshot) -> None:
-    """Rows written without column ids would lose the names that an ``alter table`` gave."""
+    """Refuse tables with column ids: rows without ids would lose names given by ``alter table``."""
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
             "the table's columns have ids (schema on read): this release reads such a table and "
@@ -148,7 +148,7 @@ def _refuse_schema_on_read(snapshot: Snapshot) -> None:
 
 
 def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
-    """The columns that files will have: partition columns may be in the folder's name only."""
+    """Return the columns of the files; partition columns may be in the folder's name only."""
     config = context.config
     if not config.drop_partition_columns:
         return incoming
@@ -157,14 +157,14 @@ def _stored_columns(context: TableContext, incoming: pa.Schema) -> pa.Schema:
 
 def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
     """
-    Plan how rows of a table without key fields are found again, as Java does.
+    Return the request with the way to find rows of a table without key fields, as Java does.
 
-    Rows that were read from it carry their record key and partition path in meta columns: an
-    upsert or delete takes those. An upsert of other rows only adds them. A batch without rows
-    looks for none.
+    Rows that were read from the table carry their record key and partition path in meta columns; an
+    upsert or delete uses those. An upsert of other rows only adds them. A batch without rows needs
+    no lookup.
 
     Raises:
-        InvalidInputError: Rows without a key were to be found (``no_key_fields``).
+        InvalidInputError: The write needs to find rows without a key (``no_key_fields``).
     """
     keys, operation = plan.rules.keys, plan.operation
     looks = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
@@ -190,7 +190,7 @@ def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
 
 def with_stored_forms(context: TableContext, looked: Snapshot, plan: WriteRequest) -> WriteRequest:
     """
-    Plan keys and folders in the forms that stored rows have.
+    Return the request with keys and folders in the form of the stored rows.
 
     Outside and errors: as ``keys_as_stored`` and ``folders_as_stored``.
     """
@@ -200,9 +200,9 @@ def with_stored_forms(context: TableContext, looked: Snapshot, plan: WriteReques
 
 def refuse_other_key_types(plan: WriteRequest, prepared: TableSchema, now: TableSchema) -> None:
     """
-    Refuse rows whose keys were made for other columns than the table has by now.
+    Refuse rows whose keys were made for column types that the table no longer has.
 
-    The first write of a table may meet another first write, of other types.
+    Two concurrent first writes of a table may have different types.
 
     Raises:
         SchemaConflictError: A value of a key or partition field has another text now.
@@ -225,7 +225,7 @@ def refuse_other_key_types(plan: WriteRequest, prepared: TableSchema, now: Table
 
 
 def _check_fields(context: TableContext, incoming: pa.Schema) -> None:
-    """A key, partition or ordering field the data does not have is found before anything begins."""
+    """Refuse data that lacks a key, partition or ordering field, before the write begins."""
     config = context.config
     named = (*config.record_key_fields, *config.partition_fields, *config.ordering_fields)
     missing = missing_fields(incoming, named)
