@@ -158,7 +158,7 @@ class LockClient(Protocol):
 
     @property
     def margin_ms(self) -> int:
-        """Time before its end when a lease counts as lost: twice the request timeout, 0 if local."""
+        """Time before its end when a lease counts as lost: twice the request time-out, or 0."""
 
     def try_acquire(self, owner_text: str) -> Holding | None:
         """

@@ -1,1 +1,1 @@
-"""The DynamoDB locks: the same item, taken by the same conditions, as Java Hudi's providers."""
+"""The DynamoDB locks: the same item under the same conditions as Java Hudi's providers."""

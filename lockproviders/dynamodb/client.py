@@ -1,17 +1,17 @@
 """
-The lock in a DynamoDB table that Java Hudi writers use, too: the very same rows.
+The lock in a DynamoDB table that Java Hudi writers use, too: the same rows.
 
-A holder is alive as long as it changes the row's version number; a waiter measures that on
-its own monotonic clock, as runs against Java's provider showed. Invariants:
+A holder is alive as long as it changes the row's version number. A waiter measures that on its own
+monotonic clock, as tests against Java's provider showed. Invariants:
 
-- One conditional write takes the lock. An answer that never came is looked up in the row by
-  the version number, which is drawn anew for every attempt (F10, F14, F16).
-- What this client saw (number, since when) survives its tries, or a dead holder would never
-  be followed by tries that are shorter than its lease.
-- Version numbers whose request may still land are remembered; a row with one of them is
-  nobody's, and this client may take it at once.
+- One conditional write takes the lock. After a lost answer the client reads the row and checks the
+  version number, which is new for every attempt (F10, F14, F16).
+- The client keeps the version number that it saw, and since when, over its attempts. Otherwise
+  attempts shorter than the lease would never replace a dead holder.
+- The client remembers version numbers whose request may still arrive. A row with one of them has no
+  holder, and this client may take it at once.
 - The lease is ``hoodie.write.lock.wait_time_ms``, as in Java.
-- The fencing token is counted after the lock is held, in a row that Java never touches.
+- The fencing token is counted after the lock is held, in a row that Java never changes.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ __all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "DynamoClient"]
 
 ABANDONED_VERSIONS_MAX = 64
 OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
-TAKES_PER_TRY = 2  # a guess without reading, then what the row says
+TAKES_PER_TRY = 2  # a write without reading, then one that follows the row
 BREAK_TRIES = 5
 RELEASE_PAUSES_MS = (200, 400, 800)  # while throttled, before each repetition
 _NO_ROW = (ConditionFailedError, MissingTableError)
 
 
 class DynamoHolding:
-    """One holding: the own row, known by owner and version number."""
+    """One holding: the own row, identified by owner and version number."""
 
     def __init__(self, client: DynamoClient, row: DynamoLockRow, *, sent_at_ms: int) -> None:
         self._client = client
@@ -78,15 +78,15 @@ class DynamoHolding:
 
     @property
     def fencing_token(self) -> int | None:
-        """The count of holdings; None when counting is switched off."""
+        """The count of holdings, or None if counting is off."""
         return self.token
 
     def expires_in_ms(self) -> int:
-        """Time until a waiter may take over, counted from before the last request was sent."""
+        """Return the time until a waiter may take over, from before the last request was sent."""
         return self._ends_at_ms - self._client.monotonic_ms()
 
     def is_held(self) -> bool:
-        """What is known without a request."""
+        """Return whether the lock is held, as far as known without a request."""
         return not self._lost and not self._released
 
     def renew(self) -> None:
@@ -101,12 +101,12 @@ class DynamoHolding:
         self._ends_at_ms = sent_at_ms + row.lease_ms
 
     def release(self) -> None:
-        """Delete the own row; a row of somebody else stays. Raises: ``UnavailableError``."""
-        # A row that is left behind keeps everybody waiting for a whole lease.
+        """Delete the own row; keep the row of another owner. Raises: ``UnavailableError``."""
+        # A row that stays keeps all writers waiting for a whole lease.
         self.give_back(pauses_ms=RELEASE_PAUSES_MS)
 
     def give_back(self, *, pauses_ms: Sequence[int] = ()) -> None:
-        """The release; a throttled request is repeated after each of the pauses."""
+        """Delete the own row; repeat a throttled request after each of the pauses."""
         if self._released:
             return
         self._released = True
@@ -114,9 +114,9 @@ class DynamoHolding:
             with _seen_by_holder():
                 self._delete(pauses_ms)
         except ConditionFailedError:
-            pass  # stolen, or our first copy of this request was faster
+            pass  # taken by another client, or our first copy of this request arrived first
         except UnavailableError:
-            # Should the row outlive this, the same client need not wait for its end.
+            # If the row is still there later, this client need not wait for its end.
             self._client.give_up(*self._ours)
             with _seen_by_holder():
                 left = self._client.read()
@@ -129,7 +129,8 @@ class DynamoHolding:
             try:
                 self._client.ask("delete_item", request)
             except UnavailableError as error:
-                # Only what was surely not done: a repetition must not meet its own first copy.
+                # Only if the request was certainly not executed: a repetition could find its own
+                # first copy.
                 if error.kind != THROTTLED:
                     raise
                 self._client.sleep_ms(pause_ms)
@@ -138,7 +139,7 @@ class DynamoHolding:
         self._client.ask("delete_item", request)
 
     def _change_version(self, row: DynamoLockRow) -> None:
-        """One renewal; returns only when the row has the new number."""
+        """Renew once; return only when the row has the new number."""
         request = renew_request(self._client.address, row, self._ours)
         try:
             self._client.ask("update_item", request)
@@ -174,7 +175,7 @@ class DynamoClient:
     The client of one row; several threads may share it.
 
     Args:
-        settings: Where the row is and how long a lease lasts.
+        settings: Address of the row and length of a lease.
         connect: Makes the transport, at the first request and again in a forked child.
         clock: Monotonic time of leases and sightings.
         ids: Owner names and version numbers.
@@ -212,25 +213,25 @@ class DynamoClient:
         return 2 * self._settings.request_ms
 
     def monotonic_ms(self) -> int:
-        """Time of leases and sightings."""
+        """Return the monotonic time of leases and sightings."""
         return self._clock.monotonic_ms()
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """A pause before a repetition."""
+        """Pause before a repetition."""
         self._clock.sleep_ms(duration_ms)
 
     def try_acquire(self, owner_text: str) -> DynamoHolding | None:
         """
-        Take the lock if it is free or its holder is dead, else None.
+        Take the lock if it is free or its holder is dead, else return None.
 
-        Two or three requests: the write (before it a read, when the row was seen taken),
-        and one for the token. A missing table is created here when that was asked for.
+        It sends two or three requests: the write (before it a read, if the row was seen taken), and
+        one for the token. It creates a missing table if the settings allow that.
 
         Raises:
             UnavailableError: No answer, throttled, or the table is being created.
-            UnsafeSetupError: No table, a wrong one, no access, no credentials, no lock's row.
+            UnsafeSetupError: No table, a wrong one, no access, no credentials, or not a lock's row.
         """
-        # Without news from the row, writing is also the fastest way to read it.
+        # Without knowledge of the row, a write is also the fastest way to read it.
         try:
             row = None if self._sighting is None else self.read()
             for _ in range(TAKES_PER_TRY):
@@ -246,7 +247,7 @@ class DynamoClient:
         return None
 
     def holder(self) -> str | None:
-        """The note of the holder, or Java's owner name; one read."""
+        """Return the note of the holder, or Java's owner name; one read."""
         try:
             row = self.read()
         except MissingTableError:
@@ -264,12 +265,12 @@ class DynamoClient:
             except MissingTableError:
                 return False
             except ConditionFailedError:
-                continue  # it lives and has just renewed
+                continue  # the holder is alive and has just renewed
             return True
         return False
 
     def close(self) -> None:
-        """Take back what an unanswered request may have left, then close the connections."""
+        """Delete rows that an unanswered request may have left, then close the connections."""
         if self._transport is None or self._process != self._ids.identity().pid:
             return
         if self._given_up:
@@ -282,30 +283,30 @@ class DynamoClient:
         transport.close()
 
     def ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One request; raises what the transport raises."""
+        """Send one request; raise the errors of the transport."""
         return self._connected().call(operation, request)
 
     def read(self) -> DynamoLockRow | None:
-        """The row now; notes when its version number was seen first."""
+        """Read the row; record when its version number was first seen."""
         return self._noted(self.ask("get_item", read_request(self.address)).get("Item"))
 
     def row_after(self, failure: ConditionFailedError) -> DynamoLockRow | None:
-        """The row that failed a condition; read where the server does not send it along."""
+        """Return the row that failed a condition; read it if the server did not send it."""
         return self.read() if failure.item is None else self._noted(failure.item)
 
     def new_version(self) -> str:
-        """A version number that no row had before."""
+        """Return a new version number that no row had before."""
         return self._ids.uuid()
 
     def give_up(self, *versions: str) -> None:
-        """Remember numbers whose row is nobody's, should it ever be there."""
+        """Remember version numbers that belong to no holder, in case their row appears."""
         self._given_up.extend(versions)
 
     def _take(
         self, take: Take, seen: DynamoLockRow | None, owner_text: str
     ) -> tuple[DynamoHolding | None, DynamoLockRow | None]:
-        """One conditional write: the holding, or the row that stood in the way."""
-        self._connected()  # which names the owner, and may take long the first time
+        """Do one conditional write; return the holding, or the row that prevented it."""
+        self._connected()  # names the owner, and may take long the first time
         row = DynamoLockRow(
             owner=self._owner,
             lease_ms=self._settings.lease_ms,
@@ -329,13 +330,13 @@ class DynamoClient:
             self.give_up(row.version)
             raise
         if found is None or found.version != row.version:
-            self.give_up(row.version)  # an unanswered request may land even now
+            self.give_up(row.version)  # an unanswered request may still arrive
             return None, found
         self._sighting = None
         return DynamoHolding(self, row, sent_at_ms=sent_at_ms), None
 
     def _finish(self, holding: DynamoHolding) -> None:
-        """Count the holding, and refuse one whose lease went by while we waited for answers."""
+        """Count the holding; refuse it if its lease ended while we waited for answers."""
         try:
             if self._settings.count_holdings:
                 holding.token = self._count()
@@ -346,7 +347,7 @@ class DynamoClient:
                 )
         except BaseException:
             with contextlib.suppress(UnavailableError):
-                holding.give_back()  # without pauses: whoever tries does not wait
+                holding.give_back()  # without pauses: an attempt does not wait
             raise
 
     def _count(self) -> int | None:
@@ -354,7 +355,7 @@ class DynamoClient:
         return decode_token(self.ask("update_item", request))
 
     def _noted(self, item: Mapping[str, Any] | None) -> DynamoLockRow | None:
-        """The row of an item; since when its version number is known is kept."""
+        """Return the row of an item; record since when its version number is known."""
         row = decode_row(self.address, item)
         if row is None or row.released:
             self._sighting = None
@@ -365,7 +366,7 @@ class DynamoClient:
         return row
 
     def _missing_table(self, error: MissingTableError) -> UnavailableError | UnsafeSetupError:
-        """Create the table if that was asked for; the caller waits by trying again."""
+        """Create the table if the settings allow that; the caller waits by trying again."""
         settings = self._settings
         if not settings.create_table:
             return UnsafeSetupError(
@@ -379,7 +380,7 @@ class DynamoClient:
             )
         now_ms = self.monotonic_ms()
         if self._created_at_ms is None:
-            # Another writer may be faster: as good as our own.
+            # Another writer may create it first, which serves as well.
             with contextlib.suppress(TableExistsError):
                 self.ask("create_table", create_request(settings.table, settings.capacity))
             self._created_at_ms = now_ms
@@ -397,7 +398,7 @@ class DynamoClient:
         )
 
     def _connected(self) -> Transport:
-        """The transport of this process; a forked child never shares its parent's sockets."""
+        """Return this process's transport; a forked child never shares its parent's sockets."""
         identity = self._ids.identity()
         with self._guards.setdefault(identity.pid, threading.Lock()):
             if self._process != identity.pid:
@@ -411,7 +412,7 @@ class DynamoClient:
 
 @contextlib.contextmanager
 def _seen_by_holder() -> Iterator[None]:
-    """A holder can only go on trying until its end, also where a new set-up would be refused."""
+    """Turn setup errors into unavailability: a holder keeps trying until its lease ends."""
     try:
         yield
     except UnsafeSetupError as error:

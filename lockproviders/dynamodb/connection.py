@@ -1,15 +1,15 @@
 """
-The connection of the DynamoDB lock: boto3 with one try per request and few kinds of answers.
+The connection of the DynamoDB lock: boto3 with one attempt per request and few error kinds.
 
-It exists so that the lock itself knows no AWS error code. The library's own retries are off,
-because a repeated conditional write meets its own first copy and reports a failure that is
-none (F16); who calls decides by reading the row. Every failure becomes one of:
+It keeps AWS error codes out of the lock itself. The library's own retries are off. A repeated
+conditional write finds its own first copy and reports a failure that is none (F16), so the caller
+reads the row and decides. Every failure becomes one of:
 
 - ``ConditionFailedError``: the row is not as expected.
-- ``MissingTableError``: there is no such table, or it is being created.
-- ``TableExistsError``: a table that was to be created is there already.
-- ``UnavailableError``: no usable answer; field ``maybe_done`` tells whether the request may
-  have been carried out all the same.
+- ``MissingTableError``: the table does not exist, or is being created.
+- ``TableExistsError``: a table that was to be created already exists.
+- ``UnavailableError``: no usable answer; field ``maybe_done`` says whether the request may have
+  been executed all the same.
 - ``UnsafeSetupError``: waiting does not help; the message says what to change.
 """
 
@@ -33,9 +33,9 @@ __all__ = [
     "region_of_machine",
 ]
 
-CONNECTIONS_MAX = 2  # the renewal's and the caller's (SEC17)
+CONNECTIONS_MAX = 2  # one for renewal, one for the caller (SEC17)
 MESSAGE_CHARACTERS_MAX = 300
-THROTTLED = "lock_throttled"  # kind of the error of a request that was one too many
+THROTTLED = "lock_throttled"  # kind of the error of a request beyond the rate limit
 
 _THROTTLED = frozenset(
     {
@@ -92,17 +92,17 @@ class MissingTableError(Exception):
 
 
 class TableExistsError(Exception):
-    """Somebody else created the table before us, or is at it."""
+    """Another client created the table first, or is creating it."""
 
 
 class Transport(Protocol):
-    """One request to DynamoDB, and its answer or one of this module's errors."""
+    """Send one request to DynamoDB; return its answer or raise an error of this module."""
 
     def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a request (``put_item``) once."""
 
     def close(self) -> None:
-        """Give up connections. Twice is no error."""
+        """Close connections; a second call does nothing."""
 
 
 class BotoTransport:
@@ -110,7 +110,7 @@ class BotoTransport:
     Requests by boto3's low-level client; usable by several threads.
 
     Args:
-        settings: Where to and as whom.
+        settings: Endpoint and credentials.
 
     Raises:
         UnsafeSetupError: No credentials, or boto3 refuses the settings.
@@ -140,7 +140,7 @@ class BotoTransport:
                     max_pool_connections=CONNECTIONS_MAX,
                 ),
             )
-            # Asked now: a slow answer would otherwise eat up the first lease.
+            # Read now: a slow answer would otherwise use up the first lease.
             credentials = session.get_credentials()
             if credentials is not None:
                 credentials.get_frozen_credentials()
@@ -150,7 +150,7 @@ class BotoTransport:
             raise self._credentials_error("none found")
 
     def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a request (``put_item``) once. Raises: see the module's text."""
+        """Send a request (``put_item``) once. Raises: the errors in the module docstring."""
         from botocore import exceptions
 
         try:
@@ -188,7 +188,7 @@ class BotoTransport:
         self._client.close()
 
     def _refusal(self, operation: str, response: Mapping[str, Any]) -> Exception:
-        """The error for an answer of DynamoDB that is none of success."""
+        """Return the error for an unsuccessful answer of DynamoDB."""
         said = response.get("Error", {})
         code, text = str(said.get("Code", "")), _shown(str(said.get("Message", "")))
         status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
@@ -269,7 +269,7 @@ class BotoTransport:
 
 def check_extra() -> None:
     """
-    Look whether boto3 is there, without loading all of it later by surprise.
+    Check that boto3 is installed, without loading all of it.
 
     Raises:
         UnsafeSetupError: It is not installed (kind ``missing_extra``).
@@ -286,11 +286,11 @@ def check_extra() -> None:
 
 def region_of_machine() -> str | None:
     """
-    The region that Java would take from this machine: the variable ``AWS_REGION``.
+    Return the region that Java would read from this machine: the variable ``AWS_REGION``.
 
     Raises:
-        UnsafeSetupError: It is not set, but boto3 knows another region than Java's default;
-            a guess could put two writers into two regions, where neither sees the other.
+        UnsafeSetupError: It is not set, but boto3 finds another region than Java's default. A guess
+            could put two writers into two regions, where they do not exclude each other.
     """
     said = os.environ.get("AWS_REGION", "").strip()
     if said:

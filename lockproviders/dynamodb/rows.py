@@ -1,15 +1,15 @@
 """
 The rows of a DynamoDB lock table and the requests about them: pure, without a connection.
 
-The rows are those of Java's lock client, so that both take the very same lock (concurrency
-7.2, run against it): one row per lock, all attributes texts, a record version number that
-changes with every heartbeat, and no wall-clock time anywhere. Invariants:
+The rows are those of Java's lock client, so both take the same lock (tests ran against it). Each
+lock has one row. All attributes are texts. A record version number changes with every heartbeat,
+and there is no wall-clock time anywhere. Invariants:
 
-- Whoever waits counts the lease himself, from his own first look at a version number; an
-  unchanged number for a whole lease means that the holder is dead.
+- A waiter counts the lease from its own first sight of a version number. A number that stays for a
+  whole lease means that the holder is dead.
 - Every write is conditional: on absence, on the number seen, or on the own owner and number.
-- Attributes of ours beside Java's are read by Java as additional ones and dropped when Java
-  takes the lock; the count of holdings therefore lies in a row of its own.
+- Java reads attributes of ours as additional ones, and drops them when it takes the lock. The count
+  of holdings is therefore in a row of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OWNER = "ownerName"
 LEASE = "leaseDuration"
 VERSION = "recordVersionNumber"
 RELEASED = "isReleased"
-NOTE = "hoodooOwner"  # ours: who holds it, for people
+NOTE = "hoodooOwner"  # ours: the holder, for people
 TOKEN = "fencingToken"  # noqa: S105  ours: the count of holdings, in the row of the count
 COUNT_SUFFIX = "#hoodoo-fencing-token"
 
@@ -57,7 +57,7 @@ _KEY_NAME = {"#k": KEY}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAddress:
-    """Which row of which table."""
+    """The address of a row: table and key."""
 
     table: str
     key: str
@@ -70,7 +70,7 @@ class RowAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamoLockRow:
-    """One lock as it stands in the table."""
+    """One lock as the table has it."""
 
     owner: str
     lease_ms: int
@@ -80,26 +80,26 @@ class DynamoLockRow:
 
     @property
     def holder_text(self) -> str | None:
-        """Who holds it, for people; None when it is free."""
+        """The holder, for people; None if the lock is free."""
         return None if self.released else self.note or self.owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenVersion:
-    """A version number and since when this process sees it, on its monotonic clock."""
+    """A version number and the monotonic time when this process first saw it."""
 
     version: str
     since_ms: int
 
     def or_newer(self, row: DynamoLockRow, now_ms: int) -> SeenVersion:
-        """This sighting, or a new one when the row has moved on."""
+        """Return this sighting, or a new one if the row's version number has changed."""
         if row.version == self.version:
             return self
         return SeenVersion(version=row.version, since_ms=now_ms)
 
 
 class Take(Enum):
-    """On what a take-over of the row is conditional."""
+    """The condition of a take-over of the row."""
 
     IF_ABSENT = "absent"
     IF_RELEASED = "released"
@@ -110,13 +110,13 @@ def decide(
     row: DynamoLockRow | None, sighting: SeenVersion | None, given_up: Collection[str], now_ms: int
 ) -> Take | None:
     """
-    Whether the lock can be taken now, and under which condition.
+    Return the condition under which the lock can be taken now, or None if it cannot.
 
     Args:
-        row: What the table says, None when there is no row.
+        row: The row in the table, None if there is none.
         sighting: Since when the row's version number is known.
-        given_up: Version numbers that this process wrote and no longer uses, for example
-            by a request that landed after its time-out.
+        given_up: Version numbers that this process wrote and no longer uses, for example by a
+            request that arrived after its time-out.
         now_ms: Monotonic time.
     """
     if row is None:
@@ -131,7 +131,7 @@ def decide(
 
 
 def put_request(at: RowAddress, row: DynamoLockRow, take: Take, seen: str | None) -> Request:
-    """PutItem of the whole row, as Java takes a lock; ``seen`` is the number taken over."""
+    """Return the PutItem of the whole row, as in Java; ``seen`` is the replaced number."""
     request: Request = {
         "TableName": at.table,
         "Item": {
@@ -156,13 +156,13 @@ def put_request(at: RowAddress, row: DynamoLockRow, take: Take, seen: str | None
 
 
 def read_request(at: RowAddress) -> Request:
-    """GetItem of the row, strongly consistent."""
+    """Return a strongly consistent GetItem of the row."""
     return {"TableName": at.table, "Key": {KEY: _text(at.key)}, "ConsistentRead": True}
 
 
 def renew_request(at: RowAddress, row: DynamoLockRow, ours: Collection[str]) -> Request:
     """
-    UpdateItem with a new version number and a full lease.
+    Return the UpdateItem with a new version number and a full lease.
 
     Args:
         at: The row.
@@ -186,7 +186,7 @@ def renew_request(at: RowAddress, row: DynamoLockRow, ours: Collection[str]) -> 
 
 
 def release_request(at: RowAddress, owner: str, ours: Collection[str]) -> Request:
-    """DeleteItem of the own row, as Java releases."""
+    """Return the DeleteItem of the own row, as Java releases."""
     condition, values = _still_ours(owner, ours)
     return {
         "TableName": at.table,
@@ -199,10 +199,10 @@ def release_request(at: RowAddress, owner: str, ours: Collection[str]) -> Reques
 
 def count_request(at: RowAddress, owner: str, version: str, now_ms: int) -> Request:
     """
-    UpdateItem that counts one holding and answers the count.
+    Return the UpdateItem that counts one holding and answers the count.
 
-    A new count starts at the wall clock, so that a deleted row does not bring old tokens
-    back. The row looks like a released lock to Java, which can read nothing else.
+    A new count starts at the wall clock, so that old tokens do not return after a row was deleted.
+    To Java, which can read nothing else, the row is a released lock.
     """
     counter = at.counter
     return {
@@ -225,7 +225,7 @@ def count_request(at: RowAddress, owner: str, version: str, now_ms: int) -> Requ
 
 
 def create_request(table: str, capacity: tuple[int, int] | None) -> Request:
-    """CreateTable as Java does it; ``capacity`` is read and write units, None pays per request."""
+    """Return Java's CreateTable; ``capacity`` is read and write units, None pays per request."""
     request: Request = {
         "TableName": table,
         "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
@@ -242,11 +242,11 @@ def create_request(table: str, capacity: tuple[int, int] | None) -> Request:
 
 def decode_row(at: RowAddress, item: Item | None) -> DynamoLockRow | None:
     """
-    The lock in an item, None without one.
+    Return the lock in an item, or None without an item.
 
     Raises:
-        UnsafeSetupError: It is not the row of a lock (kind ``lock_row``); neither Java nor
-            we could ever take it.
+        UnsafeSetupError: It is not the row of a lock (kind ``lock_row``); neither Java nor hoodoo
+            could ever take it.
     """
     if not item:
         return None
@@ -276,7 +276,7 @@ def decode_row(at: RowAddress, item: Item | None) -> DynamoLockRow | None:
 
 
 def decode_token(response: Mapping[str, Any]) -> int | None:
-    """The count in the answer to ``count_request``, None when it has none."""
+    """Return the count in the answer to ``count_request``, or None if it has none."""
     number = response.get("Attributes", {}).get(TOKEN, {}).get("N", "")
     return int(number) if number.isascii() and number.isdigit() else None
 

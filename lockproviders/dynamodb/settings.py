@@ -1,10 +1,10 @@
 """
 The settings of the DynamoDB lock, read from Hudi's keys and a few of ours.
 
-Hudi's keys keep their names, units and defaults (hudi_configs: DynamoDbBasedLockConfig), so
-that a Java job's properties work as they are. Two of Java's habits are made safe: an empty
-table is created only on request, because a wrong region would otherwise silently split the
-lock, and an endpoint may not come from the table (SEC11).
+Hudi's keys keep their names, units and defaults (hudi_configs: DynamoDbBasedLockConfig), so the
+properties of a Java job work unchanged. Two of Java's behaviours are made safe. The provider
+creates a missing table only on request, because a wrong region would otherwise silently split the
+lock. The endpoint may not come from the table (SEC11).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 LEASE_MS_MIN = 1_000
-REQUESTS_PER_LEASE = 10  # so many requests that run into their time-out fit into a lease
+REQUESTS_PER_LEASE = 10  # this many timed-out requests fit into one lease
 REQUEST_MS_MAX = 5_000
 DEFAULT_REGION = "us-east-1"
 TABLE_LAYER = "hoodie.properties"
@@ -115,7 +115,7 @@ _METADATA_NETWORKS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamoSettings:
-    """Everything that can be set about one DynamoDB lock."""
+    """All settings of one DynamoDB lock."""
 
     table: str
     key: str
@@ -137,7 +137,7 @@ class DynamoSettings:
 
     @property
     def identity(self) -> str:
-        """Region or endpoint, table and key: what must be equal to exclude each other."""
+        """Region or endpoint, table and key; equal for writers that exclude each other."""
         where = self.region if self.endpoint is None else f"{self.region}@{self.endpoint}"
         return f"dynamodb:{where}/{self.table}/{self.key}"
 
@@ -150,16 +150,16 @@ class DynamoSettings:
         machine_region: Callable[[], str | None] = lambda: None,
     ) -> Self:
         """
-        The settings among all properties; an empty text counts as not said.
+        Read the settings from all properties; an empty text counts as absent.
 
         Args:
             properties: Effective properties.
-            implicit_key: The path hash for the implicit variant, which ignores the key said.
-            machine_region: Asked for a region when the properties have none.
+            implicit_key: The path hash for the implicit variant, which ignores the configured key.
+            machine_region: Returns a region if the properties have none.
 
         Raises:
-            SettingError: A value is wrong or missing; names key, value and what is accepted.
-            UnsafeSetupError: ``machine_region`` finds it doubtful.
+            SettingError: A value is wrong or missing; names key, value and accepted values.
+            UnsafeSetupError: ``machine_region`` finds no certain region.
         """
         said = as_property_set(properties)
         read = _PropertyReader(said)
@@ -194,7 +194,7 @@ class DynamoSettings:
 
 
 class _PropertyReader:
-    """Typed values out of a property set, refused by key, value and layer."""
+    """Read typed values from a property set; an error names key, value and layer."""
 
     def __init__(self, said: PropertySet) -> None:
         self._said = said
@@ -214,7 +214,7 @@ class _PropertyReader:
         return value
 
     def key(self) -> str:
-        """The lock's name; Hudi falls back to the table's name, too."""
+        """Return the lock's name; like Hudi, fall back to the table's name."""
         key = self.text("partition_key") or self.text("table_name")
         if key is None:
             self.refuse(
@@ -228,9 +228,9 @@ class _PropertyReader:
 
     def endpoint(self) -> str | None:
         """
-        The endpoint, if it may be asked.
+        Return the endpoint, if it is allowed.
 
-        Spec: SEC11: only of the caller, no plain HTTP to other machines, no metadata service.
+        Spec: SEC11: only from the caller, no plain HTTP to other machines, no metadata service.
         """
         option = OPTIONS["endpoint"]
         address = self.text("endpoint")

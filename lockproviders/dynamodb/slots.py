@@ -1,9 +1,9 @@
 """
-Commit slots in a DynamoDB table: one conditional put decides who created an item (SLOT-6).
+Commit slots in a DynamoDB table: one conditional put decides which writer creates an item (SLOT-6).
 
-A table of its own, not the locks': folder and name are its hash and sort key, so that the slots
-of one table are listed by one query. All reads are consistent ones. The library repeats nothing
-by itself, because a repeated put meets its own first copy (F16).
+The table is separate from the locks' table: folder and name are its hash and sort key, so that one
+query lists the slots of one table. All reads are consistent. The library's own retries are off,
+because a repeated put finds its own first copy (F16).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from timeline.ports.storage import (
 __all__ = ["DynamoSlotStore"]
 
 _FOLDER, _NAME, _CONTENT = "folder", "name", "content"
-_WHOLE = b"1"  # before every content, since not every server keeps an empty one
+_WHOLE = b"1"  # before every content, since some servers store no empty one
 _CREATION_PAUSE_MS = 500
 
 
@@ -42,10 +42,10 @@ class DynamoSlotStore:
     A slot store in one DynamoDB table; several threads may share it.
 
     Args:
-        settings: Where the table is (its name is theirs), as whom, and whether it may be made.
+        settings: Table name and endpoint, credentials, and whether the table may be created.
         connect: Makes the transport, at the first request and again in a forked child.
         clock: Waits for a table that is being created.
-        ids: Tells the current process.
+        ids: Identifies the current process.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class DynamoSlotStore:
         self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
         self._transport: Transport | None = None
         self._process = 0
-        self._answered = False  # the table was there; without it every number could be taken again
+        self._answered = False  # the table existed; a new one would let every number be taken again
 
     @property
     def identity(self) -> str:
-        """Region or endpoint and table; equal for all processes that mean them."""
+        """Region or endpoint and table; equal for all processes that use it."""
         settings = self._settings
         where = f"{settings.region}@{settings.endpoint}" if settings.endpoint else settings.region
         return f"dynamodb:{where}/{settings.table}"
 
     def create(self, path: str, data: bytes) -> None:
-        """As the port. Outside: 1 put."""
+        """Create a slot; see the port. Outside: 1 put."""
         request = {
             "Item": {**_key(path), _CONTENT: {"B": _WHOLE + data}},
             "ConditionExpression": "attribute_not_exists(#folder)",
@@ -89,7 +89,7 @@ class DynamoSlotStore:
             raise _silent(error) from error
 
     def read(self, path: str) -> bytes:
-        """As the port. Outside: 1 get."""
+        """Return the bytes of a slot; see the port. Outside: 1 get."""
         answer = self._repeatable("get_item", {"Key": _key(path), "ConsistentRead": True})
         item = answer.get("Item")
         if item is None:
@@ -97,7 +97,7 @@ class DynamoSlotStore:
         return bytes(item[_CONTENT]["B"])[len(_WHOLE) :]
 
     def names(self, folder: str) -> SlotNames:
-        """As the port. Outside: 1 query for each megabyte of items."""
+        """Return the names in a folder; see the port. Outside: 1 query per megabyte of items."""
         request: dict[str, Any] = {
             "KeyConditionExpression": "#folder = :folder",
             "ProjectionExpression": "#name",
@@ -115,18 +115,18 @@ class DynamoSlotStore:
             request["ExclusiveStartKey"] = last
 
     def delete(self, path: str) -> None:
-        """As the port. Outside: 1 delete."""
+        """Delete a slot; see the port. Outside: 1 delete."""
         self._repeatable("delete_item", {"Key": _key(path)})
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         with self._guard():
             transport, self._transport = self._transport, None
         if transport is not None and self._process == self._ids.identity().pid:
             transport.close()
 
     def _repeatable(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A request that changes nothing when it is done twice: once more without an answer."""
+        """Send a request that may run twice; repeat it once if there is no answer."""
         try:
             try:
                 return self._ask(operation, request)
@@ -153,14 +153,14 @@ class DynamoSlotStore:
     def _ask_of_new_table(self, operation: str, named: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             return self._call(operation, named)
-        except MissingTableError as error:  # one of its servers does not know it yet
+        except MissingTableError as error:  # one of its servers does not know the table yet
             raise UnavailableError(
                 f"the table of slots was just made, and is not there for all yet: {error}",
                 maybe_done=False,
             ) from error
 
     def _call(self, operation: str, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One request; what the transport says of locks comes with what a table of slots needs."""
+        """Send one request; adapt the transport's errors, which speak of locks, to slots."""
         try:
             return self._connected().call(operation, named)
         except UnsafeSetupError as error:
@@ -179,7 +179,7 @@ class DynamoSlotStore:
             raise
 
     def _make_table(self, missing: MissingTableError) -> None:
-        """Create the table if that is wished, and wait until it can be used."""
+        """Create the table if the settings allow that, and wait until it is usable."""
         settings = self._settings
         if not settings.create_table:
             raise self._no_table(
@@ -187,7 +187,7 @@ class DynamoSlotStore:
                 f"hash key {_FOLDER!r} and the sort key {_NAME!r}, both texts, or set "
                 f"{OPTIONS['create_table'].key}=true in one writer; {missing}"
             ) from missing
-        with contextlib.suppress(TableExistsError):  # another writer was faster
+        with contextlib.suppress(TableExistsError):  # another writer created it first
             self._call("create_table", _creation(settings.table, settings.capacity))
         ends_at_ms = self._clock.monotonic_ms() + settings.creation_timeout_ms
         while self._clock.monotonic_ms() < ends_at_ms:
@@ -216,7 +216,7 @@ class DynamoSlotStore:
         return self._guards.setdefault(self._ids.identity().pid, threading.Lock())
 
     def _connected(self) -> Transport:
-        """The transport of this process; a forked child never shares its parent's sockets."""
+        """Return this process's transport; a forked child never shares its parent's sockets."""
         with self._guard():
             pid = self._ids.identity().pid
             if self._transport is None or self._process != pid:

@@ -33,21 +33,21 @@ __all__ = [
     "silence_seconds",
 ]
 
-# ------- What a lock row of the Hive Metastore tells about us, and what its settings may say; pure
+# ---- The free text of a lock row, and the values that settings may have; pure
 #
-# Both ways to the lock, by Thrift and by the metastore's database, write the same rows, so
-# they share this. A row has 128 characters of free text (``agentInfo``): a mark of ours, a
-# nonce by which an unanswered request is found again, and who asked for what.
+# The Thrift provider and the database provider write the same rows and share this part. A row has
+# 128 characters of free text (``agentInfo``): our mark, a nonce that identifies an unanswered
+# request, the owner and the purpose.
 #
-# Releases of the metastore up to 2.3 put the texts of a request between quotes into SQL without
-# escaping them. What we write is therefore reduced to harmless characters, and names of a
-# database or table with others are refused instead of sent.
+# The metastore up to release 2.3 puts the texts of a request between quotes into SQL without
+# escaping them. So our text contains harmless characters only, and names of a database or table
+# with others are refused.
 
 MARK = "hoodoo"
-USER = "hoodoo"  # the account's name stays with us (SEC6)
+USER = "hoodoo"  # do not publish the account's name (SEC6)
 NONCE_CHARACTERS = 20
 TEXT_CHARACTERS_MAX = 128
-LEASE_MS_DEFAULT = 300_000  # hive.txn.timeout, where the server does not tell
+LEASE_MS_DEFAULT = 300_000  # hive.txn.timeout, if the server does not report it
 NO_OWNER = "-"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9 ._:/@=+,()-]")
@@ -80,7 +80,7 @@ _UNIT_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockName:
-    """What is locked: names as the Java writers spell them; neither need exist."""
+    """The names that are locked, as the Java writers spell them; neither need exist."""
 
     database: str
     table: str
@@ -88,7 +88,7 @@ class LockName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetastoreLockRow:
-    """One request of anybody for the lock, as the metastore lists it."""
+    """One request for the lock, of any client, as the metastore lists it."""
 
     lock_id: int
     acquired: bool
@@ -98,7 +98,7 @@ class MetastoreLockRow:
 
     @property
     def holder_text(self) -> str:
-        """Who it belongs to, in the form of ``OwnerNote``; foreign rows by user and host."""
+        """The owner in the form of ``OwnerNote``; foreign rows by user and host."""
         words = self.agent.split(" ", 3)
         purpose = words[3] if len(words) > 3 else ""
         if nonce_of(self.agent) is None or len(words) < 3:
@@ -113,7 +113,7 @@ class MetastoreLockRow:
 
 def check_name(key: str, value: str | None, layer: str) -> str:
     """
-    A database or table name that may be sent verbatim.
+    Check and return a database or table name that may be sent verbatim.
 
     Raises:
         SettingError: It is missing, longer than the row's 128 characters, or has quotes,
@@ -135,7 +135,7 @@ def check_name(key: str, value: str | None, layer: str) -> str:
 
 def agent_text(nonce: str, owner_text: str) -> str:
     """
-    The free text of our row: mark, nonce, who and what for; at most 128 harmless characters.
+    Return the free text of our row: mark, nonce, owner, purpose; at most 128 safe characters.
 
     Args:
         nonce: Differs with every request; hexadecimal.
@@ -146,7 +146,7 @@ def agent_text(nonce: str, owner_text: str) -> str:
     except (ValueError, RecursionError):
         note = None
     if isinstance(note, dict) and isinstance(note.get("owner"), str):
-        # The host has a field of its own in the row.
+        # The row has a separate field for the host.
         who = note["owner"].partition("/")[2] or NO_OWNER
         purpose = str(note.get("purpose", ""))
     else:
@@ -156,18 +156,18 @@ def agent_text(nonce: str, owner_text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Text with everything that could mean something in SQL replaced, cut to the row's width."""
+    """Replace every character that SQL could interpret, and cut the text to the row's width."""
     return _UNSAFE.sub("_", text)[:TEXT_CHARACTERS_MAX]
 
 
 def nonce_of(agent: str) -> str | None:
-    """The nonce in a row's free text; None when it is not of our kind."""
+    """Return the nonce in a row's free text, or None if the row is not ours."""
     words = agent.split(" ")
     return words[1] if len(words) > 1 and words[0] == MARK else None
 
 
 def duration_ms(text: str) -> int | None:
-    """A duration as Hive writes it (``300s``, ``5 min``, plain seconds); None if it is none."""
+    """Return a duration as Hive writes it (``300s``, ``5 min``, plain seconds), or None."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         return None
@@ -175,20 +175,20 @@ def duration_ms(text: str) -> int | None:
     return None if unit_ms is None else int(found[1]) * unit_ms
 
 
-# --------- The metastore's lock tables in MySQL or MariaDB, read and written as the metastore does
+# ---- The metastore's lock tables in MySQL or MariaDB, read and written as the metastore does
 #
-# It exists for writers that reach the database but no Thrift service. What must hold so that
-# neither the metastore nor Java's writers can tell the difference:
+# For writers that reach the database but no Thrift service. These rules keep our rows equal to
+# those of the metastore and of Java's writers:
 #
-# - Whoever looks whether a lock can be granted holds the metastore's own mutex, the row
+# - A client that checks whether a lock can be granted holds the metastore's own mutex, the row
 #   ``CheckLock`` of AUX_TABLE, until the outcome is committed.
-# - Ids come from NEXT_LOCK_ID, which is held as well while rows are read: every earlier
-#   request is then visible, so the ids of successive holders grow (fencing).
-# - READ COMMITTED, like the metastore: a snapshot would show yesterday's rows.
+# - Ids come from NEXT_LOCK_ID, which is locked as well while rows are read. Every earlier request
+#   is then visible, so the ids of successive holders grow (fencing).
+# - READ COMMITTED, like the metastore: a snapshot would show outdated rows.
 # - Times are the database's, in milliseconds since 1970 UTC.
-# - Rows of others are never changed. Taking dead holders' rows away is the metastore's work.
-# - A stopped process must not keep the mutex: the server is told to hang up on a connection
-#   that is silent for long, also in a transaction (``wait_timeout``).
+# - Rows of other clients are never changed; the metastore removes the rows of dead holders.
+# - A stopped process must not keep the mutex: the server closes a connection that is silent for
+#   long, also in a transaction (``wait_timeout``).
 
 EXTRA = "hive"
 AHEAD_MS_MAX = 300_000  # time zones differ by more
@@ -210,7 +210,7 @@ _COLUMNS = (
 )
 _VALUES = f"%s, 1, 0, %s, %s, NULL, 'a', 'e', {NOW}, {NOW}, %s, %s, %s"
 _INSERT = f"INSERT INTO HIVE_LOCKS ({_COLUMNS}) VALUES ({_VALUES})"  # noqa: S608  constants only
-# The free text is compared, too: a database restored from a backup draws old ids again.
+# The free text is compared, too: a database restored from a backup hands out old ids again.
 _OURS = "WHERE HL_LOCK_EXT_ID = %s AND HL_TXNID = 0 AND HL_AGENT_INFO = %s"
 _BEAT = (
     f"UPDATE HIVE_LOCKS SET HL_LAST_HEARTBEAT = {NOW} "  # noqa: S608  constants only
@@ -222,10 +222,10 @@ _ENGINES = (
     "WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN (%s, %s, %s)"
 )
 
-# Server errors that waiting does not heal: access, no such database, table or column.
+# Server errors that stay: access, no such database, table or column.
 _SETUP_CODES = frozenset({1044, 1045, 1049, 1054, 1064, 1142, 1143, 1146, 1227, 1698})
-_SERVER_CODES = range(1000, 2000)  # told by the server: the statement did not happen
-# ... but these are told by a server that is going down, behind which it may have.
+_SERVER_CODES = range(1000, 2000)  # reported by the server: the statement was not executed
+# Except these, of a server that shuts down: the statement may have been executed.
 _BROKEN_CODES = frozenset({1053, 1077, 1078, 1079, 1152, 1158, 1159, 1160, 1161, 1317, 1927})
 
 _NO_TLS_CODE = 2026
@@ -234,7 +234,7 @@ _Answer = TypeVar("_Answer")
 
 
 class CommitUnknownError(UnavailableError):
-    """The commit was sent and not answered; look under the mutex what came of it."""
+    """The commit was sent and not answered; check its outcome under the mutex."""
 
     default_kind = "commit_unknown"
 
@@ -244,8 +244,8 @@ class MetastoreRows:
     One connection to the metastore's database; not for several threads at once.
 
     Args:
-        server: Where and as whom.
-        offset_ms: What the metastore's clock is ahead of UTC; see the settings.
+        server: Address and credentials.
+        offset_ms: How far the metastore's clock is ahead of UTC; see the settings.
     """
 
     def __init__(self, server: Server, *, offset_ms: int = 0) -> None:
@@ -256,17 +256,16 @@ class MetastoreRows:
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection is open; it may have died unnoticed."""
+        """Whether a connection is open; it may have broken unnoticed."""
         return self._connection is not None
 
     def connect(self, timeout_ms: int) -> None:
         """
-        Connect and look whether the lock tables can be trusted.
+        Connect and check that the lock tables can be trusted.
 
         Raises:
             UnavailableError: No answer.
-            UnsafeSetupError: No access, no TLS, or the tables are missing or keep no
-                transactions.
+            UnsafeSetupError: No access, no TLS, or the tables are missing or have no transactions.
         """
         try:
             self._connection = self._open(timeout_ms)
@@ -282,19 +281,19 @@ class MetastoreRows:
             raise
 
     def drop(self) -> None:
-        """Close the connection without a word; the server undoes what is not committed."""
+        """Close the connection without a request; the server rolls back uncommitted changes."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection._force_close()  # noqa: SLF001  a polite goodbye may block
 
     def take(self, name: LockName, host: str, agent: str, strays: Collection[str]) -> int | None:
         """
-        Take the lock if nobody has or awaits it; the lock id, or None.
+        Take the lock if no client has or awaits it; return the lock id, or None.
 
         Args:
-            name: What to lock.
+            name: The names to lock.
             host: This machine, for others to read.
-            agent: The row's free text; a row that has it already is ours, and renewed.
+            agent: The row's free text; a row that has it already is ours, and is renewed.
             strays: Nonces of own rows that are not held; they are deleted.
 
         Raises:
@@ -334,7 +333,7 @@ class MetastoreRows:
 
     def rows(self, name: LockName) -> list[MetastoreLockRow]:
         """
-        All requests for this lock, without the mutex.
+        Return all requests for this lock, without the mutex.
 
         Raises:
             UnavailableError: No answer.
@@ -343,7 +342,7 @@ class MetastoreRows:
 
     def beat(self, lock_id: int, agent: str) -> None:
         """
-        Push a row's end back.
+        Move a row's end back.
 
         Raises:
             LeaseLostError: The row is gone.
@@ -358,7 +357,7 @@ class MetastoreRows:
 
     def delete(self, lock_id: int, agent: str) -> bool:
         """
-        Delete a row by its id and text; whether it was there.
+        Delete a row by its id and text; return whether it existed.
 
         Raises:
             UnavailableError: No answer; it may have happened.
@@ -367,7 +366,7 @@ class MetastoreRows:
 
     def now_ms(self) -> int:
         """
-        The database's clock, ms since 1970-01-01 UTC.
+        Return the database's clock, ms since 1970-01-01 UTC.
 
         Raises:
             UnavailableError: No answer.
@@ -412,7 +411,7 @@ class MetastoreRows:
             autocommit=False,
             charset="utf8mb4",
             local_infile=False,
-            # Rows met, not rows changed: two beats within a millisecond are both beats.
+            # Count rows matched, not rows changed: two beats within a millisecond are both beats.
             client_flag=self._driver.constants.CLIENT.FOUND_ROWS,
             init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             **tls,
@@ -420,7 +419,7 @@ class MetastoreRows:
 
     def _examine(self, timeout_ms: int) -> None:
         if self._server.verify_tls:
-            # Older drivers go on in plain text when the server offers nothing else.
+            # Older drivers continue in plain text if the server offers nothing else.
             found = self._run("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[1]
             if not found or not found[0][1]:
                 raise UnsafeSetupError(
@@ -428,7 +427,7 @@ class MetastoreRows:
                     kind="tls",
                     address=self._here,
                 )
-        # One second is the shortest wait for a row that every release understands.
+        # One second is the shortest row-lock wait that every release understands.
         silence = silence_seconds(timeout_ms)
         self._run("SET SESSION wait_timeout = %s, innodb_lock_wait_timeout = 1", silence)
         engines = dict(self._run(_ENGINES, *TABLES)[1])
@@ -453,7 +452,7 @@ class MetastoreRows:
             _ROWS, self._offset_ms, name.database, name.table
         )[1]:
             if ahead_ms > AHEAD_MS_MAX:
-                # The metastore would take our rows away at once: for it they are that old.
+                # The metastore would delete our rows at once: by its clock they are that old.
                 raise UnsafeSetupError(
                     "the metastore's clock is ahead of this database's, often because their time "
                     f"zones differ: add about {ahead_ms} to "
@@ -473,7 +472,7 @@ class MetastoreRows:
         return rows
 
     def _run(self, statement: str, *values: str | int) -> tuple[int, Sequence[tuple[Any, ...]]]:
-        """Rows met and rows read; values only ever as parameters (SEC10)."""
+        """Return rows matched and rows read; values are only ever parameters (SEC10)."""
         with self._connection.cursor() as cursor:
             met = cursor.execute(statement, values or None)
             return int(met), list(cursor.fetchall())
@@ -490,7 +489,7 @@ class MetastoreRows:
             self.drop()
             raise
         except Exception as error:
-            # Hanging up undoes it, and is shorter than asking for that.
+            # A closed connection rolls it back, and takes less time than a request for that.
             self.drop()
             raise self._meaning(error, sent_commit=sent_commit) from error
         except BaseException:
@@ -527,7 +526,7 @@ class MetastoreRows:
 
 
 def silence_seconds(timeout_ms: int) -> int:
-    """After how many seconds of silence the server is told to hang up."""
+    """Return the seconds of silence after which the server closes the connection."""
     return max(2, -(-timeout_ms // 1000))
 
 

@@ -1,17 +1,18 @@
 """
 The Hive Metastore's lock by its database, for writers that reach no Thrift service.
 
-Opt-in by its own name: it writes into tables that belong to the metastore. The rows are the
-ones the metastore writes, so its Thrift clients and Java's writers respect them and theirs are
-respected; both ways were run. How the tables are written is ``rows.py``; this file holds the
-state between tries:
+Opt-in by its own name: it writes into tables of the metastore. It writes the same rows as the
+metastore, so its Thrift clients and Java's writers respect our rows, and we respect theirs (tests
+cover both directions). ``database.py`` writes the tables; this module keeps the state between
+attempts:
 
-- A refused try leaves no row: nobody queues, as in ``hivemetastore``, whose head says why.
-- After a refusal the rows are read without the mutex, until there are none.
-- Only the answer to a commit can be in doubt. It is looked up at once under the metastore's
-  mutex, which the lost transaction holds until it has ended: what is seen there is final (F10).
-  Where even that fails the nonce is kept, and the row is deleted by the next try or at the end.
-- The database does not tell hive.txn.timeout: ``lease.ms`` must not be longer than it.
+- A refused attempt leaves no row: no client queues, as in ``thrift_client.py``, which says why.
+- After a refusal the client reads the rows without the mutex, until there are none.
+- Only the outcome of a commit can be unknown. The client then checks it at once under the
+  metastore's mutex, which the lost transaction holds until it has ended, so the result is final
+  (F10). If that fails, too, the client keeps the nonce; the next attempt or ``close`` deletes the
+  row.
+- The database does not report hive.txn.timeout: ``lease.ms`` must not be longer than it.
 """
 
 from __future__ import annotations
@@ -124,10 +125,10 @@ class DatabaseSettings:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        The provider's settings among all properties.
+        Read the provider's settings from all properties.
 
         Raises:
-            SettingError: A value is missing, no number or out of range.
+            SettingError: A value is missing, not a number or out of range.
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
         said = as_property_set(properties)
@@ -187,32 +188,32 @@ def _refuse(said: PropertySet, field: str, wanted: str) -> NoReturn:
 
 
 class LockTables(Protocol):
-    """What the client asks of the tables; see ``MetastoreRows``."""
+    """The requests of the client to the tables; see ``MetastoreRows``."""
 
     @property
     def is_open(self) -> bool:
         """Whether a connection is open."""
 
     def connect(self, timeout_ms: int) -> None:
-        """Connect and examine the tables."""
+        """Connect and check the tables."""
 
     def drop(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
     def take(self, name: LockName, host: str, agent: str, strays: set[str]) -> int | None:
-        """Take the lock, delete strays; the lock id, or None."""
+        """Take the lock and delete strays; return the lock id, or None."""
 
     def rows(self, name: LockName) -> list[MetastoreLockRow]:
-        """All requests for the lock."""
+        """Return all requests for the lock."""
 
     def beat(self, lock_id: int, agent: str) -> None:
-        """Push a row's end back."""
+        """Move a row's end back."""
 
     def delete(self, lock_id: int, agent: str) -> bool:
-        """Delete a row by id and text; whether it was there."""
+        """Delete a row by id and text; return whether it existed."""
 
     def now_ms(self) -> int:
-        """The database's clock."""
+        """Return the database's clock."""
 
     def delete_strays(self, name: LockName, strays: set[str]) -> None:
         """Delete own rows by nonce."""
@@ -223,7 +224,7 @@ class MetastoreDatabaseClient:
     The client of one metastore lock, by the database.
 
     Args:
-        settings: What is locked, where, and how long everything may take.
+        settings: Names to lock, server and time limits.
         tables: The connection; ``MetastoreRows`` in production.
         clock: Counts the end of holdings.
         ids: Nonces, host and process.
@@ -246,7 +247,7 @@ class MetastoreDatabaseClient:
         self._process = self._ids.identity().pid
         self._guard = threading.Lock()
         self._held: dict[int, str] = {}  # free text of own rows by lock id
-        self._strays: set[str] = set()  # nonces of own rows that are, or may be there, unheld
+        self._strays: set[str] = set()  # nonces of own unheld rows that exist or may exist
         self._was_taken = False
         self._used_at_ms = self.clock.monotonic_ms()
 
@@ -259,20 +260,20 @@ class MetastoreDatabaseClient:
 
     @property
     def margin_ms(self) -> int:
-        """Twice the request timeout."""
+        """Twice the request time-out."""
         return 2 * self._timeout_ms
 
     @property
     def is_own_process(self) -> bool:
-        """Whether this is the process that made the client, and no fork of it."""
+        """Whether this process made the client; False in a fork of it."""
         return self._ids.identity().pid == self._process
 
     def try_acquire(self, owner_text: str) -> MetastoreHolding | None:
         """
-        Take the lock if nobody has or awaits it, else None; leaves no row when refused.
+        Take the lock if no client has or awaits it, else return None and leave no row.
 
         Raises:
-            UnavailableError: No answer; what the try may have left is deleted later.
+            UnavailableError: No answer; a row that the attempt may have left is deleted later.
             UnsafeSetupError: No access, or these are not the metastore's tables.
         """
         nonce = self._ids.nonce()[-NONCE_CHARACTERS:]
@@ -291,7 +292,7 @@ class MetastoreDatabaseClient:
 
     def holder(self) -> str | None:
         """
-        Who holds it now, also when that is Java; None when free.
+        Return the current holder, Java's writers included, or None if the lock is free.
 
         Raises:
             UnavailableError: No answer.
@@ -310,7 +311,7 @@ class MetastoreDatabaseClient:
 
     def server_now_ms(self) -> int:
         """
-        The database's clock, ms since 1970-01-01 UTC, without the configured offset.
+        Return the database's clock, ms since 1970-01-01 UTC, without the configured offset.
 
         Raises:
             UnavailableError: No answer.
@@ -319,7 +320,7 @@ class MetastoreDatabaseClient:
             return self._again(self._tables.now_ms)
 
     def close(self) -> None:
-        """Delete what unanswered requests may have left, and hang up. Twice is no error."""
+        """Delete rows that unanswered requests may have left, and disconnect. Twice is no error."""
         if not self.is_own_process:
             self._tables.drop()
             return
@@ -333,7 +334,7 @@ class MetastoreDatabaseClient:
 
     def beat(self, lock_id: int) -> int:
         """
-        Renew a row; answers when it ends, on the monotonic clock.
+        Renew a row; return its new end on the monotonic clock.
 
         Raises:
             LeaseLostError: The row is gone.
@@ -349,7 +350,7 @@ class MetastoreDatabaseClient:
         Delete an own row.
 
         Raises:
-            UnavailableError: No answer; it is tried again later.
+            UnavailableError: No answer; the client tries again later.
         """
         agent = self._held.pop(lock_id)
         nonce = nonce_of(agent) or agent
@@ -360,13 +361,13 @@ class MetastoreDatabaseClient:
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """The mutex and an open connection; a forked child starts with both of its own."""
+        """Hold the mutex with an open connection; a forked child starts with both of its own."""
         if not self.is_own_process:
             self._tables.drop()
             self._begin()
         with self._guard:
             if self.clock.monotonic_ms() - self._used_at_ms > self._idle_ms:
-                self._tables.drop()  # the server may have hung up, or is just about to
+                self._tables.drop()  # the server may have closed the connection, or be about to
             self._connect()
             yield
             self._used_at_ms = self.clock.monotonic_ms()
@@ -376,7 +377,7 @@ class MetastoreDatabaseClient:
             self._tables.connect(self._timeout_ms)
 
     def _again(self, request: Callable[[], _Answer]) -> _Answer:
-        """A request that may be repeated: once more, on a new connection if need be."""
+        """Send a request that may run twice; repeat it once, on a new connection if needed."""
         try:
             return request()
         except UnavailableError:
@@ -384,9 +385,9 @@ class MetastoreDatabaseClient:
             return request()
 
     def _take(self, nonce: str, agent: str) -> tuple[int | None, int]:
-        """The lock id, and when the request for it was sent."""
+        """Return the lock id and the time when its request was sent."""
         others = self._strays.copy()
-        # Before the request: whatever interrupts it, the row is looked for.
+        # Before the request: after any interruption the client searches for the row.
         self._strays.add(nonce)
         host = plain_text(self._ids.identity().host)
 
@@ -401,9 +402,9 @@ class MetastoreDatabaseClient:
             asked_at_ms = self.clock.monotonic_ms()
             lock_id = take()
         except UnavailableError:
-            self._strays.discard(nonce)  # it did not happen
+            self._strays.discard(nonce)  # it was not executed
             raise
-        # Who has had the mutex has seen the end of every earlier transaction of this client.
+        # The mutex proves that every earlier transaction of this client has ended.
         self._strays.clear()
         return lock_id, asked_at_ms
 

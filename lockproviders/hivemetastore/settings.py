@@ -1,8 +1,8 @@
 """
 The settings of the Hive Metastore's lock, by Thrift and by its database.
 
-Java's keys keep Java's defaults; ours add what Java leaves to hive-site.xml. Names of hosts
-come from the caller's properties only, never from a table (SEC11).
+Java's keys keep Java's defaults; our keys add what Java reads from hive-site.xml. Host names come
+from the caller's properties only, never from a table (SEC11).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from timeline.properties.options import (
 __all__ = ["OPTIONS", "HiveMetastoreSettings", "lock_name", "positive_ms", "refuse_from_table"]
 
 MS_MIN = 100
-MS_MAX = 7 * 24 * 3_600_000  # a week; larger values are a wrong unit
+MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit
 
 _MS, _TEXT = OptionKind.MS, OptionKind.TEXT
 
@@ -92,10 +92,10 @@ class HiveMetastoreSettings:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        The provider's settings among all properties.
+        Read the provider's settings from all properties.
 
         Raises:
-            SettingError: A value is missing, no number or out of range.
+            SettingError: A value is missing, not a number or out of range.
         """
         said = as_property_set(properties)
         key = OPTIONS["uris"].key
@@ -114,10 +114,10 @@ class HiveMetastoreSettings:
 
 def refuse_from_table(said: PropertySet, option: Option) -> None:
     """
-    Refuse a server's address that a table brought along.
+    Refuse a server's address from the table's own properties.
 
     Raises:
-        UnsafeSetupError: It did (SEC11).
+        UnsafeSetupError: The address comes from there (SEC11).
     """
     if said.layer_of(option.key) == TABLE_LAYER:
         raise UnsafeSetupError(
@@ -130,7 +130,7 @@ def refuse_from_table(said: PropertySet, option: Option) -> None:
 
 def lock_name(properties: Mapping[str, str]) -> LockName:
     """
-    What is locked, from Java's two keys.
+    Return the names to lock, from Java's two keys.
 
     Raises:
         SettingError: One is missing or has characters that cannot be sent.
@@ -145,10 +145,10 @@ def lock_name(properties: Mapping[str, str]) -> LockName:
 
 def positive_ms(properties: Mapping[str, str], option: Option) -> int | None:
     """
-    A duration from 100 ms to a week; None when neither said nor given by default.
+    Return a duration from 100 ms to a week, or None without a value and a default.
 
     Raises:
-        SettingError: No number, or out of range.
+        SettingError: Not a number, or out of range.
     """
     said = as_property_set(properties)
     value = read_option(said, option)

@@ -1,22 +1,22 @@
 """
 The Hive Metastore's lock by Thrift: the lock Java's ``HiveMetastoreBasedLockProvider`` takes.
 
-The metastore keeps a row for every request in its own database, grants them in their order
-and takes away the rows that are silent for its hive.txn.timeout. Invariants:
+The metastore keeps a row for every request in its own database and grants them in order. It removes
+rows that are silent for its hive.txn.timeout. Invariants:
 
-- **Nobody waits in the metastore's queue.** A request that is queued is taken back at once,
-  as Java does, and asked again later; acquire.py polls with jitter. Staying queued would
-  hand over faster, but Java's writers, which never stay, were then refused 64 times of
-  64, and a waiter that dies in the queue blocks the others for a time-out.
-- After a refusal the rows are read first, and while there are any nothing is asked: waiters
-  do not put rows before each other's or before Java's.
-- A request without an answer may be granted later. Its nonce is remembered, looked for in the
-  rows before every further try and at the end, and its row is given back (F10, F11).
-- The end is counted from before the request, and never later than the server's: three beats
-  of ``hoodie.write.lock.heartbeat_interval_ms`` or the server's time-out, what is shorter.
-- The lock id is the fencing token: ids are drawn in order, and a request is granted only when
-  all earlier ones for the table are gone.
-- One connection, one mutex: renewal comes from another thread.
+- **No client waits in the metastore's queue.** The client withdraws a queued request at once, as
+  Java does, and asks again later; acquire.py polls with jitter. A queued request would get the lock
+  faster. But Java's writers never stay queued and were then refused 64 times of 64, and a waiter
+  that dies in the queue blocks all others for a time-out.
+- After a refusal the client reads the rows first, and sends no request while there are any. So
+  waiters do not put rows before each other's or before Java's.
+- A request without an answer may be granted later. The client remembers its nonce, searches the
+  rows for it before every further attempt and at the end, and deletes its row (F10, F11).
+- The end is counted from before the request, and is never later than the server's: three beats of
+  ``hoodie.write.lock.heartbeat_interval_ms`` or the server's time-out, whichever is shorter.
+- The lock id is the fencing token: ids are given in order, and a request is granted only when all
+  earlier ones for the table are gone.
+- One connection, one mutex: the renewal runs in another thread.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ STRAY_MS_MAX = 3_600_000  # a frozen server answers late, but hardly later
 
 
 class RowKeeper(Protocol):
-    """What a holding asks of its client, by Thrift or by SQL."""
+    """The requests of a holding to its client, by Thrift or by SQL."""
 
     clock: Clock
 
     @property
     def is_own_process(self) -> bool:
-        """Whether this is the process that made the client, and no fork of it."""
+        """Whether this process made the client; False in a fork of it."""
 
     def beat(self, lock_id: int) -> int:
-        """Renew a row; answers when it ends, on the monotonic clock."""
+        """Renew a row; return its new end on the monotonic clock."""
 
     def give_back(self, lock_id: int) -> None:
-        """Take an own row away."""
+        """Delete an own row."""
 
 
 class MetastoreHolding:
@@ -82,16 +82,16 @@ class MetastoreHolding:
         return self._lock_id
 
     def expires_in_ms(self) -> int | None:
-        """Time until the metastore may take the row away, or earlier: three beats."""
+        """Return the time until the metastore may delete the row, at most three beats."""
         return self._ends_at_ms - self._client.clock.monotonic_ms()
 
     def renew(self) -> None:
         """
-        One heartbeat.
+        Send one heartbeat.
 
         Raises:
-            LeaseLostError: The metastore does not know the row any more, it was released, or
-                this is another process.
+            LeaseLostError: The metastore no longer knows the row, it was released, or this is
+                another process.
             UnavailableError: No answer.
         """
         if not self.is_held():
@@ -106,15 +106,15 @@ class MetastoreHolding:
             raise
 
     def is_held(self) -> bool:
-        """What is known without asking: neither released, lost, nor inherited by a fork."""
+        """Return whether it is neither released, lost, nor inherited by a fork; no request."""
         return not self._over and self._client.is_own_process
 
     def release(self) -> None:
         """
-        Take the row away. Twice is no error, nor is a row that is gone.
+        Delete the row; no error if it is gone or on a second call.
 
         Raises:
-            UnavailableError: No answer; tried again at the next acquire and at ``close``.
+            UnavailableError: No answer; the next acquire and ``close`` try again.
         """
         if self.is_held():
             self._over = True
@@ -126,7 +126,7 @@ class HiveMetastoreClient:
     The client of one metastore lock.
 
     Args:
-        settings: What is locked, where, and how long everything may take.
+        settings: Names to lock, addresses and time limits.
         wire: The connection; Thrift to ``settings.addresses`` in production.
         clock: Counts the end of holdings and the age of unanswered requests.
         ids: Nonces, host and process.
@@ -147,7 +147,7 @@ class HiveMetastoreClient:
     def _begin(self) -> None:
         self._process = self._ids.identity().pid
         self._guard = threading.Lock()
-        self._strays: dict[str, int] = {}  # nonces without an answer: until when to look
+        self._strays: dict[str, int] = {}  # nonces without an answer, with the end of their search
         self._to_unlock: set[int] = set()  # own rows that are not held
         self._was_taken = False
 
@@ -159,21 +159,21 @@ class HiveMetastoreClient:
 
     @property
     def margin_ms(self) -> int:
-        """Twice the request timeout; final once connected, when the server's lease is known."""
+        """Twice the request time-out; final once connected, when the server's lease is known."""
         return 2 * self._timeout_ms
 
     @property
     def is_own_process(self) -> bool:
-        """Whether this is the process that made the client, and no fork of it."""
+        """Whether this process made the client; False in a fork of it."""
         return self._ids.identity().pid == self._process
 
     def try_acquire(self, owner_text: str) -> MetastoreHolding | None:
         """
-        One request for the lock; queued means taken, and the request is taken back.
+        Request the lock once; if the request is queued, the lock is taken: withdraw it.
 
         Raises:
-            UnavailableError: No answer; what the request may have left is given back later.
-            UnsafeSetupError: The metastore has no locks, or its certificate is not believed.
+            UnavailableError: No answer; a row that the request may have left is deleted later.
+            UnsafeSetupError: The metastore has no locks, or its certificate could not be verified.
         """
         nonce = self._ids.nonce()[-NONCE_CHARACTERS:]
         agent = agent_text(nonce, owner_text)
@@ -182,7 +182,7 @@ class HiveMetastoreClient:
                 self._was_taken = True
                 return None
             asked_at_ms = self.clock.monotonic_ms()
-            # Before the request: whatever interrupts it, the row is looked for.
+            # Before the request: after any interruption the client searches for the row.
             self._strays[nonce] = asked_at_ms + STRAY_MS_MAX
             granted = self._ask(agent)
             self._was_taken = not granted.acquired
@@ -198,7 +198,7 @@ class HiveMetastoreClient:
 
     def holder(self) -> str | None:
         """
-        Who holds it now, also when that is Java; None when free.
+        Return the current holder, Java's writers included, or None if the lock is free.
 
         Raises:
             UnavailableError: No answer.
@@ -218,7 +218,7 @@ class HiveMetastoreClient:
         return False
 
     def close(self) -> None:
-        """Give back what unanswered requests may have left, and hang up. Twice is no error."""
+        """Delete rows that unanswered requests may have left, and disconnect. Twice is no error."""
         if not self.is_own_process:
             self._wire.drop()
             return
@@ -231,10 +231,10 @@ class HiveMetastoreClient:
 
     def beat(self, lock_id: int) -> int:
         """
-        Renew a row; answers when it ends, on the monotonic clock.
+        Renew a row; return its new end on the monotonic clock.
 
         Raises:
-            LeaseLostError: The metastore does not know it any more.
+            LeaseLostError: The metastore no longer knows it.
             UnavailableError: No answer.
         """
         with self._connected():
@@ -244,10 +244,10 @@ class HiveMetastoreClient:
 
     def give_back(self, lock_id: int) -> None:
         """
-        Take an own row away.
+        Delete an own row.
 
         Raises:
-            UnavailableError: No answer; it is tried again later.
+            UnavailableError: No answer; the client tries again later.
         """
         self._to_unlock.add(lock_id)
         with self._connected():
@@ -255,7 +255,7 @@ class HiveMetastoreClient:
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """The mutex and an open connection; a forked child starts with both of its own."""
+        """Hold the mutex with an open connection; a forked child starts with both of its own."""
         if not self.is_own_process:
             self._wire.drop()
             self._begin()
@@ -281,7 +281,7 @@ class HiveMetastoreClient:
         self._timeout_ms = max(TIMEOUT_MS_MIN, wanted_ms)
 
     def _twice(self, request: Callable[[], _Answer]) -> _Answer:
-        """A request that may be repeated: again on a new connection when the old one is dead."""
+        """Send a request that may run twice; repeat it on a new connection if needed."""
         try:
             return request()
         except UnavailableError:
@@ -289,7 +289,7 @@ class HiveMetastoreClient:
             return request()
 
     def _ask(self, agent: str) -> Granted:
-        """The one request that may not be repeated; when it fails its row is looked for."""
+        """Send the one request that may not run twice; after a failure, search for its row."""
         host = plain_text(self._ids.identity().host)
         try:
             return self._wire.lock(self._settings.name, host, agent)
@@ -300,11 +300,11 @@ class HiveMetastoreClient:
             raise
 
     def _others(self) -> list[MetastoreLockRow]:
-        """The requests of others, after our leftovers are taken away."""
+        """Delete our leftovers and return the requests of other clients."""
         return self._unlock_leftovers(self._twice(lambda: self._wire.show(self._settings.name)))
 
     def _unlock_leftovers(self, rows: Sequence[MetastoreLockRow]) -> list[MetastoreLockRow]:
-        """Take away the rows that are ours and not held; answers those of others."""
+        """Delete the rows that are ours and not held; return those of other clients."""
         now_ms = self.clock.monotonic_ms()
         others = []
         for row in rows:

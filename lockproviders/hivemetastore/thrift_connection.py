@@ -1,14 +1,14 @@
 """
-The Thrift connection to a Hive Metastore: five requests, and what their failures mean.
+The Thrift connection to a Hive Metastore: five requests and their errors.
 
-The generated client (pymetastore) is imported when the first connection is made, so that
-the provider can be listed without it. Rules of this file:
+The generated client (pymetastore) is imported with the first connection, so the provider can be
+listed without it. Rules of this module:
 
-- One open connection at a time; the addresses are tried in turn, the next one after a
-  failure. Nothing is repeated here: the caller knows which request may be sent twice.
-- A connection that failed is closed, because a late answer would be taken for the next one.
+- It has one open connection at a time, and tries the addresses in turn, the next one after a
+  failure. It repeats nothing: the caller knows which request may be sent twice.
+- It closes a connection that failed, because a late answer would be read as the next one.
 - TLS checks the server's name and never falls back to plain (SEC9); answers have a size limit.
-- Not for several threads at once; the client holds its mutex around every request.
+- It is not for several threads at once; the client holds its mutex around every request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a metastore listens."""
+    """The address of a metastore."""
 
     host: str
     port: int
@@ -55,7 +55,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How the server proves to be itself."""
+    """How to verify the server's identity."""
 
     ca_file: str  # empty: the system's
 
@@ -69,44 +69,44 @@ class Granted:
 
 
 class MetastoreWire(Protocol):
-    """What the client asks of a metastore; the tests have one of plain values."""
+    """The requests of the client to a metastore; the tests have one of plain values."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection is open; it may have died unnoticed."""
+        """Whether a connection is open; it may have broken unnoticed."""
 
     def connect(self, timeout_ms: int) -> None:
         """Open a connection to the next address that answers. Raises: ``UnavailableError``."""
 
     def limit(self, timeout_ms: int) -> None:
-        """Bound every later request of this connection."""
+        """Set the time limit of every later request of this connection."""
 
     def drop(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a request."""
 
     def lease_text(self) -> str:
-        """The server's hive.txn.timeout as it spells it, empty when it does not tell."""
+        """Return the server's hive.txn.timeout as it spells it, empty if not reported."""
 
     def lock(self, name: LockName, host: str, agent: str) -> Granted:
-        """Ask for the lock; granted or queued. Once failed it may have happened, or happen."""
+        """Request the lock; granted or queued. After an error it may happen later."""
 
     def heartbeat(self, lock_id: int) -> None:
-        """Push the end back. Raises: ``LeaseLostError``, ``UnavailableError``."""
+        """Move the end back. Raises: ``LeaseLostError``, ``UnavailableError``."""
 
     def unlock(self, lock_id: int) -> None:
-        """Take a request or the lock back; one that is gone is no error."""
+        """Withdraw a request or release the lock; one that is gone is no error."""
 
     def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
-        """All requests for this lock."""
+        """Return all requests for this lock."""
 
 
 def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ...]:
     """
-    The addresses of ``thrift://host:port`` texts; the port is 9083 when it is left out.
+    Parse ``thrift://host:port`` texts into addresses; the default port is 9083.
 
     Raises:
-        SettingError: There is none, one is no such address, or it names a link-local host,
-            behind which cloud machines keep their credentials (SEC11).
+        SettingError: There is none, one is not such an address, or it names a link-local host,
+            where cloud machines serve their credentials (SEC11).
     """
     addresses = []
     for uri in uris or ("",):
@@ -131,7 +131,7 @@ def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ..
 
 
 def parts_are_wrong(uri: str) -> bool:
-    """Whether an address says more or less than a Thrift host and port."""
+    """Return whether an address has more or fewer parts than a Thrift host and port."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -170,7 +170,7 @@ class ThriftWire:
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection is open; it may have died unnoticed."""
+        """Whether a connection is open; it may have broken unnoticed."""
         return self._service is not None
 
     def connect(self, timeout_ms: int) -> None:
@@ -178,8 +178,8 @@ class ThriftWire:
         Open a connection to the next address that answers.
 
         Raises:
-            UnavailableError: None of them does.
-            UnsafeSetupError: The server's certificate is not to be believed.
+            UnavailableError: None of them answers.
+            UnsafeSetupError: The server's certificate could not be verified.
         """
         failures = []
         for _ in self._addresses:
@@ -202,18 +202,18 @@ class ThriftWire:
         )
 
     def limit(self, timeout_ms: int) -> None:
-        """Bound every later request of this connection."""
+        """Set the time limit of every later request of this connection."""
         if self._transport is not None:
             self._transport.setTimeout(timeout_ms)
 
     def drop(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a request."""
         transport, self._transport, self._service = self._transport, None, None
         if transport is not None:
             transport.close()
 
     def lease_text(self) -> str:
-        """The server's hive.txn.timeout as it spells it, empty when it does not tell."""
+        """Return the server's hive.txn.timeout as it spells it, empty if not reported."""
         types = self._messages.types
         silent = (types.ConfigValSecurityException, self._messages.ApplicationError)
         try:
@@ -224,7 +224,7 @@ class ThriftWire:
 
     def lock(self, name: LockName, host: str, agent: str) -> Granted:
         """
-        Ask for the lock exactly as Java's provider does: exclusive, the table, no transaction.
+        Request the lock exactly as Java's provider does: exclusive, the table, no transaction.
 
         Raises:
             UnavailableError: It may have happened, or happen later.
@@ -246,10 +246,10 @@ class ThriftWire:
 
     def heartbeat(self, lock_id: int) -> None:
         """
-        Push the end back.
+        Move the end back.
 
         Raises:
-            LeaseLostError: The metastore does not know the lock any more.
+            LeaseLostError: The metastore no longer knows the lock.
             UnavailableError: No answer.
         """
         types = self._messages.types
@@ -265,7 +265,7 @@ class ThriftWire:
 
     def unlock(self, lock_id: int) -> None:
         """
-        Take a request or the lock back; one that is gone is no error.
+        Withdraw a request or release the lock; one that is gone is no error.
 
         Raises:
             UnavailableError: No answer.
@@ -279,7 +279,7 @@ class ThriftWire:
 
     def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
         """
-        All requests for this lock.
+        Return all requests for this lock.
 
         Raises:
             UnavailableError: No answer.
@@ -296,7 +296,7 @@ class ThriftWire:
                 agent=row.agentInfo or "",
             )
             for row in answer.locks or ()
-            # Databases differ in whether they tell cases apart; the lock manager does.
+            # Databases differ in case sensitivity; the lock manager is case-sensitive.
             if (row.dbname, row.tablename) == (name.database, name.table)
         ]
 
@@ -323,7 +323,7 @@ class ThriftWire:
     def _call(
         self, request: str, values: tuple[Any, ...], expected: tuple[type[Exception], ...] = ()
     ) -> Any:
-        """One request; the expected answers are raised as they are and keep the connection."""
+        """Send one request; raise expected answers unchanged and keep the connection for them."""
         if self._service is None:
             raise UnavailableError("there is no connection to a metastore")
         try:
