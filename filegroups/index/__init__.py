@@ -1,10 +1,10 @@
 """
-Indexes: where does each record key live now.
+Indexes: find the file group of each record key.
 
-The look-up indexes (``lookup``) read key columns of base files, all of them (SIMPLE) or
-those that footers do not rule out (BLOOM), in the row's partition or in the whole table.
-The bucket index (``buckets``) reads nothing: the key's hash says the file group. Where
-Java keeps a record index in the metadata table it can be read (``record_index``).
+The lookup indexes (``lookup``) read key columns of base files: of all files (SIMPLE), or of those
+that footers do not exclude (BLOOM), in the row's partition or in the whole table. The bucket index
+(``buckets``) reads no file: the key's hash gives the file group. A record index that Java maintains
+in the metadata table can be read (``record_index``).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class SliceWithLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedFile:
-    """The newest base file of a file group that may hold keys, or its whole slice."""
+    """The newest base file of a file group that may contain keys, or its whole slice."""
 
     file_id: str
-    path: str  # "" where there are log files only
+    path: str  # "" if there are log files only
     virtual_keys: VirtualKeys | None = None  # how to compute keys that the file does not store
     merged: SliceWithLogs | None = None  # instead of the base file alone
 
@@ -40,6 +40,6 @@ class IndexedFile:
 class LookupRules:
     """How keys are looked up; every way finds the same file groups."""
 
-    filters: bool = False  # ask key ranges and bloom filters of footers first (BLOOM)
+    filters: bool = False  # check key ranges and bloom filters of footers first (BLOOM)
     whole_table: bool = False  # a key is unique in the table, not in its partition (GLOBAL_*)
     moves: bool = True  # a row found in another partition moves; False updates it there

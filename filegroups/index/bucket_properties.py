@@ -1,4 +1,4 @@
-"""What writers of a bucket index agree on, kept in the table; keys that only logs hold."""
+"""The bucket rules in the table's properties, and slices whose logs hold inserted keys."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ __all__ = [
     "slices_with_log_inserts",
 ]
 
-# ----------- What a bucket index's writers must agree on, kept in the table's properties (fmt 1.1)
+# ---- Bucket rules in the table's properties (fmt 1.1)
 #
-# Hudi stores none of it: a writer with another number of buckets would put keys it updates
-# into other file groups, unseen. So a table that we make, or write into for the first time,
-# keeps it under keys of our own; before that, what is there already is held against it.
+# Hudi does not store them: a writer with another number of buckets would put updated keys into
+# other file groups without an error. So a table that hoodoo creates, or writes for the first time,
+# stores them under hoodoo's own keys. Before a first write, the existing files are checked against
+# the rules.
 
 _SAMPLED_FILES = 3
 
 
 def bucket_properties(rules: BucketRules) -> dict[str, str]:
-    """What goes into the table's properties."""
+    """Return the table properties of some bucket rules."""
     texts = {
         "index_type": "BUCKET",
         "bucket_engine": rules.engine.value,
@@ -62,12 +63,12 @@ def bucket_properties(rules: BucketRules) -> dict[str, str]:
 
 
 def has_bucket_rules(config: TableConfig) -> bool:
-    """Whether a table says itself how its buckets were made."""
+    """Return whether the table's properties contain bucket rules."""
     return config.raw.get(BUCKET_PROPERTY_KEYS["index_type"]) == "BUCKET"
 
 
 def bucket_rules_in(config: TableConfig) -> BucketRules | None:
-    """How a table says that its buckets are made; None when it says nothing, or nothing right."""
+    """Return the bucket rules in the table's properties; None if there are no valid ones."""
     told = {field: config.raw.get(key, "") for field, key in BUCKET_PROPERTY_KEYS.items()}
     fields = tuple(name for name in told["bucket_hash_fields"].split(",") if name)
     count = told["bucket_count"]
@@ -84,10 +85,10 @@ def bucket_rules_in(config: TableConfig) -> BucketRules | None:
 
 def refuse_other_buckets(context: TableContext, rules: BucketRules) -> None:
     """
-    Hold some rules against a table that does not say how its buckets were made.
+    Check bucket rules against the files of a table that does not store its rules.
 
-    Its file groups must be buckets by these rules, and keys sampled from its files must lie
-    where the rules put them.
+    Its file groups must be buckets by these rules, and keys sampled from its files must be in the
+    buckets that the rules give.
 
     Raises:
         SettingError: The table was made with other settings.
@@ -107,14 +108,15 @@ def refuse_other_buckets(context: TableContext, rules: BucketRules) -> None:
 
 def record_bucket_rules(context: TableContext, rules: BucketRules) -> None:
     """
-    Take over a table that does not say how its buckets were made, another engine's above all.
+    Store bucket rules in a table that has none, most often a table of another engine.
 
-    The rules go into the properties, under the lock, and bind every writer from then on. So who
-    asks is in the registry: a writer by other rules that is there has refused it (REG-1).
+    The rules are written to the properties under the lock and bind every later writer. The caller
+    is in the writer registry: if a live writer has other rules, the registry has refused the caller
+    (REG-1).
 
     Raises:
         SettingError, CorruptTableError: As ``refuse_other_buckets``; nothing was changed.
-        LockTimeoutError: Somebody else holds the lock.
+        LockTimeoutError: Another process holds the lock.
 
     Outside: as ``refuse_other_buckets``, then the steps of fmt 1.3.
     """
@@ -127,9 +129,9 @@ def record_bucket_rules(context: TableContext, rules: BucketRules) -> None:
 
 def record_misplaced_rows(context: TableContext) -> None:
     """
-    Note in the table that rows may lie in partitions other than that of their partition columns.
+    Note in the table that rows may be in partitions that differ from their partition columns.
 
-    Readers then choose no partitions by a filter on these columns. Call it before the first such
+    Readers then do not prune partitions by a filter on these columns. Call it before the first such
     write.
 
     Raises:
@@ -168,34 +170,37 @@ def _refuse_misplaced(
     )
 
 
-# ---- Slices whose logs hold keys that no base file has, because a writer inserted them into a log
+# ---- Slices whose logs hold keys that no base file has
 #
-# Java Hudi does so where its index knows what lies in logs: INMEMORY, HBASE, Flink's state, buckets.
-# Its own SIMPLE and BLOOM look into base files only and write such a key a second time; here the
-# write stats of the logs tell which slices must be read whole. Stats count a new key as an update
-# where the writer chose the file group itself: with buckets, and in Flink, which fills small file
-# groups so. Flink's inflight files name no file groups, and buckets show in file ids or in metadata
-# of their own; all other writers name in the inflight file the file groups that they update.
+# Java Hudi inserts into logs if its index covers logs: INMEMORY, HBASE, Flink's state, buckets. Its
+# SIMPLE and BLOOM indexes read base files only and write such a key a second time. Here the write
+# stats of the logs show which slices must be read whole.
+#
+# Stats count a new key as an update if the writer chose the file group itself. That is so with
+# buckets, and in Flink, which fills small file groups. Flink's inflight files name no file groups;
+# buckets show in file ids or in metadata of their own. All other writers name the file groups that
+# they update in the inflight file.
 
-_BUCKETS_MAX = 100_000  # file ids that are random begin with such a number once in 40,000
+_BUCKETS_MAX = 100_000  # a random file id begins with such a number once in 40,000
 
 
 def slices_with_log_inserts(
     context: TableContext, view: FileSystemView, slices: Iterable[FileSlice]
 ) -> Iterator[FileSlice]:
     """
-    The slices with a base file and logs that may hold a key which the base file never had.
+    Return the slices with base file and logs that may hold a key the base file never had.
 
-    A log counts when its write stat says inserts, or says nothing: its instant is archived or its
-    metadata damaged, the log is named as in version 6, or its writer's counts cannot be trusted.
+    A log counts if its write stat has inserts. It also counts if the stat is not usable: its
+    instant is archived, its metadata is damaged, the log is named as in version 6, or its writer's
+    counts are not reliable.
 
     Args:
         context: The table.
-        view: Of the write's snapshot, which tells what instants are on the timeline.
-        slices: Those that a write looks into.
+        view: View of the write's snapshot, which has the instants on the timeline.
+        slices: Those that a write reads.
 
-    Outside: 1 get an instant whose metadata is not known yet; where another engine wrote, 1 list
-    and 1 get an instant of its that updated.
+    Outside: 1 get per instant whose metadata is not known yet; if another engine wrote, 1 list and
+    1 get per instant of that engine that updated.
     """
     logged = [one for one in slices if one.base_file is not None and one.log_files]
     told = _LogStats(context, view.snapshot, logged)
@@ -203,7 +208,7 @@ def slices_with_log_inserts(
 
 
 class _LogStats:
-    """What the instants of logs told, each asked once."""
+    """The write stats of the instants of logs, each read once."""
 
     def __init__(
         self, context: TableContext, snapshot: Snapshot, slices: Iterable[FileSlice]
@@ -221,15 +226,15 @@ class _LogStats:
         self._planned: dict[str, frozenset[FileGroupId]] = {}
 
     def inserts(self, one: FileSlice) -> bool:
-        """Whether a log of a slice may have inserted a key."""
+        """Return whether a log of a slice may have inserted a key."""
         if _is_bucket(one):
             return True
-        # What a log compaction wrote lies in the logs it read, too, as long as they are there.
+        # Rows of a log compaction are also in the logs it read, as long as those exist.
         said = [self._inserted(log) for log in one.log_files]
         return any(said) or all(each is None for each in said)
 
     def _inserted(self, log: LogFile) -> bool | None:
-        """Whether a log may hold inserts; None of one that a log compaction wrote."""
+        """Return whether a log may hold inserts; None for a log of a log compaction."""
         instant, metadata = self._written.get(log.instant_time, (None, None))
         if instant is None or metadata is None:
             return True
@@ -240,7 +245,7 @@ class _LogStats:
         if not mine or any(one.num_inserts for one in mine):
             return True
         if not any(one.num_writes or one.num_update_writes for one in mine):
-            return False  # deletes alone
+            return False  # only deletes
         if SlotOwner.told_in(metadata.extra_metadata) is not None:
             return has_bucket_rules(self._context.config)
         return self._rings or log.file_group not in self._updates(instant)
@@ -252,7 +257,7 @@ class _LogStats:
             return None
 
     def _updates(self, instant: Instant) -> frozenset[FileGroupId]:
-        """The file groups that a write said to update before it wrote."""
+        """Return the file groups that a write announced to update."""
         time = instant.requested_time
         if time not in self._planned:
             path = self._context.instant_path(pending_file_names(instant.action, time)[0])
@@ -267,7 +272,7 @@ class _LogStats:
 
     @cached_property
     def _rings(self) -> bool:
-        """Whether the table has buckets of consistent hashing, which no file id shows."""
+        """Whether the table has consistent-hashing buckets, which file ids do not show."""
         return bool(self._context.world.storage.list(FOLDER))
 
 

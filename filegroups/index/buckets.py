@@ -1,4 +1,4 @@
-"""Bucket indexes: the hash of a key names its file group, by a count or by ranges (fmt 9)."""
+"""Bucket indexes: the hash of a key gives its file group, by a count or by ranges (fmt 9)."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["FOLDER", "Buckets", "find_buckets", "load_ranges"]
 
-# ------------ Consistent hashing on storage: the newest committed ranges of each partition (fmt 9)
+# ---- Consistent hashing: the newest committed ranges of each partition (fmt 9)
 #
-# Resizing a partition writes new metadata whose instant must have completed before it
-# counts; until then the older ranges stand. What a resizing in progress owns is refused
-# like any pending clustering, so ranges never change under a write unseen.
+# Resizing a partition writes new metadata, which counts once its instant has completed. Until then
+# the older ranges are valid. Writes into buckets that are being resized are refused like any
+# pending clustering, so ranges never change during a write.
 
 FOLDER = ".hoodie/.bucket_index/consistent_hashing_metadata"
 _SUFFIX, _COMMIT_SUFFIX = ".hashing_meta", ".commit"
@@ -58,18 +58,18 @@ def load_ranges(
     buckets: int,
 ) -> HashingMetadata:
     """
-    The ranges rows of a partition are routed by; made when the partition is new.
+    Return the ranges of a partition's buckets; create them for a new partition.
 
     Args:
-        storage: Where the table lies.
-        snapshot: The write's base; later instants do not count.
+        storage: Storage of the table.
+        snapshot: Base snapshot of the write; later instants do not count.
         partition_path: The partition.
         file_ids: Its file groups in the snapshot.
-        buckets: How many ranges a new partition gets.
+        buckets: Number of ranges in a new partition.
 
     Raises:
         CorruptTableError: The metadata is damaged.
-        UnsupportedTableError: The ranges are being changed just now.
+        UnsupportedTableError: The ranges are being changed.
         StorageUnavailableError: The storage did not answer.
 
     Outside: 1 list, 1 get; 1 create for a new partition.
@@ -87,7 +87,7 @@ def load_ranges(
         path = f"{folder}/{name}"
         metadata = decode_hashing_metadata(storage.read(path), path=path)
         settled = first or instant in marked or instant in snapshot.completions
-        # Archived long ago, or failed before the timeline begins: file groups of its own tell.
+        # The instant is archived, or failed before the timeline begins. New file groups show which.
         if settled or _fresh(storage, folder, metadata, found[place + 1 :]) & set(file_ids):
             return _settled(metadata, path)
     return _first(storage, folder, first_hashing_metadata(partition_path, buckets))
@@ -96,7 +96,7 @@ def load_ranges(
 def _fresh(
     storage: Storage, folder: str, metadata: HashingMetadata, older: Sequence[str]
 ) -> set[str]:
-    """File ids that no older metadata knows."""
+    """Return the file ids that no older metadata contains."""
     fresh = {node.file_id for node in metadata.nodes}
     for name in older:
         path = f"{folder}/{name}"
@@ -110,7 +110,7 @@ def _first(storage: Storage, folder: str, metadata: HashingMetadata) -> HashingM
     path = f"{folder}/{FIRST_INSTANT}{_SUFFIX}"
     try:
         storage.create(path, encode_hashing_metadata(metadata))
-    except ObjectExistsError:  # another writer made it at this moment, perhaps of another size
+    except ObjectExistsError:  # another writer created it, perhaps with another size
         return decode_hashing_metadata(storage.read(path), path=path)
     except AmbiguousWriteError as error:
         raise StorageUnavailableError(
@@ -130,29 +130,29 @@ def _settled(metadata: HashingMetadata, path: str) -> HashingMetadata:
     return metadata
 
 
-# -------------- The bucket index: a row's key says its file group, so nothing is looked up (fmt 9)
+# ---- The bucket index: a row's key gives its file group (fmt 9)
 #
-# Each bucket has one file group in each partition. Which one that is follows from the file
-# ids alone: the simple engine writes the bucket's number in front, consistent hashing names
-# them in its metadata. What does not fit the settings is refused here, before a row is
-# written into a wrong bucket.
+# Each bucket has one file group per partition, found by file ids alone. The simple engine writes
+# the bucket's number in front of the file id; consistent hashing lists the ids in its metadata. A
+# file group that does not fit the settings is refused before a row is written into a wrong bucket.
 
 _COUNT_KEY, _TYPE_KEY = "hoodie.bucket.index.num.buckets", "hoodie.index.type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """The buckets of some partitions: how rows find theirs, and which have a file group."""
+    """The buckets of some partitions: how keys map to them, and which have a file group."""
 
     shares: BucketAssigner
     known: Mapping[tuple[str, int], FileGroupId]  # by (partition path, bucket number)
-    fixed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # file ids to be used
-    # Where writers agree on file ids without seeing each other: since when the former file group
-    # of a bucket is hidden, whose id would hide the new one, too (NBCC-4). None: ids are random.
+    fixed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # file ids that must be used
+    # For writers that agree on file ids without communication: the time since which the former file
+    # group of a bucket is hidden. Its id would hide the new one, too (NBCC-4). None: ids are
+    # random.
     hidden_since: Mapping[tuple[str, int], InstantTime] | None = None
 
     def file_id(self, partition_path: str, number: int, new_uuid: Callable[[], str]) -> str:
-        """The file id of a bucket; a new one's is agreed on, or made from a random UUID."""
+        """Return the file id of a bucket: existing, agreed on, or made from a random UUID."""
         place = (partition_path, number)
         if place in self.known:
             return self.known[place].file_id
@@ -164,9 +164,9 @@ class Buckets:
 
     def misplaced(self, group: FileGroupId, keys: pa.ChunkedArray) -> int:
         """
-        How many of a file group's keys do not belong to its bucket.
+        Return how many keys of a file group do not belong to its bucket.
 
-        A table made with another number of buckets or other hash fields shows itself so.
+        There are some if the table was made with another number of buckets or other hash fields.
         """
         mine = next(number for (_, number), one in self.known.items() if one == group)
         paths = pa.repeat(pa.scalar(group.partition_path), len(keys))
@@ -186,20 +186,20 @@ def find_buckets(
     Find the file group of every bucket of some partitions.
 
     Args:
-        storage: Where the table lies.
-        snapshot: The write's base.
+        storage: Storage of the table.
+        snapshot: Base snapshot of the write.
         rules: The table's buckets.
-        partition_paths: The partitions rows go to.
-        groups: Every file group of these partitions that the snapshot shows.
-        agreed: Whether a new file group gets the id that every other writer gives it, too.
+        partition_paths: The partitions of the rows.
+        groups: Every visible file group of these partitions in the snapshot.
+        agreed: Whether a new file group gets an id on which all writers agree.
 
     Raises:
-        SettingError: A file group belongs to no bucket or to one beyond the configured
-            number: the table was made with other settings.
+        SettingError: A file group belongs to no bucket or to one beyond the configured number: the
+            table was made with other settings.
         CorruptTableError: Two file groups claim one bucket, or metadata is damaged.
         UnsupportedTableError: Buckets are being resized.
 
-    Outside: nothing for the simple engine; 1 list and 1 get a partition for the other.
+    Outside: nothing for the simple engine; 1 list and 1 get a partition for consistent hashing.
     """
     if rules.engine is BucketEngine.SIMPLE:
         return Buckets(
@@ -260,7 +260,7 @@ def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int]
 
 
 def _hidden_since(snapshot: Snapshot) -> dict[tuple[str, int], InstantTime]:
-    """When the newest replaced file group of each bucket was replaced, by requested time."""
+    """Return when each bucket's newest replaced file group was replaced, by requested time."""
     found: dict[tuple[str, int], InstantTime] = {}
     for group, time in snapshot.replaced.items():
         number = bucket_of(group.file_id)

@@ -1,4 +1,4 @@
-"""Look-up indexes: find record keys in base files and logs, by partition or table-wide."""
+"""Lookup indexes: find record keys in base files and logs, by partition or table-wide."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ __all__ = [
 ]
 
 
-# ------------------------- What a file group holds now: its record keys, and the order of its rows
+# ---- Keys and rows of a file group
 #
-# A base file tells by itself, unless logs lie on it whose keys count; then the slice is
-# merged as readers do, of the columns that are needed.
+# The base file alone has them, unless log files with keys that count belong to it. Then the slice
+# is merged as for a read, with only the columns needed.
 
 
 def file_group_keys(storage: Storage, file: IndexedFile) -> pa.ChunkedArray:
     """
-    The record keys of a file group.
+    Return the record keys of a file group.
 
     Raises:
-        MissingFileError: A file is gone.
+        MissingFileError: A file is missing.
         CorruptTableError: A file is damaged or has no record keys.
 
-    Outside: 1 open_input, those of ``read_slice`` where logs count.
+    Outside: 1 open_input; those of ``read_slice`` if logs count.
     """
     if file.merged is not None:
         return file_group_rows(storage, file, pa.schema([])).column(0)
@@ -76,15 +76,15 @@ def file_group_rows(
     storage: Storage, file: IndexedFile, schema: pa.Schema, ordering: Sequence[str] = ()
 ) -> pa.Table:
     """
-    The record keys of a file group and its rows' ordering values.
+    Return the record keys of a file group and its rows' ordering values.
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         file: The file group.
-        schema: Has the columns of the ordering fields, as they are wanted.
+        schema: Has the columns of the ordering fields, in the types of the result.
         ordering: The fields; a dotted name is a field inside a struct.
 
-    Errors as ``file_group_keys``. Outside: 2 open_input, those of ``read_slice`` where logs count.
+    Errors as ``file_group_keys``. Outside: 2 open_input; those of ``read_slice`` if logs count.
     """
     heads = dict.fromkeys(name.partition(".")[0] for name in ordering)
     wanted = pa.schema([schema.field(name) for name in heads])
@@ -105,18 +105,17 @@ def file_group_rows(
 
 
 def _merged(storage: Storage, merged: SliceWithLogs) -> pa.Table:
-    # Corrupt blocks hold nothing that was published; readers of the table are told of them.
+    # Corrupt blocks hold nothing that was committed; reads of the table report them.
     batches = read_slice(storage, NullEvents(), merged.slice, merged.read)
     return pa.Table.from_batches(list(batches), schema=merged.read.output_schema)
 
 
-# --------------------------------- The look-up indexes: find keys in the key columns of base files
+# ---- Find keys in the key columns of base files
 #
-# Nothing is stored, so nothing can go stale: they are right with every other writer of the
-# table, Java's included. SIMPLE skips files whose range of keys cannot meet the batch's and
-# reads the key column of every other; BLOOM asks each footer key by key first, its range
-# and its bloom filter, and reads only files that may hold one. One file at a time on each
-# worker.
+# These indexes store nothing, so they are never outdated, whatever other engine writes. SIMPLE
+# skips files whose key range does not overlap the batch's, and reads the key column of all others.
+# BLOOM first checks each key against the footer's range and bloom filter, and reads only files that
+# may hold one. Each worker reads one file at a time.
 
 _SURROGATES = 0xEE  # from this byte on, UTF-8 and Java's UTF-16 may order keys differently
 
@@ -131,23 +130,22 @@ def tag(
     filters: bool = False,
 ) -> pa.Array:
     """
-    Tell each row's file group, null for a new record.
+    Return the file id of each row, null for a new record.
 
-    A key that lies in several file groups (plain inserts may do that) is given to the first
-    candidate.
+    If several file groups hold a key (after plain inserts), the first candidate gets the row.
 
     Args:
-        storage: Where the table lies.
-        executor: Looks into several files side by side.
+        storage: Storage of the table.
+        executor: Reads several files in parallel.
         base_files: Candidates by partition path, the preferred ones first.
         keys: Record keys of the rows; may repeat.
-        partition_paths: Where each row belongs; a key is looked for there only.
-        filters: Ask ranges and bloom filters of footers before keys are read.
+        partition_paths: The partition of each row; a key is looked for there only.
+        filters: Whether to check ranges and bloom filters of footers before keys are read.
 
     Shapes: keys (n,), partition_paths (n,) -> file ids (n,), null = a new record.
 
     Raises:
-        MissingFileError: A candidate was cleaned meanwhile; plan anew.
+        MissingFileError: A candidate was cleaned since; plan again.
         CorruptTableError: A candidate is damaged.
 
     Outside: at most 1 open_input a candidate file; the files of a slice whose logs count.
@@ -192,7 +190,7 @@ class _Lookup:
 
 
 def _find_keys(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
-    """Positions in ``lookup.keys`` of the keys that the file holds."""
+    """Return the positions in ``lookup.keys`` of the keys in the file."""
     file = lookup.file
     if file.virtual_keys is not None or file.merged is not None:
         return _positions(file_group_keys(storage, file), lookup.keys)
@@ -201,7 +199,7 @@ def _find_keys(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
 
 
 def _find_keys_by_filter(storage: Storage, lookup: _Lookup) -> npt.NDArray[np.intp]:
-    """The same; the file's keys are read only when its footer rules not all of them out."""
+    """Do the same, but read the file's keys only if its footer does not exclude them all."""
     if lookup.file.virtual_keys is not None or lookup.file.merged is not None:
         return _find_keys(storage, lookup)
     held = read_keys_if(storage, lookup.file.path, partial(may_contain_any, lookup.keys))
@@ -216,19 +214,19 @@ def _positions(held: pa.ChunkedArray | None, keys: pa.Array) -> npt.NDArray[np.i
 
 
 def may_contain_any(keys: pa.Array, footer: Footer) -> bool:
-    """Whether a base file may hold one of some keys; False is certain. Shapes: keys (n,)."""
+    """Return whether a base file may hold one of the keys; False is certain. Shapes: keys (n,)."""
     inside = _within(keys, footer)
     if footer.bloom_base64 is None or len(inside) == 0:
         return len(inside) > 0
     try:
         held = BloomFilter.load(footer.bloom_base64, footer.bloom_kind)
     except CorruptTableError:
-        return True  # of an old format: the keys themselves tell
+        return True  # an old format: read the keys instead
     return bool(held.may_contain(inside).any())
 
 
 def _within(keys: pa.Array, footer: Footer) -> pa.Array:
-    """The keys that lie in the file's range; all of them where byte order is not Java's."""
+    """Return the keys in the file's range; all keys if byte order may differ from Java's."""
     limits = (footer.key_min, footer.key_max)
     if footer.rows == 0:
         return keys.slice(0, 0)
@@ -242,17 +240,16 @@ def _within(keys: pa.Array, footer: Footer) -> pa.Array:
     return keys.filter(inside)
 
 
-# ---------- The global look-up: a key is unique in the whole table, so it is looked for everywhere
+# ---- The global lookup: a key is unique in the whole table
 #
-# A row whose key lives in another partition either moves (it is inserted where it belongs
-# and leaves where it was) or is updated where it lies. What does not replace the old row
-# must not move it: a late row in event-time order, and a delete, go to the old row's file
-# group, where merging decides as always.
+# A row whose key exists in another partition either moves there or updates the old row in its
+# partition. A row that does not replace the old row must not move it: a late row in event-time
+# order, and a delete. Such a row goes to the old row's file group, where the merge decides.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTargets:
-    """Where each row goes, and which ones leave another place for it."""
+    """The file group of each row, and the rows that leave another file group for it."""
 
     partition_paths: pa.Array  # of each row's file group
     file_ids: pa.Array  # null for a row that is new there
@@ -273,21 +270,21 @@ def find_in_table(
     Find each row's file group in the whole table.
 
     Args:
-        storage: Where the table lies.
-        executor: Looks into several files side by side.
+        storage: Storage of the table.
+        executor: Reads several files in parallel.
         base_files: The newest base file of every file group, by partition path.
         rows: With record key, partition path and the ordering fields; keys are unique.
-        rules: How to look, and whether rows move.
-        ordering_fields: Compared left to right where they decide; empty in commit-time order.
+        rules: How to look keys up, and whether rows move.
+        ordering_fields: Compared left to right if they decide; empty in commit-time order.
         deletes: Rows that delete; they never move.
 
     Shapes: rows (n), deletes (n,) -> (n,) each.
 
     Raises:
-        MissingFileError: A candidate was cleaned meanwhile; plan anew.
+        MissingFileError: A candidate was cleaned since; plan again.
         CorruptTableError: A candidate is damaged.
 
-    Outside: at most 1 open_input a file, 1 more where moving rows lie and order decides.
+    Outside: at most 1 open_input a file, 1 more for files of moving rows if order decides.
     """
     files = [(path, each) for path, some in base_files.items() for each in some]
     keys, own_paths = (
@@ -327,29 +324,29 @@ def find_in_table(
 def _replaces(
     storage: Storage, file: IndexedFile, rows: pa.Table, ordering_fields: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
-    """Which rows are not older than the rows of their keys in a base file."""
+    """Return which rows are not older than the rows of their keys in a base file."""
     held = file_group_rows(storage, file, rows.schema, ordering_fields)
     older = held.take(pc.index_in(rows.column(KEY_COLUMN), value_set=held.column(KEY_COLUMN)))
     newer = [ordering_column(rows, name) for name in ordering_fields]
     return not_below(newer, older.columns[1:])
 
 
-# ----------------------------- Slices whose logs may hold a key that their base file lacks (CMP-4)
+# ---- Slices whose logs may hold a key that their base file lacks (CMP-4)
 #
-# A key that a log deleted stays where it was until a compaction drops it. A write that began
-# before that compaction completed still finds the key there and brings it back, by a log that
-# lies on the new base file, and from then on in no base file. Whoever looks for keys in base
-# files only would take it for a new one and insert it a second time.
+# A key that a log deleted stays in the file group until a compaction removes it. A write that began
+# before that compaction completed still finds the key there and writes it again, to a log on the
+# new base file. From then on no base file has the key. An index that reads base files only would
+# insert it a second time.
 
 
 def may_resurrect(
     context: TableContext, view: FileSystemView, slices: Iterable[FileSlice]
 ) -> Iterator[FileSlice]:
     """
-    The slices with a log that began before their base file was there.
+    Yield the slices with a log that began before their base file existed.
 
-    Outside: nothing while the base files' instants are on the timeline; else 1 list, 1 get,
-    and of a log that began before the newest archived instant completed, the history.
+    Outside: nothing while the base files' instants are on the active timeline; else 1 list, 1 get,
+    and the archived timeline for a log that began before the newest archived instant completed.
     """
     archived: InstantTime | None = None
     for one in slices:

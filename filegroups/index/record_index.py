@@ -1,10 +1,10 @@
 """
-The record index of a table's metadata table: where each key lives, told without a look.
+The record index in a table's metadata table: the file group of each key.
 
-Java Hudi keeps it in ``.hoodie/metadata/record_index``, itself merge-on-read: HFile base
-files, and logs of HFile and delete blocks on top, spread over file groups by the key's
-hash. It is read only: a table whose metadata table is on is not written. A block counts
-once its instant is completed in the metadata table and not pending in the table itself.
+Java Hudi maintains it in ``.hoodie/metadata/record_index``, itself merge-on-read: HFile base files
+with logs of HFile and delete blocks, spread over file groups by the key's hash. hoodoo only reads
+it, because it does not write a table whose metadata table is on. A block counts if its instant is
+completed in the metadata table and not pending in the table itself.
 """
 
 from __future__ import annotations
@@ -77,22 +77,22 @@ class RecordIndex:
 
     def locate(self, keys: pa.Array | pa.ChunkedArray) -> pa.Table:
         """
-        Tell where keys live; unknown ones are left out.
+        Return the file groups of keys; unknown keys are left out.
 
-        Shapes: keys (n,), distinct -> columns ``record_key``, ``partition_path``, ``file_id``
-        (at most n,), in no order.
+        Shapes: keys (n,), distinct -> columns ``record_key``, ``partition_path``, ``file_id`` (at
+        most n,), in no order.
 
         Raises:
             CorruptTableError: A file of the index is damaged.
-            MissingFileError: One is gone meanwhile; open the index again.
-            UnsupportedTableError: It is of a version this release does not read.
+            MissingFileError: A file was deleted since; open the index again.
+            UnsupportedTableError: This release does not read the index's version.
 
         Outside: 1 open_input for each file of the shards that the keys belong to.
         """
         one = one_array(pc.cast(keys, pa.string()))
         if not self.shards or not len(one):
             return _LAYER.empty_table()
-        # Java's abs(abs(hash) % count), and abs of the least number is that number.
+        # As in Java: abs(abs(hash) % count), and abs of the least number is that number.
         hashes = np.abs(java_hashes(one).view(np.int32).astype(np.int64))
         numbers = hashes % len(self.shards)
         parts = [
@@ -119,7 +119,7 @@ class RecordIndex:
 
 
 def has_record_index(config: TableConfig) -> bool:
-    """Whether the record index is complete and kept up to date, as the table's properties say."""
+    """Return whether the record index is complete and maintained, by the table's properties."""
     built = config.raw.get("hoodie.table.metadata.partitions", "")
     return PARTITION in (one.strip() for one in built.split(","))
 
@@ -128,17 +128,17 @@ def open_record_index(
     storage: Storage, config: TableConfig, snapshot: Snapshot
 ) -> RecordIndex | None:
     """
-    The record index of a table, None where there is none that is complete.
+    Return the record index of a table; None if there is no complete one.
 
-    What it says holds if ``has_record_index`` still does behind the look.
+    The result is valid only if ``has_record_index`` still holds after the lookup.
 
     Args:
-        storage: Where the table lies.
-        config: Its configuration, which says what of the metadata table is built.
-        snapshot: Instants pending in it do not count, whatever the metadata table says.
+        storage: Storage of the table.
+        config: Its configuration, which lists the built parts of the metadata table.
+        snapshot: Its pending instants do not count, even if completed in the metadata table.
 
     Raises:
-        UnsupportedTableError: The index is kept for each partition apart.
+        UnsupportedTableError: The index is partitioned, one for each partition.
 
     Outside: 2 lists.
     """
@@ -151,7 +151,7 @@ def open_record_index(
             completions[instant.requested_time] = instant.completion_time
     pending = {instant.requested_time for instant in snapshot.active.pending}
     newest = max((one.requested_time for one in snapshot.active.instants), default="")
-    # What began after the snapshot was taken may have moved keys that it shows elsewhere.
+    # Instants that began after the snapshot may have moved keys that it has elsewhere.
     visible = frozenset(time for time in completions if time <= newest) - pending
     counting = VisibleInstants(times=visible, archived_below=min(completions, default=None))
     bases, logs = [], []
@@ -178,7 +178,7 @@ def open_record_index(
             path=_FOLDER,
         )
     if not shards:
-        return None  # switched off just now; or of version 6, whose timeline lies elsewhere
+        return None  # switched off just now; or version 6, with another timeline folder
     return RecordIndex(
         storage=storage,
         visible=counting,
@@ -199,7 +199,7 @@ def _shard(group: FileGroupId) -> int:
 
 
 def _changes(keys: pa.Array, block: LogBlock, content: bytes) -> pa.Table:
-    """What a block of a log says of some keys."""
+    """Return the locations of some keys in a log block."""
     if block.block_type is BlockType.HFILE_DATA:
         return _entries(BytesSource(content), len(content), keys, block.path)
     if block.block_type is not BlockType.DELETE:
@@ -215,7 +215,7 @@ def _changes(keys: pa.Array, block: LogBlock, content: bytes) -> pa.Table:
 
 
 def _entries(source: ByteSource, size_bytes: int, keys: pa.Array, path: str) -> pa.Table:
-    """The locations an HFile holds of some keys."""
+    """Return the locations of some keys in an HFile."""
     file = open_hfile(source, size_bytes, path=path)
     rows = file.look_up(sorted(key.encode() for key in keys.to_pylist()))
     if not rows.num_rows:
@@ -231,13 +231,13 @@ def _entries(source: ByteSource, size_bytes: int, keys: pa.Array, path: str) -> 
     names = pc.cast(rows.column("key"), pa.string())
     where = found.column(_FIELD).combine_chunks()
     paths = pc.struct_field(where, "partitionName")
-    # "." stands for the base folder of a table without partitions.
+    # "." is the base folder of a table without partitions.
     paths = pc.if_else(pc.equal(paths, "."), "", paths)
     return pa.table([names, paths, _file_ids(where)], schema=_LAYER)
 
 
 def _file_ids(where: pa.StructArray) -> pa.Array:
-    """File ids as texts; mostly they are kept as the two halves of a UUID and a number."""
+    """Return file ids as texts; most are stored as the two halves of a UUID and a number."""
     whole = pc.struct_field(where, "fileId")
     halves = [
         np.asarray(pc.fill_null(pc.struct_field(where, name), 0)).astype(">i8").view("u1")
@@ -254,7 +254,7 @@ def _file_ids(where: pa.StructArray) -> pa.Array:
 
 
 def _newest(layers: pa.Table) -> pa.Table:
-    """The last word on each key; keys that were deleted are left out."""
+    """Return the newest location of each key; deleted keys are left out."""
     codes, keys = distinct_codes(layers.column("record_key"))
     last = np.zeros(len(keys), np.int64)
     last[codes] = np.arange(len(codes))

@@ -1,1 +1,1 @@
-"""How several versions of a record become one."""
+"""Merge several versions of a record into one."""

@@ -1,4 +1,4 @@
-"""Change data as rows: what changed between two slices, in the modes of Hudi (fmt 5.4)."""
+"""CDC rows: the changes between two slices, in the modes of Hudi (fmt 5.4)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = [
     "operation_texts",
 ]
 
-# --- Change logs: what a row of one says, and in which of Hudi's three modes it is written (fmt 5.4)
+# ---- CDC logs (fmt 5.4)
 #
-# A change log lies beside a rewritten base file and keeps what the rewrite did to each record.
-# Its mode decides which images of the record it holds; what it lacks, readers take from the
-# base files before and after.
+# A CDC log belongs to a rewritten base file and holds what the rewrite did to each record. Its mode
+# decides which images of the record it has. Readers take missing images from the base files before
+# and after.
 
 OPERATION: Final = "op"
 CHANGE_TIME: Final = "ts_ms"
@@ -54,14 +54,14 @@ OPERATIONS: Final = ("i", "u", "d")
 
 def cdc_schema(mode: CdcMode, avro_json: str) -> str:
     """
-    The Avro schema of a change log's rows, as Java Hudi writes it.
+    Return the Avro schema of a CDC log's rows, as Java Hudi writes it.
 
     Args:
-        mode: What the rows hold.
+        mode: The images that the rows hold.
         avro_json: The table's schema without meta columns.
 
     Raises:
-        CorruptTableError: The table's schema is no named record.
+        CorruptTableError: The table's schema is not a named record.
     """
     if mode is CdcMode.OP_KEY_ONLY:
         both = ["string", "null"]
@@ -89,14 +89,12 @@ def _field(name: str, kind: Any) -> dict[str, Any]:
     return {"name": name, "type": ["null", kind], "default": None}
 
 
-# ----------------------------------------------------------------
-# What happened to each record between two states of a file group, and its images before and
-# after.
+# ---- The changes of each record between two slices of a file group
 #
-# One answer for all who ask: the writer of a change log, who holds both states in its hands,
-# and readers, who put them together from file slices. A record was updated when the instant
-# left its own commit time on it, whether a value differs or not, as in Java Hudi's change
-# logs; a late row that lost against the stored one leaves no trace.
+# Two callers use them: the writer of a CDC log, which has both slices in memory, and readers, which
+# build them from file slices. A record was updated if it carries the instant's commit time, even if
+# no value differs, as in Java Hudi's CDC logs. A late row that lost against the stored row leaves
+# no trace.
 
 _NOWHERE: Final = -1
 
@@ -104,7 +102,7 @@ Values = tuple[pa.Array, pa.Array]
 
 
 class Kind(IntEnum):
-    """What happened to a record, in the order of ``OPERATIONS``."""
+    """The kind of a record's change, in the order of ``OPERATIONS``."""
 
     INSERT = 0
     UPDATE = 1
@@ -116,7 +114,7 @@ class RecordChanges:
     """
     The changes of one file group: updates and deletes in the order of the rows, then inserts.
 
-    Shapes: all (n,); ``before`` and ``after`` are row numbers, -1 where there is no image.
+    Shapes: all (n,); ``before`` and ``after`` are row numbers, -1 if there is no image.
     """
 
     kinds: npt.NDArray[np.int8]
@@ -127,7 +125,7 @@ class RecordChanges:
         return len(self.kinds)
 
     def part(self, start: int, rows: int) -> RecordChanges:
-        """Some of the changes, in their order."""
+        """Return a range of the changes, in their order."""
         some = slice(start, start + rows)
         return RecordChanges(
             kinds=self.kinds[some], before=self.before[some], after=self.after[some]
@@ -135,7 +133,7 @@ class RecordChanges:
 
     @classmethod
     def all_inserted(cls, rows: int) -> RecordChanges:
-        """Every row of a state is new."""
+        """Return an insert for every row."""
         return cls(
             kinds=np.full(rows, Kind.INSERT, np.int8),
             before=np.full(rows, _NOWHERE, np.intp),
@@ -144,7 +142,7 @@ class RecordChanges:
 
     @classmethod
     def all_deleted(cls, rows: int) -> RecordChanges:
-        """Every row of a state is gone."""
+        """Return a delete for every row."""
         return cls(
             kinds=np.full(rows, Kind.DELETE, np.int8),
             before=np.arange(rows, dtype=np.intp),
@@ -159,16 +157,17 @@ def compare_slices(
     values: Values | None = None,
 ) -> RecordChanges:
     """
-    Compare the states of a file group before and after an instant.
+    Compare the rows of a file group before and after an instant.
 
-    Records are matched by key, and records of one key in their order: each state keeps it.
+    Records are matched by key. Rows with equal keys are matched by their order, which both sides
+    keep.
 
     Args:
         before: Rows with the record key and the commit time.
         after: The same.
-        requested_time: The instant's; rows it wrote carry it as their commit time.
-        values: A text for each row's values, of both states, where the commit time does not
-            tell all: tables without meta columns, and values that are filled in.
+        requested_time: Requested time of the instant; rows it wrote have it as their commit time.
+        values: One text per row of each side for its values, if the commit time does not show all
+            changes: tables without meta columns, and values that are filled in.
 
     Shapes: (n rows), (m rows) -> changes (at most n + m,).
     """
@@ -193,17 +192,17 @@ def changes_of_merge(
     values: Values | None = None,
 ) -> RecordChanges:
     """
-    What a merge did to a base file's rows; keys are looked up only where some were deleted.
+    Return what a merge did to a base file's rows; keys are compared only if some were deleted.
 
     Args:
         base: The rows before, with key and commit time.
-        outcome: Of ``merge_changes`` or ``append_rows``: the base's rows that are left in
-            their order, then the inserted ones.
-        requested_time: As of ``compare_slices``.
-        values: As of ``compare_slices``, of ``base`` and the outcome's table.
+        outcome: Of ``merge_changes`` or ``append_rows``: the remaining rows of the base in their
+            order, then the inserted ones.
+        requested_time: As in ``compare_slices``.
+        values: As in ``compare_slices``, of ``base`` and the outcome's table.
 
     Raises:
-        InvariantError: The outcome is not one of this base.
+        InvariantError: The outcome does not belong to this base.
     """
     table = outcome.table
     left = table.num_rows - outcome.inserted
@@ -225,7 +224,7 @@ def changes_of_merge(
 
 def image(rows: pa.Table, positions: Positions) -> pa.StructArray:
     """
-    The rows at some positions as one column; null where the position is -1.
+    Return the rows at some positions as one struct column; null for position -1.
 
     Shapes: rows (any), positions (n,) -> (n,).
     """
@@ -236,12 +235,12 @@ def image(rows: pa.Table, positions: Positions) -> pa.StructArray:
 
 
 def operation_texts(kinds: npt.NDArray[np.int8]) -> pa.Array:
-    """The texts of the column ``op``. Shapes: (n,) -> (n,)."""
+    """Return the texts of the column ``op``. Shapes: (n,) -> (n,)."""
     return pa.DictionaryArray.from_arrays(kinds, pa.array(OPERATIONS)).cast(pa.string())
 
 
 def _record_numbers(before: pa.Table, after: pa.Table) -> npt.NDArray[np.int64]:
-    """A number for each record of both states: the n-th of a key in one is that of the other."""
+    """Number the records of both sides: the n-th row of a key has one number on both."""
     both = pa.concat_tables([before.select([KEY_COLUMN]), after.select([KEY_COLUMN])])
     codes, distinct = key_codes(both)
     rank = np.concatenate([ranks(codes[: before.num_rows]), ranks(codes[before.num_rows :])])
@@ -256,7 +255,7 @@ def _touched(
     requested_time: InstantTime,
     values: Values | None,
 ) -> Mask:
-    """Whether each pair of an old and a new row is an update."""
+    """Return which pairs of an old and a new row are updates."""
     times = pc.fill_null(
         pc.equal(after.column(COMMIT_TIME_COLUMN), requested_time), fill_value=False
     )

@@ -1,17 +1,17 @@
 """
-The fold: several changes of one record become one (fmt 7, step A).
+Fold changes: reduce several changes of one record to one (fmt 7, step A).
 
 The logs of a file slice are folded, and the duplicates of a batch before it is written.
 
-Worked example, also a test: update(20), delete without ordering, update(5) over a base row
-with ordering 10. The delete replaces the first update, the late one replaces the delete, and
-against the base (step B) it loses: the base row stays, the delete is forgotten. That is what
-Java Hudi answers, so it is what compaction must write.
+Worked example, also a test: update(20), delete without ordering, update(5) over a base row with
+ordering 10. The delete replaces the first update, and the late update replaces the delete. Against
+the base (step B) it loses: the base row stays and the delete has no effect. Java Hudi gives the
+same result, so compaction must write it.
 
-Where every record tells all its columns the fold is a closed form (``newest_positions``).
-Partial updates put records together from several changes; then all records take their first
-change at once, then all their second, and so on: the number of vectorised steps is that of
-the changes of the most changed record.
+If every record has all its columns, the fold is a closed form (``newest_positions``). Partial
+updates combine a record from several changes. Then step 1 applies the first change of all records,
+step 2 their second, and so on. The number of vectorised steps is that of the changes of the most
+changed record.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _NOTHING = -1
 
 def join_changes(blocks: Sequence[Changes], schema: pa.Schema) -> Changes:
     """
-    Put the changes of several blocks behind each other.
+    Concatenate the changes of several blocks.
 
     Args:
         blocks: Oldest first; each with any of the schema's columns in the schema's types.
-        schema: What comes out; columns a block lacks are null, and not told of where the
-            block says so.
+        schema: Schema of the result. Columns that a block lacks are null; they count as unknown if
+            the block says so.
     """
     tables = [shaped(block.rows, schema) for block in blocks]
     told: dict[str, Mask] = {}
@@ -76,26 +76,26 @@ def join_changes(blocks: Sequence[Changes], schema: pa.Schema) -> Changes:
 
 def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
     """
-    Apply changes to each other, oldest first, until one is left for each record key.
+    Apply changes to each other, oldest first, until one remains for each record key.
 
     Args:
-        changes: Of one file group; the partition path is not compared.
+        changes: Changes of one file group; the partition path is not compared.
         rules: The table's.
 
     Returns:
-        One change a key, in the order of the changes that stayed.
+        One change per key, in the order of the remaining changes.
 
     Raises:
-        UnsupportedTableError: Changes tell some columns only, and a plug-in merges whole rows
+        UnsupportedTableError: Changes have some columns only, and a record merger needs whole rows
             (``custom_merger_partial``).
-        UnsafeSetupError: The plug-in's merger answers wrongly (``bad_merger``).
+        UnsafeSetupError: The record merger returns a wrong result (``bad_merger``).
 
     Shapes: changes (n rows) -> (at most n rows).
     """
     folded = _folded(changes, rules, *key_codes(changes.rows))
     if not rules.definition.precombines:
         return folded
-    # The payload of a delete is empty in version 6: against a base file it has no order.
+    # In version 6 the payload of a delete is empty: against a base file it has no order.
     deletes = folded.kinds == ChangeKind.DELETE
     kinds = np.where(deletes, ChangeKind.COMMIT_TIME_DELETE, folded.kinds).astype(np.int8)
     told = folded.told
@@ -106,24 +106,24 @@ def fold_changes(changes: Changes, rules: MergeRules) -> Changes:
 
 def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
     """
-    Keep one row for each record key and partition path of a batch.
+    Reduce the rows of a batch to one per record key and partition path.
 
-    As the rows of a log do: in event-time order the greatest ordering value stays, of equal
-    ones the later row; in commit-time order the last row; where the table updates partially,
-    with the values that the row does not tell and an earlier one does.
+    The rule is that of log rows. In event-time order the greatest ordering value stays, and the
+    later row among equal values. In commit-time order the last row stays. With partial updates,
+    values that the row lacks come from an earlier one.
 
     Args:
-        table: Rows with ``_hoodie_record_key``, and ``_hoodie_partition_path`` if it varies;
-            no nulls in ordering fields.
+        table: Rows with ``_hoodie_record_key``, and ``_hoodie_partition_path`` if it varies; no
+            nulls in ordering fields.
         rules: The table's.
 
     Raises:
-        InvalidInputError: A plug-in's merger deletes a record of several rows of which none
-            is a delete, and the rows have no column that says so (``merged_delete``).
-        UnsafeSetupError: The plug-in's merger answers wrongly (``bad_merger``).
+        InvalidInputError: The record merger deletes a record although none of its rows is a delete,
+            and the rows have no column to mark it (``merged_delete``).
+        UnsafeSetupError: The record merger returns a wrong result (``bad_merger``).
 
-    Shapes: (n rows) -> (at most n rows); order of the rows that stay is kept, but for a
-    plug-in's.
+    Shapes: (n rows) -> (at most n rows); remaining rows keep their order, except after a record
+    merger.
     """
     codes, distinct = key_codes(table, by_partition=True)
     if distinct == len(codes):
@@ -137,7 +137,7 @@ def combine_incoming(table: pa.Table, rules: MergeRules) -> pa.Table:
 
 
 def _with_deletes_marked(combined: Changes, rules: MergeRules) -> pa.Table:
-    """Deletes that a merger made of rows that are none must be told to those who write them."""
+    """Mark rows that the record merger turned into deletes, so that writers see them."""
     rows = combined.rows
     unsaid = (combined.kinds != ChangeKind.RECORD) & ~rules.deletes(rows)
     if not unsaid.any():
@@ -192,7 +192,7 @@ def _merged_by_plugin(
 
 
 def _goes_by_steps(changes: Changes, rules: MergeRules) -> bool:
-    """Whether what stays depends on each change in turn, even where all columns are told."""
+    """Return whether each step decides what remains, even if all columns are known."""
     definition = rules.definition
     if definition.late_rows_sign:
         return True
@@ -210,16 +210,16 @@ def _put_together(
         numbers, missing = order_numbers(ordering)
     else:
         numbers, missing = np.zeros(len(codes), np.int64), np.ones(len(codes), np.bool_)
-    silent = np.zeros(len(codes), np.bool_)  # says nothing of the order: keeps the older's
+    silent = np.zeros(len(codes), np.bool_)  # has no ordering value: keeps that of the older change
     for name in rules.log_ordering_fields:
         if name in changes.told:
             silent |= ~changes.told[name]
-    # Of each record: the change that stays, the one its order comes from, and for each column
-    # that not all tell, the change its value comes from.
+    # For each record: the change that remains and the change its order comes from. For each column
+    # that some changes lack: the change its value comes from.
     stays = np.full(distinct, _NOTHING, np.intp)
     order_from = np.full(distinct, _NOTHING, np.intp)
     sources = {name: np.full(distinct, _NOTHING, np.intp) for name in changes.told}
-    signs = stays.copy()  # the change the meta columns come from
+    signs = stays.copy()  # the change that the meta columns come from
 
     for new in version_rounds(codes):
         key = codes[new]
@@ -265,18 +265,17 @@ def _put_together(
     return Changes(rows=rows, kinds=kinds[stays], told=told)
 
 
-# ---------------------- Rows that leave a file group because their keys moved to another partition
+# ---- Rows that leave a file group because their key moved to another partition
 #
-# With a global index a key lives once in the table: its row is inserted where it belongs
-# now, and a copy of it, marked by a column that is never stored, goes to the file group it
-# leaves. Whether it moves at all was decided before; here the old row is taken out, whatever
-# the order says.
+# With a global index a key exists once in the table. The row is inserted in its new partition. A
+# marked copy goes to the old file group; its mark column is never stored. The move is already
+# decided here, so the old row is removed whatever the ordering values are.
 
 RELOCATED_COLUMN = "_hoodoo_leaves"
 
 
 def mark_relocated_keys(rows: pa.Table, leaving: pa.Table) -> pa.Table:
-    """A file group's rows and those that leave it, told apart by a column."""
+    """Concatenate a file group's rows and the rows that leave it, marked by a column."""
     marks = pa.chunked_array(
         [pa.repeat(pa.scalar(leaves), part.num_rows) for leaves, part in _parts(rows, leaving)],
         pa.bool_(),
@@ -285,7 +284,7 @@ def mark_relocated_keys(rows: pa.Table, leaving: pa.Table) -> pa.Table:
 
 
 def split_relocated_keys(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray | None]:
-    """The rows that stay, without their mark, and the keys of those that leave; None for none."""
+    """Return the rows that stay, without the mark, and the keys of leaving rows; None for none."""
     if RELOCATED_COLUMN not in incoming.schema.names:
         return incoming, None
     leaves = incoming.column(RELOCATED_COLUMN)
@@ -295,10 +294,10 @@ def split_relocated_keys(incoming: pa.Table) -> tuple[pa.Table, pa.ChunkedArray 
 
 def remove_relocated_keys(base: pa.Table, incoming: pa.Table) -> tuple[pa.Table, pa.Table, int]:
     """
-    Take the rows that leave out of a base file.
+    Remove the leaving rows from a base file.
 
     Returns:
-        The base without them, the incoming rows that stay (unmarked), and how many left.
+        The remaining base, the incoming rows that stay (unmarked), and the number of removed rows.
     """
     staying, keys = split_relocated_keys(incoming)
     if keys is None:

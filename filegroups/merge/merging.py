@@ -1,4 +1,4 @@
-"""Which version of a record stays: in a batch, against a base file, by a plug-in."""
+"""Decide which version of a record remains: in a batch, against a base file, by record merger."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ __all__ = [
 ]
 
 
-# ---------------- Merging by a plug-in: what a ``RecordMerger`` answers, held against its contract
-#
-# The places where versions meet are the same as without a plug-in (a batch, the logs of a
-# slice, a base file); here the versions are laid side by side, given away and taken back.
+# ---- Merging by a plug-in: call a ``RecordMerger`` and check its result
 
 
 def merge_by_rounds(
@@ -50,14 +47,14 @@ def merge_by_rounds(
     merger: RecordMerger,
 ) -> Versions:
     """
-    Merge all versions of each record, oldest first, one vectorised step a turn.
+    Merge all versions of each record, oldest first, in one vectorised step per round.
 
     Args:
         versions: Oldest first.
         codes: A number for each version's record.
-        turns: Positions of every record's first version, then of every record's second, and
-            so on; within a turn in the order of ``codes``.
-        merger: The plug-in's.
+        turns: Positions of every record's first version, then of every record's second, and so on;
+            within a round in the order of ``codes``.
+        merger: The record merger.
 
     Raises:
         UnsafeSetupError: See ``merge_versions``.
@@ -87,12 +84,12 @@ def merge_versions(merger: RecordMerger, older: Versions, newer: Versions) -> tu
     Merge pairs of versions.
 
     Returns:
-        The merged ones in the columns of ``older``, and which of them stayed as the older
-        one was. A deleted record is told by the version that was a delete.
+        The merged versions in the columns of ``older``, and a mask of those left as the older one
+        was. A deleted record has the values of the version that was a delete.
 
     Raises:
-        UnsafeSetupError: The answer has another length, or values of other types
-            (``bad_merger``; field ``merger``).
+        UnsafeSetupError: The result has another length, or values of other types (``bad_merger``;
+            field ``merger``).
 
     Shapes: older, newer (n rows) -> (n rows), (n,).
     """
@@ -156,15 +153,15 @@ def _bad(merger: RecordMerger, what: str) -> UnsafeSetupError:
     )
 
 
-# ----- Which version of a record stays: duplicates inside a batch, and changes against a base file
+# ---- Merging by the table's rules
 #
-# Java Hudi's mergers decide the same way (fmt 7), so readers of a copy-on-write file and of
-# a base file with logs see equal rows. In commit-time order the newer always wins; in
-# event-time order it wins when its ordering value is not below the older one's. Everything
-# works on whole columns; a loop over rows would make big files unusable.
+# Java Hudi's mergers decide in the same way (fmt 7), so readers of a copy-on-write file and of a
+# base file with logs return equal rows. In commit-time order the newer version always wins. In
+# event-time order it wins if its ordering value is not below the older one's. All steps work on
+# whole columns.
 #
-# One function merges with a base file, ``merge_changes``: reads and compaction give it the
-# folded logs of a slice, copy-on-write writes a batch.
+# Only ``merge_changes`` merges with a base file. Reads and compaction pass it the folded logs of a
+# slice, copy-on-write writes pass a batch.
 
 _WIDER = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 _PIECE_ROWS = 65_536
@@ -172,20 +169,20 @@ _SMALL_BYTES = 1 << 20
 
 
 class DeleteKind(Enum):
-    """What incoming rows mean."""
+    """The meaning of incoming rows."""
 
     NONE = "none"  # all are records
     COLUMN = "column"  # those with `_hoodie_is_deleted` delete, with their own ordering value
-    EXPLICIT = "explicit"  # all delete, whatever the order says (a commit-time delete)
+    EXPLICIT = "explicit"  # all delete, whatever their ordering values (a commit-time delete)
 
 
 class ChangeKind(IntEnum):
-    """What one change does to its record."""
+    """The effect of one change on its record."""
 
     RECORD = 0
-    DELETE_ROW = 1  # a record that says of itself that it is deleted
+    DELETE_ROW = 1  # a record that is marked as deleted
     DELETE = 2  # an entry of a delete block with an ordering value of its own
-    COMMIT_TIME_DELETE = 3  # an entry of a delete block without: wins over all that is older
+    COMMIT_TIME_DELETE = 3  # an entry of a delete block without one: wins over all older changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,11 +190,11 @@ class Changes:
     """
     Changes to the records of one file group, oldest first.
 
-    ``rows`` has one row for each change: the columns of a record; of a delete its key and
-    ordering fields, the rest null. ``told`` names the columns of which some changes tell
-    nothing, and which ones do tell; without an entry every record tells the column.
-    ``every_copy`` says that they were made for each of several rows of one key. ``partial_keys``
-    are those that a block of partial updates tells of.
+    ``rows`` has one row per change. A record has its columns; a delete has its key and ordering
+    fields, the rest null. ``told`` maps each column that some changes lack to a mask of the changes
+    that have it; without an entry every record has the column. ``every_copy`` says that the changes
+    were made for each of several rows of one key. ``partial_keys`` are the keys in a block of
+    partial updates.
     """
 
     rows: pa.Table
@@ -216,11 +213,11 @@ class MergeOutcome:
     inserted: int
     updated: int
     deleted: int
-    ignored_late: int  # records of the base that an older incoming one did not replace
+    ignored_late: int  # records of the base that an older incoming record did not replace
 
     @property
     def changed(self) -> bool:
-        """Whether the file group needs a new file at all."""
+        """Whether the file group needs a new file."""
         return bool(self.inserted or self.updated or self.deleted)
 
 
@@ -228,18 +225,18 @@ def newest_positions(
     changes: Changes, codes: npt.NDArray[np.int64], distinct: int, rules: MergeRules
 ) -> Positions:
     """
-    Find the change of each record that stays when all are applied one after the other.
+    Return the change of each record that remains after all are applied in order.
 
-    Applied one by one, a change replaces what is there unless that has a greater ordering
-    value; what has no ordering value (a commit-time delete above all) replaces anything and
-    gives way to anything. So what counts of a record begins with the last change without a
-    value, and of the rest the greatest stays, the newest of equal ones. An entry of a delete
-    block never takes the place of a commit-time delete.
+    A change replaces the current one unless that has a greater ordering value. A change without
+    ordering value (most often a commit-time delete) replaces every change and is replaced by every
+    change. So for each record, only changes from the last one without a value on count. Among them
+    the greatest remains, the newest of equal ones. An entry of a delete block never replaces a
+    commit-time delete.
 
     Args:
-        changes: Oldest first; whole records only (nothing in ``told``).
+        changes: Oldest first; whole records only (``told`` is empty).
         codes: A number for each change's record, below ``distinct``.
-        distinct: How many records there are.
+        distinct: The number of records.
         rules: The table's order.
 
     Shapes: changes (n rows), codes (n,) -> ascending positions (distinct,).
@@ -253,7 +250,7 @@ def newest_positions(
     commit_time = changes.kinds == ChangeKind.COMMIT_TIME_DELETE
     restarts = missing | commit_time
     if not restarts.any():
-        order = np.argsort(numbers, kind="stable")  # later rows come last among equals
+        order = np.argsort(numbers, kind="stable")  # later rows are last among equals
         winners[codes[order]] = order
         return np.sort(winners)
     positions = np.arange(len(codes))
@@ -264,7 +261,7 @@ def newest_positions(
     alive = positions >= begin[codes]
     records = np.flatnonzero(alive & (changes.kinds <= ChangeKind.DELETE_ROW))[::-1]
     revived = np.full(distinct, len(codes), np.intp)
-    revived[codes[records]] = records  # the first of them: they come backwards
+    revived[codes[records]] = records  # the first of them: the order is reversed
     waits = gone[codes] & (changes.kinds == ChangeKind.DELETE) & (positions < revived[codes])
     counting = np.flatnonzero(alive & ~waits)
     first = np.flatnonzero(restarts[counting])
@@ -287,13 +284,13 @@ def merge_base(
     Merge a batch into the rows of one file group.
 
     Args:
-        base: As of ``merge_changes``.
-        incoming: Rows of the same schema with unique keys and filled meta columns; an
-            explicit delete needs the record key only. Records keep what columns the rows lack;
-            only rows of known keys may lack any.
+        base: As in ``merge_changes``.
+        incoming: Rows of the same schema with unique keys and filled meta columns; an explicit
+            delete needs the record key only. Columns that the rows lack keep their values in the
+            records; only rows of known keys may lack any.
         mode: The table's merge mode.
         ordering_fields: Compared left to right.
-        deletes: What incoming rows mean.
+        deletes: The meaning of incoming rows.
         rules: The table's rules in full, instead of ``mode`` and ``ordering_fields``.
 
     Returns:
@@ -319,17 +316,16 @@ def merge_changes(
     Merge changes into the rows of one file group (fmt 7, step B).
 
     Args:
-        base: All rows of the newest base file. A row without an ordering value is older
-            than anything.
+        base: All rows of the newest base file. A row without an ordering value is the oldest.
         changes: At most one for each key; records of the base's schema.
         rules: The table's.
-        every_copy: Keys of the base may repeat (a plain insert wrote them twice). Then Java's
-            copy-on-write writer changes every copy, its reader of logs only the first, but
-            where the logs say in which rows (``Changes.every_copy``).
+        every_copy: Whether to change every row of a key that the base has several times, after
+            plain inserts. Java's copy-on-write writer does; its reader of logs changes only the
+            first row, unless the logs name the rows (``Changes.every_copy``).
 
     Returns:
-        Base rows in their order, changed ones in place, then the inserted ones. Unchanged
-        rows keep all their columns.
+        Base rows in their order, changed ones in place, then the inserted ones. Unchanged rows keep
+        all their columns.
     """
     position = _lookup(base.column(KEY_COLUMN), changes.rows.column(KEY_COLUMN))
     matched_base = np.flatnonzero(position >= 0)
@@ -342,7 +338,7 @@ def merge_changes(
         changes, kept = _merged_by_plugin(base, changes, (matched_base, matched), rules.merger)
         matched, wins = np.arange(len(matched)), ~kept
     rows, is_delete = changes.rows, changes.kinds != ChangeKind.RECORD
-    # Java's copy-on-write writer asks the payload alone.
+    # Java's copy-on-write writer uses the payload alone.
     deletes_by_order = rules.definition.deletes_by_order and not every_copy
     if (rules.by_order or deletes_by_order) and rules.reads_order and len(matched):
         commit_time = changes.kinds[matched] == ChangeKind.COMMIT_TIME_DELETE
@@ -361,7 +357,7 @@ def merge_changes(
     late = ~wins & ~is_delete[matched]
     filled: Mapping[str, Mask] = {}
     if rules.reads_values and late.any():
-        # What the base row does not tell comes from the late record all the same.
+        # Values that the base row lacks come from the late record.
         filled = _lacking(base, matched_base[late], rules)
         if rules.definition.late_rows_sign:
             every = np.ones(int(late.sum()), np.bool_)
@@ -390,9 +386,9 @@ def _merged_by_plugin(
     base: pa.Table, changes: Changes, pairs: tuple[Positions, Positions], merger: RecordMerger
 ) -> tuple[Changes, Mask]:
     """
-    The changes with those that meet a base row merged with it and put first.
+    Merge the changes of existing base rows with these rows and put them first.
 
-    Shapes: pairs (n,) each -> (n + the rest, rows), which of the n change nothing (n,).
+    Shapes: pairs (n,) each -> (n + the rest, rows), a mask of the n that change nothing (n,).
     """
     of_base, of_changes = pairs
     rows = shaped(changes.rows, base.schema)
@@ -413,7 +409,7 @@ def _merged_by_plugin(
 
 
 def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in the columns of a schema; those they lack are null."""
+    """Return the rows in the columns of a schema; columns they lack are null."""
     held = set(rows.schema.names)
     columns = [
         rows.column(each.name)
@@ -425,7 +421,7 @@ def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def append_rows(base: pa.Table, incoming: pa.Table) -> MergeOutcome:
-    """Add a batch behind the base's rows without looking at keys (the insert operation)."""
+    """Append a batch to the base's rows without comparing keys (the insert operation)."""
     return MergeOutcome(
         table=pa.concat_tables([base, incoming.select(base.schema.names)]),
         new_keys=incoming.column(KEY_COLUMN),
@@ -438,7 +434,7 @@ def append_rows(base: pa.Table, incoming: pa.Table) -> MergeOutcome:
 
 def key_codes(table: pa.Table, *, by_partition: bool = False) -> tuple[npt.NDArray[np.int64], int]:
     """
-    One number for each distinct key, or (key, partition path), and how many there are.
+    Return a number per row for its key, or its (key, partition path), and their count.
 
     Shapes: (n rows) -> (n,), a count; every number is below the count.
     """
@@ -467,21 +463,21 @@ def _lookup(base_keys: pa.ChunkedArray, incoming_keys: pa.ChunkedArray) -> Posit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowPositions:
-    """Where the rows of a merged table come from: positions in the base and in the changes."""
+    """The sources of a merged table's rows: positions in the base and in the changes."""
 
     base_rows: int
-    replaced: tuple[Positions, Positions]  # base row, and the change it gives way to
+    replaced: tuple[Positions, Positions]  # base row, and the change that replaces it
     filled: tuple[Positions, Positions]  # base row, and the late change that fills its gaps
     removed: Positions
     inserted: Positions
 
     @property
     def moves(self) -> bool:
-        """Whether rows come or go, so that no column stays as it is."""
+        """Whether rows are added or removed, so that every column changes."""
         return bool(len(self.removed) or len(self.inserted))
 
     def sources(self, replaces: Mask | None, fills: Mask | None) -> Positions:
-        """Per merged row its place in the base's rows with the changes behind them."""
+        """Return each merged row's position in the base's rows followed by the changes."""
         source = np.arange(self.base_rows + len(self.inserted))
         source[self.base_rows :] = self.base_rows + self.inserted
         where, chosen = self.replaced
@@ -498,9 +494,9 @@ def _put_in_place(
     base: pa.Table, changes: Changes, places: _RowPositions, filled: Mapping[str, Mask]
 ) -> pa.Table:
     """
-    The merged rows: every column is taken once from the base's values with the changes' behind.
+    Return the merged rows: one gather per column from base values followed by changes.
 
-    One gather costs a third of replacing under a mask, most of all for texts.
+    One gather costs a third of a replacement under a mask, most of all for texts.
     """
     chosen = places.replaced[1]
     held = set(changes.rows.schema.names)
@@ -520,7 +516,7 @@ def _put_in_place(
         replaces = None if told is None else told[chosen]
         count = len(chosen) if replaces is None else int(replaces.sum())
         if not places.moves and (name == KEY_COLUMN or (not count and fills is None)):
-            columns.append(column)  # what replaces a row has its key
+            columns.append(column)  # a changed row keeps its key
             continue
         plain = replaces is None and fills is None
         source = whole if plain else pa.array(places.sources(replaces, fills))
@@ -530,7 +526,7 @@ def _put_in_place(
 
 
 def _taken(column: pa.ChunkedArray, behind: pa.ChunkedArray | None, source: pa.Array) -> Any:
-    """The values at ``source`` of a column with others behind it. Shapes: source (n,) -> (n,)."""
+    """Return the values at ``source`` of two joined columns. Shapes: source (n,) -> (n,)."""
     kind = column.type
     parts = [column] if behind is None else [column, behind]
     if pa.types.is_dictionary(kind):
@@ -548,5 +544,5 @@ def _taken(column: pa.ChunkedArray, behind: pa.ChunkedArray | None, source: pa.A
 
 
 def _lacking(base: pa.Table, where: Positions, rules: MergeRules) -> Mapping[str, Mask]:
-    """Per column which of some base rows do not tell it, for the columns where some do not."""
+    """Return a mask of the base rows that lack a column, for the columns that some rows lack."""
     return {name: ~told for name, told in known_values(base.take(pa.array(where)), rules).items()}

@@ -1,8 +1,8 @@
 """
-How ordering values compare: several columns left to right, as Java's ``compareTo`` does.
+Comparison of ordering values: several columns left to right, as Java's ``compareTo`` does.
 
-Its own file because a batch, the logs of a slice and a base file must agree on it to the
-last NaN, or a record would win in one step and lose in the next.
+A batch, the logs of a slice and a base file share it. They must agree even on NaN, or a record
+would win in one step and lose in the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Positions = npt.NDArray[np.intp]
 
 
 def ordering_column(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    """An ordering field of rows: a column, or by a dotted name a field inside a struct."""
+    """Return an ordering field of rows: a column, or a field inside a struct by a dotted name."""
     position = rows.schema.get_field_index(name)
     if position >= 0:
         return rows.column(position)
@@ -32,13 +32,13 @@ def ordering_column(rows: pa.Table, name: str) -> pa.ChunkedArray:
 
 def order_numbers(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[Any], Mask]:
     """
-    Number rows so that the numbers compare as the rows' ordering values do.
+    Return numbers that compare as the rows' ordering values do.
 
     Args:
         columns: The ordering fields, the most significant first; at least one.
 
     Returns:
-        Numbers, equal where the ordering values are, and which rows lack a value in some
+        Numbers, equal where the ordering values are, and a mask of rows without a value in some
         field: their numbers mean nothing.
 
     Shapes: columns (n,) each -> (n,), (n,).
@@ -62,10 +62,9 @@ def order_numbers(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[Any],
 
 def not_below(newer: Sequence[Any], older: Sequence[Any]) -> Mask:
     """
-    For each pair of rows whether the newer's ordering fields are >= the older's.
+    Return for each pair of rows whether the newer's ordering fields are >= the older's.
 
-    A side without a value in a field is older than anything there, and the newer one of two
-    such rows wins.
+    A row without a value in a field is the older one. If both lack it, the newer row wins.
 
     Shapes: columns (n,) each -> (n,).
     """
@@ -85,7 +84,7 @@ def _compare(new: Any, old: Any) -> tuple[Mask, Mask]:
         new_nan, old_nan = pc.is_nan(new), pc.is_nan(old)
         greater = pc.or_(greater, pc.and_not(new_nan, old_nan))
         same = pc.or_(same, pc.and_(new_nan, old_nan))
-    # Without a value on either side the newer wins: Java takes such orderings for "natural".
+    # Without a value on either side the newer wins: Java treats such orderings as "natural".
     greater = pc.fill_null(greater, True)
     same = pc.fill_null(same, False)
     return np.asarray(greater).astype(np.bool_), np.asarray(same).astype(np.bool_)

@@ -1,8 +1,8 @@
 """
-What a table says about merging two versions of a record: its order, deletes, partial updates.
+A table's rules for merging two versions of a record: order, deletes, partial updates.
 
-One value for all who merge: reads, compaction and copy-on-write writes (fmt 7). Which rows
-mean a delete and which values of a row count at all is decided here, column by column.
+Reads, compaction and copy-on-write writes share these rules (fmt 7). They decide per column which
+rows mean a delete and which values of a row count.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PLAIN: Final = ("boolean", "int", "long", "float", "double", "string")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRules:
     """
-    How two versions of a record become one.
+    The rules that merge two versions of a record into one.
 
-    ``defaults`` are the values that do not count where a table ignores defaults; a null is
-    the default of a column that is not listed.
+    ``defaults`` are the values that do not count if a table ignores defaults. For a column that is
+    not listed, null is the default.
     """
 
     definition: MergeDefinition
@@ -44,16 +44,16 @@ class MergeRules:
     @classmethod
     def of(cls, definition: MergeDefinition, avro_json: str | None = None) -> MergeRules:
         """
-        The rules of a table.
+        Return the rules of a table.
 
         Args:
-            definition: What its properties say. Ordering fields that its schema lacks are left
-                out: to Java all rows are equal in them.
-            avro_json: Its schema, for that and for the columns' defaults.
+            definition: From its properties. Ordering fields that its schema lacks are left out: for
+                Java all rows are equal in them.
+            avro_json: Its schema, for these fields and for the columns' defaults.
 
         Raises:
-            UnsupportedTableError: Its records are merged by a class of its owner's, which no
-                allowed plug-in stands for (``custom_merger``).
+            UnsupportedTableError: A class of the table's owner merges its records, and no allowed
+                plug-in replaces it (``custom_merger``).
         """
         definition.require_known()
         if avro_json:
@@ -71,17 +71,17 @@ class MergeRules:
 
     @property
     def merger(self) -> RecordMerger | None:
-        """What merges instead of these rules."""
+        """The record merger that replaces these rules; None if there is none."""
         return self.definition.merger
 
     @property
     def ordering_fields(self) -> tuple[str, ...]:
-        """Compared left to right."""
+        """The ordering fields, compared left to right."""
         return self.definition.ordering_fields
 
     @property
     def log_ordering_fields(self) -> tuple[str, ...]:
-        """The same among changes in logs, whose deletes carry them."""
+        """The ordering fields among changes in logs, whose deletes carry them."""
         return self.definition.precombine_fields or self.ordering_fields
 
     @property
@@ -91,7 +91,7 @@ class MergeRules:
 
     @property
     def reads_order(self) -> bool:
-        """Whether ordering values decide anything at all, or a merger may want them."""
+        """Whether ordering values decide anything, or a record merger may need them."""
         by_order = self.folds_by_order or self.definition.deletes_by_order
         return (by_order or self.merger is not None) and bool(self.ordering_fields)
 
@@ -103,12 +103,12 @@ class MergeRules:
 
     @property
     def fold_reads_values(self) -> bool:
-        """Whether single values may not count between two records in the logs, either."""
+        """Whether single values may be ignored between two records in the logs, too."""
         return self.reads_values and (not self.definition.precombines or self.by_order)
 
     @property
     def reads_values(self) -> bool:
-        """Whether single values of a full record may not count."""
+        """Whether single values of a full record may be ignored."""
         return self.definition.updates_partially and self.merger is None
 
     @property
@@ -117,7 +117,7 @@ class MergeRules:
         return self.definition.partial_update_mode is PartialUpdateMode.KEEP_VALUES
 
     def columns_for(self, schema: pa.Schema) -> list[str]:
-        """The columns merging looks at, of those a schema has: order first, then deletes."""
+        """Return the columns of a schema that merging reads: order first, then deletes."""
         names = set(schema.names)
         fields = dict.fromkeys((*self.ordering_fields, *self.log_ordering_fields))
         ordering = fields if self.reads_order else ()
@@ -127,7 +127,7 @@ class MergeRules:
         return [name for name in (*heads, *deletes, *needed) if name is not None and name in names]
 
     def deletes(self, rows: pa.Table) -> Mask:
-        """Which rows mean a delete by what is in them. Shapes: (n rows) -> (n,)."""
+        """Return a mask of rows whose values mean a delete. Shapes: (n rows) -> (n,)."""
         found = np.zeros(rows.num_rows, np.bool_)
         names = set(rows.schema.names)
         if IS_DELETED_COLUMN in names and pa.types.is_boolean(rows.field(IS_DELETED_COLUMN).type):
@@ -145,7 +145,7 @@ class MergeRules:
 
 def known_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
     """
-    Which values count, for the columns where some do not.
+    Return a mask of the values that count, for the columns where some do not.
 
     Shapes: (n rows) -> (n,) for each column named.
     """
@@ -153,7 +153,7 @@ def known_values(rows: pa.Table, rules: MergeRules) -> dict[str, Mask]:
     mode, marker = rules.definition.partial_update_mode, rules.definition.unavailable_marker
     if mode is PartialUpdateMode.IGNORE_DEFAULTS:
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            if name in META_COLUMNS:  # a record tells them, and a delete fills nothing
+            if name in META_COLUMNS:  # a record always has them, and a delete fills nothing
                 continue
             default = rules.defaults.get(name)
             if default is not None and not pa.types.is_nested(column.type):
@@ -184,7 +184,7 @@ def _column_names(avro_json: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _defaults(avro_json: str) -> Mapping[str, object]:
-    """Defaults that are no null, of columns of plain types."""
+    """Return the defaults that are not null, of columns of plain types."""
     found: dict[str, object] = {}
     for each in json.loads(avro_json).get("fields", ()):
         kind, default = each["type"], each.get("default")
