@@ -1,8 +1,8 @@
 """
-The place of a turn in the queue, and what far away is read while it is waited for (PAR-1).
+Acquire the commit lock and, on a high-latency store, read the table while waiting (PAR-1).
 
-The lock spares work and decides nothing (SLOT-1), so a look at the table need not come after it:
-one that is a moment too old costs a slot at worst.
+The lock saves work and decides nothing (SLOT-1). So a writer may refresh before it holds the lock:
+a state that is a moment old costs at worst a slot.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ __all__ = [
     "waits_for_others",
 ]
 
-#: The head of the chain, the timeline listed after it, and how the table's properties are got.
+#: The head of the commit log, the timeline listed after it, and a loader of the table's properties.
 TimelineState: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
 TableState: TypeAlias = tuple[Lease | None, TimelineState | None]
 
-_WITHOUT_LOCK_FIRST = 2  # PublishLock.AUTO takes the queue after two lost slots
-_BESIDE = 2  # so many in front are not waited for: a lost slot tells at once that it is taken
-_LINE_MS = 10_000  # who began longer ago is dead, or writes for long
-_STEP_MS = 5  # later for each in front
+_WITHOUT_LOCK_FIRST = 2  # ``CommitLockMode.AUTO`` takes the lock after two lost slots
+_BESIDE = 2  # does not wait for this many writers ahead: a lost slot shows at once that it is taken
+_LINE_MS = 10_000  # ignores writers that began earlier: they are dead or write for long
+_STEP_MS = 5  # delay for each writer ahead
 _STEPS_MAX = 6
-_WAITS_MAX = 16  # in a turn: who is in front may write for long
-_STILL_MAX = 4  # reads without a new slot after which nobody is waited for
-_STILL_MAX_LOCKED = 8  # as well, where each slot takes its owner's way to the lock, too
-_KEEP_UP_MS = 100  # far away, between two looks at the chain of one that waits in the queue
+_WAITS_MAX = 16  # in one commit section: a writer ahead may write for long
+_STILL_MAX = 4  # stops waiting after this many reads without a new slot
+_STILL_MAX_LOCKED = 8  # the same with a lock, where each slot also costs its owner a lock request
+_KEEP_UP_MS = 100  # time between two reads of the commit log while waiting for the lock
 
 
 def read_table(
     context: TableContext, *, asks_config: bool, until_still: bool = True
 ) -> TimelineState:
     """
-    Chain, then timeline; beside them the properties, when they will be asked for.
+    Read the commit log, then the timeline, and with ``asks_config`` also the properties.
 
-    Without the queue nobody waits ``until_still``: others go on publishing meanwhile.
+    Without the lock, do not wait ``until_still``: other writers keep committing meanwhile.
 
-    Outside: as ``TableContext.look_with``; 1 get the first time the properties are asked for else.
+    Outside: as ``TableContext.look_with``; without ``asks_config`` 1 get when the properties are
+    first read.
     """
     config = cache(partial(load_config, context.world.storage))
     if asks_config:
@@ -72,17 +73,17 @@ def read_table(
 
 
 def waits_for_others(context: TableContext) -> bool:
-    """Whether a publication waits for others before its own look, as far as is known."""
+    """Return whether a commit waits for other writers before its refresh, as far as is known."""
     return context.limits.publish_lock is CommitLockMode.LOCK and not is_lock_shared(context)
 
 
 def is_lock_shared(context: TableContext) -> bool:
-    """Whether writers of ours have the lock together, far away, where it is long in use (LOCK-1)."""
+    """Return whether our writers share the lock, on a busy high-latency store (LOCK-1)."""
     return is_object_store_protocol(context) and context.world.lock.shares
 
 
 def is_object_store_protocol(context: TableContext) -> bool:
-    """Nothing but slots decides, and a look costs a way there and back."""
+    """Return whether slots alone decide (mode ``ours``) and a refresh costs a round trip."""
     foreign = context.limits.foreign_writers is ForeignWriters.EXPECTED
     return context.world.storage.capabilities.far and not foreign
 
@@ -91,17 +92,18 @@ def acquire_commit_lock(
     line: WaitingLine, purpose: str, lost: int
 ) -> AbstractContextManager[TableState]:
     """
-    The lock, where one is taken, and what was read of the table along with it.
+    Acquire the commit lock, if one is taken, and return it with the table state read meanwhile.
 
-    Without it, though the settings ask for it, only who met something while it stood in line.
+    The lease is None if the settings take no lock, or if a conflict was found while the writer
+    waited in the waiting line.
 
     Args:
-        line: Of this turn.
-        purpose: Told to those who wait.
-        lost: How many slots this turn has lost.
+        line: The waiting line of this commit section.
+        purpose: Shown to processes that wait.
+        lost: How many slots this commit section has lost.
 
     Raises:
-        LockTimeoutError: It was not free in time.
+        LockTimeoutError: The lock was not free in time.
     """
     context, looked = line.context, line.read_before()
     mode = context.limits.publish_lock
@@ -120,13 +122,13 @@ def acquire_commit_lock(
 @contextmanager
 def acquire_exclusively(context: TableContext, purpose: str) -> Iterator[Lease]:
     """
-    The lock, had alone; of a storage far away the chain is known by then.
+    Acquire the lock exclusively; on a high-latency store read the commit log while waiting.
 
-    What others publish is read while they are waited for: read in the turn it would keep the
-    whole queue for a round or more for each doubling of what there is.
+    Reading it only in the commit section would keep all waiting writers for one or more round
+    trips.
 
     Raises:
-        LockTimeoutError: It was not free in time.
+        LockTimeoutError: The lock was not free in time.
     """
     if not context.world.storage.capabilities.far:
         with context.world.lock.acquire(purpose) as lease:
@@ -150,11 +152,12 @@ def _lock_and_state(
     line: WaitingLine, purpose: str, before: TimelineState | None
 ) -> Iterator[TableState]:
     """
-    The lock, and a look that was under way together with it, or was read before.
+    Acquire the lock together with a refresh, or with a state that was read before.
 
-    Hardly anybody is in front where nobody publishes. Who has to wait all the same looks again,
-    without the lock where it learns meanwhile that it is refused. Who may have it together with
-    others hardly ever waits, and looks as without it.
+    Where no other writer commits, the lock is usually free, so the refresh is usually still valid.
+    A writer that had to wait refreshes again; it does so without the lock if the commit log
+    meanwhile shows a conflict. A writer that may share the lock rarely waits, and refreshes as it
+    does without a lock.
     """
     context = line.context
     clock = context.world.clock
@@ -171,7 +174,7 @@ def _lock_and_state(
             return
         if lease.is_shared or line.is_hopeful():
             had.append(lease)
-        else:  # what came while it was asked for refuses the write: nobody waits for the look
+        else:  # a new commit rejects the write: do not hold the lock during the refresh
             lease.release()
 
     def read() -> TimelineState:
@@ -193,7 +196,8 @@ def _lock_and_state(
         with had[0] as lease:
             waited_ms = clock.monotonic_ms() - ended_ms[0]
             fresh = waited_ms <= ended_ms[0] - started_ms and looked[0] == context.chain.known_head
-            # Who had it alone before may have changed the properties since a place had come.
+            # An exclusive holder may have changed the properties since the wait in the waiting line
+            # ended.
             before_it = line.has_place and not had[0].is_shared
             yield lease, looked if fresh and not before_it else None
 
@@ -201,9 +205,10 @@ def _lock_and_state(
 @contextmanager
 def _while_waiting(context: TableContext) -> Iterator[Callable[[], None]]:
     """
-    Read the chain now and then, until what is yielded is called.
+    Read the commit log repeatedly until the yielded function is called.
 
-    A read that is under way then goes on beside the turn: all others wait for who has the lock.
+    A read that is under way at that time ends during the commit section: the lock holder must not
+    wait for it.
     """
     waiting = True
 
@@ -224,19 +229,21 @@ def _while_waiting(context: TableContext) -> Iterator[Callable[[], None]]:
 
 class WaitingLine:
     """
-    Far away, where nothing else keeps an order, who began first publishes first.
+    Order writers on a high-latency store by requested time, where no lock keeps an order.
 
-    Without a lock all who lose a slot learn of it at once, and would send the next one at once:
-    one of them wins, and who loses again and again is a matter of luck. So it is of those who ask
-    for a lock now and then. The timeline shows who else is about to publish, and since when;
-    nobody is waited for who does not publish (HB-4).
+    Without a lock all writers that lose a slot notice it at once and would request the next slot at
+    once. One of them wins, and a writer may lose many times by bad luck. The same holds for writers
+    that poll for a lock. The timeline shows which writers are about to commit and since when. A
+    writer that does not commit is not waited for (HB-4).
 
     Args:
         context: The table.
-        asks_config: Whether the turn will ask for the table's properties.
-        begun: The write that is to be published; upkeep has no place in the line.
-        is_met: Whether what is known of the chain refuses it, so that nothing is worth a wait.
-        looked: What was read when its place had come (``place``): nobody is in front any more.
+        asks_config: Whether the commit section reads the table's properties.
+        begun: The requested time of the write to commit; a table service does not wait in line.
+        is_met: Whether the known part of the commit log rejects the write, so that waiting is
+            useless.
+        looked: The table state read when the wait ended (``wait_in_line``): no writer is ahead any
+            more.
     """
 
     def __init__(
@@ -252,9 +259,11 @@ class WaitingLine:
         self.asks_config = asks_config
         self._begun = begun
         self._is_met = is_met
-        self._gave_up = False  # once in this turn
-        self.has_given_up = False  # to wait for the lock: the look under way is to tell why
-        self.settled = 0  # this turn settled all slots up to it
+        self._gave_up = False  # at most once in a commit section
+        self.has_given_up = (
+            False  # to wait for the lock: the refresh under way is to find the conflict
+        )
+        self.settled = 0  # this commit section has applied all slots up to this number
         self._read = looked
         self.has_place = looked is not None
         self._head = 0
@@ -262,44 +271,46 @@ class WaitingLine:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the file of the commit before is made beside the own slot (PUB-3)."""
+        """Return whether the own slot and the previous commit's file overlap (PUB-3)."""
         return self._begun is not None and is_object_store_protocol(self.context)
 
     @property
     def has_read(self) -> bool:
-        """Whether the table was read along with a slot that was lost."""
+        """Return whether the table was read together with a lost slot."""
         return self._read is not None
 
     def read_before(self) -> TimelineState | None:
-        """What was read so, once."""
+        """Return the table state that was read that way; later calls return None."""
         looked, self._read = self._read, None
         return looked
 
     def read_ahead(self, lease: Lease | None) -> None:
-        """Beside a slot that may well be lost: read what its loser will have to look at."""
+        """Read the table during a request for a slot that may well be lost."""
         if self.context.chain.is_busy:
             self._read_without_queue(lease)
 
     def read_on(self, lease: Lease | None, slot: Slot) -> None:
-        """A slot was lost; read all along with it, unless that was read beside it."""
+        """Read the table after a lost slot, unless it was read during that request."""
         if self._read is None or self._read[0] < slot.number:
             self._read = None
             self._read_without_queue(lease)
 
     def _read_without_queue(self, lease: Lease | None) -> None:
-        """Far away; in the queue hardly any slot is lost, and a near look costs no more later."""
+        """Read now on a high-latency store, unless an exclusive lock makes lost slots rare."""
         if not is_exclusive(lease) and self.context.world.storage.capabilities.far:
-            with suppress(HoodooError):  # met by the next look, and no answer to this request
+            with suppress(
+                HoodooError
+            ):  # the next refresh raises it; it does not answer this request
                 self._read = self._read_at_once()
 
     def stand(self) -> bool:
         """
-        Before a lock is asked for that keeps no order: wait for all who are in front.
+        Wait for the writers ahead before requesting a lock that keeps no order.
 
-        They are those of the last look, but for the last of them: while one has the lock the next
-        one asks for it. Nobody waits for a single one, who may write for long. Returns whether the
-        lock is still wanted: what one in front published may refuse the write, and a look without
-        the lock tells so. That look has the last word: the lock is given up once.
+        These are the writers ahead on the last refresh except the last one: while that one holds
+        the lock, this writer requests it. So it does not wait for a single writer, which may write
+        for long. Returns whether the lock is still wanted. A commit of a writer ahead may reject
+        the write; then a refresh without the lock decides. The lock is given up at most once.
         """
         timeline = self.context.timelines.last
         if self._begun is None or timeline is None:
@@ -317,20 +328,20 @@ class WaitingLine:
         return False
 
     def is_hopeful(self) -> bool:
-        """Whether nothing that is known of the chain refuses the write, or a look said so before."""
+        """Return whether no known slot rejects the write, or a refresh has already said so."""
         return self._gave_up or not self._is_met()
 
     def goes_on(self) -> bool:
-        """Whether the lock was given up, and has to be waited for after all."""
+        """Return whether the lock was given up and must be waited for after all."""
         gave_up, self.has_given_up = self.has_given_up, False
         return gave_up
 
     def give_up(self) -> None:
-        """The next look is made without the lock, to tell what refuses the write."""
+        """Make the next refresh without the lock, to find what rejects the write."""
         self._gave_up = self.has_given_up = True
 
     def waits(self, head: int, timeline: ActiveTimeline, slot: Slot) -> bool:
-        """Whether others are in front, and another look is due, for which it has waited then."""
+        """Wait for the writers ahead; return whether the caller must refresh."""
         far = self.context.world.storage.capabilities.far
         if self.has_place or self.has_given_up or not (far and self.context.chain.is_busy):
             return False
@@ -351,11 +362,15 @@ class WaitingLine:
         looks: bool = True,
         ends: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Read the chain until it has come so far, stands still or ``ends``; at last with a look."""
+        """
+        Read the log until ``head``, a pause in new slots, or ``ends``.
+
+        With ``looks`` the last read is a whole refresh.
+        """
         chain, clock = self.context.chain, self.context.world.clock
         still = 0
         while still < still_max and (before := chain.known_head) < head and not ends():
-            others = head - before - 1  # a slot comes in a round at the most
+            others = head - before - 1  # at most one slot appears in a round trip
             clock.sleep_ms(_STEP_MS + min(others * self.context.looked.took_ms, _KEEP_UP_MS))
             if looks and not others:
                 self._read = self._read_at_once()
@@ -369,13 +384,13 @@ class WaitingLine:
 
 def refresh_in_line(context: TableContext, *, asks_config: bool = True) -> TimelineState:
     """
-    Chain and timeline, side by side where only our own slots decide.
+    Read commit log and timeline, at the same time where only our own slots decide.
 
-    A listing that is older than the newest slots lacks their files alone, as long as they
-    are commits of writes that it shows; what else came may have taken files away. Then it is
-    listed again, now that the head is known.
+    A listing older than the newest slots lacks only their files, as long as these slots are commits
+    of writes that the listing shows. Other slots may have deleted files; then the timeline is
+    listed again, after the head is known.
 
-    Outside: chain probes, 1 list and, where it ``asks_config``, 1 get at once.
+    Outside: commit log probes, 1 list and, with ``asks_config``, 1 get, all at the same time.
     """
     if not is_object_store_protocol(context):
         return read_table(context, asks_config=asks_config, until_still=False)
@@ -383,19 +398,19 @@ def refresh_in_line(context: TableContext, *, asks_config: bool = True) -> Timel
     known = context.chain.known_head
     head, timeline, asked = context.look_at_once(config if asks_config else None)
     try:
-        # The last two known before need not have been settled when the listing began.
+        # The last two known slots may not have been applied when the listing began.
         came = (*newest_slots(context, known), *context.chain.between(known, head))
-    except MissingFileError:  # collected since: what was known is too old to tell anything
+    except MissingFileError:  # truncated since: the known slots are too old to be of use
         return head, context.active(), asked or config
     if not all(may_overlap(slot) and has_instant_file(slot, timeline) for slot in came):
         return head, context.active(), asked or config
-    before = [slot for slot in came if slot.number < head - 1]  # settled by now (PUB-3)
+    before = [slot for slot in came if slot.number < head - 1]  # applied by now (PUB-3)
     names = [slot.file_name for slot in before if not is_applied(slot, timeline, context.history)]
     return head, timeline.with_names(filter(None, names)), asked or config
 
 
 def _writes_ahead_count(timeline: ActiveTimeline, begun: InstantTime) -> int:
-    """How many began to write before this one, and not long before."""
+    """Return how many pending writes began before this one, but not long before."""
     since = instant_time(WallMs(wall_ms(begun) - _LINE_MS))
     return sum(
         one.state is State.INFLIGHT and since < one.requested_time < begun
@@ -403,16 +418,11 @@ def _writes_ahead_count(timeline: ActiveTimeline, begun: InstantTime) -> int:
     )
 
 
-# ----------------------- The queue held for a whole redo: whoever lost too often cannot lose again
-#
-# Nobody else publishes while the table's lock is held, so a write that begins, writes and
-# publishes under it meets nothing new. Others wait as long as that lasts. So a write holds it when
-# its last attempt was short, and gives it back when this one is not (``hoodoo.retry.queue.short.ms``);
-# to the end it holds it only where the user says so (``hoodoo.retry.queue.after``).
+# ---- Keep the commit lock for a whole attempt, so that a write which lost often cannot lose again
 
 
 def is_commit_lock_kept(context: TableContext) -> bool:
-    """Whether the queue is held for a redo, so that nobody comes before its turn."""
+    """Return whether the commit lock is kept for a retry, so that no other writer commits first."""
     lock = context.world.lock
     return isinstance(lock, _KeptLock) and not lock.given_back
 
@@ -422,15 +432,21 @@ def keep_commit_lock(
     context: TableContext, purpose: str, *, ms_max: int = 0
 ) -> Iterator[TableContext]:
     """
-    The table with its lock held; what asks for the lock in there has it already.
+    Hold the table's lock in this block; lock requests in the block use the held lease.
 
-    A lease that is lost or given back meanwhile costs the privilege, never data: the lock is then
-    asked for as usual, and the commit slots decide (SLOT-1).
+    A retry under lock finds no new conflict, but other writers wait for it. So a write keeps the
+    lock only if its last attempt was short, and gives it back if this one is not
+    (``hoodoo.retry.queue.short.ms``). It keeps the lock to the end only if the user says so
+    (``hoodoo.retry.queue.after``).
+
+    A lease that is lost or given back meanwhile costs the privilege, never data. The lock is then
+    requested as usual, and the slots decide (SLOT-1).
 
     Args:
         context: The table.
-        purpose: Shown to those who wait.
-        ms_max: After that long it is given back, unless a turn is being taken then; 0 for never.
+        purpose: Shown to processes that wait.
+        ms_max: Give the lock back after this many milliseconds, unless a commit section uses it
+            then; 0 for never.
 
     Raises:
         LockTimeoutError: The lock was not free in time.
@@ -455,42 +471,42 @@ def keep_commit_lock(
 
 @dataclass(slots=True)
 class _KeptLock:
-    """A lock whose holder asks again."""
+    """A lock whose holder requests it again."""
 
     inner: Lock
     lease: Lease
-    turns: list[object] = field(default_factory=list)  # that are being taken with the lease
+    turns: list[object] = field(default_factory=list)  # borrowed leases in use
     given_back: bool = False
 
     @property
     def provider(self) -> str:
-        """As the lock's own."""
+        """Return the lock's own value."""
         return self.inner.provider
 
     @property
     def identity(self) -> str:
-        """As the lock's own."""
+        """Return the lock's own value."""
         return self.inner.identity
 
     @property
     def in_order(self) -> bool:
-        """Nobody is in front of its holder."""
+        """Return True: no other process is ahead of the holder."""
         return True
 
     @property
     def shares(self) -> bool:
-        """Its holder has it alone."""
+        """Return False: the holder has the lock alone."""
         return False
 
     def give_back(self) -> None:
-        """Whoever asks from now on asks for the lock itself."""
+        """Release the lock; later requests go to the lock itself."""
         self.given_back = True
         self.lease.release()
 
     def acquire(self, purpose: str) -> Lease:
-        """The lease that is held, which its holder gives back; a new one when it was lost."""
+        """Return a borrowed lease; a new lease of the lock itself if the held one is lost."""
         borrowed = _BorrowedLease(self)
-        # Noted first: should it be given back in this moment, the turn finds out by itself.
+        # Noted first: if the lease is given back now, the commit section notices it by itself.
         self.turns.append(borrowed)
         try:
             self.lease.assert_held()
@@ -502,48 +518,48 @@ class _KeptLock:
     def acquire_while(
         self, _wanted: Callable[[], bool], purpose: str, _sharing: LockSharing = LockSharing.NO
     ) -> Lease | None:
-        """As ``acquire``: it is had already, or nobody else is in the way of a redo for long."""
+        """Acquire as ``acquire``: the lock is held already, or is not contended for long."""
         return self.acquire(purpose)
 
     def close(self) -> None:
-        """Nothing: the lock is its owner's."""
+        """Do nothing: the owner of the lock closes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BorrowedLease:
-    """A lease for a turn; who took it gives it back, or the turn that has its slot."""
+    """The kept lease, lent to one commit section."""
 
     held: _KeptLock
 
     @property
     def fencing_token(self) -> int | None:
-        """As the lease's own."""
+        """Return the lease's own value."""
         return self.held.lease.fencing_token
 
     @property
     def owner(self) -> str:
-        """As the lease's own."""
+        """Return the lease's own value."""
         return self.held.lease.owner
 
     @property
     def is_shared(self) -> bool:
-        """As the lease's own."""
+        """Return the lease's own value."""
         return self.held.lease.is_shared
 
     def remaining_ms(self) -> int | None:
-        """As the lease's own."""
+        """Return the lease's own value."""
         return self.held.lease.remaining_ms()
 
     def has_room(self) -> bool:
-        """As the lease's own."""
+        """Return the lease's own value."""
         return self.held.lease.has_room()
 
     def assert_held(self) -> None:
-        """As the lease's own."""
+        """Raise as the lease itself does."""
         self.held.lease.assert_held()
 
     def release(self) -> None:
-        """The redo has its slot: those who wait need not wait for what is left of it (PAR-1)."""
+        """Give the lock back: the retry has its slot, so other writers need not wait (PAR-1)."""
         self.held.give_back()
 
     def __enter__(self) -> Self:
@@ -555,6 +571,6 @@ class _BorrowedLease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Only the turn is over: whoever took the lease gives it back."""
+        """End the commit section only; ``keep_commit_lock`` releases the lease."""
         if self in self.held.turns:
             self.held.turns.remove(self)

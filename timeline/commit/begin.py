@@ -1,9 +1,9 @@
 """
-The begin of a write: a requested time above everything, made visible, and a base snapshot.
+Begin a write: draw a requested time above all others, make it visible, read the base snapshot.
 
-No lock: create-if-absent, residue classes and a look after creating give uniqueness
-(BEG-*, TL-REQ-*). The snapshot is read after the requested file exists, so everything
-either is in it or comes in a slot above it.
+It takes no lock: create-if-absent, residue classes and a refresh after creating make the time
+unique (BEG-*, TL-REQ-*). The snapshot is read after the requested file exists. So every commit is
+either in the snapshot or in a slot above it.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ from timeline.truncation import renew_low_water_mark
 __all__ = ["StartedWrite", "begin", "make_inflight", "refuse_during_restore"]
 
 _REDRAWS_WITHOUT_LOCK = 3
-_DRAWS_WITHOUT_QUEUE = 12  # where the lock keeps nobody from publishing
+_DRAWS_WITHOUT_QUEUE = 12  # where the lock does not keep other writers from committing
 _DRAWS_MAX = 100
-_AHEAD_MS_MAX = 500  # half of what is warned of (TL-SUCC-2)
+_AHEAD_MS_MAX = 500  # half of the lead that causes a warning (TL-SUCC-2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedWrite:
-    """A write that began: its name, its proof of life and what it saw."""
+    """A write that began: its instant, its heartbeat and its base snapshot."""
 
     action: Action
     requested_time: InstantTime
     heartbeat: Heartbeat
     snapshot: Snapshot
-    made_durable: Callable[[], None]  # returns once the requested file's name is on the disk
+    made_durable: Callable[[], None]  # returns when the requested file's name is on disk
 
     def file_name(self, state: State) -> str:
-        """The instant's file name in a pending state."""
+        """Return the instant's file name in a pending state."""
         return instant_file_name(
             Instant(action=self.action, requested_time=self.requested_time, state=state)
         )
@@ -73,38 +73,38 @@ class StartedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FailedBegin:
-    """A try that came to nothing."""
+    """An attempt to begin that failed."""
 
-    decided: InstantTime  # the next one must exceed it
-    look: Snapshot | None = None  # that told it, which spares the next try its own
+    decided: InstantTime  # the next time must exceed it
+    look: Snapshot | None = None  # shows that time, and saves the next attempt a refresh
 
 
 def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> StartedWrite:
     """
     Draw a requested time, make it visible and take the base snapshot.
 
-    Outside per try: 1 put (heartbeat) and 1 create, 1 sync, 1 list, chain probes; before it 1 list, unless
-    the caller or the try before has looked.
+    Outside per attempt: 1 put (heartbeat) and 1 create, 1 sync, 1 list, commit log probes; before
+    it 1 list, unless the caller or the attempt before has read the table.
 
     Args:
         context: The table.
         action: COMMIT or REPLACECOMMIT (DELTACOMMIT for log writers).
-        before: A look at the table of a moment ago, to spare the first list. An old one
-            costs a redraw at worst: what it missed is met by the look after creating (BEG-5).
+        before: A snapshot taken a moment ago, to save the first list. An old one costs at worst
+            another draw: the refresh after creating finds what it lacks (BEG-5).
 
     Raises:
         TableConfigConflictError: A restore is pending (BEG-3).
         ClockRefusedError: The timeline is too far ahead of this clock.
         StorageUnavailableError: The storage does not answer.
-        LockTimeoutError: The lock, needed beside other engines or after too many redraws, was
-            not free in time.
-        LeaseLostError: It was lost while an earlier publication was decided (FOR-4).
+        LockTimeoutError: The lock was not free in time. It is needed in mode ``shared`` or after
+            too many draws.
+        LeaseLostError: The lock was lost while an earlier slot was decided (FOR-4).
     """
     if renew_low_water_mark(context):
         before = None
     least = _draw_ahead_ms(context, context.drawn.took_ms) if context.chain.is_busy else ""
-    # FOR-1: other engines draw under the lock and know nothing of our residues. Without it
-    # both may draw the same millisecond, and theirs fails by our requested file.
+    # FOR-1: other engines draw under the lock and do not use our residue classes. Without the lock
+    # both may draw the same millisecond, and their write fails because of our requested file.
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
     for _ in range(0 if shared else _redraws(context)):
         started_ms = context.world.clock.monotonic_ms()
@@ -116,9 +116,9 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
             max(begun.decided, _draw_ahead_ms(context, context.drawn.took_ms)),
             begun.look,
         )
-    # Others keep publishing between our time and our look: take the queue (BEG-5).
+    # Other writers keep committing between our draw and our refresh: take the lock (BEG-5).
     with context.world.lock.acquire("begin") as lease:
-        if shared:  # FOR-4: what is begun above an unsettled slot would make it void
+        if shared:  # FOR-4: a begin above a slot that is not applied would make it void
             refresh_and_apply(context, lease)
         for _ in range(_DRAWS_MAX):
             begun = _try_begin(context, action, least, None)
@@ -129,7 +129,7 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
 
 
 def _redraws(context: TableContext) -> int:
-    """How often a time is drawn before the queue is taken, which only helps if publishers do."""
+    """Return how many times to draw without the lock, which helps only if committing takes it."""
     if waits_for_others(context):
         return _REDRAWS_WITHOUT_LOCK
     return _DRAWS_WITHOUT_QUEUE
@@ -137,10 +137,10 @@ def _redraws(context: TableContext) -> int:
 
 def _draw_ahead_ms(context: TableContext, took_ms: int) -> InstantTime:
     """
-    As far ahead of this moment as the last try far away took (TL-SUCC-1).
+    Return a time as far ahead of now as the last attempt on a high-latency store took (TL-SUCC-1).
 
-    Whoever publishes there every other round would overtake each time that is drawn from the clock
-    before it can be seen. This machine's own tries are over before another begins.
+    There a writer that commits every other round trip would pass each time drawn from the clock
+    before that time is visible. On a local store an attempt ends before another begins.
     """
     if not context.world.storage.capabilities.far:
         return ""
@@ -150,11 +150,11 @@ def _draw_ahead_ms(context: TableContext, took_ms: int) -> InstantTime:
 def _try_begin(
     context: TableContext, action: Action, least: InstantTime, before: Snapshot | None
 ) -> StartedWrite | _FailedBegin:
-    """One try."""
+    """Try once to begin."""
     world = context.world
     before = _without_restore(context, before or context.snapshot())
     timeline = before.active
-    # The newest slot may still lack the file that shows its times.
+    # The newest slot may still lack its file, so the timeline may not show its times.
     last = context.chain.deciding(before.head)
     decided = None if last is None else last.newest_time
     known = (timeline.newest_time, decided, least, context.drawn.newest)
@@ -207,10 +207,10 @@ def _write_requested(
     context: TableContext, requested_time: InstantTime, path: str, content: bytes
 ) -> Heartbeat | None:
     """
-    The first beat and the requested file (BEG-2); None when that is not to be proven ours.
+    Write the first heartbeat and the requested file (BEG-2); None if it may not be ours.
 
-    Beside another engine, which takes an instant without a heartbeat for dead, one is there
-    before the other; as it is on this machine, where it costs nothing.
+    In mode ``shared`` the heartbeat is there first, because another engine takes an instant without
+    heartbeat for dead. On a local store the same order costs nothing.
     """
     world = context.world
     beating: list[Heartbeat] = []
@@ -220,8 +220,8 @@ def _write_requested(
         beating.append(Heartbeat.start(world, requested_time, context.limits.heartbeat))
 
     def show() -> None:
-        # An empty file is its name, and that is made durable while rows are placed: before
-        # the first data file it must be, so that a rollback finds what a power cut left.
+        # An empty file is only a name. It is made durable while file groups are assigned, before
+        # the first data file, so that a rollback finds the files after a power failure.
         world.storage.create(path, content, durable=bool(content))
         shown.append(path)
 
@@ -236,7 +236,8 @@ def _write_requested(
         _stop(beating, remove=remove)
         return None
     except (AmbiguousWriteError, StorageUnavailableError) as error:
-        # TL-REQ-2: never to be proven ours. If it is, its silence lets a rollback have it.
+        # TL-REQ-2: it can never be proven ours. If it is ours, its missing heartbeat lets a
+        # rollback end it.
         _stop(beating, remove=False)
         for one in shown:
             with suppress(StorageUnavailableError):
@@ -254,11 +255,11 @@ def _stop(beating: list[Heartbeat], *, remove: bool) -> None:
 
 def _is_over(context: TableContext, requested_time: InstantTime) -> bool:
     """
-    Whether the write whose time was drawn again is completed (TL-REQ-2).
+    Return whether the write whose time was drawn again is completed (TL-REQ-2).
 
-    An old look draws such times. Its own heartbeat is then gone or about to be, and ours would
-    stay for good; that of a write which goes on is its proof of life and is left, whoever wrote
-    it: the write takes it away when it ends.
+    An old snapshot leads to such a time. The completed write's heartbeat is deleted or about to be,
+    and ours would stay for ever, so ours is removed. The heartbeat of a running write shows that it
+    is alive. It stays, no matter which process wrote it: the write deletes it when it ends.
     """
     instants = context.active().instants
     return any(i.completed for i in instants if i.requested_time == requested_time)
@@ -266,10 +267,10 @@ def _is_over(context: TableContext, requested_time: InstantTime) -> bool:
 
 def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
     """
-    A snapshot that no restore is changing (BEG-3).
+    Return a snapshot that no restore is changing (BEG-3).
 
-    One of ours is finished first, since its owner may be dead: its slot says all that is left
-    to do. Another engine's is waited for.
+    A restore of ours is applied first, because its owner may be dead; its slot contains all that is
+    left to do. A pending restore of another engine is refused.
     """
     last = context.chain.deciding(snapshot.head)
     if (
@@ -286,10 +287,10 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
 
 def refuse_during_restore(timeline: ActiveTimeline) -> None:
     """
-    Another engine's restore takes away what it planned to, and whatever came since.
+    Refuse to write during another engine's restore, which also removes newer instants.
 
     Raises:
-        TableConfigConflictError: One is under way.
+        TableConfigConflictError: A restore is pending.
     """
     if any(i.action is Action.RESTORE for i in timeline.pending):
         raise TableConfigConflictError(
@@ -302,21 +303,21 @@ def refuse_during_restore(timeline: ActiveTimeline) -> None:
 def _decided_since(
     context: TableContext, begun: StartedWrite, head_before: int
 ) -> InstantTime | None:
-    """A time fixed at or above the own one while this write began, None for none (BEG-5)."""
+    """Return a time decided since the begin and not below the own one, or None (BEG-5)."""
     decided = begun.snapshot.active.newest_decided_time
     if decided is not None and decided >= begun.requested_time:
         return decided
     try:
         came = context.chain.between(head_before, begun.snapshot.head)
-    except MissingFileError:  # collected since that look, by now for all that they decided
+    except MissingFileError:  # truncated since that snapshot; its times need not be known
         return begun.requested_time
-    # One that aborts this very write is among them: its time is not below that of its target.
+    # A rollback of this very write is among them: its time is not below its target's.
     times = (slot.newest_time for slot in came)
     return next((time for time in times if time >= begun.requested_time), None)
 
 
 def _withdraw(context: TableContext, begun: StartedWrite, decided: InstantTime) -> _FailedBegin:
-    """BEG-5: nothing is written yet, so giving the time up costs one delete."""
+    """Give the time up (BEG-5); nothing is written yet, so that costs one delete."""
     context.pin.release(begun.requested_time)
     context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
     _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
@@ -324,7 +325,7 @@ def _withdraw(context: TableContext, begun: StartedWrite, decided: InstantTime) 
 
 
 def _take_away(world: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
-    """Remove a begin that came to nothing; what cannot be removed must at least stop beating."""
+    """Delete a failed begin's files; if that fails, at least stop its heartbeat."""
     try:
         world.together(partial(world.storage.delete, requested_path), heartbeat.stop)
     except StorageUnavailableError:
@@ -334,16 +335,16 @@ def _take_away(world: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
 
 def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMetadata) -> None:
     """
-    Show what the write intends, and whose it is, before its first data file (BEG-6).
+    Create the inflight file, with workload profile and writer, before the first data file (BEG-6).
 
     Outside: 1 create.
 
-    Not forced to the disk: a power cut ends the writer too, and the requested file, which
-    is, keeps its instant known to a rollback.
+    The file is not synced: a power failure ends the writer too, and the requested file, which is
+    synced, keeps the instant visible to a rollback.
 
     Raises:
-        RolledBackError: The requested file is gone, or the inflight file is not ours or was
-            taken away again.
+        RolledBackError: The requested file is gone, or the inflight file is not ours or was deleted
+            again.
         StorageUnavailableError: The storage does not answer.
     """
     check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
@@ -354,7 +355,7 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
         begun.made_durable()
         context.world.storage.create(path, data, durable=False)
     except ObjectExistsError:
-        if _content(context.world, path) != data:  # a request that came twice met itself
+        if _content(context.world, path) != data:  # equal: our own request arrived twice
             raise RolledBackError(
                 f"another process uses this instant; write again: {begun.requested_time}",
                 requested_time=begun.requested_time,
@@ -366,7 +367,7 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
 
 
 def _content(world: Ports, path: str) -> bytes | None:
-    """None where the file is gone: whoever rolled the instant back took it away meanwhile."""
+    """Return the content; None if a rollback deleted the file meanwhile."""
     try:
         return world.storage.read(path)
     except ObjectMissingError:

@@ -1,9 +1,9 @@
 """
-Ending a plan without carrying it out, by whoever has reason to (CAN-1).
+Cancel a plan: end it without executing it (CAN-1).
 
-An operator, a service whose plan can no longer stand, and a writer that goes before a
-clustering take the same slot. The first slot counts: a plan that was completed meanwhile
-stays completed, and an executor of a cancelled one finds its turn refused.
+An operator, a service whose plan is no longer valid, and a writer with priority over a clustering
+take the same slot. The first slot counts: a plan that was completed meanwhile stays completed, and
+the executor of a cancelled plan is rejected in its commit section.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PlanOutcome(Enum):
 
 
 def plan_outcome(timeline: ActiveTimeline, plan: Instant) -> PlanOutcome | None:
-    """What became of a plan; None while it is being carried out."""
+    """Return the outcome of a plan; None while it is being executed."""
     now = timeline.find(plan.requested_time, plan.action, plan.action.completes_as)
     if now is not None and now.completed:
         return PlanOutcome.COMPLETED_ELSEWHERE
@@ -42,24 +42,24 @@ def plan_outcome(timeline: ActiveTimeline, plan: Instant) -> PlanOutcome | None:
         return None if inflight in timeline.file_names else PlanOutcome.ROLLED_BACK
     below = timeline.archived_below
     if below is not None and plan.requested_time < below:
-        return PlanOutcome.COMPLETED_ELSEWHERE  # and archived since: its files are everybody's
+        return PlanOutcome.COMPLETED_ELSEWHERE  # and archived since: its files are visible to all
     return PlanOutcome.CANCELLED
 
 
 def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
     """
-    End a plan that nobody shall complete; what was written for it goes (CAN-1).
+    End a plan that must not be completed, and delete its executor's files (CAN-1).
 
-    Outside: 1 turn (lock, list, create), the listing of its files, the deletes.
+    Outside: 1 commit section (lock, list, create), the listing of its files, the deletes.
 
     Returns:
-        None when it had ended already, completed or cancelled.
+        The slot; None when the plan had already ended, completed or cancelled.
 
     Raises:
-        TableConfigConflictError: It was begun, and the metadata table is on (FOR-7).
+        TableConfigConflictError: Its execution has begun, and the metadata table is on (FOR-7).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``; once the slot is taken the next turn of anybody
-            finishes the deletes.
+            ``timeline.commit.commit.commit_write``. Once the slot is taken, the next commit section
+            of any process completes the deletes.
     """
     nonce = context.world.ids.nonce()
 
@@ -70,7 +70,7 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
         ):
             return None
         if pending_file_names(plan.action, plan.requested_time)[0] in turn.timeline.file_names:
-            # Whoever carried it out may have put its files into the metadata table.
+            # The executor may have put its files into the metadata table.
             refuse_behind_metadata_table(
                 turn.config(), without_metadata_table=context.limits.without_metadata_table
             )
@@ -92,10 +92,10 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
 
 def cancel_blocking_plans(context: TableContext, plans: Iterable[Instant]) -> None:
     """
-    Cancel the plans that stand in a writer's way, where writers go first (CL-2).
+    Cancel the plans that reject a write, where writers have priority (CL-2).
 
-    One that was completed meanwhile is met as any other publication. Outside: as ``cancel_pending_plan``,
-    for each plan. Raises: as ``cancel_pending_plan``.
+    A plan that was completed meanwhile is validated as any other commit. Outside: as
+    ``cancel_pending_plan``, for each plan. Raises: as ``cancel_pending_plan``.
     """
     for plan in plans:
         stopped = cancel_pending_plan(context, plan) is not None

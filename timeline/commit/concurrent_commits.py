@@ -1,8 +1,8 @@
 """
-Rivals: what became visible beside a write, as the conflict rules see it.
+Find concurrent commits: the instants that became visible after a write's base state.
 
-Ours come from commit slots, which tell everything; instants of another engine have no
-slot and are read from their commit metadata (FOR-2).
+Our commits come from slots, which contain everything the conflict rules need. Instants of another
+engine have no slot; their commit metadata is read (FOR-2).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = [
     "write_set_of",
 ]
 
-#: A plan is none: writers go on beside it, and what must not meet it looks at the timeline.
+#: A plan is not one: writers ignore it, and actions that conflict with it read the timeline.
 CONCURRENT_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
 
 
 def commit_of_slot(slot: Slot) -> ConcurrentCommit:
-    """What a slot of ours means to others."""
+    """Return the concurrent commit that a slot of ours stands for."""
     return ConcurrentCommit(
         action=slot.action,
         requested_time=slot.instant_time,
@@ -71,7 +71,7 @@ def foreign_commits(
     timeline: ActiveTimeline,
     fresh: Iterable[tuple[InstantTime, InstantTime]],
 ) -> list[ConcurrentCommit]:
-    """Completed instants without a slot: somebody else's engine published them (FOR-2)."""
+    """Return the completed instants without a slot, which another engine committed (FOR-2)."""
     found = []
     for requested_time, completion_time in sorted(fresh):
         for instant in timeline.instants:
@@ -91,9 +91,10 @@ def archived_commits(
     known: frozenset[tuple[InstantTime, InstantTime]],
 ) -> list[ConcurrentCommit]:
     """
-    Writes from ``first`` on that are archived and were never seen completed (FOR-6).
+    Return archived writes from ``first`` on that were never seen as completed (FOR-6).
 
-    Outside: what of the history's times was not read before; the history where there are any.
+    Outside: the archived timeline's times that were not read before; its instants if there are such
+    writes.
     """
     times = context.history.times().completions.items()
     if not any(requested >= first and (requested, done) not in known for requested, done in times):
@@ -152,9 +153,10 @@ def _dropped_by_slot(slot: Slot) -> frozenset[FileGroupId]:
 
 def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
     """
-    The file groups out of which a commit took keys.
+    Return the file groups from which a commit deleted keys.
 
-    A compaction takes those that logs had deleted; one of logs alone keeps them as deleted.
+    A compaction deletes the keys that logs had marked as deleted; a log compaction keeps these
+    marks.
     """
     if metadata.operation_type == LOG_COMPACT:
         return frozenset()
@@ -168,7 +170,7 @@ def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
 
 def rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
     """
-    What a rollback's plan names; None without a plan. Outside: 1 get.
+    Return the target that a rollback's plan names; None without a plan. Outside: 1 get.
 
     Raises:
         CorruptTableError: The plan is damaged.
@@ -186,9 +188,10 @@ def pending_rollback_of(
     context: TableContext, timeline: ActiveTimeline, target: InstantTime
 ) -> Instant | None:
     """
-    The pending rollback whose plan names this write; within a turn it is no rollback of ours.
+    Return the pending rollback whose plan names this write.
 
-    A damaged plan is its owner's matter. Outside: 1 get per pending rollback.
+    In a commit section it is never a rollback of ours. Damaged plans are skipped. Outside: 1 get
+    per pending rollback.
     """
     for instant in timeline.pending:
         if instant.action is not Action.ROLLBACK:
@@ -211,7 +214,7 @@ _CLAIMING = frozenset(
 
 
 def write_set_of(metadata: CommitMetadata) -> WriteSet:
-    """What a commit touched, read from its metadata."""
+    """Return what a commit changed, read from its metadata."""
     touched = []
     inserting = set()
     for partition_path, stats in metadata.partition_to_write_stats.items():
@@ -246,23 +249,25 @@ def write_set_of(metadata: CommitMetadata) -> WriteSet:
     return WriteSet.of(touched, claimed, inserting)
 
 
-# --------------------------- Whether a clean took files that a write's base snapshot shows (CLN-3)
+# ---- Conflicts with a clean that deleted files of a write's base snapshot (CLN-3)
 #
-# A file group without its file is not found by who lists a partition: its keys pass for new ones.
-# Cleans keep what pending instants need, as far as requested times tell; what a begin really saw
-# they do not tell, where slots lack files, clocks differ, or an engine keeps versions whoever writes.
+# A reader that lists a partition does not find a file group whose file is gone, so its keys look
+# new. Cleans keep files that pending instants need, judged by requested times. Requested times do
+# not show the base snapshot exactly: slots may lack their files, clocks differ, and an engine may
+# keep versions without regard to writers.
 
 
 def clean_conflict(slots: list[Slot], rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
-    Judge by the cleans of ours above the base snapshot.
+    Return the conflict with a clean of ours above the base snapshot, if any.
 
-    A clean deletes what no snapshot shows from its floor on; mine lacks the rivals, of which some
-    may have completed before that: commits whose file was not there yet when I looked.
+    From its floor on, a clean deletes files that no snapshot shows. The base snapshot lacks the
+    concurrent commits, and some of them may have completed before the floor: commits whose file did
+    not exist yet when the write began.
 
     Args:
-        slots: Everything above the base snapshot.
-        rivals: What the base snapshot lacks; one at least.
+        slots: All slots above the base snapshot.
+        rivals: The concurrent commits that the base snapshot lacks; at least one.
     """
     first = min(rival.completion_time for rival in rivals)
     for slot in slots:
@@ -282,10 +287,10 @@ def foreign_clean_conflict(
     rivals: list[ConcurrentCommit],
 ) -> Rejected | None:
     """
-    Judge by another engine's cleans since the base snapshot, which have no slot.
+    Return the conflict with another engine's clean since the base snapshot, if any.
 
-    A file that is gone was shown there only if all that is newer in its file group is a rival's.
-    Outside: 1 get for each such clean.
+    These cleans have no slot. The base snapshot can show a deleted file only if a concurrent commit
+    made all newer files of its file group. Outside: 1 get for each such clean.
     """
     if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return None
@@ -315,7 +320,7 @@ def _refused(clean: str, rivals: list[ConcurrentCommit]) -> Rejected:
 
 
 def _groups_of(context: TableContext, clean: Instant) -> Iterator[FileGroupId]:
-    """File groups of which a clean took, or is about to take, a file."""
+    """Return the file groups of which a clean deleted, or will delete, a file."""
     for partition_path, name in _files_of(context, clean):
         file = parse_base_file_name(name) or parse_log_file_name(name)
         if file is not None:
@@ -323,7 +328,7 @@ def _groups_of(context: TableContext, clean: Instant) -> Iterator[FileGroupId]:
 
 
 def _files_of(context: TableContext, clean: Instant) -> Iterator[tuple[str, str]]:
-    """Partition path and name of each."""
+    """Return the partition path and name of each file that a clean deleted or will delete."""
     told = read_clean(context, clean)
     if isinstance(told, CleanMetadata):
         for partition_path, done in told.partition_metadata.items():

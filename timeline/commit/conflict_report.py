@@ -1,8 +1,8 @@
 """
-A refusal as a document: who won, what meets, which rule fired, whether a retry can succeed.
+Report a conflict: the winner, the file groups, the rule, and whether a retry can succeed.
 
-"Cannot resolve conflicts" without a reason is what users of table formats complain of
-most; here every refused attempt says all of it, in data and in one line of text.
+Users of table formats often complain about "Cannot resolve conflicts" without a reason. Here every
+rejected attempt reports all of it, as data and as one line of text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = ["KINDS", "ConflictReport", "WaitReport", "conflict_error", "conflict_
 _SHOWN_MAX = 20
 _BOUND = "hoodie.write.num.retries.on.conflict.failures"
 
-#: Rule -> its error and the error's kind. A class says what a caller does, a kind what it met.
+#: Rule -> its error and the error's kind. The class says what the caller does, the kind what the
+#: conflict is.
 _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
     RuleId.SAME_FILE_GROUP_WRITTEN: (WriteConflictError, "write_conflict"),
     RuleId.FILE_GROUP_REPLACED: (WriteConflictError, "deleted_under_reader"),
@@ -61,13 +62,13 @@ KINDS: dict[RuleId, str] = {rule: kind for rule, (_, kind) in _ERRORS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictReport:
-    """Why one attempt was not published."""
+    """Why one attempt was not committed."""
 
     instant: InstantTime
     rule: str
-    kind: str  # as of the error that a last attempt raises
+    kind: str  # as of the error that the last attempt raises
     why: str
-    winners: tuple[str, ...]  # "<requested time> <action> by <who>"
+    winners: tuple[str, ...]  # "<requested time> <action> by <writer>"
     file_groups: tuple[str, ...]
     partitions: tuple[str, ...]
     retry_can_succeed: bool
@@ -75,7 +76,7 @@ class ConflictReport:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """Return the report as one line of text."""
         met = self.file_groups or self.partitions
         more = len(met) - 3
         tail = f" and {more} more" if more > 0 else ""
@@ -84,24 +85,24 @@ class ConflictReport:
         return f"{self.rule}: {self.why}{winner}{where}"
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the report in a form ready for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitReport:
-    """Before anything was computed a write gave way to others that had announced the same (BEG-8)."""
+    """A wait, before any data file, for writes that had announced the same (BEG-8)."""
 
-    report: ConflictReport  # as if it had been refused instead
+    report: ConflictReport  # as if it had been rejected instead
     wait_ms: int
 
     def as_document(self) -> dict[str, Any]:
-        """JSON-ready form."""
+        """Return the report in a form ready for JSON."""
         return {**self.report.as_document(), "wait_ms": self.wait_ms}
 
 
 def conflict_report_of(instant: InstantTime, verdict: Rebase | Rejected) -> ConflictReport:
-    """The report of a verdict about one attempt."""
+    """Return the conflict report of a verdict about one attempt."""
     rebaseable = isinstance(verdict, Rebase)
     retry = rebaseable or (isinstance(verdict, Rejected) and verdict.retry_can_succeed)
     return ConflictReport(
@@ -125,13 +126,13 @@ def conflict_error(
     report: ConflictReport, rule: RuleId, bound: str = _BOUND, *, wasted_bytes: int = 0
 ) -> ConflictError | RolledBackError:
     """
-    The error of a rule, with its kind and the report.
+    Return the error of a rule, with its kind and the report.
 
     Args:
-        report: What was met.
-        rule: By which rule.
-        bound: What forbids a retry.
-        wasted_bytes: That the refused attempts had written.
+        report: The conflict.
+        rule: The rule that found it.
+        bound: The option that forbids another retry.
+        wasted_bytes: Bytes that the rejected attempts had written.
     """
     error, kind = _ERRORS[rule]
     document = report.as_document()

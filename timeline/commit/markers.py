@@ -1,11 +1,10 @@
 """
-Markers: the note, made before a data file, that it is about to be written.
+Create and read markers, which announce data files before they are written.
 
-Whoever rolls back an instant, Java Hudi or this engine, finds its files by the markers
-alone, so none may be missing (fmt 1.4). Java writes them in two forms, a file each or
-lists kept by its timeline server; both are read here, ours are a file each. Names come
-from the table and decide what a rollback deletes: whatever does not follow the grammar is
-never passed on (SEC2), only reported.
+A rollback, by Java Hudi or this engine, finds an instant's files by its markers alone, so none may
+be missing (fmt 1.4). Java writes them in two forms: one file each, or lists kept by its timeline
+server. This module reads both and writes one file each. Names come from the table and decide what a
+rollback deletes. A name that does not follow the grammar is never used (SEC2), only reported.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ class MarkedFile:
 
     @property
     def path(self) -> str:
-        """The data file, relative to the table."""
+        """Return the data file's path, relative to the table."""
         return join(self.partition_path, self.file_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerListing:
-    """All markers of one instant, and the entries that are none."""
+    """All markers of one instant, and the other entries of its marker folder."""
 
     files: tuple[MarkedFile, ...]
     strange: tuple[str, ...]  # for reports only, never for building paths
@@ -78,15 +77,15 @@ def create_marker(
     io_type: IOType,
 ) -> None:
     """
-    Announce a data file; must return before the file is created.
+    Announce a data file; this must return before the file is created.
 
-    A marker that is already there is fine: a repeated attempt announces the same. It is
-    not forced to the disk (LOC-2 names data, slot and completed file): after a power cut
-    its writer is gone, and a rollback unites the markers with a listing.
+    An existing marker is fine: a repeated attempt announces the same file. The marker is not synced
+    (LOC-2 names data, slot and completed file). After a power failure its writer is gone, and a
+    rollback uses markers and a listing together.
 
     Raises:
-        MalformedNameError: A path that would leave the table.
-        StorageUnavailableError: No answer; the marker may be there or still come.
+        MalformedNameError: The path would leave the table.
+        StorageUnavailableError: The storage did not answer; the marker may exist or still appear.
 
     Outside: 1 create.
     """
@@ -106,7 +105,7 @@ def list_markers(storage: Storage, requested_time: InstantTime) -> MarkerListing
     """
     Find every marker of an instant, in both of Java's forms.
 
-    Outside: 1 list a folder, 1 read a list file of the timeline server's form.
+    Outside: 1 list per folder, 1 read per list file of the timeline server.
     """
     root = _root(requested_time)
     found: set[MarkedFile] = set()
@@ -132,18 +131,18 @@ def list_markers(storage: Storage, requested_time: InstantTime) -> MarkerListing
 def marker_files(
     storage: Storage, requested_time: InstantTime
 ) -> tuple[tuple[str, str, IOType], ...]:
-    """The (partition path, file name, kind) of every marker of an instant; strange ones left out."""
+    """Return (partition path, file name, kind) of every valid marker of an instant."""
     listing = list_markers(storage, requested_time)
     return tuple((each.partition_path, each.file_name, each.io_type) for each in listing.files)
 
 
 def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
-    """Remove all markers of an instant, once it is completed or rolled back. Outside: 1 delete."""
+    """Delete all markers of an instant after its completion or rollback. Outside: 1 delete."""
     storage.delete_folder(_root(requested_time))
 
 
 def list_for_delete_markers(storage: Storage, requested_time: InstantTime) -> Callable[[], None]:
-    """As ``delete_markers`` when the answer is called; far away they are looked for now."""
+    """Return a call that does ``delete_markers``; on a high-latency store list the markers now."""
     return list_for_delete(storage, _root(requested_time))
 
 
@@ -163,7 +162,7 @@ def _order(marked: MarkedFile) -> tuple[str, str, str]:
 def _lines(storage: Storage, path: str) -> list[str]:
     try:
         content = storage.read(path)
-    except ObjectMissingError:  # the writer finished and removed its markers meanwhile
+    except ObjectMissingError:  # the writer has finished and removed its markers meanwhile
         return []
     return [line for line in content.decode("utf-8", "replace").split("\n") if line]
 

@@ -1,10 +1,10 @@
 """
-A metadata table that is on is switched off right before what is published without it (FOR-7).
+Switch the metadata table off right before a commit that does not maintain it (FOR-7).
 
-The order is what counts. The turn has decided, so nothing refuses the publication any more. The
-properties name no metadata table from then on, and readers list folders. Then its folder goes, then
-the slot is taken. A death on the way leaves a table without a metadata table and without a
-publication; never a publication beside a metadata table that was not told of it.
+The order matters. The commit section has decided, so nothing rejects the commit any more. First the
+properties stop naming a metadata table, and readers list folders. Then its folder is deleted. Then
+the slot is taken. A crash in between leaves a table without a metadata table and without the
+commit. It never leaves a commit with a metadata table that lacks it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timeline.properties.properties_file import load_config, switch_metadata_tab
 __all__ = ["disable_metadata_table", "with_metadata_table_off"]
 
 _PURPOSE = "switch the metadata table off"
-#: No file appears or goes, so the metadata table stays true.
+#: These create and delete no data file, so the metadata table stays correct.
 _CHANGE_NO_FILE = frozenset({SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT, SlotKind.NOOP})
 
 
@@ -33,18 +33,19 @@ def with_metadata_table_off(
     context: TableContext, turn: CommitSection, slot: Slot, lease: Lease | None
 ) -> Iterator[Lease | None]:
     """
-    Take a slot in here: where the settings say so the metadata table is off by then.
+    Take a slot in this block: the metadata table is off in it, if the settings say so.
 
-    Outside: nothing where they do not, else the turn's look at the properties, if it has not looked
-    yet; where the metadata table is on the lock, if it was not had alone, and as ``switch_metadata_table_off``.
+    Outside: nothing if the settings do not say so, else a read of the properties, if this commit
+    section has not read them yet. If the metadata table is on: the lock, unless it is held
+    exclusively, and as ``switch_metadata_table_off``.
 
     Yields:
         The lease to take the slot with.
 
     Raises:
         LockTimeoutError: The lock was not free in time; nothing was changed.
-        LeaseLostError: It was lost while the metadata table was deleted, which is off by now.
-        StorageUnavailableError: The storage did not answer; the next turn asks again.
+        LeaseLostError: The lock was lost while the metadata table was deleted; it is off by now.
+        StorageUnavailableError: The storage did not answer; the next commit section tries again.
     """
     asked = context.limits.without_metadata_table and slot.kind not in _CHANGE_NO_FILE
     if not asked or not turn.config().metadata_table_on:
@@ -55,7 +56,7 @@ def with_metadata_table_off(
         yield lease
     else:
         if lease is not None:
-            lease.release()  # a lock that others have as well is not had alone beside it
+            lease.release()  # a shared lock cannot be held exclusively at the same time
         with acquire_exclusively(context, _PURPOSE) as alone:
             _switch_off(context)
             assert_lease(alone)
@@ -64,10 +65,10 @@ def with_metadata_table_off(
 
 def disable_metadata_table(context: TableContext) -> None:
     """
-    Switch it off for who deletes files without a slot, where the settings say so and it is on.
+    Switch the metadata table off before deletes without a slot, if the settings say so.
 
-    Outside: 1 get; where it is on the lock, and as ``switch_metadata_table_off``. Raises: as
-    ``with_metadata_table_off``.
+    Outside: 1 get; if the metadata table is on, the lock, and as ``switch_metadata_table_off``.
+    Raises: as ``with_metadata_table_off``.
     """
     if not context.limits.without_metadata_table:
         return
@@ -77,7 +78,7 @@ def disable_metadata_table(context: TableContext) -> None:
 
 
 def _switch_off(context: TableContext) -> None:
-    """Under the lock. Another one of ours may have been faster."""
+    """Switch it off under the lock, unless another process of ours did so first."""
     storage = context.world.storage
     on = load_config(storage)
     if not on.metadata_table_on:

@@ -1,9 +1,10 @@
 """
-Partitions inside of others: of two that are opened side by side one stands, and stays in sight.
+Handle partitions inside of other partitions, so that no committed rows are hidden.
 
-Java Hudi and this engine look for no partition below one, so the metadata file of an outer
-partition hides all inside of it. The rules refuse the later commit of the two (C21). Its metadata
-file would stay, so it is taken away again: nothing can be published there any more.
+Java Hudi and this engine search for no partition below another one. So the metadata file of an
+outer partition hides everything inside. If two writers create both at the same time, the conflict
+rules reject the later commit (C21). Its metadata file would stay, so it is deleted: nothing can be
+committed there any more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["delete_hiding_metadata", "inner_partitions", "with_committed_files"]
 def with_committed_files(
     context: TableContext, snapshot: Snapshot, folders: Iterable[str]
 ) -> list[str]:
-    """Those of some folders that hold committed files, replaced ones too. Outside: 1 list each."""
+    """Return the folders that hold committed files, even replaced ones. Outside: 1 list each."""
     storage = context.world.storage
     return [one for one in folders if any(map(snapshot.shows, _data_files(storage, one)))]
 
@@ -40,10 +41,10 @@ def _data_files(storage: Storage, folder: str) -> Iterator[BaseFile | LogFile]:
 
 def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> list[str]:
     """
-    The partitions inside of a folder that hold committed files, at any depth.
+    Return the partitions inside a folder that hold committed files, at any depth.
 
     Outside: the lists of a walk below the folder, and 1 list per partition. Where a partition holds
-    no committed file the walk continues below it.
+    no committed file, the walk continues below it.
     """
     inside = list_partition_paths(context.world.storage, below=folder)
     found = with_committed_files(context, snapshot, inside)
@@ -54,15 +55,15 @@ def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> 
 
 def delete_hiding_metadata(context: TableContext, folders: Iterable[str]) -> None:
     """
-    Delete the metadata files of folders without committed rows that hide committed ones inside.
+    Delete metadata files of folders without committed rows that hide committed rows inside.
 
-    Whoever publishes rows in such a folder is refused: it began before the inner commit, which
-    is its rival then, or it finds the inner folder. Java judges nothing, so beside other engines
-    a folder stays as it is while a pending write has files there. What fails here is an event,
-    never a failed write.
+    A writer that commits rows in such a folder is rejected. Either it began before the inner
+    commit, which is then a concurrent commit, or it finds the inner folder. Java does not validate
+    this. So in mode ``shared`` a folder stays as it is while a pending write has files in it. A
+    failure here is reported as an event and never fails a write.
 
-    Outside: 1 list per folder; where it has a metadata file and folders also a look at the
-    timeline, 2 lists, 1 stat and 1 list per inner partition, and the deletes.
+    Outside: 1 list per folder. If the folder has a metadata file and folders: also a refresh, 2
+    lists, 1 stat and 1 list per inner partition, and the deletes.
     """
     if context.config.url_encode_partitioning:
         return

@@ -1,10 +1,10 @@
 """
-What living writers have announced and not published: rivals to be (BEG-6).
+Read the write sets that live pending writes have announced (BEG-6).
 
-A write shows what it is about to change before its first data file: by its inflight file, which
-holds the workload profile, and by a marker a file. Java Hudi writes both as well; where a profile
-names no file group the markers do, in either of Java's forms. An announcement binds nobody and
-is no promise to be complete: the publication decides.
+A write announces its write set before its first data file, by its inflight file with the workload
+profile and by a marker for each file. Java Hudi writes both as well. If a profile names no file
+group, the markers do, in either of Java's forms. An announcement may be incomplete and binds no
+writer: only the commit decides.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def announced_writes(
     context: TableContext, timeline: ActiveTimeline, *, below: InstantTime | None = None
 ) -> list[ConcurrentCommit]:
     """
-    Pending writes that seem alive, as if they were published; what they did not say is free.
+    Return live pending writes as if they were committed, with the write sets they announced.
 
-    Outside: 1 list of heartbeats and 1 get per pending write; its markers' lists where the profile
-    names no file group.
+    Outside: 1 list of heartbeats and 1 get per pending write; the lists of its markers if the
+    profile names no file group.
 
     Args:
         context: The table.
-        timeline: Where they are pending.
+        timeline: The timeline on which they are pending.
         below: Only those requested before this time.
     """
     pending = [
@@ -61,7 +61,7 @@ def announced_writes(
         try:
             profile = decode_commit(context.world.storage.read(path), path=path)
         except ObjectMissingError:
-            continue  # it has not said yet what it touches, or has ended
+            continue  # it has announced nothing yet, or has ended
         writer = SlotOwner.told_in(profile.extra_metadata)
         found.append(
             ConcurrentCommit(
@@ -78,7 +78,11 @@ def announced_writes(
 def _announced_write_set(
     context: TableContext, profile: CommitMetadata, requested_time: InstantTime, action: Action
 ) -> WriteSet:
-    """A profile does not tell how a file group is changed: of a delta commit by a log, mostly."""
+    """
+    Return the announced write set.
+
+    A profile does not contain the access to a file group; in a delta commit it is mostly LOG.
+    """
     claim = write_set_of(profile)
     if not any(item.file_group.file_id for item in claim.file_groups):
         listing = list_markers(context.world.storage, requested_time)
@@ -94,7 +98,7 @@ def _announced_write_set(
 
 
 def _file_group_of(marked: MarkedFile) -> AccessedFileGroup | None:
-    """The file group of an announced file; of change logs, which share one, none."""
+    """Return the file group of an announced file; None for change logs, which share one."""
     log = parse_log_file_name(marked.file_name)
     base = parse_base_file_name(marked.file_name)
     if log is not None and not log.is_cdc:

@@ -1,15 +1,15 @@
 """
-The second look: beside other engines no slot alone decides that a file appears (FOR-4, FOR-9).
+Validate again before a file appears: in mode ``shared`` no slot alone decides (FOR-4, FOR-9).
 
-Java Hudi excludes by the lock only and never reads a slot. When the lease of one of ours ends
-between its slot and its completed file, Java may judge and publish without having seen it; the
-file would then appear with a completion time below what Java decided (hole 24). So the slot
-notes what its owner saw, and whoever writes its file looks again: what came since then leaves
-nothing but to call the slot void.
+Java Hudi only takes the lock and never reads a slot. If our writer loses the lock between its slot
+and its completed file, Java may validate and commit without seeing the slot. The file would then
+appear with a completion time below Java's (hole 24). So the slot contains a digest of the timeline
+that its owner validated against, and the process that creates the file validates again. If a
+foreign instant appeared since, the slot becomes void.
 
-A plan, a savepoint or a clean is shown by its owner or never. All are cheap to make again, and a
-helper could not tell one that was never shown from one that another engine took away since. A clean
-that was never shown has deleted nothing yet, and what it is about to may be needed by now.
+Only its owner applies a plan, a savepoint or a clean. All three are cheap to make again. A helper
+cannot distinguish one that never became visible from one that another engine has removed. A clean
+that never became visible has deleted nothing, and its files may be needed by now.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
     "without_void",
 ]
 
-#: What decides together with its file, and what the slot is that says that it never counted.
+#: Kinds that decide together with their file, and the kind of the slot that ends each of them.
 ENDED_BY: Mapping[SlotKind, SlotKind] = {
     SlotKind.COMMIT: SlotKind.VOID,
     SlotKind.PLAN: SlotKind.CANCEL,
@@ -49,9 +49,9 @@ ENDED_BY: Mapping[SlotKind, SlotKind] = {
 }
 
 _DIGEST_BYTES = 16
-#: Cleans and savepoints neither write rows nor name a write of ours.
+#: Cleans and savepoints neither write rows nor refer to a write of ours.
 _MATTERING = WRITE_ACTIONS | {Action.ROLLBACK, Action.RESTORE}
-#: But a clean takes the files that a savepoint lists.
+#: But a clean deletes files, and a savepoint lists files that must stay.
 _MATTERING_TOO: Mapping[SlotKind, frozenset[Action]] = {
     SlotKind.SAVEPOINT: frozenset({Action.CLEAN}),
     SlotKind.CLEAN: frozenset({Action.CLEAN, Action.SAVEPOINT}),
@@ -60,10 +60,11 @@ _MATTERING_TOO: Mapping[SlotKind, frozenset[Action]] = {
 
 def timeline_digest(timeline: ActiveTimeline, slot: Slot) -> str:
     """
-    A digest of all that is decided on a timeline, but for the slot's own instant.
+    Return a digest of everything that is decided on a timeline except the slot's own instant.
 
-    Completed writes, plans and rollbacks; writes under way have decided nothing yet. For a
-    savepoint cleans as well, for a clean both: it takes the files that a savepoint lists.
+    It covers completed writes, plans and rollbacks; pending writes have decided nothing yet. For a
+    savepoint it also covers cleans. For a clean it covers cleans and savepoints, because a clean
+    may delete files that a savepoint lists.
     """
     begun = set(timeline.pending_ingestion)
     names = (
@@ -76,32 +77,32 @@ def timeline_digest(timeline: ActiveTimeline, slot: Slot) -> str:
 
 def is_still_valid(slot: Slot, timeline: ActiveTimeline) -> bool:
     """
-    Whether nothing came since the owner of a slot looked, so that its file may appear.
+    Return whether no foreign instant appeared since the owner refreshed: the file may appear.
 
-    What was begun above its completion time counts as well: it may have read the table
-    without the file, and its engine looks only at what completed later than that.
+    A write that began above the slot's completion time counts as well. It may have read the table
+    without the file, and its engine validates only against what completed later.
     """
     if any(one.newest_time > slot.completion_time for one in _others(timeline, slot)):
         return False
     mine = timeline.find(slot.requested_time, slot.action, slot.action.completes_as)
     if mine is not None and mine.completed and mine.completion_time != slot.completion_time:
-        return False  # another engine carried the same plan out
+        return False  # another engine executed the same plan
     return timeline_digest(timeline, slot) == slot.foreign
 
 
 def is_ended_by(slot: Slot, later: Slot) -> bool:
-    """Whether a later slot says that this one, which decides with its file, never counted."""
+    """Return whether a later slot ends this one, which decides together with its file."""
     return later.kind is ENDED_BY[slot.kind] and later.requested_time == slot.requested_time
 
 
 def without_void(newest_first: Iterable[Slot]) -> Iterator[Slot]:
-    """The slots of a chain, from the newest down, but for the commits that were called void."""
+    """Return the slots of a commit log, newest first, without the commits that are void."""
     void = ""
     for slot in newest_first:
         if slot.kind is SlotKind.VOID:
             void = slot.requested_time
         elif slot.kind is SlotKind.COMMIT and slot.requested_time == void:
-            void = ""  # slots of others may lie between the two (SLOT-8)
+            void = ""  # slots of another table may lie between the two (SLOT-8)
             continue
         yield slot
 
@@ -115,9 +116,9 @@ def _others(timeline: ActiveTimeline, slot: Slot) -> Iterator[Instant]:
 
 def may_apply(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
     """
-    The second look, and the lock after it (FOR-3, FOR-4), with time for the request (FOR-8).
+    Validate again, then check the lock (FOR-3, FOR-4) and the time left for a request (FOR-8).
 
-    Outside: 1 list, 1 look at the lock.
+    Outside: 1 list, 1 read of the lock.
     """
     held = is_still_valid(slot, context.active()) and has_lease(lease)
     return held and (lease is None or lease.has_room())
@@ -125,17 +126,17 @@ def may_apply(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
 
 def assert_lease(lease: Lease | None) -> None:
     """
-    Pass while the lock is held, and where none is taken.
+    Return if the lock is held or none is taken.
 
     Raises:
-        LeaseLostError: It was lost.
+        LeaseLostError: The lock was lost.
     """
     if lease is not None:
         lease.assert_held()
 
 
 def has_lease(lease: Lease | None) -> bool:
-    """As ``assert_lease``, as an answer."""
+    """Return whether ``assert_lease`` does not raise."""
     try:
         assert_lease(lease)
     except LeaseLostError:
@@ -143,15 +144,15 @@ def has_lease(lease: Lease | None) -> bool:
     return True
 
 
-# --------------- Waiting until the writers of other engines have read what they begin from (FOR-5)
+# ---- Wait until pending writes of other engines have read their base snapshot (FOR-5)
 #
-# Java Hudi requests its instant first, reads the table next, and then goes inflight. Published
-# in between, a write of ours with a greater requested time becomes its source: it merges from
-# our files and writes them again under its own, smaller time. Readers order the versions of a
-# file group by requested time, see ours, and never its rows; Java's check looks only behind
-# the last completed instant and finds nothing (hole 23). So whoever publishes beside other
-# engines waits until everything requested below it is inflight. Writers of ours are not told
-# apart: they are inflight soon, and who was requested first never waits.
+# Java Hudi creates the requested file, then reads the table and only then creates the inflight
+# file. If our write commits in between with a greater requested time, Java merges from our files
+# and writes them under its smaller requested time. Readers order the versions of a file group by
+# requested time, so they see our version and lose Java's rows. Java validates only after the last
+# completed instant and finds no conflict (hole 23). So in mode ``shared`` a commit waits until all
+# instants requested below it are inflight. Writers of ours are included: they are inflight soon,
+# and the first requested write never waits.
 
 WAIT_MS_MAX = 60_000
 _PAUSE_MS_FIRST = 20
@@ -162,10 +163,10 @@ def foreign_writes_without_snapshot(
     context: TableContext, timeline: ActiveTimeline, requested_time: InstantTime
 ) -> tuple[InstantTime, ...]:
     """
-    Begun writes below a requested time that may not have read the table yet.
+    Return pending writes below a requested time that may not have read the table yet.
 
-    Those of dead writers are left out, who beat before they request and will never read.
-    None where no other engine is expected. Outside: 1 list when there may be some.
+    Dead writers are left out: they write a heartbeat before the requested file, and will never
+    read. Returns none if no other engine is expected. Outside: 1 list if there may be some.
     """
     if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return ()
@@ -179,7 +180,7 @@ def foreign_writes_without_snapshot(
 
 
 class ForeignWriterWait:
-    """The wait of one publication, without the lock: what is waited for may need it."""
+    """The wait of one commit; it holds no lock, because the awaited writer may need it."""
 
     def __init__(self, context: TableContext, requested_time: InstantTime) -> None:
         self._context = context
@@ -188,10 +189,10 @@ class ForeignWriterWait:
 
     def wait(self, unread: tuple[InstantTime, ...]) -> None:
         """
-        Return once none of ``unread`` is; newer looks may find others. Outside: lists.
+        Wait until no instant of ``unread`` remains; each refresh may find others. Outside: lists.
 
         Raises:
-            LockTimeoutError: 60 s passed since the first wait of this publication.
+            LockTimeoutError: 60 s passed since the first wait of this commit.
         """
         clock, events = self._context.world.clock, self._context.world.events
         started = clock.monotonic_ms()

@@ -1,17 +1,17 @@
 """
-A place in the line of those who write the same file groups of a table far away.
+Wait in line: order the writers of one file group of a table on a high-latency store.
 
-Each of them merges its rows with what the one before made, so they follow each other whatever
-they do, and what is merged before that has come is merged in vain. Who has seen another's commit
-in its file groups therefore waits, without any lock, for all who began in between: they publish
-in the order of their requested times, and who keeps it is never told to begin anew (PUB-5). Then
-it merges, and takes the next slot on the look that told it that its place had come: whatever came
-after that look takes the slot (SLOT-1). While it is next it reads ahead what the one before it
-writes, whose name a marker tells. From one commit to the next that makes three ways to the store:
-the slot is seen, the next file is written, its slot is taken.
+Each of these writers merges its rows with the previous writer's result. So they must follow each
+other, and a merge before the previous commit is wasted. A writer that sees another writer's commit
+in its file groups therefore waits, without a lock, for all writers that began in between. They
+commit in the order of their requested times, so no writer that waits has to begin again (PUB-5).
+Then the writer merges and takes the next slot on the refresh that ended its wait; a commit after
+that refresh would take the slot (SLOT-1). While it is next, it reads the previous writer's new file
+ahead, whose name a marker contains. From one commit to the next that makes three requests in
+sequence: the slot is read, the next file is written, its slot is taken.
 
-An order of work, never of safety: nobody who stands still is waited for, and whoever comes too
-early or too late is judged as ever (PUB-4).
+The line orders work and does not affect safety. A writer that makes no progress is not waited for,
+and a writer that is early or late is validated as always (PUB-4).
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 
 __all__ = ["WaitResult", "must_wait_in_line", "wait_in_line"]
 
-_STILL_MAX = 12  # looks in which nobody in front published, after which nobody is waited for
-_FRESH_LOOKS = 4  # so long as these take, a look will do for a turn
+_STILL_MAX = 12  # refreshes without a commit of a writer ahead, after which waiting ends
+_FRESH_LOOKS = 4  # a refresh is valid for a commit section for this many times its duration
 _STEP_MS = 5
-_LONGER_MS_MAX = 100  # between two looks of one who is far from being next
-_NEAR = 2  # in front: who comes soon, and reads ahead
-_EXPECTED = 2  # slots: the one that is waited for and, where there is none, the end
+_LONGER_MS_MAX = 100  # between two reads of a writer that is far from being next
+_NEAR = 2  # writers ahead when this one is soon next and reads ahead
+_EXPECTED = 2  # slots: the awaited one, or the end of the log after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitResult:
-    """What is known when it has come: what is met, and the look on which the slot may be taken."""
+    """The verdict at the end of a wait, and the table state on which the slot may be taken."""
 
     verdict: NoConflict | Rebase | Rejected
     seen: BaseState
@@ -66,10 +66,11 @@ class WaitResult:
 
     def looked(self, context: TableContext) -> TimelineState | None:
         """
-        The look, as long as it will do for a turn.
+        Return the table state while a commit section may use it.
 
-        Whatever came since takes the slot; but times are drawn above all that it shows
-        (TL-SUCC-1), and the table's properties are in it, so it may not be much older than it took.
+        Any commit since then takes the slot. But times are drawn above all that the state shows
+        (TL-SUCC-1), and it contains the table's properties, so its age is limited to a few times
+        its duration.
         """
         age_ms = context.world.clock.monotonic_ms() - self.read_at_ms
         return self.read if age_ms <= _FRESH_LOOKS * context.looked.took_ms else None
@@ -77,10 +78,10 @@ class WaitResult:
 
 def must_wait_in_line(context: TableContext, claim: WriteSet) -> bool:
     """
-    Whether a write follows others who write its file groups, where nobody waits for a lock.
+    Return whether a write must wait for earlier writers of its file groups.
 
-    So far away, in mode ``ours``, without a lock or with one that is had together; and as far as is
-    known: another published there lately. Outside: nothing.
+    That is so on a high-latency store in mode ``ours``, without a lock or with a shared one, if
+    another process is known to have committed to these file groups lately. Outside: nothing.
     """
     unlocked = context.limits.publish_lock is CommitLockMode.NONE
     if not (is_object_store_protocol(context) and (unlocked or is_lock_shared(context))):
@@ -97,23 +98,24 @@ def wait_in_line(
     logs_may_meet: bool,
 ) -> WaitResult | None:
     """
-    Wait for those in front who may write the same file groups, and judge what they published.
+    Wait for earlier writers of the same file groups and validate against their commits.
 
     Args:
         context: The table.
-        begun: The write, which has announced itself.
-        claim: What it touches, or is going to.
-        seen: From what on it is judged.
-        logs_may_meet: As of ``judge``.
+        begun: The write, which has announced its write set.
+        claim: The file groups that it changes or will change.
+        seen: The base state.
+        logs_may_meet: As of ``validate_early``.
 
     Returns:
-        Its place; None where nobody is in front, or where a slot that may have no owner any more
-        refuses it.
+        The result; None if no writer is ahead, or if a slot that may have lost its owner rejects
+        the write.
 
     Raises:
         HeartbeatExpiredError: This process paused too long (HB-3).
 
-    Outside: nothing, or 1 list, 1 get and chain probes together, again while it waits.
+    Outside: nothing, or 1 list, 1 get and commit log probes at the same time, repeated while it
+    waits.
     """
     wait = _LineWait(context, begun, _rewritten(claim))
     asked_at_ms = context.world.clock.monotonic_ms()
@@ -130,20 +132,23 @@ def wait_in_line(
         context, begun, planned, seen, timeline, head=head, config=config
     )
     if isinstance(verdict, Rejected) and not_applied(context, head, timeline):
-        return None  # its turn settles that first, or a new begin would not see what refused it
+        return (
+            None  # the commit section applies that slot first, or a retry could not read its files
+        )
     return WaitResult(verdict=verdict, seen=now_seen, read=looked, read_at_ms=came_at_ms)
 
 
 def _rewritten(claim: WriteSet) -> frozenset[FileGroupId]:
-    """Logs meet nobody, or count in the order of requested times: they gain nothing by a place."""
+    """Return the rewritten file groups; log writers gain nothing by waiting, so they have none."""
     return frozenset(item.file_group for item in claim.file_groups if item.touch is Access.BASE)
 
 
 def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> InstantTime | None:
     """
-    The greatest requested time that was published there lately; who is below begins anew.
+    Return the greatest requested time committed there lately; a write below it must begin again.
 
-    None where nobody else did: those who began before then write elsewhere, as far as is known.
+    Returns None if no other process committed there: as far as is known, earlier writers write
+    elsewhere.
     """
     chain, me = context.chain, context.world.ids.identity().writer_id
     there = [
@@ -162,12 +167,16 @@ class _LineWait:
     context: TableContext
     begun: StartedWrite
     mine: frozenset[FileGroupId]
-    #: Files of who is in front, by its requested time, and whether they were read.
+    #: Files of writers ahead by requested time, and whether each was read.
     ahead: dict[InstantTime, dict[str, bool]] = field(default_factory=dict)
     has_looked: bool = False
 
     def until_it_comes(self) -> TimelineState | None:
-        """Until nobody is in front, or nothing moves; the last look, None where nobody was."""
+        """
+        Wait until no writer ahead commits any more; return the last state.
+
+        Returns None if no writer was ahead.
+        """
         context, chain = self.context, self.context.chain
         behind = _newest_there(context, self.mine)
         if behind is None:
@@ -185,11 +194,11 @@ class _LineWait:
             front = front - {slot.requested_time for slot in came}
             if looked is not None:
                 front = self._front(looked[1], _newest_there(context, self.mine) or behind)
-            still = 0 if len(front) < left else still + 1  # others may go on for ever
+            still = 0 if len(front) < left else still + 1  # new writers may follow without end
         return looked or refresh_in_line(context)
 
     def _front(self, timeline: ActiveTimeline | None, behind: InstantTime) -> set[InstantTime]:
-        """Who is about to publish before this write and was not overtaken."""
+        """Return the pending writes that are to commit before this write and were not passed."""
         chain = self.context.chain
         shown = {slot.requested_time for slot in chain.newest_known(chain.known_head)}
         pending = () if timeline is None else timeline.pending
@@ -201,11 +210,12 @@ class _LineWait:
         } - shown
 
     def _step(self, front: set[InstantTime]) -> TimelineState | None:
-        """A moment later the chain; the whole look by who is next, and what comes before it."""
+        """Read the log after a pause; a writer that is next refreshes fully and reads ahead."""
         context, chain = self.context, self.context.chain
         others = len(front) - 1
         if front:
-            # A slot comes in two rounds at the most; who is next or the one after it looks on.
+            # A slot takes at most two round trips; the next two writers read without a longer
+            # pause.
             longer_ms = min(max(others - 1, 0) * context.looked.took_ms, _LONGER_MS_MAX)
             context.world.clock.sleep_ms(_STEP_MS + longer_ms)
         chain.expects(_EXPECTED)
@@ -226,9 +236,10 @@ class _LineWait:
 
     def _reads_ahead(self, front: set[InstantTime]) -> list[Callable[[], None]]:
         """
-        Requests for what the last one in front writes into the own file groups.
+        Return requests that read the new files of the last writer ahead in the own file groups.
 
-        Its markers tell the names, and are listed once: that may take longer than a look.
+        Its markers contain the names. They are listed once, because that may take longer than a
+        refresh.
         """
         if not front or len(front) > _NEAR:
             return []
@@ -246,16 +257,16 @@ class _LineWait:
                     files.setdefault(join(partition_path, name), False)
 
     def _read(self, path: str, files: dict[str, bool]) -> None:
-        # A file that is not there yet is asked for again.
+        # A file that is not there yet is requested again.
         storage = self.context.world.storage
         with suppress(HoodooError, ObjectMissingError), open_cached(storage, path):
             files[path] = True
 
     def _join(self) -> None:
         """
-        Ask beside other things for the part in a lock that is had together (LOCK-1).
+        Join the shared lock during other requests (LOCK-1).
 
-        Where it is free as well: those in front are about to want it.
+        It is also started if it is free, because the writers ahead are about to need it.
         """
         lock = self.context.world.lock
         lease = lock.acquire_while(lambda: False, "take a place", LockSharing.START)
