@@ -1,1 +1,1 @@
-"""Clustering: small files become big ones, and rows that are read together lie together."""
+"""Clustering: rewrite file groups into fewer or better sorted ones."""

@@ -1,13 +1,13 @@
 """
-The order of rows that lets filters skip files: linear, along the Z-curve, along Hilbert's.
+Order rows so that filters can skip files: linear, along the Z-curve, along Hilbert's curve.
 
-Pure numpy over whole columns. A curve runs through a cube with one axis a column. A row's
-place on an axis is the share of the rows before it, equal values in the middle of their
-own, never the value itself: so every bit halves the rows however skewed a column is, and
-any type that has an order can take part. Null is greater than everything, as NaN is.
+Pure numpy over whole columns. A curve runs through a cube with one axis for each column. The
+position of a row on an axis is the share of rows with smaller values, plus half of the rows with an
+equal value. The value itself is not used. So every bit halves the rows, however skewed a column is,
+and any type with an order works. Null is greater than every value, as NaN is.
 
-The result depends on the rows alone, ties keep their order: two executors of one plan cut
-the same files (CMP-2).
+The result depends only on the rows, and ties keep their order: two executors of one plan write the
+same files (CMP-2).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
     "z_numbers",
 ]
 
-#: Beyond that a curve has less than two bits for a column.
+#: With more columns a curve has less than two bits for each.
 COLUMNS_MAX = 31
 
-_BITS = 63  # of a place on the curve
+_BITS = 63  # of a position on the curve
 _AXIS_BITS_MAX = 16  # 65,536 shares of the rows are finer than any file
-_BLOCK = 65_536  # rows whose axes stay in the processor's cache
+_BLOCK = 65_536  # rows whose axes fit into the processor's cache
 
 _Numbers = npt.NDArray[np.uint64]
 
 
 class Curve(Enum):
-    """How several columns become one order; the value is Hudi's name of it."""
+    """The rule that makes one order of several columns; the value is Hudi's name of it."""
 
     LINEAR = "LINEAR"
     ZORDER = "ZORDER"
@@ -50,20 +50,20 @@ class Curve(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> Curve | None:
-        return cls.ZORDER if value == "Z-ORDER" else None  # older releases' name
+        return cls.ZORDER if value == "Z-ORDER" else None  # name in older releases
 
 
 def row_order(rows: pa.Table, columns: Sequence[str], curve: Curve) -> npt.NDArray[np.int64]:
     """
-    The positions of the rows, in the wanted order.
+    Return the positions of the rows, in the wanted order.
 
     Args:
         rows: Has the named columns.
         columns: At least one and at most ``COLUMNS_MAX``; ``a.b`` is a field of a struct.
-        curve: One column alone is sorted whatever the curve.
+        curve: A single column is sorted whatever the curve.
 
     Raises:
-        InvalidInputError: A column is not there or its type has no order, or there are too many.
+        InvalidInputError: A column is missing or its type has no order, or there are too many.
 
     Shapes: (n,).
     """
@@ -83,10 +83,10 @@ def row_order(rows: pa.Table, columns: Sequence[str], curve: Curve) -> npt.NDArr
 
 def sortable_column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     """
-    A column by its name, or by the path to a struct's field.
+    Return a column by its name, or by the path to a struct's field.
 
     Raises:
-        InvalidInputError: There is none, or its type has no order.
+        InvalidInputError: It is missing, or its type has no order.
     """
     outer, *inner = [name] if name in rows.schema.names else name.split(".")
     if outer not in rows.schema.names:
@@ -110,7 +110,7 @@ def _no_order(name: str, why: str) -> InvalidInputError:
 
 
 def _sorted(axes: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
-    # Arrow's own sort promises nothing about ties, so the row number is the last key.
+    # Arrow's sort is not stable, so the row number is the last key.
     count = len(axes[0])
     names = [str(position) for position in range(len(axes) + 1)]
     table = pa.table([*axes, pa.array(np.arange(count))], names=names)
@@ -119,7 +119,7 @@ def _sorted(axes: Sequence[pa.ChunkedArray]) -> npt.NDArray[np.int64]:
 
 
 def _shares(axis: pa.ChunkedArray, bits: int) -> npt.NDArray[np.uint32]:
-    """The middle of the rows of equal value, in 2**bits parts of all rows."""
+    """Return the middle position of the rows of equal value, in 2**bits parts of all rows."""
     ranks = np.asarray(pc.rank(axis, tiebreaker="dense")).astype(np.int64) - 1
     counts = np.bincount(ranks)
     middles = (2 * np.cumsum(counts) - counts) / (2 * max(len(ranks), 1))
@@ -128,7 +128,7 @@ def _shares(axis: pa.ChunkedArray, bits: int) -> npt.NDArray[np.uint32]:
 
 def z_numbers(axes: npt.NDArray[np.uint32], bits: int) -> _Numbers:
     """
-    Places on the Z-curve: the bits of all axes in turn, the first axis on top.
+    Return positions on the Z-curve: the bits of all axes interleaved, the first axis on top.
 
     Shapes: axes (d, n) with values below 2**bits, d * bits at most 63; numbers (n,).
     """
@@ -150,10 +150,10 @@ def z_numbers(axes: npt.NDArray[np.uint32], bits: int) -> _Numbers:
 
 def hilbert_numbers(axes: npt.NDArray[np.uint32], bits: int) -> _Numbers:
     """
-    Places on Hilbert's curve, on which neighbours differ by one step on one axis.
+    Return positions on Hilbert's curve: neighbours differ by one step on one axis.
 
-    After J. Skilling, "Programming the Hilbert curve" (2004): the axes are rotated and
-    reflected bit by bit from the top, made a Gray code, and their bits taken in turn.
+    After J. Skilling, "Programming the Hilbert curve" (2004): rotate and reflect the axes bit by
+    bit from the top, make them a Gray code, and interleave their bits.
 
     Shapes: as ``z_numbers``.
     """
@@ -165,13 +165,13 @@ def hilbert_numbers(axes: npt.NDArray[np.uint32], bits: int) -> _Numbers:
 
 
 def _transposed(axes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
-    """Skilling's transposed form: the numbers' bits, spread over the axes."""
+    """Return Skilling's transposed form: the numbers' bits, spread over the axes."""
     one, first = np.uint32(1), axes[0]
     for bit in range(bits - 1, 0, -1):
         shift, below = np.uint32(bit), np.uint32((1 << bit) - 1)
         for axis in axes:
-            # All ones where this axis has the bit: the lower bits of the first are turned,
-            # elsewhere they change places with this axis'.
+            # All ones where this axis has the bit: there invert the lower bits of the first axis;
+            # elsewhere swap them with this axis'.
             has = np.uint32(0) - ((axis >> shift) & one)
             swap = (first ^ axis) & below & ~has
             first ^= (below & has) | swap

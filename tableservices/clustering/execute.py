@@ -64,30 +64,30 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["ClusteringResult", "GroupTask", "execute_clustering", "file_groups_of", "write_group"]
 
-# ----- One group of a clustering: its slices read, their rows put in order, and cut into new files
+# ---- One group of a clustering: read its slices, order the rows, write new files
 #
-# File ids follow from the plan and from how it is carried out, nothing is drawn: a second
-# executor makes the same files (CMP-2), one that orders rows otherwise makes others, which
-# are swept before the plan completes.
+# File ids follow from the plan and from ``_WAY``, without random values. So a second executor
+# writes the same files (CMP-2). An executor that orders rows in another way writes other files;
+# these are replaced when the plan completes.
 
-_WAY = 1  # raised when the same plan is carried out otherwise: other files get other names
+_WAY = 1  # increase it when the execution of plans changes, so that file names change too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTask:
-    """Everything that one group of a plan needs: a value, which an executor can send elsewhere."""
+    """The input of one group of a plan; a value, which an executor can send elsewhere."""
 
     requested_time: InstantTime
-    number: int  # its place in the plan
+    number: int  # its position in the plan
     plan: PlannedClustering
-    slices: tuple[FileSlice, ...]  # as they are now
+    slices: tuple[FileSlice, ...]  # their present state
     read: SliceRead  # commit time, sequence number, record key, then the table's own columns
     avro_json: str  # the new files' schema, without meta columns
     files: FileRules
     stores_keys: bool
 
     def file(self, file_id: str, index: int) -> FileGroupTask:
-        """One file that comes out."""
+        """Return one output file."""
         return FileGroupTask(
             requested_time=self.requested_time,
             operation=WriteOperation.BULK_INSERT,
@@ -106,7 +106,7 @@ class GroupTask:
 def file_groups_of(
     requested_time: InstantTime, plan: PlannedClustering, number: int
 ) -> list[FileGroupId]:
-    """The file groups that a group of a plan may become, however many rows it has."""
+    """Return the file groups that a group of a plan may become, however many rows it has."""
     group = plan.groups[number]
     way = [_WAY, requested_time, plan.curve.value, *plan.sort_columns, plan.keeps_commit_times]
     digests = [
@@ -120,20 +120,20 @@ def file_groups_of(
 
 def write_group(world: Ports, task: GroupTask) -> tuple[WriteStat, ...]:
     """
-    Write the files of one group, unless an executor before did; holds the group in memory.
+    Write the files of one group, unless an earlier executor did; hold the group in memory.
 
     Raises:
-        MissingFileError: A file of a slice is gone.
+        MissingFileError: A file of a slice is missing.
         CorruptTableError, UnsupportedTableError: A file cannot be read.
-        InvalidInputError: A sort column is not there or has no order.
-        StorageUnavailableError: The storage failed; carry the plan out again.
+        InvalidInputError: A sort column is missing or has no order.
+        StorageUnavailableError: The storage failed; execute the plan again.
 
     Outside: those of ``read_slice`` for each slice, of ``write_clustered_file`` for each file.
     """
     rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, task.read), task.slices))
     order = None
     if task.plan.sort_columns:
-        rows = concatenated(rows)  # else each file is gathered from thousands of pieces
+        rows = concatenated(rows)  # else each file would be gathered from thousands of pieces
         order = row_order(rows, task.plan.sort_columns, task.plan.curve)
     groups = file_groups_of(task.requested_time, task.plan, task.number)
     cuts = np.linspace(0, rows.num_rows, min(len(groups), rows.num_rows) + 1).astype(np.int64)
@@ -190,25 +190,25 @@ def _write_piece(world: Ports, piece: _OutputPiece) -> WriteStat:
     )
 
 
-# ------------- Clustering from its plan to its commit: scheduled here or by Java, carried out here
+# ---- Clustering from plan to commit; hoodoo or Java Hudi scheduled it
 #
-# Writers go on all the while. Before the result is published each group is looked at again
-# (CL-1): where a file group of it has another newest slice than planned, or none, the group
-# is left out; the rest is published. The look is repeated within the turn for what came since;
-# the service yields, never the writer.
+# Writers continue during a clustering. Before the commit each group is checked again (CL-1). A
+# group is left out if the newest slice of one of its file groups differs from the plan, or is
+# missing; the rest is committed. The commit section repeats the check for later commits. On a
+# conflict the service gives way, not the writer.
 #
-# Nothing is deleted before the slot, because another executor may complete the plan at any
-# moment. New files of groups that were left out, and files that somebody made of this plan
-# under other names, are published as replaced instead: nobody ever sees them, also not those
-# that a late executor writes afterwards. They are deleted when the slot is ours.
+# No file is deleted before the slot, because another executor may complete the plan at any time.
+# The new files of left-out groups, and files of this plan under other names, are committed as
+# replaced instead. So no reader sees them, even if a late executor writes them afterwards. They are
+# deleted when this executor has the slot.
 
-_KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written anew
+_KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written again
 _LOOKS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringResult:
-    """What one clustering did; times are instant times, sizes bytes."""
+    """The result of one clustering; times are instant times, sizes bytes."""
 
     requested_time: InstantTime
     completion_time: InstantTime
@@ -233,31 +233,31 @@ def execute_clustering(
     context: TableContext, planned: Instant, settings: ClusteringSettings, files: FileRules
 ) -> ClusteringResult | None:
     """
-    Carry out a pending clustering, whoever planned it and however far an executor came.
+    Execute a pending clustering of any planner, also one that another executor began.
 
-    Outside: 2 gets, the claim, 1 create (inflight), those of ``write_group`` for each group,
-    2 lists per partition of the plan, those of ``complete``.
+    Outside: 2 gets, the lease, 1 create (inflight), those of ``write_group`` for each group, 2
+    lists per partition of the plan, those of ``complete``.
 
     Args:
         context: The table.
         planned: The pending instant.
-        settings: The curve where the plan says none, and whom to yield to.
-        files: How base files are made.
+        settings: The curve where the plan has none, and whether to give way to begun writes.
+        files: How to write base files.
 
     Returns:
-        None when another executor is at it or has ended it, or when writers changed all of
-        its groups meanwhile: then it is cancelled.
+        None when another executor has it or has ended it, or when writers changed all of its groups
+        meanwhile: then it is cancelled.
 
     Raises:
-        InstantNotFoundError: There is no such plan any more.
-        CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was
-            read or written.
-        UnsupportedTableError, InvalidInputError, TableConfigConflictError: As
-            ``plan_clustering``; or the plan's strategy does something else.
+        InstantNotFoundError: The plan does not exist any more.
+        CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was read or
+            written.
+        UnsupportedTableError, InvalidInputError, TableConfigConflictError: As ``plan_clustering``;
+            or this release does not support the plan's strategy.
         HeartbeatExpiredError: This process paused too long.
-        MissingFileError: A file of the plan is gone, though it is the newest of its file group.
+        MissingFileError: A file of the plan is missing, though it is the newest of its file group.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
-            ``complete``; the plan stays, and what was written for it is found again.
+            ``complete``; the plan remains, and its next executor adopts the files.
     """
     schema = refuse_unclusterable(context, context.snapshot())
     data, path = read_requested(context, planned)
@@ -276,7 +276,7 @@ def execute_clustering(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClusteringRun:
-    """One executor at one plan."""
+    """One executor and its plan."""
 
     context: TableContext
     planned: Instant
@@ -286,9 +286,10 @@ class _ClusteringRun:
 
     def written(self, files: FileRules) -> dict[int, tuple[WriteStat, ...]]:
         """
-        The new files of every group that is still as planned.
+        Write and return the new files of every group that is unchanged since the plan.
 
-        What writers changed meanwhile may be cleaned while it is read: such a group is left out.
+        If writers change a group, a clean may delete its files during the read; the group is left
+        out.
         """
         snapshot = self.context.snapshot()
         left, written = self.unchanged(snapshot), dict[int, tuple[WriteStat, ...]]()
@@ -308,7 +309,7 @@ class _ClusteringRun:
         return written
 
     def _is_lost(self, snapshot: Snapshot, groups: Iterable[int]) -> bool:
-        """Whether a slice of these groups is gone without a newer one or a successor."""
+        """Return whether a slice of these groups is missing without a newer or replacing one."""
         view = view_of(self.context, snapshot)
         return any(
             one.file_group not in snapshot.replaced
@@ -327,11 +328,11 @@ class _ClusteringRun:
         files: FileRules,
         written: dict[int, tuple[WriteStat, ...]],
     ) -> None:
-        """Write those groups; each one that is there moves from ``left`` to ``written``."""
+        """Write those groups; move each written one from ``left`` to ``written``."""
         context = self.context
         schema = _schema_of(context, snapshot)
         to_read = [one for slices in left.values() for one in slices]
-        # Columns that the folder tells stay out of the new files as they were out of the old.
+        # The old files left out columns that the folder's name holds; so do the new ones.
         read = replace(
             plan_scan(context, snapshot, to_read, with_hoodie_columns=True).read,
             file_schema=with_meta(schema.arrow),
@@ -351,7 +352,7 @@ class _ClusteringRun:
             )
             for number, slices in sorted(left.items())
         ]
-        # On this machine one after the other: each takes the memory of all its rows.
+        # In this process one after the other: each needs memory for all its rows.
         together = [tasks] if spreads(context.world) else [[task] for task in tasks]
         for some in together:
             self.heartbeat.check()
@@ -361,7 +362,7 @@ class _ClusteringRun:
                 del left[task.number]
 
     def unchanged(self, snapshot: Snapshot) -> dict[int, tuple[FileSlice, ...]]:
-        """The slices of groups of which every planned one is the newest still (CL-1)."""
+        """Return the slices of groups whose planned slices are all still the newest (CL-1)."""
         view = view_of(self.context, snapshot)
         yields = self.settings.yields_to_begun or self.context.limits.strategy.prefers_writers
         begun = self._begun(snapshot) if yields else frozenset()
@@ -378,7 +379,11 @@ class _ClusteringRun:
         return found
 
     def _begun(self, snapshot: Snapshot) -> frozenset[FileGroupId]:
-        """What live writers announced to change. Outside: 1 list, 1 get per pending write."""
+        """
+        Return the file groups announced by live writers.
+
+        Outside: 1 list, 1 get per pending write.
+        """
         context, pending = self.context, snapshot.active.pending_ingestion
         times = tuple(one.requested_time for one in pending)
         dead = instants_with_expired_heartbeat(
@@ -397,7 +402,7 @@ class _ClusteringRun:
         return frozenset(found)
 
     def publish(self, written: Mapping[int, tuple[WriteStat, ...]]) -> ClusteringResult | None:
-        """Publish what is still as planned; look again whenever somebody was faster."""
+        """Commit the groups that are unchanged; check again after each concurrent commit."""
         context, planned = self.context, self.planned
         for _ in range(_LOOKS_MAX):
             snapshot = context.snapshot()
@@ -405,7 +410,7 @@ class _ClusteringRun:
             if not kept:
                 context.world.events.emit("clustering.yielded", rt=planned.requested_time)
                 cancel_pending_plan(context, planned)
-                # Perhaps a writer that goes first was faster, and did not see all our files.
+                # A writer with priority may have cancelled first, without all these files.
                 ended = plan_outcome(context.active(), planned)
                 if ended is not None:
                     discard_output(context, planned, ended, self.heartbeat)
@@ -436,9 +441,9 @@ class _ClusteringRun:
 
     def _unwanted(self, stats: Iterable[WriteStat]) -> dict[str, FileGroupId]:
         """
-        Files of the plan's instant that are not published, by path. Outside: 1 list a partition.
+        Return the plan's files that are not committed, by path. Outside: 1 list a partition.
 
-        Of groups that are left out, or of an executor that carried the plan out otherwise.
+        They belong to left-out groups, or to an executor that ran the plan in another way.
         """
         made = {stat.path for stat in stats}
         found = {}
@@ -455,7 +460,7 @@ class _ClusteringRun:
         return found
 
     def _delete(self, unwanted: Iterable[str]) -> None:
-        """PUB-9: the result stands; what stays is replaced, and goes by a clean."""
+        """Delete these files after the commit (PUB-9); a clean deletes the remaining ones."""
         try:
             for path in unwanted:
                 self.context.world.storage.delete(path)
@@ -491,7 +496,7 @@ class _ClusteringRun:
         )
 
     def _claim(self, kept: Sequence[int], stats: Iterable[WriteStat]) -> WriteSet:
-        """Inputs are replaced, outputs are new; no key is new, so nothing is inserted."""
+        """Return the write set: inputs are replaced, outputs are new; no key is inserted."""
         touched = [
             AccessedFileGroup(file_group=one.file_group, touch=Access.REPLACE)
             for number in kept
@@ -524,7 +529,7 @@ class _ClusteringRun:
 
 
 class _StillAsSeen:
-    """Within the turn: whether nobody touched an input or changed the schema since the look."""
+    """The check inside the commit section: no input changed since the snapshot, nor the schema."""
 
     def __init__(
         self, context: TableContext, snapshot: Snapshot, claim: WriteSet, schema_json: str
@@ -535,7 +540,7 @@ class _StillAsSeen:
         self._schema_json = schema_json
 
     def __call__(self, turn: CommitSection) -> bool:
-        """Outside: 1 get per instant of another engine that is new."""
+        """Run the check. Outside: 1 get per new instant of another engine."""
         rivals, _ = commits_since(self._context, self._seen, turn.timeline, head=turn.head)
         return not any(
             rival.schema not in ("", self._schema_json)
@@ -552,7 +557,7 @@ def _same_files(newest: FileSlice, planned: FileSlice) -> bool:
 
 
 def _schema_of(context: TableContext, snapshot: Snapshot) -> TableSchema:
-    """What new files hold; a table that is clustered was written, and so has one."""
+    """Return the schema of new files; a clustered table was written, and so has one."""
     return TableSchema.from_avro(
         snapshot.newest_schema_json or context.config.create_schema_json or ""
     )

@@ -69,11 +69,11 @@ __all__ = [
     "take_rows",
 ]
 
-# ------------ Rows picked from a group in a wanted order, however many bytes of text the group has
+# ---- Take rows of a group in a given order, for any size of text columns
 #
-# A text column of Arrow holds 2 GiB in one piece, and picking rows joins the pieces. A bigger
-# group is widened to offsets of 64 bits first, and what is picked is narrowed again in parts,
-# because files are written with the table's own types.
+# A text column of Arrow holds 2 GiB in one piece, and taking rows joins the pieces. So a bigger
+# group first gets 64-bit offsets. The taken rows are cast back in parts, because files have the
+# table's own types.
 
 _NARROW_BYTES_MAX = (1 << 31) - (1 << 20)
 
@@ -81,7 +81,7 @@ _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def concatenated(rows: pa.Table, *, narrow_bytes_max: int = _NARROW_BYTES_MAX) -> pa.Table:
-    """The rows in one piece, their text widened where all columns together have more bytes."""
+    """Join rows to one piece; use 64-bit offsets for text if all columns together are too big."""
     if rows.nbytes > narrow_bytes_max:
         rows = rows.cast(
             pa.schema([each.with_type(_WIDE.get(each.type, each.type)) for each in rows.schema])
@@ -97,7 +97,7 @@ def take_rows(
     narrow_bytes_max: int = _NARROW_BYTES_MAX,
 ) -> pa.Table:
     """
-    The rows at these positions, in their order, with the schema's own types.
+    Return the rows at these positions, in their order, with the schema's own types.
 
     Shapes: positions (n,) -> n rows.
     """
@@ -111,9 +111,9 @@ def take_rows(
     return pa.concat_tables(pieces)
 
 
-# ----------- A clustering plan as Hudi records it, written from groups and read back with distrust
+# ---- A clustering plan as Hudi records it: encode it, and read it as untrusted input
 #
-# Its names are proven by ``planned_slices``, its order and sizes here.
+# ``planned_slices`` checks its names; this section checks its order and sizes.
 
 _SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 _CURVE = "hoodie.layout.optimize.strategy"
@@ -123,7 +123,7 @@ _OUTPUTS_MAX = 100_000  # of one group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedClustering:
-    """What a plan asks for, all its names proven."""
+    """The content of a plan, with all its names checked."""
 
     groups: tuple[SliceGroup, ...]
     sort_columns: tuple[str, ...]
@@ -134,7 +134,7 @@ class PlannedClustering:
 def encode_plan(
     storage: Storage, groups: Sequence[SliceGroup], settings: ClusteringSettings
 ) -> bytes:
-    """The requested file of a clustering, as Java Hudi writes it."""
+    """Return the requested file of a clustering, as Java Hudi writes it."""
     params = {}
     if settings.sort_columns:
         params = {_SORT_COLUMNS: ",".join(settings.sort_columns), _CURVE: settings.curve.value}
@@ -180,19 +180,18 @@ def _recorded(storage: Storage, group: SliceGroup) -> ClusteringGroup:
 
 def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> PlannedClustering:
     """
-    Read a requested clustering, and prove every name in it.
+    Read a requested clustering, and check every name in it.
 
     Args:
-        storage: Where the table lies, for its addresses; nothing is asked of it.
+        storage: The table's storage, for its addresses; not called.
         data: The requested file.
         path: Its name, for errors.
-        curve: The order where the plan says none, which Java's plans never do.
+        curve: The order where the plan has none, as in all of Java's plans.
 
     Raises:
-        CorruptTableError: It is damaged, or names something that is no data file of its
-            partition, or a file group twice.
-        UnsupportedTableError: It is for a strategy that does something else, or has bootstrap
-            files.
+        CorruptTableError: It is damaged, or names a file that is no data file of its partition, or
+            a file group twice.
+        UnsupportedTableError: It is for an unsupported strategy, or has bootstrap files.
     """
     plan = decode_requested_replace(data, path=path).clustering_plan
     if plan is None:
@@ -246,12 +245,11 @@ def _planned_group(storage: Storage, group: ClusteringGroup, path: str) -> Slice
     return SliceGroup(slices=slices, output_files=group.num_output_file_groups)
 
 
-# -------- Which file slices are rewritten together: pure decisions from the slices of one snapshot
+# ---- Which file slices are rewritten together: pure decisions from the slices of one snapshot
 #
-# Groups are made as Hudi's size-based strategy makes them: within a partition, small slices
-# fill a group until it would be too big. One difference keeps the service from turning in
-# circles: slices that one clustering wrote and nobody changed since gain nothing from
-# another one by the same order.
+# Groups are made as Hudi's size-based strategy makes them: within a partition, small slices fill a
+# group until it would be too big. One difference prevents endless rewrites: slices that one
+# clustering wrote, and that are unchanged since, are not clustered again by the same order.
 
 _HOURS_A_DAY = 24
 
@@ -265,7 +263,7 @@ class SliceGroup:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are read."""
+        """Return the bytes to read."""
         return sum(one.size_bytes for one in self.slices)
 
 
@@ -273,12 +271,12 @@ def chosen_partitions(
     partitions: Iterable[str], settings: ClusteringSettings, *, hour: int
 ) -> list[str]:
     """
-    The partition paths a plan looks at, sorted.
+    Return the partition paths that a plan covers, sorted.
 
     Args:
         partitions: All of the table.
-        settings: Selection, expression and mode, which all must hold.
-        hour: Of this moment, 0 to 23: mode DAY_ROLLING takes every 24th partition from there.
+        settings: Selection, expression and mode; all of them must hold.
+        hour: The present hour, 0 to 23: mode DAY_ROLLING takes every 24th partition from there.
     """
     found = sorted(partitions)
     if settings.partitions_selected:
@@ -313,8 +311,8 @@ def plan_groups(
     Decide which slices are rewritten together.
 
     Args:
-        slices: The latest slice of every file group to look at.
-        owned: File groups of pending plans, which are left alone.
+        slices: The latest slice of every file group in question.
+        owned: File groups of pending plans, which are left out.
         settings: Sizes and limits.
         clustered: Requested times of completed clusterings by the same order.
     """
@@ -369,7 +367,7 @@ def _group(slices: Sequence[FileSlice], settings: ClusteringSettings) -> SliceGr
 def _gains(
     group: SliceGroup, settings: ClusteringSettings, clustered: frozenset[InstantTime]
 ) -> bool:
-    """Whether writing the group anew changes anything: order, number of files, logs merged."""
+    """Return whether a rewrite changes anything: order, number of files, or merged log files."""
     if any(one.log_files for one in group.slices):
         return True
     writers = {one.base_instant_time for one in group.slices}
@@ -378,21 +376,21 @@ def _gains(
     return bool(settings.sort_columns) or len(group.slices) > group.output_files
 
 
-# ----------- Tables and columns that are not clustered, refused by name before anything is planned
+# ---- Tables and columns that cannot be clustered, refused by name before planning
 
 _FOLLOWS = "a record's file group follows from its key, so rows cannot move"
-_BUCKETS_MAX = 10_000  # of a guess: the file ids of other tables begin like that once in 65,536
+_BUCKETS_MAX = 10_000  # an upper limit: the file ids of other tables begin like this once in 65,536
 
 
 def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSchema:
     """
-    Pass when the table's rows may move to other file groups; returns its schema.
+    Pass when the table's rows may move to other file groups; return its schema.
 
     Outside: 1 get, 1 list.
 
     Raises:
         TableConfigConflictError: Its metadata table is on.
-        UnsupportedTableError: It is not written by this release; its columns have ids; it was
+        UnsupportedTableError: This release does not write the table; its columns have ids; it was
             never written; or a row's file group follows from its key.
     """
     config = load_config(context.world.storage)
@@ -412,10 +410,10 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
 
 def refuse_bucket_names(file_groups: Iterable[FileGroupId]) -> None:
     """
-    Refuse file groups that are all named as buckets, where the table does not say what it has.
+    Refuse file groups that all have bucket names, where the table does not declare its index.
 
     Raises:
-        UnsupportedTableError: They are.
+        UnsupportedTableError: They have.
     """
     numbers = [bucket_of(group.file_id) for group in file_groups]
     if numbers and all(number is not None and number < _BUCKETS_MAX for number in numbers):
@@ -435,23 +433,23 @@ def refuse_unsortable(schema: TableSchema, columns: Sequence[str]) -> None:
     Refuse sort columns before a plan names them.
 
     Raises:
-        InvalidInputError: One is not there or has no order.
+        InvalidInputError: One is missing or has no order.
     """
     empty = schema.arrow.empty_table()
     for name in columns:
         sortable_column(empty, name)
 
 
-# ------------------------------------------------------- When a clustering is worth planning; pure
+# ---- When a clustering is due; pure
 
 
 def commits_since_clustering(timeline: ActiveTimeline, clustered: Collection[InstantTime]) -> int:
     """
-    How many writes completed since the last clustering was requested, pending ones included.
+    Return how many writes completed since the last clustering, also a pending one, was requested.
 
     Args:
         timeline: All instants.
-        clustered: Requested times of completed clusterings, which on the timeline are
+        clustered: Requested times of completed clusterings; on the timeline these are
             replacecommits like others.
     """
     pending = {one.requested_time for one in timeline.pending if one.action is Action.CLUSTERING}
@@ -463,18 +461,18 @@ def commits_since_clustering(timeline: ActiveTimeline, clustered: Collection[Ins
     )
 
 
-# --------------------- When slices become a plan on the timeline, and what earlier clusterings did
+# ---- Schedule a plan; find earlier clusterings
 
 CLUSTER = "CLUSTER"  # Hudi's name of the operation, in the commit metadata
-ORDER = "hoodoo.clustering.order"  # how rows were ordered, in its extra metadata
+ORDER = "hoodoo.clustering.order"  # the order of rows, in its extra metadata
 _HOUR_MS = 3_600_000
 
 
 def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> dict[InstantTime, str | None]:
     """
-    Requested times of completed clusterings, and how they ordered rows; None of Java's.
+    Return the requested times of completed clusterings, each with its row order; None of Java's.
 
-    Outside: 1 get per replacecommit, kept.
+    Outside: 1 get per replacecommit, cached.
     """
     found = {}
     for one in timeline.completed_writes:
@@ -486,7 +484,7 @@ def clusterings(commits: CommitReader, timeline: ActiveTimeline) -> dict[Instant
 
 
 def order_text(columns: Sequence[str], curve: Curve) -> str:
-    """What the commit metadata keeps of the order of rows."""
+    """Return the order of rows as the commit metadata records it."""
     return " ".join((curve.value, *columns)) if columns else "kept"
 
 
@@ -494,18 +492,18 @@ def plan_clustering(
     context: TableContext, snapshot: Snapshot, settings: ClusteringSettings
 ) -> tuple[SliceGroup, ...]:
     """
-    What a clustering of this snapshot would rewrite; nothing is changed.
+    Return the groups that a clustering of this snapshot would rewrite; change nothing.
 
     Outside: 1 list per partition, 1 get per pending plan and completed replacecommit.
 
     Args:
         context: The table.
-        snapshot: What is visible.
-        settings: What is wanted.
+        snapshot: The visible instants.
+        settings: Of the clustering.
 
     Raises:
-        InvalidInputError: A sort column is not there or has no order.
-        UnsupportedTableError: The table's buckets must stay as they are, or it is not written.
+        InvalidInputError: A sort column is missing or has no order.
+        UnsupportedTableError: The table has buckets that must not change, or cannot be written.
         TableConfigConflictError: Its metadata table is on.
     """
     schema = refuse_unclusterable(context, snapshot)
@@ -529,7 +527,7 @@ def plan_clustering(
 
 def schedule_clustering(context: TableContext, settings: ClusteringSettings) -> Instant | None:
     """
-    Put a plan on the timeline; None when there is nothing to cluster.
+    Commit a plan; return None when there is nothing to cluster.
 
     Arguments, calls outside and errors: as ``plan_clustering`` and ``schedule``.
     """

@@ -34,10 +34,10 @@ class ClusteringService:
     Clustering.
 
     Args:
-        settings: What is wanted.
-        files: How base files are made.
-        part: What a round does.
-        by_writer: Whether a writer runs it, whose number of commits then counts.
+        settings: Of the clustering.
+        files: How to write base files.
+        part: The phases of a round.
+        by_writer: Whether a writer runs it; then the inline number of commits is the trigger.
     """
 
     settings: ClusteringSettings
@@ -49,22 +49,22 @@ class ClusteringService:
 
     @property
     def inline(self) -> bool:
-        """``hoodie.clustering.inline`` or ``hoodie.clustering.schedule.inline``."""
+        """Return ``hoodie.clustering.inline`` or ``hoodie.clustering.schedule.inline``."""
         return self.settings.inline or self.settings.schedule_inline
 
     @property
     def beside(self) -> bool:
-        """``hoodie.clustering.async.enabled``, unless it is done after each commit."""
+        """Return ``hoodie.clustering.async.enabled``, unless clustering runs inline."""
         return self.settings.asynchronous and not self.settings.inline
 
     @property
     def after_commit(self) -> ClusteringService:
-        """The same as a writer runs it."""
+        """Return the service as a writer runs it."""
         part = Phase.BOTH if self.settings.inline else Phase.SCHEDULE
         return replace(self, part=part, by_writer=True)
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
-        """One round, before which old plans that nobody is at expire; errors as ``run_round``."""
+        """Expire old plans without an executor, then run one round; errors as ``run_round``."""
         if self.settings.expires and self.part.executes:
             self._expire(context)
         return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
@@ -78,10 +78,10 @@ class ClusteringService:
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """
-        Whether enough was written since the last clustering.
+        Return whether enough commits completed since the last clustering.
 
-        A worker plans only where ``hoodie.clustering.async.enabled`` says so; else it carries
-        out what others planned.
+        A worker schedules only if ``hoodie.clustering.async.enabled`` is set; else it executes the
+        plans of others.
         """
         wanted = self.settings.inline_commits if self.by_writer else self.settings.async_commits
         if not (self.by_writer or self.settings.asynchronous):
@@ -90,7 +90,7 @@ class ClusteringService:
         return commits_since_clustering(timeline, clustered) >= wanted
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
-        """Groups, file groups and bytes of a plan made now."""
+        """Return the groups, file groups and bytes of a plan made now."""
         snapshot = context.snapshot()
         groups = plan_clustering(context, snapshot, self.settings)
         return {
@@ -102,9 +102,9 @@ class ClusteringService:
         }
 
     def schedule(self, context: TableContext) -> Instant | None:
-        """Errors as ``schedule_clustering``."""
+        """Schedule a plan; errors as ``schedule_clustering``."""
         return schedule_clustering(context, self.settings)
 
     def execute(self, context: TableContext, planned: Instant) -> ClusteringResult | None:
-        """Errors as ``execute_clustering``."""
+        """Execute a plan; errors as ``execute_clustering``."""
         return execute_clustering(context, planned, self.settings, self.files)

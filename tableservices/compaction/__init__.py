@@ -1,1 +1,1 @@
-"""Compaction: the logs of a file slice merged into its next base file, beside the writers."""
+"""Compaction: merge the log files of a file slice into its next base file."""

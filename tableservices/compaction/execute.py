@@ -74,18 +74,19 @@ __all__ = [
     "tasks_of",
 ]
 
-# --- One file group of a compaction: its slice merged into a base file of a name fixed by the plan
+# ---- Compact one file group into a base file whose name follows from the plan
 #
-# The file is created whole or not at all, because two executors of one plan may be at it, one
-# of them taken for dead: whichever comes first made it, and the other adopts it (CMP-2). So
-# a plan never leaves two base files of one instant in a file group, and never half a one.
+# The storage creates the file whole or not at all, because two executors may work on one plan, for
+# example after the heartbeat of a live one expired. The first one creates the file, the other one
+# adopts it (CMP-2). So a plan never leaves two base files of one instant in a file group, and never
+# part of a file.
 
-_MERGED_APART = META_COLUMNS[3:]  # equal in all rows of a file: written anew, not merged
+_MERGED_APART = META_COLUMNS[3:]  # equal in all rows of a file: written again, not merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionTask:
-    """A slice, how it is read, and the base file that it becomes."""
+    """A slice, how to read it, and the base file to write."""
 
     slice: FileSlice
     read: SliceRead
@@ -94,18 +95,18 @@ class CompactionTask:
 
 def compact_file_group(world: Ports, task: CompactionTask) -> WriteStat:
     """
-    Merge one slice and write its base file, unless an executor before did.
+    Merge one slice and write its base file, unless an earlier executor did.
 
-    Holds the file group in memory, and its new file once more as it is stored.
+    Holds in memory the file group, and the bytes of its new file.
 
     Raises:
-        MissingFileError: A file of the slice is gone: cancel the plan.
+        MissingFileError: A file of the slice is missing; cancel the plan.
         CorruptTableError: A file of the slice is damaged or does not fit the schema.
-        UnsupportedTableError: A log file has blocks that are not read.
+        UnsupportedTableError: A log file has blocks of an unsupported kind.
         StorageUnavailableError: The storage failed; run the plan again.
 
-    Outside: 1 stat; then the reads of the slice and its footer, 1 create (marker; for a file
-    group without a base file also a stat of the partition's metadata) and 1 create.
+    Outside: 1 stat; then the reads of the slice and its footer, 1 create (marker; for a file group
+    without a base file also a stat of the partition's metadata) and 1 create.
     """
     storage, target = world.storage, task.target
     path = join(target.partition_path, target.file_name)
@@ -143,7 +144,7 @@ def _merged(world: Ports, task: CompactionTask) -> MergeOutcome:
     names = [name for name in task.read.file_schema.names if name not in _MERGED_APART]
     read = replace(task.read, columns=tuple(names))
     outcome = merge_slice(world.storage, world.events, task.slice, read)
-    if outcome is None:  # no log of it counts: all were rolled back
+    if outcome is None:  # all its log files were rolled back
         rows = read.output_schema.empty_table()
         base = task.slice.base_file
         if base is not None:
@@ -154,9 +155,9 @@ def _merged(world: Ports, task: CompactionTask) -> MergeOutcome:
 
 def _adopted(world: Ports, task: CompactionTask, path: str) -> WriteStat:
     """
-    What another executor of the plan wrote; its footer tells that it is a base file.
+    Return the statistics of a file that another executor wrote; its footer proves a base file.
 
-    Merged once more all the same: writers have to learn whether deleted keys were left out.
+    The slice is merged again nevertheless, because writers must learn whether it had deleted keys.
     """
     rows = read_footer(world.storage, path).rows
     stat = world.storage.stat(path)
@@ -179,10 +180,10 @@ def _stat(task: CompactionTask, path: str, outcome: MergeOutcome, size_bytes: in
     )
 
 
-# ------ What each file group of a compaction needs: how its slice is read, and the file it becomes
+# ---- The tasks of a compaction
 #
-# The write token of a file is its place in the plan, so that its name is a function of the
-# plan alone (CMP-2).
+# The write token of a file is its position in the plan, so that its name follows from the plan
+# alone (CMP-2).
 
 
 def tasks_of(
@@ -193,19 +194,19 @@ def tasks_of(
     files: FileRules,
 ) -> list[CompactionTask]:
     """
-    One task for each slice of a plan, in its order.
+    Return one task for each slice of a plan, in its order.
 
     Args:
         context: The table.
-        snapshot: Taken after the plan, so that everything in it is visible; its schema is
-            that of the new files.
+        snapshot: Taken after the plan, so that it includes all instants of the plan; the new files
+            have its schema.
         planned: The plan's instant.
         slices: Checked.
-        files: How base files are made.
+        files: How to write base files.
 
     Raises:
-        UnsupportedTableError: The table's columns have ids, or it has no schema yet, or only
-            a class of its owner's merges its records.
+        UnsupportedTableError: The table's columns have ids, or it has no schema yet, or a merger
+            class of its owner merges its records.
     """
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
@@ -216,7 +217,7 @@ def tasks_of(
     config = context.config
     read = plan_scan(context, snapshot, slices, with_hoodie_columns=True).read
     schema = TableSchema.from_avro(snapshot.newest_schema_json or config.create_schema_json or "")
-    # Columns that the folder tells stay out of the new file as they were out of the old one.
+    # The old file left out columns that the folder's name holds; so does the new one.
     read = replace(
         read,
         file_schema=with_meta(schema.arrow),
@@ -250,15 +251,16 @@ def tasks_of(
     ]
 
 
-# ----- Compaction from its plan to its commit: scheduled here or by Java, carried out here (CMP-1)
+# ---- Compaction from plan to commit; hoodoo or Java Hudi scheduled it (CMP-1)
 #
-# Writers go on all the while: what completes after the plan's requested time counts on top of
-# the new base file (NBCC-3). Nothing of theirs is judged, and so a compaction never loses.
+# Writers continue during a compaction. Log files that complete after the plan's requested time are
+# merged on top of the new base file (NBCC-3). No commit conflicts with a compaction, so validation
+# never rejects it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """What one compaction did; times are instant times, sizes bytes."""
+    """The result of one compaction; times are instant times, sizes bytes."""
 
     requested_time: InstantTime
     completion_time: InstantTime
@@ -286,10 +288,10 @@ def plan_compaction(
     orders: Sequence[CompactionOrder] = (),
 ) -> CompactionPlan | None:
     """
-    What a compaction of this snapshot would merge; None for nothing.
+    Return the plan of a compaction of this snapshot; None when there is nothing to merge.
 
-    ``orders`` are the strategies of plug-ins. Outside: 1 list per partition, 1 get per
-    pending plan.
+    ``orders`` are the strategies of plug-ins. Outside: 1 list per partition, 1 get per pending
+    plan.
 
     Raises:
         SettingError: No strategy has the name in the settings.
@@ -310,12 +312,12 @@ def schedule_compaction(
     orders: Sequence[CompactionOrder] = (),
 ) -> Instant | None:
     """
-    Put a plan on the timeline; None when there is nothing to compact.
+    Commit a plan; return None when there is nothing to compact.
 
     Arguments, calls outside and errors: as ``plan_compaction`` and ``schedule``.
 
     Raises:
-        UnsupportedTableError: The table keeps no logs, or cannot be written.
+        UnsupportedTableError: The table has no log files, or cannot be written.
         TableConfigConflictError: Its metadata table is on.
     """
     _refuse(context)
@@ -331,28 +333,28 @@ def execute_compaction(
     context: TableContext, planned: Instant, files: FileRules
 ) -> CompactionResult | None:
     """
-    Carry out a pending compaction, whoever planned it and however far an executor came.
+    Execute a pending compaction of any planner, also one that another executor began.
 
-    Outside: 2 gets, the claim, 1 create (inflight), 1 list per partition, those of
+    Outside: 2 gets, the lease, 1 create (inflight), 1 list per partition, those of
     ``compact_file_group`` for each slice, those of ``complete``.
 
     Args:
         context: The table.
         planned: The pending instant.
-        files: How base files are made.
+        files: How to write base files.
 
     Returns:
-        None when another executor is at it or has ended it.
+        None when another executor has it or has ended it.
 
     Raises:
-        InstantNotFoundError: There is no such plan any more.
-        CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was
-            read or written.
-        MissingFileError: A file of the pending plan is gone: cancel it.
+        InstantNotFoundError: The plan does not exist any more.
+        CorruptTableError, MalformedNameError: The plan is damaged or hostile; nothing was read or
+            written.
+        MissingFileError: A file of the pending plan is missing; cancel the plan.
         UnsupportedTableError, TableConfigConflictError: As ``schedule_compaction``.
         HeartbeatExpiredError: This process paused too long.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, StorageUnavailableError: As
-            ``complete``; the plan stays, and what was written for it is found again.
+            ``complete``; the plan remains, and its next executor adopts the files.
     """
     _refuse(context)
     with ignore_if_ended(context, planned):
@@ -384,10 +386,10 @@ def merge_slices(
     context: TableContext, planned: Instant, slices: Sequence[FileSlice], files: FileRules
 ) -> CommitMetadata:
     """
-    Make the base files of a plan; what is returned makes them count once it is published.
+    Write the base files of a plan; return the metadata that commits them.
 
-    Outside: 1 create (inflight), 1 list per partition, those of ``compact_file_group`` for
-    each slice; where somebody had begun before, those of ``data_files_of`` and deletes.
+    Outside: 1 create (inflight), 1 list per partition, those of ``compact_file_group`` for each
+    slice; after an earlier executor also those of ``data_files_of`` and deletes.
 
     Raises:
         UnsupportedTableError, MissingFileError, CorruptTableError, StorageUnavailableError: As
@@ -398,9 +400,9 @@ def merge_slices(
     tasks = tasks_of(context, context.snapshot(), planned, slices, files)
     stats = on_file_groups(context.world, compact_file_group, tasks)
     made = {stat.path for stat in stats}
-    if began_before:  # PUB-1: an executor of another engine gave its files other names
+    if began_before:  # PUB-1: an executor of another engine used other file names
         for stray in data_files_of(storage, planned.requested_time):
-            # In version 6 the logs that writers put on top of the plan bear its time (fmt 5.1).
+            # In version 6 log files on top of the plan have its time (fmt 5.1).
             is_base = parse_base_file_name(stray.rpartition("/")[2]) is not None
             if is_base and stray not in made:
                 storage.delete(stray)

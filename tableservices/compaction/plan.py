@@ -1,4 +1,4 @@
-"""Plan a compaction: choose file slices, and prove those that a plan names."""
+"""Plan a compaction: choose file slices; check the slices of an existing plan."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 
-# ------ The slices that a compaction plan names, proven, with what the storage says of their files
+# ---- The slices of a compaction plan, checked, with the sizes of their files
 
 
 def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:
     """
-    The slices of a pending plan. Outside: 1 get, those of ``slices_of_plan``.
+    Return the slices of a pending plan. Outside: 1 get, those of ``slices_of_plan``.
 
     Raises:
-        InstantNotFoundError: There is no such plan any more.
+        InstantNotFoundError: The plan does not exist any more.
         CorruptTableError: It is damaged.
         Others: As ``slices_of_plan``.
     """
@@ -50,19 +50,19 @@ def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:
 
 def slices_of_plan(storage: Storage, plan: CompactionPlan, *, path: str) -> list[FileSlice]:
     """
-    The slices to merge, in the plan's order.
+    Return the slices to merge, in the plan's order.
 
     Outside: 1 list per partition.
 
     Args:
-        storage: Where the table lies.
+        storage: The table's storage.
         plan: Untrusted.
-        path: Where the plan is, for errors.
+        path: The plan's path, for errors.
 
     Raises:
-        MissingFileError: A file of the plan is gone: cancel the plan.
-        CorruptTableError, MalformedNameError, UnsupportedTableError: As ``planned_slice``;
-            nothing was read.
+        MissingFileError: A file of the plan is missing; cancel the plan.
+        CorruptTableError, MalformedNameError, UnsupportedTableError: As ``planned_slice``; nothing
+            was read.
     """
     slices = [_proven(storage, one, path) for one in plan.operations]
     refuse_repeated(slices, path=path)
@@ -89,7 +89,7 @@ def _proven(storage: Storage, operation: CompactionOperation, path: str) -> File
 
 @dataclass(slots=True)
 class _Sizes:
-    """Bytes of the files of a partition, listed when first asked for."""
+    """File sizes in bytes of a partition, listed at the first request."""
 
     storage: Storage
     listed: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -121,10 +121,10 @@ def _sized(one: FileSlice, sizes: _Sizes) -> FileSlice:
     )
 
 
-# ----- Which file slices a compaction merges: pure, in the form that Java Hudi writes and executes
+# ---- Which file slices a compaction merges: pure, in the form that Java Hudi writes and executes
 #
-# Names in the plan are bare, as in Hudi's plans of version 2; the operation's partition path
-# says where they lie. Metrics are Hudi's, whose strategies order and limit by them.
+# File names in the plan are bare, as in Hudi's plans of version 2; the operation has their
+# partition path. The metrics are Hudi's; its strategies use them for order and limits.
 
 _MB = 1024 * 1024
 _LOG_FILES, _LOG_BYTES = "TOTAL_LOG_FILES", "TOTAL_LOG_FILES_SIZE"
@@ -137,10 +137,10 @@ OperationChoice = Callable[[Operations, CompactionSettings], Sequence[Compaction
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOrder:
     """
-    A strategy of a plug-in: which of the possible operations one compaction takes, in order.
+    A strategy of a plug-in: choose and order the operations of one compaction.
 
-    ``name`` is the text of ``hoodie.compaction.strategy`` that it answers to, perhaps the
-    Java class that it stands for. ``choose`` is pure.
+    ``name`` is a value of ``hoodie.compaction.strategy``, perhaps the Java class that the strategy
+    replaces. ``choose`` is pure.
     """
 
     name: str
@@ -151,12 +151,12 @@ def operations_of(
     slices: Iterable[FileSlice], busy: Container[FileGroupId], *, new_file_bytes: int
 ) -> list[CompactionOperation]:
     """
-    One operation for each slice with logs that no other plan owns (PLAN-3).
+    Return one operation for each slice with log files that no other plan owns (PLAN-3).
 
     Args:
-        slices: The newest of every file group, with the logs that completed.
+        slices: The newest of every file group, with the completed log files.
         busy: File groups of pending plans.
-        new_file_bytes: Size that is assumed of a base file where a slice has none yet.
+        new_file_bytes: Assumed size of a base file where a slice has none yet.
     """
     return [
         CompactionOperation(
@@ -192,12 +192,12 @@ def choose(
     orders: Iterable[CompactionOrder] = (),
 ) -> list[CompactionOperation]:
     """
-    The operations that the strategy takes, in its order.
+    Return the operations that the strategy chooses, in its order.
 
     Args:
-        operations: All that are possible.
-        settings: Which strategy, and its bounds.
-        orders: What plug-ins offer.
+        operations: All possible operations.
+        settings: The strategy and its limits.
+        orders: The strategies of plug-ins.
 
     Raises:
         SettingError: No strategy has that name.
@@ -231,7 +231,7 @@ def _by_log_number(
 
 
 def _bounded(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
-    """Until the megabytes are spent; at least one, or a big file group would never come."""
+    """Return operations up to the I/O limit, at least one, or big file groups would never merge."""
     left, found = float(settings.target_io_mb), []
     for one in operations:
         if left <= 0:
@@ -242,7 +242,7 @@ def _bounded(operations: Operations, settings: CompactionSettings) -> list[Compa
 
 
 def _by_day(operations: Operations, settings: CompactionSettings) -> list[CompactionOperation]:
-    """The latest partitions, where the values of the path sort as days do (``2026/01/31``)."""
+    """Choose the latest partitions; path values must sort like days (``2026/01/31``)."""
     paths = sorted({one.partition_path or "" for one in operations}, key=_day, reverse=True)
     order = {path: place for place, path in enumerate(paths[: settings.days_max])}
     kept = [one for one in operations if one.partition_path in order]
@@ -250,7 +250,7 @@ def _by_day(operations: Operations, settings: CompactionSettings) -> list[Compac
 
 
 def _day(partition_path: str) -> list[str]:
-    """Values without the names of hive-style folders, days with dashes as those with slashes."""
+    """Return path values without hive-style names; a day with dashes becomes one with slashes."""
     values = (part.rpartition("=")[2] for part in partition_path.split("/"))
     return "/".join(values).replace("-", "/").split("/")
 
@@ -269,5 +269,5 @@ _CHOICES: Mapping[CompactionStrategy, OperationChoice] = {
 
 
 def compaction_plan(operations: Operations) -> CompactionPlan:
-    """The content of a requested compaction."""
+    """Return the content of a requested compaction."""
     return CompactionPlan(operations=tuple(operations), extra_metadata={})

@@ -1,4 +1,4 @@
-"""Compaction as a service: when it is due, inline after a commit or in rounds of a worker."""
+"""Compaction as a service: when it is due; inline after a commit or in rounds of a worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from timeline.model.instant_time import UTC_ZONE, TimelineZone, WallMs
 __all__ = ["CompactionService", "is_due"]
 
 
-# -------------------------------------------------------------- When a compaction is due; pure
+# ---- When a compaction is due; pure
 
 
 def is_due(
@@ -35,10 +35,10 @@ def is_due(
     zone: TimelineZone = UTC_ZONE,
 ) -> bool:
     """
-    Whether enough was appended, or enough time passed, since the last compaction (Hudi's rule).
+    Return whether enough commits or time passed since the last compaction (Hudi's rule).
 
-    Never before the first delta commit, nor while a restore is under way, which decides anew
-    what there is to compact.
+    Return False before the first delta commit, and during a restore, because it changes what there
+    is to compact.
     """
     if any(one.action is Action.RESTORE for one in timeline.pending):
         return False
@@ -63,19 +63,19 @@ def is_due(
 
 
 def _last_compaction(timeline: ActiveTimeline, *, requested: bool) -> Instant | None:
-    """The newest completed compaction; with ``requested`` a newer one that is only planned."""
+    """Return the newest completed compaction; with ``requested`` also count pending ones."""
     found = [one for one in timeline.completed_writes if one.action is Action.COMMIT]
     if requested:
         found += [one for one in timeline.pending if one.action is Action.COMPACTION]
     return max(found, key=lambda one: one.requested_time, default=None)
 
 
-# ------------------------ Compaction as a service: inline after a commit, or in rounds of a worker
+# ---- The service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionService:
-    """Compaction of merge-on-read tables; of others there is nothing to do."""
+    """Compaction of merge-on-read tables; does nothing for other tables."""
 
     settings: CompactionSettings
     files: FileRules
@@ -86,32 +86,32 @@ class CompactionService:
 
     @property
     def inline(self) -> bool:
-        """``hoodie.compact.inline`` or ``hoodie.compact.schedule.inline``."""
+        """Return ``hoodie.compact.inline`` or ``hoodie.compact.schedule.inline``."""
         return self.settings.runs_inline or self.settings.plans_inline
 
     @property
     def beside(self) -> bool:
-        """``hoodie.datasource.compaction.async.enable``, unless it is done after each commit."""
+        """Return ``hoodie.datasource.compaction.async.enable``, unless compaction runs inline."""
         return self.settings.asynchronous and not self.settings.runs_inline
 
     @property
     def after_commit(self) -> CompactionService:
-        """The same as a writer runs it."""
+        """Return the service as a writer runs it."""
         part = Phase.BOTH if self.settings.runs_inline else Phase.SCHEDULE
         return replace(self, part=part)
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
-        """One round; errors as ``run_round``."""
+        """Run one round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
         return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
-        """As the settings' trigger says."""
+        """Apply the trigger of the settings."""
         return is_due(timeline, self.settings, WallMs(context.world.clock.now_ms()), context.zone)
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
-        """File groups, log files and bytes of a plan made now."""
+        """Return the file groups, log files and bytes of a plan made now."""
         snapshot = context.snapshot()
         plan = plan_compaction(context, snapshot, self.settings, self.files, self.orders)
         operations = plan.operations if plan is not None else ()
@@ -124,9 +124,9 @@ class CompactionService:
         }
 
     def schedule(self, context: TableContext) -> Instant | None:
-        """Errors as ``schedule_compaction``."""
+        """Schedule a plan; errors as ``schedule_compaction``."""
         return schedule_compaction(context, self.settings, self.files, self.orders)
 
     def execute(self, context: TableContext, planned: Instant) -> CompactionResult | None:
-        """Errors as ``execute_compaction``."""
+        """Execute a plan; errors as ``execute_compaction``."""
         return execute_compaction(context, planned, self.files)

@@ -22,7 +22,7 @@ __all__ = [
 
 
 class CompactionTrigger(Enum):
-    """When a compaction is worth planning; Hudi's names."""
+    """The rule by which a compaction becomes due; Hudi's names."""
 
     NUM_COMMITS = "NUM_COMMITS"
     NUM_COMMITS_AFTER_LAST_REQUEST = "NUM_COMMITS_AFTER_LAST_REQUEST"
@@ -32,7 +32,7 @@ class CompactionTrigger(Enum):
 
 
 class CompactionStrategy(Enum):
-    """Which file slices come first, and how many; the value is the end of Hudi's class name."""
+    """The choice and order of file slices; the value is the end of Hudi's class name."""
 
     LOG_FILE_SIZE = "LogFileSizeBasedCompactionStrategy"
     LOG_FILE_NUM = "LogFileNumBasedCompactionStrategy"
@@ -127,7 +127,7 @@ _Size = Annotated[int, Field(ge=0, le=2**62)]
 
 
 class CompactionSettings(OptionSettings):
-    """Everything that can be set about compaction; the fields of ``COMPACTION_OPTIONS``."""
+    """All settings of compaction; the fields of ``COMPACTION_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = COMPACTION_OPTIONS
 
@@ -147,5 +147,5 @@ class CompactionSettings(OptionSettings):
     @field_validator("strategy", mode="before")
     @classmethod
     def _by_class_name(cls, value: object) -> object:
-        """Names map through fixed tables and never become an import (SEC4)."""
+        """Map a class name by fixed tables; never import it (SEC4)."""
         return _STRATEGIES.get(value, value) if isinstance(value, str) else value
