@@ -1,1 +1,1 @@
-"""Instants of a Hudi table and their order: what happened, and when."""
+"""Instants of a Hudi table, their order, and the commit."""

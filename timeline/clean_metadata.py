@@ -1,7 +1,7 @@
 """
-What a clean on the timeline says of itself: what it did, or plans to do.
+Read what a clean on the timeline did or plans to do.
 
-Another engine's has no slot, so its files are all that tells (CLN-3, RDL-2).
+Another engine's clean has no slot, so its files are the only source (CLN-3, RDL-2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["read_clean"]
 
 def read_clean(context: TableContext, clean: Instant) -> CleanMetadata | CleanerPlan | None:
     """
-    Its metadata, or its plan while it is pending; None when that is gone. Outside: 1 get.
+    Return the metadata of a clean, or its plan while pending; None if missing. Outside: 1 get.
 
     Raises:
         CorruptTableError: The file is damaged.

@@ -1,8 +1,8 @@
 """
-One opened table as every path sees it: ports, configuration, chain and limits in one value.
+One opened table: its ports, configuration, commit log and limits in one value.
 
-Made once per open by ``filegroups.table`` (or by a test over simulated ports); paths receive
-it as their first argument and keep nothing themselves.
+``hoodoo.factory`` creates it once per open, and tests create it over simulated ports. Functions
+receive it as their first argument and keep no state themselves.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ __all__ = [
 Answer = TypeVar("Answer")
 
 _IDENTITY_TRIES = 5
-GLANCE_MS = 100  # after that another writer has probably published
-_GLANCE_LOOKS = 30  # what a look costs far away, times this: a commit takes a dozen, a group twenty
+GLANCE_MS = 100  # after that another writer has probably committed
+_GLANCE_LOOKS = 30  # in refreshes of a high-latency store: a commit takes 12, a group 20
 _GLANCE_MS_MAX = 2_000
-_SLOTS_KEPT = 64  # by who only reads
+_SLOTS_KEPT = 64  # by a process that only reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits:
-    """Every bound a path needs; defaults are Hudi's where Hudi has one."""
+    """Every limit that a function needs; the defaults are Hudi's where Hudi has one."""
 
     skew: SkewLimits = field(default_factory=SkewLimits)
     heartbeat: HeartbeatLimits = field(default_factory=HeartbeatLimits)
@@ -90,28 +90,29 @@ class TableLimits:
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None
     strategy: ConflictStrategy = SIMPLE
-    gives_way: bool = False  # to living writers that announced the same before
-    cancels_met_plans: bool = False  # a clustering that would refuse a write is cancelled
+    gives_way: bool = False  # to live writers that announced the same earlier
+    cancels_met_plans: bool = False  # cancel a clustering that would reject a write
     isolation: Isolation = Isolation.SNAPSHOT
-    pace: RateLimit | None = None  # writes begin as often as they like
+    pace: RateLimit | None = None  # None: no limit
     sealing: SlotSigning = NO_SEALS
-    without_metadata_table: bool = False  # what is published switches it off where it is on (FOR-7)
+    without_metadata_table: bool = False  # a commit switches it off (FOR-7)
 
 
 @dataclass(slots=True)
 class DrawnTimes:
     """
-    The greatest requested time this process has begun with.
+    The greatest requested time that this process has drawn.
 
-    A withdrawn or abandoned instant leaves no trace in the table; its time must still not
-    be drawn again, because late requests and straggling tasks would meet files of that name.
+    An abandoned instant, or one that was restored away, leaves no trace in the table. Its time
+    must still not be drawn again, because late requests and slow tasks would find files of that
+    name.
     """
 
     newest: InstantTime | None = None
-    took_ms: int = 0  # from drawing the last one until it was seen to stand, or not
+    took_ms: int = 0  # ms from drawing the last one until its check ended
 
     def note(self, requested_time: InstantTime) -> None:
-        """Remember a drawn time."""
+        """Record a drawn time."""
         self.newest = max(self.newest or "", requested_time)
 
 
@@ -121,20 +122,20 @@ class LastRefresh:
 
     at_ms: int = 0  # on the monotonic clock
     took_ms: int = 0
-    head: int = 0  # of the chain, known before it was listed
+    head: int = 0  # of the commit log, read before the listing
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBatches:
     """
-    The batch ids that were looked through once, in slots and boundaries, which need not be kept.
+    The batch ids of slots and truncation points that were read once and need not be cached.
 
     Args:
         through: Greatest number of those slots.
-        ids: By slot number; those of collected slots may lack, and a void one's are there.
-        boundary: The present boundary, -1 before any was looked for.
-        archived: By number, those in its file and in those of the earlier ones it names; some
-            that were never there may seem to be.
+        ids: By slot number. Truncated slots may be missing; void slots are included.
+        boundary: The present truncation point, -1 before the first read.
+        archived: By number, the ids in its file and in the earlier files that it names. It may
+            contain false positives.
     """
 
     through: int = 0
@@ -145,7 +146,7 @@ class KnownBatches:
 
 @dataclass(slots=True)
 class BatchCache:
-    """What batches were seen; replaced as a whole, since threads look side by side."""
+    """The known batches; replaced as a whole, because threads read it in parallel."""
 
     seen: KnownBatches = field(default_factory=KnownBatches)
 
@@ -153,29 +154,29 @@ class BatchCache:
 @dataclass(slots=True)
 class TableIdentity:
     """
-    The table's own identity, made by its first writer and never changed (F27).
+    The table's own identity; its first writer creates it, and it never changes (F27).
 
-    Reading needs none, so that a table on a read-only disk can be opened.
+    Readers do not need it, so a table on a read-only disk can be opened.
     """
 
     known: TableDescriptor | None
 
     def ensure(self, world: Ports, *, is_asked_later: bool = False) -> str:
         """
-        The identity, made when the table has none yet.
+        Return the identity; create it if the table has none yet.
 
-        Outside: 1 get where it is not known; 1 create, and a look at the properties behind it,
-        where there is none.
+        Outside: 1 get if it is not known; if there is none 1 create, and then a check of the
+        properties.
 
         Args:
             world: The ports.
-            is_asked_later: The look behind a new one is spared: a write's turn reads the properties
-                before its slot, and a service tells nobody that rows are there.
+            is_asked_later: Skip the check after a create. A write reads the properties in its
+                commit section, before its slot, and a service reports no rows as written.
 
         Raises:
             CorruptTableError: The file that holds it is damaged.
-            UnsafeSetupError: The table's slots are decided elsewhere than this process would
-                take them (SLOT-6).
+            UnsafeSetupError: This process is set up to take slots elsewhere than the table's
+                writers (SLOT-6).
             TableReplacedError: The table has no identity because it was dropped.
             StorageUnavailableError: The storage does not answer.
         """
@@ -186,10 +187,10 @@ class TableIdentity:
 
     def assert_decided_here(self, world: Ports) -> None:
         """
-        Nothing where the table's slots are taken where this process would, or it has no identity.
+        Raise if the table's slots are taken elsewhere than by this process; pass without identity.
 
         Raises:
-            UnsafeSetupError: They are decided elsewhere (SLOT-6).
+            UnsafeSetupError: They are taken elsewhere (SLOT-6).
         """
         here = world.storage.capabilities.slots
         if self.known is not None and self.known.slots != here:
@@ -205,7 +206,7 @@ class TableIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class TableContext:
-    """Everything a path needs to know about one opened table."""
+    """Everything that a function needs to know about one opened table."""
 
     world: Ports
     config: TableConfig
@@ -213,27 +214,28 @@ class TableContext:
     chain: CommitLog
     commits: CommitReader
     timelines: TimelineReader
-    history: ArchivedTimeline  # the archived instants, in the form of the timeline's layout
-    zone: TimelineZone = UTC_ZONE  # in which the digits of this table's instant times are read
+    history: ArchivedTimeline  # in the form of the timeline's layout
+    zone: TimelineZone = UTC_ZONE  # the zone of this table's instant times
     limits: TableLimits = field(default_factory=TableLimits)
     drawn: DrawnTimes = field(default_factory=DrawnTimes)
     looked: LastRefresh = field(default_factory=LastRefresh)
     pin: LowWaterMark = field(default_factory=LowWaterMark)
     batches: BatchCache = field(default_factory=BatchCache)
-    # Of files, and "" of the table: the forms of keys that may have two (``writing.key_encoding``).
+    # By file, and "" for the table: the forms of keys that may have two
+    # (``writing.key_encoding``).
     key_forms: dict[str, frozenset[bool]] = field(default_factory=dict)
-    # Of "", the table: how its folders show moments (``writing.moment_folders``).
+    # For "", the table: how its folders show timestamps (``writing.moment_folders``).
     moment_texts: dict[str, TimestampTexts] = field(default_factory=dict)
 
     @staticmethod
     def of(world: Ports, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
         """
-        Open over ports; nothing is written. Outside: 1 get.
+        Open a table over ports; write nothing. Outside: 1 get.
 
         Raises:
             CorruptTableError: The table's identity is damaged.
-            UnsafeSetupError: Several plug-ins answer to the table's merger, or the table's times are
-                in the zone of each process and this one's is not known here.
+            UnsafeSetupError: Several plug-ins offer the table's merger; or the table's times are
+                in the zone of each process, and this process's zone is unknown.
         """
         chosen = limits or TableLimits()
         history = _history_of(world, config)
@@ -270,17 +272,17 @@ class TableContext:
 
     @property
     def non_blocking(self) -> bool:
-        """Whether writers append to one file group side by side (NBCC-1)."""
+        """Whether writers append to one file group at the same time (NBCC-1)."""
         return self.limits.mode is ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL
 
     @property
     def table_id(self) -> str:
-        """The table's identity, for what is written; made on first use."""
+        """The table's identity, for writing; created on first use."""
         return self.identity.ensure(self.world)
 
     def instant_named(self, moment: TimeArgument) -> InstantTime:
         """
-        The requested or completion time that a caller names by digits or a moment.
+        Return the requested or completion time that a caller gives as digits or as a date and time.
 
         Raises:
             InvalidInputError: As ``parse_time_travel``.
@@ -288,7 +290,7 @@ class TableContext:
         return parse_instant(moment, self.zone)
 
     def active(self) -> ActiveTimeline:
-        """The timeline now. Outside: 1 list."""
+        """Return the active timeline now. Outside: 1 list."""
         started, head = self.world.clock.monotonic_ms(), self.chain.known_head
         timeline = self.timelines.read()
         took_ms = self.world.clock.monotonic_ms() - started
@@ -298,20 +300,21 @@ class TableContext:
 
     def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
         """
-        What is visible now (or as of a requested time).
+        Return the snapshot now, or as of a requested time.
 
-        The chain is read before the timeline (BEG-4), so that whatever is not in the
-        snapshot comes in a slot above ``head``.
+        The commit log is read before the timeline (BEG-4), so everything that is not in the
+        snapshot has a slot above ``head``.
         """
         head, active = self.look()
         return self._snapshot(active, head, as_of)
 
     def look(self) -> tuple[int, ActiveTimeline]:
         """
-        The chain's head, then the timeline (BEG-4). Outside: chain probes, 1 list.
+        Refresh: return the commit log's head, then the timeline (BEG-4).
 
-        Where the storage is far away as ``look_with``, but what comes while it is listed again
-        is left to the next look: begins that wait for the chain to stand still are overtaken.
+        Outside: slot probes, 1 list. On a high-latency store as ``look_with``, but slots that
+        appear during the second listing are left to the next refresh. A begin that waited for a
+        quiet commit log would be overtaken.
         """
         known = self.chain.taken_head
         if not (self.world.storage.capabilities.far and self.chain.has_looked):
@@ -321,7 +324,7 @@ class TableContext:
             if head != known:
                 active = self.active()
         self._assert_same_table(head, active)
-        if self.pin.entry is None:  # else the pin tells which are needed
+        if self.pin.entry is None:  # else the low-water mark decides which to keep
             self.chain.keep_newest(_SLOTS_KEPT)
         return head, active
 
@@ -329,12 +332,12 @@ class TableContext:
         self, beside: Callable[[], Answer], *, until_still: bool = True
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer]]:
         """
-        As ``look``, and something else that will be asked: beside it, or when it is asked.
+        Refresh as ``look``, and start another request in parallel, or when it is needed.
 
-        Where the storage is far away the timeline is listed while the next slot is looked for:
-        what matters is that the head was known before the listing began. It is listed again
-        where there are slots after that, and ``until_still`` both until there are none: whoever
-        holds the queue then takes the next one for sure.
+        On a high-latency store the timeline is listed while the next slot is probed. That is
+        correct if the head was known before the listing began. If there are slots after that head,
+        the timeline is listed again. With ``until_still`` both are repeated until there are none:
+        the holder of the commit lock then takes the next slot for sure.
         """
         if not (self.world.storage.capabilities.far and self.chain.has_looked):
             return *self.look(), beside
@@ -353,9 +356,10 @@ class TableContext:
         self, beside: Callable[[], Answer] | None
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer] | None]:
         """
-        As ``look_with``, but the timeline is the one before the newest slots, or after them.
+        Refresh as ``look_with``, but the timeline may be from before or after the newest slots.
 
-        For who knows what those slots change of it. Outside: chain probes and 1 list at once.
+        For callers that know how those slots change it. Outside: slot probes and 1 list in
+        parallel.
         """
         if beside is None:
             head, active = self.world.together(self.chain.head, self.active)
@@ -371,10 +375,10 @@ class TableContext:
 
     def _assert_same_table(self, head: int, active: ActiveTimeline) -> None:
         """
-        SLOT-9: a chain that was read earlier belongs to the timeline that was listed now.
+        Check that the listed timeline belongs to the table of the cached commit log (SLOT-9).
 
-        The files of the newest slots tell: one of them is there, unless all are plans, cuts or
-        a commit whose owner is about to show it. Outside: nothing then, else 1 get.
+        One file of the newest slots must exist, unless all of them are plans, truncations or a
+        commit whose owner is about to apply it. Outside: nothing if one exists, else 1 get.
         """
         known = self.chain.newest_known(head)
         if known and not any(self.chain.tells_table(slot, active.file_names) for slot in known):
@@ -382,32 +386,32 @@ class TableContext:
 
     def glance(self, age_ms_max: int = 0) -> Snapshot:
         """
-        A snapshot that may be a moment old, for decisions that a later look corrects.
+        Return a cached snapshot, for decisions that a later refresh corrects.
 
-        A writer of many small commits looked just now, when it published the last one, and
-        knows what it added since. Outside: nothing then; else as ``snapshot``.
+        A writer of many small commits refreshed in its last commit, and knows the files that it
+        added since. Outside: nothing if that is recent; else as ``snapshot``.
 
         Args:
-            age_ms_max: How old it may be where that is older than ``glance_ms``.
+            age_ms_max: The greatest age in ms, if greater than ``glance_ms``.
         """
         last = self.timelines.last
         age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms
         if last is None or age_ms > max(self.glance_ms, age_ms_max):
             return self.snapshot()
         head = self.looked.head
-        if self.chain.last_own == head + 1:  # published on that look, and added since
+        if self.chain.last_own == head + 1:  # committed on that refresh, and added since
             head += 1
         return self._snapshot(last, head)
 
     @property
     def glance_ms(self) -> int:
-        """How old a look may be that a later one corrects; a slow one may be older."""
+        """How old in ms a cached snapshot may be; after a slow refresh it may be older."""
         if not self.world.storage.capabilities.far:
             return GLANCE_MS
         return min(max(GLANCE_MS, _GLANCE_LOOKS * self.looked.took_ms), _GLANCE_MS_MAX)
 
     def instant_path(self, file_name: str) -> str:
-        """Where the file of an instant lies in this table's layout."""
+        """Return the path of an instant's file in this table's layout."""
         return f"{timeline_folder(self.config.timeline_layout_version)}/{file_name}"
 
     def _snapshot(
@@ -433,7 +437,7 @@ def _history_of(world: Ports, config: TableConfig) -> ArchivedTimeline:
 
 
 def _table_descriptor(world: Ports, *, looks: bool) -> bytes:
-    """What the file of the table's identity holds; whoever creates it first decides."""
+    """Return the content of the identity file; the writer that creates it first decides."""
     storage, fresh = world.storage, b""
     for _ in range(_IDENTITY_TRIES):
         try:
@@ -443,7 +447,7 @@ def _table_descriptor(world: Ports, *, looks: bool) -> bytes:
             try:
                 storage.create(TABLE_DESCRIPTOR, fresh)
             except (ObjectExistsError, AmbiguousWriteError):
-                continue  # taken or not answered: the next look tells who made it (UNK-5)
+                continue  # taken or unanswered: read it again (UNK-5)
         if looks and found == fresh:
             try:
                 _assert_is_there(storage)
@@ -459,9 +463,9 @@ def _table_descriptor(world: Ports, *, looks: bool) -> bytes:
 
 def _assert_is_there(storage: Storage) -> None:
     """
-    A table without an identity may be one that is being dropped, which must get none (SLOT-9).
+    Raise if the table has no properties: one that is being dropped gets no identity (SLOT-9).
 
-    The properties are looked at twice, as an update of them may end between file and backup.
+    The properties are checked twice, because an update of them may move between file and backup.
     """
     if all(storage.stat(one) is None for one in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES)):
         raise TableReplacedError(

@@ -1,11 +1,11 @@
 """
-Every error a caller can meet, sorted by what the caller does next.
+Every error that a caller can get, sorted by what the caller does next.
 
-One root, one class per reaction of a handler: a new class exists only where a caller
-would act differently; otherwise a new ``kind`` is enough. All fields are data and
-survive pickling, because a Spark task raises in one process and the driver handles
-it in another. Messages are lower case with the values at the end and say what to do
-next; they are not part of the public promise, ``kind`` and the fields are.
+There is one root, and one class per reaction of a caller. A new class exists only if a caller
+would act differently; otherwise a new ``kind`` is enough. All fields are data and survive
+pickling, because a Spark task raises in one process and the driver handles the error in another.
+Messages are lower case, have the values at the end and say what to do next. Messages may change
+between releases; ``kind`` and the fields do not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Reaction(Enum):
-    """What a caller does with an error."""
+    """What a caller does after an error."""
 
     REDO = "redo"
     WAIT = "wait"
@@ -79,7 +79,7 @@ def _rebuild(cls: type[HoodooError], message: str, kind: str, fields: dict[str, 
 
 class HoodooError(Exception):
     """
-    Root of every error of this engine.
+    The root of every error of this engine.
 
     Args:
         message: Lower-case text that ends with the values and says what to do next.
@@ -91,7 +91,7 @@ class HoodooError(Exception):
     default_kind: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, kind: str | None = None, **fields: Any) -> None:
-        self.message = redact_text(message)  # a driver's own words may repeat an address (SEC5)
+        self.message = redact_text(message)  # a driver's message may contain an address (SEC5)
         super().__init__(self.message)
         self.kind = kind or self.default_kind
         self.fields: dict[str, Any] = {
@@ -103,7 +103,7 @@ class HoodooError(Exception):
         return (_rebuild, (type(self), self.message, self.kind, self.fields))
 
     def as_document(self) -> dict[str, Any]:
-        """The error as one JSON-ready mapping: kind, reaction, message and its fields."""
+        """Return the error as one JSON-ready mapping: kind, reaction, message and its fields."""
         return {
             "kind": self.kind,
             "reaction": self.reaction.value,
@@ -113,26 +113,26 @@ class HoodooError(Exception):
 
 
 class ConflictError(HoodooError):
-    """Another actor published something that meets this write; field ``report`` tells all."""
+    """A concurrent commit conflicts with this write; field ``report`` is the conflict report."""
 
     reaction = Reaction.REDO
     default_kind = "conflict"
 
 
 class WriteConflictError(ConflictError):
-    """The same file group was written by another instant."""
+    """Another instant wrote the same file group."""
 
     default_kind = "write_conflict"
 
 
 class ClaimConflictError(ConflictError):
-    """An overwrite or delete of a partition meets a write into it."""
+    """An overwrite or delete of a partition conflicts with a write into it."""
 
     default_kind = "claim_conflict"
 
 
 class ServiceConflictError(ConflictError):
-    """A pending service plan owns a file group this write needs."""
+    """A pending service plan contains a file group that this write needs."""
 
     default_kind = "service_conflict"
 
@@ -144,39 +144,39 @@ class SchemaConflictError(ConflictError):
 
 
 class TableConfigConflictError(ConflictError):
-    """``hoodie.properties`` changed in a way that this write cannot take over."""
+    """``hoodie.properties`` changed in a way that this write cannot adopt."""
 
     default_kind = "table_config_conflict"
 
 
 class MetadataTableOnError(TableConfigConflictError):
-    """The table's metadata table is on (FOR-7): doing it again is of no use, the option is."""
+    """The metadata table is on (FOR-7): do not retry, set the option."""
 
     reaction = Reaction.FIX_SETUP
     default_kind = "metadata_table_on"
 
 
 class DuplicateKeyError(ConflictError):
-    """The same new key was inserted by another instant into another file group."""
+    """Another instant inserted the same new key into another file group."""
 
     default_kind = "duplicate_key"
 
 
 class BudgetSpentError(ConflictError):
-    """All allowed attempts met a conflict; field ``attempts`` lists what each one met."""
+    """All allowed attempts had a conflict; field ``attempts`` lists the conflict of each."""
 
     default_kind = "budget_spent"
 
 
 class SnapshotExpiredError(HoodooError):
-    """Files of the snapshot that was read are gone: it was read for longer than it is kept."""
+    """Files of the snapshot are deleted, because the read took longer than they are retained."""
 
     reaction = Reaction.REDO
     default_kind = "snapshot_expired"
 
 
 class UnavailableError(HoodooError):
-    """Something outside did not answer within its budget; trying later may work."""
+    """An outside system did not answer within its budget; a later attempt may succeed."""
 
     reaction = Reaction.WAIT
     default_kind = "unavailable"
@@ -189,20 +189,20 @@ class StorageUnavailableError(UnavailableError):
 
 
 class LockTimeoutError(UnavailableError):
-    """The lock was not obtained in time; field ``holder`` names who has it, if known."""
+    """The lock was not obtained in time; field ``holder`` names its holder, if known."""
 
     default_kind = "lock_timeout"
 
 
 class OutcomeUnknownError(HoodooError):
-    """A publication was sent and never answered; never repeat it blindly."""
+    """The store never answered a commit; resolve it, and never repeat it blindly."""
 
     reaction = Reaction.ASK
     default_kind = "outcome_unknown"
 
 
 class FencedError(HoodooError):
-    """This writer was shut out; it must stop and may start again as a new write."""
+    """This writer lost its right to commit; stop it, then start a new write."""
 
     reaction = Reaction.STOP
     default_kind = "fenced"
@@ -215,25 +215,25 @@ class LeaseLostError(FencedError):
 
 
 class HeartbeatExpiredError(FencedError):
-    """The own heartbeat paused longer than others tolerate (HB-3)."""
+    """This writer's heartbeat paused longer than others tolerate (HB-3)."""
 
     default_kind = "heartbeat_expired"
 
 
 class RolledBackError(FencedError):
-    """Another actor aborted this instant because it looked dead (PUB-6)."""
+    """Another process rolled back this instant, because its heartbeat was expired (PUB-6)."""
 
     default_kind = "rolled_back"
 
 
 class TableReplacedError(FencedError):
-    """The table was dropped while this handle was open, and perhaps made again (F27)."""
+    """The table was dropped while it was open, and perhaps created again (F27)."""
 
     default_kind = "table_replaced"
 
 
 class InvalidInputError(HoodooError, ValueError):
-    """The call's own arguments or data are wrong; nothing was changed."""
+    """The call's arguments or data are wrong; nothing was changed."""
 
     reaction = Reaction.FIX_CALL
     default_kind = "invalid_input"
@@ -246,7 +246,7 @@ class SettingError(InvalidInputError):
 
 
 class UnknownProviderError(InvalidInputError):
-    """A plug-in name is not known; fields ``name``, ``known``."""
+    """A plug-in name is unknown; fields ``name``, ``known``."""
 
     default_kind = "unknown_provider"
 
@@ -258,7 +258,7 @@ class MissingExtraError(InvalidInputError, ImportError):
 
 
 class NotFoundError(HoodooError, LookupError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
     reaction = Reaction.FIX_CALL
     default_kind = "not_found"
@@ -290,7 +290,7 @@ class WriterDisagreementError(UnsafeSetupError):
 
 
 class StorageCapabilityError(UnsafeSetupError):
-    """The storage lacks what the mode needs; field ``missing``."""
+    """The storage lacks a capability that the mode needs; field ``missing``."""
 
     default_kind = "storage_capability"
 
@@ -302,7 +302,7 @@ class ClockRefusedError(UnsafeSetupError):
 
 
 class UnsupportedTableError(HoodooError):
-    """The table uses a version or feature that this release does not handle."""
+    """The table uses a version or feature that this release does not support."""
 
     reaction = Reaction.FIX_SETUP
     default_kind = "unsupported_table"
@@ -316,7 +316,7 @@ class CorruptTableError(HoodooError):
 
 
 class ChecksumError(CorruptTableError):
-    """A checksum does not fit the content."""
+    """A checksum does not match the content."""
 
     default_kind = "checksum"
 
@@ -328,13 +328,13 @@ class MalformedNameError(CorruptTableError):
 
 
 class MissingFileError(CorruptTableError):
-    """A file the timeline names is gone."""
+    """A file that the timeline names is missing."""
 
     default_kind = "missing_file"
 
 
 class TimelineOrderError(CorruptTableError):
-    """Times on the timeline contradict the order of publication."""
+    """Times on the timeline contradict the order of the commit log."""
 
     default_kind = "timeline_order"
 
@@ -346,12 +346,12 @@ class InternalError(HoodooError):
 
 
 class IllegalTransitionError(InternalError):
-    """An instant was asked to change in a way the table of transitions forbids."""
+    """The table of transitions forbids this change of an instant."""
 
     default_kind = "illegal_transition"
 
 
 class InvariantError(InternalError):
-    """A condition the engine guarantees does not hold."""
+    """A condition that the engine guarantees does not hold."""
 
     default_kind = "invariant"

@@ -1,9 +1,8 @@
 """
-The hooks by which a plug-in merges records of tables in the merge mode CUSTOM, or judges conflicts.
+Hooks for plug-ins that merge records in merge mode CUSTOM, or find further conflicts.
 
-pluggy discovers, typed objects behave (architecture rule 6): a plug-in returns
-``RecordMerger`` or ``ConflictStrategy`` values, everything afterwards is a call of one. A
-plug-in is a module or object with::
+pluggy discovers, typed objects act (architecture rule 6). A plug-in returns ``RecordMerger`` or
+``ConflictStrategy`` values, and the engine calls those. A plug-in is a module or object with::
 
     from timeline.hookspecs import hookimpl
 
@@ -12,10 +11,9 @@ plug-in is a module or object with::
     def record_mergers():
         return [CounterMerger()]
 
-named in its distribution under the entry-point group ``hoodoo.plugins``. A table names a
-strategy id in its own file; which plug-ins are there to answer to it is said by the caller
-alone, with ``hoodoo.plugins.allow`` (SEC4). A worked example is
-``examples/record_merger_plugin``.
+that its distribution names under the entry-point group ``hoodoo.plugins``. A table names a
+strategy id in its own properties. The caller alone decides which plug-ins may answer to it, with
+``hoodoo.plugins.allow`` (SEC4). For an example see ``examples/record_merger_plugin``.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ hookimpl = pluggy.HookimplMarker(_PROJECT_NAME)
 
 @hookspec
 def record_mergers() -> Iterable[RecordMerger]:  # type: ignore[empty-body]
-    """The mergers this plug-in offers."""
+    """Return the record mergers of this plug-in."""
 
 
 @hookspec
 def conflict_strategies() -> Iterable[ConflictStrategy]:  # type: ignore[empty-body]
-    """What may be named in ``hoodie.write.lock.conflict.resolution.strategy`` beside ours."""
+    """Return strategies for ``hoodie.write.lock.conflict.resolution.strategy`` to offer."""

@@ -1,4 +1,4 @@
-"""Where everything lies below a table's base folder (fmt 1); ours alone is ``.hoodie/.hoodoo``."""
+"""The paths below a table's base folder (fmt 1); hoodoo's own are in ``.hoodie/.hoodoo``."""
 
 from __future__ import annotations
 
@@ -47,25 +47,26 @@ MARKERS = ".hoodie/.temp"
 HEARTBEATS = ".hoodie/.heartbeat"
 LOCKS = ".hoodie/.locks"
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"  # of Java's metadata table
-SCHEMAS = ".hoodie/.schema"  # versions of the schema, under schema on read
+SCHEMAS = ".hoodie/.schema"  # schema versions, for schema on read
 METADATA_TABLE = ".hoodie/metadata"
 OURS = ".hoodie/.hoodoo"
 SLOTS = ".hoodie/.hoodoo/slots"
 BOUNDARIES = ".hoodie/.hoodoo/boundary"
 WRITERS = ".hoodie/.hoodoo/writers"
 READERS = ".hoodie/.hoodoo/readers"
-DEFERRED_DELETES = ".hoodie/.hoodoo/owed"  # what cleans left to readers
-REJECTED_WRITES = ".hoodie/.hoodoo/refused"  # what writes met that gave up
+DEFERRED_DELETES = ".hoodie/.hoodoo/owed"  # files that cleans deferred
+REJECTED_WRITES = ".hoodie/.hoodoo/refused"  # conflicts of rejected writes
 TABLE_DESCRIPTOR = ".hoodie/.hoodoo/table.json"
 
 
 _MIB = 1 << 20
-#: By how a path begins, the most bytes of a file that is read whole (SEC14); the first one counts.
+#: The most bytes of a file that is read whole, by the start of its path (SEC14); the first match
+#: counts.
 _BYTES_MAX = (
     (PROPERTIES, 16 * _MIB),  # and its backup
     (SLOTS, 512 * _MIB),  # a commit's metadata and plan, written in base64
-    (f"{OURS}/bodies", 512 * _MIB),  # of slots that a slot store has
-    (BOUNDARIES, 512 * _MIB),  # the body of a slot, as are two more below
+    (f"{OURS}/bodies", 512 * _MIB),  # bodies of slots in a slot store
+    (BOUNDARIES, 512 * _MIB),  # a slot's body, as are two more below
     (WRITERS, _MIB),
     (READERS, _MIB),
     (DEFERRED_DELETES, 512 * _MIB),
@@ -86,10 +87,11 @@ _BYTES_MAX = (
 
 def check_size(path: str, size_bytes: int) -> None:
     """
-    Refuse a file below ``.hoodie`` that is too large to be what its name says, before it is read.
+    Refuse, before it is read, a file below ``.hoodie`` that is too large for its kind.
 
     Raises:
-        CorruptTableError: It is (``file_too_large``; fields ``path``, ``bytes``, ``bytes_max``).
+        CorruptTableError: It is too large (``file_too_large``; fields ``path``, ``bytes``,
+            ``bytes_max``).
     """
     if not path.startswith(f"{HOODIE}/"):
         return
@@ -108,9 +110,10 @@ def check_size(path: str, size_bytes: int) -> None:
 
 def check_slot_size(size_bytes: int) -> None:
     """
-    Refuse a commit slot that is larger than readers accept, before it is created.
+    Refuse, before it is created, a slot that is larger than readers accept.
 
-    The files that show it are no larger: they hold its body, which it has in base64.
+    The files that apply the slot are no larger: they contain its body, which the slot has in
+    base64.
 
     Raises:
         InvalidInputError: It is too large (``commit_too_large``; fields ``bytes``, ``bytes_max``).
@@ -132,40 +135,40 @@ def _bytes_max(path: str) -> int:
 
 
 def timeline_folder(layout_version: int) -> str:
-    """Where the files of instants lie in a timeline layout (fmt 11.2)."""
+    """Return the folder of instants' files in a timeline layout (fmt 11.2)."""
     return HOODIE if layout_version == 1 else TIMELINE
 
 
 def legacy_archive(folder: str | None) -> str:
-    """Where version 6 has its archive; ``folder`` is what the table's properties say, if any."""
+    """Return the archive folder of version 6; ``folder`` is the one in the table's properties."""
     return check_relative_path(f"{HOODIE}/{folder or 'archived'}")
 
 
 def timeline_path(file_name: str) -> str:
-    """An instant's file in layout 2, which is the only one that is written."""
+    """Return the path of an instant's file in layout 2, the only layout that is written."""
     return f"{TIMELINE}/{file_name}"
 
 
 def slot_path(number: int) -> str:
-    """A commit slot's object."""
+    """Return the path of a slot."""
     return f"{SLOTS}/{number:020d}"
 
 
 def truncation_point_path(number: int) -> str:
-    """The object that says that slots up to this number are collected."""
+    """Return the path of the file that makes this slot number the truncation point."""
     return f"{BOUNDARIES}/{number:020d}"
 
 
 def heartbeat_path(requested_time: InstantTime) -> str:
-    """A pending instant's heartbeat."""
+    """Return the path of a pending instant's heartbeat."""
     return f"{HEARTBEATS}/{requested_time}"
 
 
 def reader_path(reader_id: str) -> str:
-    """A reader's lease."""
+    """Return the path of a reader lease."""
     return f"{READERS}/{reader_id}.json"
 
 
 def deferred_deletes_path(slot_number: int) -> str:
-    """The files that a clean spared because readers had leases."""
+    """Return the path of the list of files that a clean deferred because of reader leases."""
     return f"{DEFERRED_DELETES}/{slot_number:020d}"

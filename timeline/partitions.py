@@ -1,8 +1,7 @@
 """
-Partitions: folders with the file ``.hoodie_partition_metadata``, as for Java Hudi (fmt 4.1).
+Partitions are folders with the file ``.hoodie_partition_metadata``, as in Java Hudi (fmt 4.1).
 
-They are found by listing folders, because that is what every Hudi reader does without a metadata
-table.
+The module finds them by listing folders, as every Hudi reader does without a metadata table.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ def list_partition_paths(
     below: str | None = None,
 ) -> list[str]:
     """
-    Every partition path of the table, sorted; ``[""]`` for an unpartitioned one.
+    Return every partition path of the table, sorted; ``[""]`` for an unpartitioned table.
 
-    Walks the folders below the base, never into ``.hoodie`` and not below a partition.
-    Outside: 1 stat per folder, 1 list per folder that is none; of folders that are not pruned.
+    It walks the folders below the base, except ``.hoodie`` and folders inside partitions. Outside:
+    for folders that are not pruned 1 stat each, and 1 list for each that is no partition.
 
     Args:
-        storage: Where the table lies.
-        prune: Returns those of some folders that are walked; None to walk all.
-        below: Only those inside of this folder, though it be a partition; None for all.
+        storage: The table's.
+        prune: Returns the folders that are walked, of a list of folders; None to walk all.
+        below: Only partitions inside this folder, even if it is a partition; None for all.
 
     Raises:
         CorruptTableError: Folders nest deeper than 32 levels (SEC14).
@@ -52,7 +51,8 @@ def list_partition_paths(
     for _ in range(_DEPTH_MAX):
         inside: list[str] = []
         for folder in level if prune is None else prune(level):
-            # Most folders are partitions, which may have thousands of files: looked up, not listed.
+            # Most folders are partitions, which may have thousands of files: stat is cheaper than
+            # list.
             if storage.stat(join(folder, PARTITION_METADATA)) is not None:
                 found.append(folder)
                 continue
@@ -68,7 +68,7 @@ def list_partition_paths(
 
 
 def _folders_in(folder: str, entries: Stats) -> list[str]:
-    start = f"{folder}/" if folder else ""  # checked by the storage when it is used
+    start = f"{folder}/" if folder else ""  # the storage checks it on use
     return [
         f"{start}{entry.name}"
         for entry in entries
@@ -77,16 +77,16 @@ def _folders_in(folder: str, entries: Stats) -> list[str]:
 
 
 def is_partition(storage: Storage, folder: str, ending: str) -> bool:
-    """Whether a folder has a metadata file, a text or of an ending. Outside: at most 2 stats."""
+    """Return whether a folder has a metadata file, text or ``ending``. Outside: up to 2 stats."""
     names = dict.fromkeys((PARTITION_METADATA, PARTITION_METADATA + ending))
     return any(storage.stat(join(folder, name)) is not None for name in names)
 
 
 def partition_created_by(storage: Storage, partition_path: str) -> InstantTime | None:
     """
-    Requested time of the instant that opened a partition, committed or not.
+    Return the requested time of the instant that created a partition, committed or not.
 
-    None where no text tells it: there is none, or it is in a Parquet file. Outside: 1 get.
+    None if there is no such text, or it is in a Parquet file. Outside: 1 get.
     """
     path = join(partition_path, PARTITION_METADATA)
     try:
@@ -96,5 +96,5 @@ def partition_created_by(storage: Storage, partition_path: str) -> InstantTime |
 
 
 def is_partition_file(name: str) -> bool:
-    """Whether a file of this name makes its folder a partition."""
+    """Return whether a file of this name makes its folder a partition."""
     return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")

@@ -1,12 +1,13 @@
 """
-Reader leases: cleaning leaves the files of a snapshot alone while somebody reads it (RDL-1).
+Reader leases keep the files of a snapshot from cleaning while a process reads it (RDL-1).
 
-A lease tells the completion time a reader stands at (the range, if it reads changes). It is written first, then the reader
-looks at the chain again; a clean takes its slot first, then looks at the leases (CLN-1). So
-one of the two always sees the other. A clean's slot tells its *floor*: whoever stands at or
-above it needs none of its files. What a clean spares is owed, and deleted by a later one.
+A lease contains the completion time that a reader reads at, or a range for an incremental read.
+The reader writes its lease first, then reads the commit log again. A clean takes its slot first,
+then reads the leases (CLN-1). So at least one of the two sees the other. A clean's slot contains
+its *floor*: a reader at or above it needs none of the clean's files. The clean defers the deletes
+of needed files to a later clean.
 
-Short reads never pay for a lease: it is taken once a read has lasted for ``LONG_READ_MS``.
+Short reads pay nothing for this: a read takes a lease only after ``LONG_READ_MS``.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ LONG_READ_MS: Final = 2_000
 _ENTRIES_MAX: Final = 10_000
 _TRIES: Final = 5
 _FOLDERS: Final = frozenset(path.rpartition("/")[2] for path in (READERS, DEFERRED_DELETES))
-#: A document that ended meanwhile (``ObjectMissingError`` is a ``LookupError``), or is none of ours.
+#: A document that was deleted meanwhile (``ObjectMissingError`` is a ``LookupError``), or is not
+#: hoodoo's.
 _GONE_OR_NOT_OURS: Final = (
     *(ArithmeticError, AttributeError, LookupError),
     *(RecursionError, TypeError, ValueError),
 )
-_OLD_LEASES: Final = 10  # so many times its own length after its end a lease goes
+_OLD_LEASES: Final = 10  # a lease is deleted this many lengths after its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,32 +67,32 @@ class RegisteredReader:
     pid: int
     application: str
     since_ms: int
-    oldest: InstantTime  # it needs every file that was in use at a completion time from here
-    newest: InstantTime  # to here
+    oldest: InstantTime  # it needs every file in use from this completion time
+    newest: InstantTime  # to this one
     until_ms: int  # by the storage's clock
     lease_ms: int
     alive: bool
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The reader in one line, for messages."""
         name = f"{self.application} " if self.application else ""
         return f"{name}(pid {self.pid} on {self.host})"
 
 
 class ReaderLease:
     """
-    The lease of one reading; nothing is written before ``show`` or the first ``beat``.
+    The lease of one read; it writes nothing before ``show`` or the first ``beat``.
 
-    One that has ended by the reader's own monotonic clock is never renewed, because a clean
-    may have passed it: a new one is taken (HB-3).
+    A lease that ended by the reader's own monotonic clock is never renewed, because a clean may
+    have ignored it. The reader takes a new one (HB-3).
 
     Args:
         context: The table; ``limits.reader_lease_ms`` is how long a lease lasts, 0 for none.
-        snapshot: What is read.
-        since: Completion time back to which older files are read, too; None for none.
-        until: Completion time at which the newest files of it were the newest; None for now.
-        held: Whether it is renewed without any sign of use.
+        snapshot: The snapshot that is read.
+        since: Completion time from which older files are read, too; None for none.
+        until: Completion time at which the newest read files were the newest; None for now.
+        held: Renew it even without ``used``.
     """
 
     def __init__(
@@ -115,38 +117,38 @@ class ReaderLease:
         self._used_ms = context.world.clock.monotonic_ms()
         self._rests_until_ms = 0
         self._ticker: Ticker | None = None
-        self._is_broken = False  # it ended once, by the own clock, and was taken anew
+        self._is_broken = False  # it ended once by the own clock and was taken anew
 
     @property
     def is_unbroken(self) -> bool:
-        """Whether it was there all the time since it was taken (HB-3)."""
+        """Whether the lease existed without a gap since it was taken (HB-3)."""
         now = self._context.world.clock.monotonic_ms()
         trusted = is_lease_trusted(self._shown_ms, now, self._lease_ms)
         return bool(self._path) and trusted and not self._is_broken
 
     @property
     def newest(self) -> InstantTime:
-        """Completion time up to which files are read."""
+        """The completion time up to which files are read."""
         return self._newest
 
     @property
     def is_useful(self) -> bool:
-        """Whether anybody would look at it: who never took a slot never cleans."""
+        """Whether any clean reads the lease; a table without slots was never cleaned by hoodoo."""
         return self._lease_ms > 0 and self._head > 0
 
     def begin(self) -> None:
-        """Renew it in the background from now on; one that was not shown is, in a while."""
+        """Renew the lease in the background from now on; take it after a while if not taken yet."""
         if self.is_useful:
             interval_ms = min(LONG_READ_MS, max(self._lease_ms // LEASE_BEATS, 1))
             self._ticker = self._context.world.executor.every(interval_ms, self.beat)
 
     def used(self) -> None:
-        """The reader went on; a lease without that ends by itself."""
+        """Note that the reader still reads; an unused lease ends by itself."""
         self._used_ms = self._context.world.clock.monotonic_ms()
 
     def beat(self) -> None:
         """
-        Show or renew when it is time; a reader that may not write goes on without a lease.
+        Take or renew the lease when it is due; without write access the reader goes unleased.
 
         Outside: nothing, or as ``show``.
         """
@@ -178,8 +180,8 @@ class ReaderLease:
         Outside: 1 put, the new slots, 1 list.
 
         Returns:
-            Whether no clean is under way that does not see it: then every file of the
-            snapshot stays while the lease lasts.
+            Whether no running clean can have missed the lease. Then every file of the snapshot
+            stays while the lease lasts.
         """
         storage = self._context.world.storage
         self._path = reader_path(self._context.world.ids.nonce())
@@ -188,7 +190,7 @@ class ReaderLease:
         return self.is_covered()
 
     def end(self) -> None:
-        """The reading ended. Never fails: a lease that stays ends by itself."""
+        """End the read. Never raises: a lease that cannot be deleted ends by itself."""
         if self._ticker is not None:
             self._ticker.stop()
             self._ticker = None
@@ -219,36 +221,37 @@ class ReaderLease:
         self._shown_ms = started
 
     def is_covered(self) -> bool:
-        """Whether it is sure that nothing takes its files. Outside: as ``is_taken_from``."""
+        """Return whether no slot can delete its files. Outside: as ``is_taken_from``."""
         return self.is_taken_from() is False
 
     def is_taken_from(self) -> bool | None:
         """
-        Whether a slot since the snapshot may take files away that it needs.
+        Return whether a slot since the snapshot may delete files that this read needs.
 
-        Outside: 1 get; where there are new slots, those and 1 list.
+        Outside: 1 get; if there are new slots, those and 1 list.
 
         Returns:
-            None where slots of that time are gone, so that they cannot tell.
+            None if slots since the snapshot were truncated, so that the answer is unknown.
         """
         chain = self._context.chain
         head = chain.head()
         boundary = 0 if head == self._head else truncated_up_to(self._context.world.storage)
         try:
-            # The slot the snapshot ends with may have been settled after the look (PUB-3).
+            # The last slot of the snapshot may have been applied after the refresh (PUB-3).
             since = chain.between(max(self._head - 1, boundary), head)
         except MissingFileError:
             boundary = head + 1
         if boundary > self._head:
-            chain.restart()  # slots that nobody looked at are gone: anything may have been cleaned
+            chain.restart()  # unread slots were truncated: any clean may have run
             return None
         return any(_takes_from(slot, self._oldest) for slot in since if not self._came_after(slot))
 
     def _came_after(self, slot: Slot) -> bool:
         """
-        Whether the look came after what the slot takes: it ended, or its instants were not seen.
+        Return whether the snapshot already lacks the files that the slot deletes.
 
-        A restore unlists what it takes before it deletes a file, and its owner may be dead.
+        Then the slot was applied before, or its instants are not in the snapshot. A restore
+        removes its instants from the timeline before it deletes a file, and its owner may be dead.
         """
         if slot.file_name in self._shown.file_names:
             return True
@@ -259,23 +262,23 @@ class ReaderLease:
 
 
 def _takes_from(slot: Slot, moment: InstantTime) -> bool:
-    """Whether a slot may delete files of who reads what had completed by a moment."""
+    """Return whether a slot may delete files that a read at this completion time needs."""
     if slot.kind is SlotKind.CLEAN:
         return bool(slot.deletes) and moment < _floor(slot)
     return slot.kind is SlotKind.RESTORE
 
 
 def _floor(slot: Slot) -> InstantTime:
-    """A clean that tells none, another engine's or an older release's, may need anything."""
+    """Return a clean's floor; without one (Java, an older release) it may delete any file."""
     return slot.floor or slot.completion_time
 
 
 def pin(context: TableContext, snapshot: Snapshot) -> ReaderLease:
     """
-    A lease on a state that was chosen, renewed until its ``end``.
+    Pin a chosen snapshot: return its lease, renewed until its ``end``.
 
     Raises:
-        SnapshotExpiredError: A clean is taking files of it away; nothing is held.
+        SnapshotExpiredError: A clean is deleting its files; no lease is kept.
         StorageUnavailableError: The lease could not be written.
     """
     lease = ReaderLease(context, snapshot, held=True)
@@ -291,10 +294,10 @@ def pin(context: TableContext, snapshot: Snapshot) -> ReaderLease:
 
 def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
     """
-    The newest state with a lease on it, which is renewed until its ``end``.
+    Pin the newest snapshot: return it and its lease, renewed until its ``end``.
 
     Raises:
-        SnapshotExpiredError: Cleaning was faster again and again; nothing is held.
+        SnapshotExpiredError: Cleaning was faster several times; no lease is kept.
         StorageUnavailableError: The lease could not be written.
     """
     for _ in range(_TRIES):
@@ -312,9 +315,10 @@ def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
 
 def _restored(context: TableContext, snapshot: Snapshot) -> Snapshot:
     """
-    The state without what a restore takes, whose slot decided it and which took nothing yet.
+    Return the snapshot without the instants of a restore that is decided but not applied yet.
 
-    Its owner may be dead, and who only reads cannot finish it: it would wait for the next writer.
+    Its owner may be dead, and a process that only reads cannot apply it. Otherwise the read would
+    wait for the next writer.
     """
     top = context.chain.read(snapshot.head) if snapshot.head else None
     if top is None or top.kind is not SlotKind.RESTORE:
@@ -330,7 +334,7 @@ def _has_file_of(name: str, times: frozenset[InstantTime]) -> bool:
 
 
 def registered_readers(context: TableContext) -> list[RegisteredReader]:
-    """Every readable lease, oldest first. Outside: 1 list, 1 get per lease."""
+    """Return every readable lease, oldest first. Outside: 1 list, 1 get per lease."""
     storage = context.world.storage
     found = []
     for name in storage.names(READERS)[:_ENTRIES_MAX]:
@@ -338,7 +342,7 @@ def registered_readers(context: TableContext) -> list[RegisteredReader]:
             document = json.loads(storage.read(f"{READERS}/{name}"))
             found.append(_reader(name.removesuffix(".json"), document, storage.now_ms()))
         except _GONE_OR_NOT_OURS:
-            continue  # it ended meanwhile, or is no lease of ours
+            continue  # it ended meanwhile, or is not hoodoo's
     return sorted(found, key=lambda reader: reader.since_ms)
 
 
@@ -357,14 +361,14 @@ def _reader(reader_id: str, document: dict[str, Any], now_ms: int) -> Registered
     )
 
 
-# ---------------------------------------------------------------- what cleaning does with them
+# ------------------------------------------------------------------------- Deferred deletes
 
 
 def defer_leased_deletes(context: TableContext, clean: Slot) -> tuple[str, ...]:
     """
-    What a clean deletes now, with its slot taken; the rest is owed first (CLN-1).
+    Return the files that a clean deletes now, after it recorded the deferred ones (CLN-1).
 
-    Outside: 1 list, 1 get per lease; 1 put where a lease spares something.
+    Its slot is already taken. Outside: 1 list, 1 get per lease; 1 put if a lease needs a file.
     """
     spared = frozenset(_needed(clean.deletes, _floor(clean), registered_readers(context)))
     if not spared:
@@ -378,7 +382,7 @@ def defer_leased_deletes(context: TableContext, clean: Slot) -> tuple[str, ...]:
 def _needed(
     paths: Sequence[str], floor: InstantTime, readers: Sequence[RegisteredReader]
 ) -> list[str]:
-    """Those that some live reader may need: it begins below the floor and ends above the file."""
+    """Return the files that a live reader below the floor may need, by its newest time."""
     below = [one.newest for one in readers if one.alive and one.oldest < floor]
     if not below:
         return []
@@ -388,13 +392,13 @@ def _needed(
 
 def run_deferred_deletes(context: TableContext) -> int:
     """
-    Delete what earlier cleans spared and no lease needs any more, and leases of the long dead.
+    Delete deferred files that no lease needs any more, and leases that ended long ago.
 
-    A clean's slot allows to delete its files for good, so anybody may. Outside: 1 list; 2 more
-    and 1 get per lease where there are any, and the deletes.
+    A clean's slot allows the deletes for good, so any process may do them. Outside: 1 list; if
+    there are any 2 more, 1 get per lease, and the deletes.
 
     Returns:
-        How many files went.
+        How many files were deleted.
     """
     storage = context.world.storage
     ours = {one.name for one in storage.list(OURS) if one.is_folder}
@@ -410,9 +414,9 @@ def run_deferred_deletes(context: TableContext) -> int:
 
 def deferred_deletes(storage: Storage) -> frozenset[str]:
     """
-    What earlier cleans let go and spared for readers; ``run_deferred_deletes`` deletes it.
+    Return the files that earlier cleans deferred; ``run_deferred_deletes`` deletes them.
 
-    No later clean needs to let it go again. Outside: 1 list, 1 get per clean that spared.
+    A later clean need not list them again. Outside: 1 list, 1 get per clean with deferred files.
     """
     owed = (
         _owed(storage, f"{DEFERRED_DELETES}/{name}") for name in storage.names(DEFERRED_DELETES)
@@ -421,7 +425,7 @@ def deferred_deletes(storage: Storage) -> frozenset[str]:
 
 
 def _owed(storage: Storage, path: str) -> tuple[InstantTime, list[str]] | None:
-    """Floor and paths of what one clean owes; None when that is gone, or not ours."""
+    """Return floor and paths of one clean's deferred files; None if missing, or not hoodoo's."""
     try:
         document = json.loads(storage.read(path))
         return str(document["floor"]), [str(one) for one in document["paths"]]

@@ -1,7 +1,7 @@
 """
-Secrets in texts: hidden by the name of a key, in addresses and in what drivers say (SEC5).
+Hide secrets in texts: by the name of a key, in addresses and in drivers' messages (SEC5).
 
-Nothing that is shown, logged, raised or written into a table may tell a secret.
+No output, log, error or file of a table may contain a secret.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["HIDDEN", "redact", "redact_text"]
 
 HIDDEN: Final = "***"
 
-# Deliberately not a bare "key": record and partition keys are no secrets. Short words count alone:
-# "bypass" and "author" are no secrets, nor is a token that counts.
+# Not a bare "key", because record and partition keys are no secrets. Short words must stand alone:
+# "bypass" and "author" are no secrets, nor is a fencing token.
 _HIDDEN_NAME: Final = (
     r"passw|passphrase|pwd|secret|(?<!fencing)(?<!fencing[._])(?<!write_)token|credential|sasl"
     r"|jaas|signature|private[._-]?key|access[._-]?key|account[._-]?key|api[._-]?key"
@@ -29,14 +29,14 @@ _USER_IN_ADDRESS: Final = pattern(
 _USER_OF_ORACLE: Final = pattern(
     r"(jdbc:[a-z]{1,40}:[a-z0-9]{0,40}:?)[^/@\s:;]{1,200}/[^@\s]{1,200}@", IGNORECASE
 )
-# A file or file group of a table, below folders that show their columns: ``token=3/f.parquet``.
+# A file or file group of a table, below folders named by their columns: ``token=3/f.parquet``.
 _LEVEL: Final = r"[^\s/=,&;?\"'<>{}]{0,255}/"
 _FILE_OF_TABLE: Final = (
     rf"(?<![^\s/\"'(\[])[\w.-]{{1,80}}={_LEVEL}(?:(?:[\w.-]{{1,80}}=)?{_LEVEL}){{0,20}}"
     r"[\w.-]{0,200}?(?:\.parquet|\.log\.\d|\.hoodie_partition_metadata"
     r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-\d)"
 )
-# As in a query string, behind a semicolon, in a list of words, in JSON.
+# In a query string, after a semicolon, in a list of words, in JSON.
 _NAMED_SECRET: Final = pattern(
     rf"({_FILE_OF_TABLE})|((?:{_HIDDEN_NAME})[\w.-]{{0,80}})(\s*=\s*|[\"']\s*:\s*)"
     r"""(?:(?:bearer|basic|digest)\s+\S+|\{[^}]*\}?|"(?:[^"\\]|\\.)*"?|'[^']*'?|[^&;\s"']+)""",
@@ -46,10 +46,10 @@ _NAMED_SECRET: Final = pattern(
 
 def redact(key: str, value: str) -> str:
     """
-    The value as it may be shown: secrets hidden, also those inside of addresses.
+    Return the value with secrets hidden, also secrets inside addresses.
 
-    An address may have a user and a password before its host, and secrets by their names in its
-    query string or behind semicolons.
+    An address may have a user and a password before its host, and secrets by name in its query
+    string or after semicolons.
 
     Spec: SEC5.
     """
@@ -60,9 +60,9 @@ def redact(key: str, value: str) -> str:
 
 def redact_text(text: str) -> str:
     """
-    A text from outside, such as a driver's message, without the secrets of its addresses.
+    Return a text from outside, such as a driver's message, with the secrets of addresses hidden.
 
-    Paths of files of a table stay, whatever its partition columns are called.
+    Paths of table files stay unchanged, whatever the partition columns are called.
     """
     text = _USER_IN_ADDRESS.sub(rf"\g<1>{HIDDEN}@", text)
     text = _USER_OF_ORACLE.sub(rf"\g<1>{HIDDEN}@", text)

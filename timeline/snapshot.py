@@ -1,8 +1,8 @@
 """
-A snapshot: the instants visible at one moment, immutable, with what they replaced.
+A snapshot: the immutable set of instants visible at one time, and the file groups they replaced.
 
-Time travel compares requested times, inclusive, as Java Hudi does (fmt 6.5); whether an
-instant is committed at all follows fmt 6.3.
+Time travel compares requested times, inclusive, as Java Hudi does (fmt 6.5). The rule for a
+committed instant is in fmt 6.3.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from timeline.rules.file_slices import Slicing
 __all__ = ["CommitReader", "Snapshot"]
 
 _CACHED_MAX = 4_096
-_CACHED_LEAST = 64  # so many are kept whatever the timeline holds
+_CACHED_LEAST = 64  # this many stay cached on any timeline
 
 
 class CommitReader:
     """
-    Reads completed commit metadata; what is completed never changes, so it is kept.
+    Read and cache completed commit metadata, which never changes.
 
-    A snapshot may be held for long: what was archived meanwhile is read from the history.
-    ``told`` gives the content of a completed file by requested and completion time where it is
-    known from elsewhere: a commit slot has it, too (SLOT-5).
+    A snapshot may be pinned for long; instants archived meanwhile are read from the archived
+    timeline. ``told`` returns the content of a completed file, by requested and completion time,
+    if it is already known: the commit's slot contains it, too (SLOT-5).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CommitReader:
 
     def read(self, instant: Instant) -> CommitMetadata:
         """
-        The metadata of a completed write instant.
+        Return the metadata of a completed write instant.
 
         Raises:
             MissingFileError: It was rolled back since it was listed.
@@ -83,7 +83,7 @@ class CommitReader:
         return decoded
 
     def _archived(self, instant: Instant) -> CommitMetadata | None:
-        """What an instant told that was archived since the snapshot of the caller."""
+        """Return the metadata of an instant that was archived since the caller's snapshot."""
         action = instant.action.completes_as.value
         row = self._history.find(instant.requested_time, action) if self._history else None
         if row is None or row.metadata is None:
@@ -92,18 +92,18 @@ class CommitReader:
         return decode_archived_commit(row.metadata, action=row.action, path=path)
 
     def remember(self, instant: Instant, metadata: CommitMetadata) -> None:
-        """Take over what was just published, so that it need not be read back."""
+        """Cache the metadata of a new commit, so that it need not be read back."""
         self._keep(instant_file_name(instant), metadata)
 
     def let_go(self, file_names: Collection[str]) -> None:
         """
-        Forget what is not on the timeline any more, once that is the greater part.
+        Drop what left the timeline from the cache, once the cache is larger than the timeline.
 
-        A process may live for months, and the metadata of one commit be megabytes. Who still
-        asks for what was archived reads it from the history.
+        A process may live for months, and the metadata of one commit may take megabytes. Archived
+        instants can still be read from the archived timeline.
 
         Args:
-            file_names: Of the timeline, pending files included.
+            file_names: All files of the timeline, pending ones included.
         """
         if len(self._kept) > max(len(file_names), _CACHED_LEAST):
             kept = dict(self._kept)  # another thread may add one
@@ -118,18 +118,20 @@ class CommitReader:
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """
-    What is visible.
+    The visible instants.
 
     Args:
-        active: The timeline it was taken from.
-        head: Greatest commit slot when it was taken (n0 of BEG-4).
+        active: The timeline of the snapshot.
+        head: Greatest commit slot at the time of the snapshot (n0 of BEG-4).
         as_of: Only instants requested at or before this time are visible; None for all.
         commits: Reader of commit metadata.
-        slicing: How log files find their slice, which the timeline's layout decides.
-        archived_write: What the write told that decided the schema last, where that may be archived.
-        history: Tells what is archived where the timeline alone cannot; None for nothing.
-        ended: Returns the times that slots ended (``ended_times``); called for what neither the
-            timeline nor the history knows.
+        slicing: How a log file finds its slice; the timeline's layout decides.
+        archived_write: The metadata of the write that decided the schema last, if that may be
+            archived.
+        history: The archived timeline, for questions that the active timeline cannot answer; None
+            for an empty one.
+        ended: Returns the times that slots ended (``ended_times``); called for instants that
+            neither timeline lists.
     """
 
     active: ActiveTimeline
@@ -143,7 +145,7 @@ class Snapshot:
 
     @cached_property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
-        """Requested time -> completion time of every visible active write instant."""
+        """Map the requested time of every visible active write to its completion time."""
         return {
             instant.requested_time: instant.completion_time or instant.requested_time
             for instant in self.active.completed_writes
@@ -153,7 +155,7 @@ class Snapshot:
     @cached_property
     def first_completion(self) -> InstantTime:
         """
-        What completed below it is archived, and more may be; empty without active writes.
+        Completions below this time are archived, and more may be; empty without active writes.
 
         A write that a savepoint keeps below the active timeline does not count.
         """
@@ -162,7 +164,7 @@ class Snapshot:
         return min((one.completion_time or "" for one in writes), default="")
 
     def writes_between(self, since: InstantTime, until: InstantTime | None) -> list[Instant]:
-        """Active writes with a completion time in (since, until]."""
+        """Return active writes with a completion time in (since, until]."""
         return [
             one
             for one in self.active.completed_writes
@@ -176,10 +178,10 @@ class Snapshot:
 
     def is_committed(self, requested_time: InstantTime) -> bool:
         """
-        Whether files of this instant are visible (fmt 6.3).
+        Return whether files of this instant are visible (fmt 6.3).
 
-        What counts as archived counts as committed. Outside: the history's times, once, where
-        savepoints keep every write of the timeline.
+        An instant that counts as archived counts as committed. Outside: the times of the archived
+        timeline, once, if savepoints keep every write of the active timeline.
         """
         if self.as_of is not None and requested_time > self.as_of:
             return False
@@ -189,14 +191,14 @@ class Snapshot:
 
     @cached_property
     def archived(self) -> ArchivedTimes:
-        """When archived instants completed. Outside: as ``History.times``, once."""
+        """Completion times of archived instants. Outside: once as ``ArchivedTimeline.times``."""
         return NOTHING_ARCHIVED if self.history is None else self.history.times()
 
     def log_file_is_visible(self, instant_time: InstantTime) -> bool:
         """
-        Whether a log file with this instant in its name may hold visible blocks (fmt 5.7).
+        Return whether a log file named by this instant may hold visible blocks (fmt 5.7).
 
-        In version 6 the name tells the base instant, which says nothing about the writers.
+        In version 6 the name contains the base instant, which does not identify the writers.
         """
         if self.slicing is Slicing.BY_COMPLETION:
             return self.is_committed(instant_time)
@@ -204,10 +206,10 @@ class Snapshot:
 
     def shows(self, file: BaseFile | LogFile) -> bool:
         """
-        Whether a file is visible, unless a replacecommit hides its file group.
+        Return whether a file is visible, unless a replacecommit hides its file group.
 
-        Outside: as ``is_committed``; for a file below the active timeline the history's times,
-        once, and for one that they do not know the slots.
+        Outside: as ``is_committed``. For a file below the active timeline the times of the
+        archived timeline, once, and for an instant that is not listed there the slots.
         """
         if isinstance(file, BaseFile):
             time, visible = file.requested_time, self.is_committed(file.requested_time)
@@ -217,10 +219,10 @@ class Snapshot:
 
     def _rules_out(self, time: InstantTime) -> bool:
         """
-        Whether an instant that seems archived never completed (GC-7); told in layout 2.
+        Return whether an instant that counts as archived never completed (GC-7); layout 2 only.
 
-        What a rolled back writer writes when it wakes up may lie below the active timeline by
-        then, where Java Hudi takes every file as committed.
+        A rolled back writer that wakes up late may write files below the active timeline. Java
+        Hudi takes every file there as committed.
         """
         if time in self.completions or self.slicing is not Slicing.BY_COMPLETION:
             return False
@@ -234,7 +236,7 @@ class Snapshot:
 
     @cached_property
     def replaced(self) -> Mapping[FileGroupId, InstantTime]:
-        """File groups hidden by a visible replacecommit -> its requested time (fmt 6.4)."""
+        """File groups that a visible replacecommit hides, with its requested time (fmt 6.4)."""
         hidden: dict[FileGroupId, InstantTime] = {}
         for instant in self.active.completed_writes:
             if instant.action.completes_as is not Action.REPLACECOMMIT:
@@ -258,7 +260,7 @@ class Snapshot:
     @cached_property
     def newest_decider(self) -> Instant | None:
         """The visible active write that decided the table's schema last (fmt 3)."""
-        # The newest one tells it nearly always: thousands need not be sorted for that.
+        # Nearly always the newest write decides it, so check it before sorting thousands.
         newest = self.newest_write
         if newest is None or self._decides(newest):
             return newest
@@ -267,9 +269,9 @@ class Snapshot:
     @property
     def tells_schema(self) -> bool:
         """
-        Whether no archived write can have decided the schema later than an active one.
+        Whether the active timeline alone decides the schema: no archived write can be newer.
 
-        Only a savepoint keeps a write below the active timeline; those after it are archived.
+        Only a savepoint keeps a write below the active timeline; the writes after it are archived.
         """
         decider, first = self.newest_decider, self.active.first_write_time
         return decider is not None and first is not None and decider.requested_time >= first
@@ -281,13 +283,14 @@ class Snapshot:
             return self.commits.read(self.newest_decider).schema_json
         if self.archived_write is not None:
             return self.archived_write.schema_json
-        # What decided it is archived, perhaps: what services repeat is newer than what is kept.
+        # The deciding write may be archived. Services repeat its schema, which is newer than that
+        # of a savepointed write.
         told = (self.commits.read(instant).schema_json for instant in self._newest_first())
         return next(filter(None, told), None)
 
     @cached_property
     def newest_internal_schema_json(self) -> str | None:
-        """The schema with column ids that schema on read keeps, of the newest visible commit."""
+        """The schema with column ids of the newest visible commit, used by schema on read."""
         metadata = self.archived_write
         if metadata is None and self.newest_write is not None:
             metadata = self.commits.read(self.newest_write)

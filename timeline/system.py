@@ -1,9 +1,9 @@
 """
-The real machine behind the small ports: clock, identity, threads and logs.
+The system ports: clock, identity, threads and logs.
 
-Its own file because it is, with the storage and lock adapters, the only place where the
-engine may ask for time, randomness or a thread; everything else receives these objects.
-A forked child never passes for its parent: identity and thread pool know their process.
+Besides the storage and lock adapters, only this module may use time, randomness or threads.
+Everything else receives these objects. A forked child never acts as its parent: identity and
+thread pools check their process id.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 _LOCALTIME = Path("/etc/localtime")
 _WORKERS_MAX, _WAITERS_MAX = 8, 48
 _POOL_S, _BESIDE_THREADS = 60.0, 2
-_STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time it was suspended, too
+_STEADY = getattr(time, "CLOCK_BOOTTIME", None)  # Linux: counts the time of a suspend, too
 _LOGGER = logging.getLogger("hoodoo")
 _LOGGER.addHandler(logging.NullHandler())
 
@@ -58,33 +58,33 @@ _WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "un
 
 
 class SystemClock:
-    """This machine's clocks."""
+    """The clocks of this host."""
 
     def now_ms(self) -> int:
-        """Wall clock, ms since 1970-01-01 UTC; may jump."""
+        """Return the wall clock in ms since 1970-01-01 UTC; it may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Never goes back; only differences mean anything, in which leases elsewhere end (HB-3)."""
+        """Return a clock in ms that never goes back, to measure leases elsewhere (HB-3)."""
         told_ns = time.monotonic_ns() if _STEADY is None else time.clock_gettime_ns(_STEADY)
         return told_ns // 1_000_000
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Wait; zero and less return at once."""
+        """Wait for some ms; return at once for zero and less."""
         if duration_ms > 0:
             time.sleep(duration_ms / 1000)
 
     def precise_seconds(self) -> float:
-        """A monotonic reading in seconds, fine enough to time a single call."""
+        """Return a monotonic time in seconds, precise enough to time a single call."""
         return time.perf_counter()
 
 
 def process_zone() -> TimelineZone:
     """
-    The time zone of this process: ``TZ``, else the machine's; a POSIX rule as ``TZ`` is read, too.
+    Return the time zone of this process: ``TZ`` (a POSIX rule, too), else the host's.
 
     Raises:
-        UnsafeSetupError: There are no rules of that name here; the C library would say UTC.
+        UnsafeSetupError: This host has no rules of that name; the C library would use UTC.
     """
     told = os.environ.get("TZ")
     if told is None:
@@ -92,7 +92,7 @@ def process_zone() -> TimelineZone:
     name = told.removeprefix(":")
     if name in ("", "UTC", "Etc/UTC", "GMT"):
         return TimelineZone("UTC")
-    with suppress(KeyError, ValueError, OSError):  # no such name, or no file of rules
+    with suppress(KeyError, ValueError, OSError):  # no such name, or no rules file
         if not name.startswith("/"):
             return TimelineZone(name, ZoneInfo(name))
         with Path(name).open("rb") as rules:
@@ -121,17 +121,17 @@ def _zone_named(path: str) -> str:
 
 
 def _rules_file(rule: str) -> bytes:
-    """A file of rules (RFC 9636) that holds one POSIX rule and nothing else."""
+    """Return a rules file (RFC 9636) that contains only one POSIX rule."""
     block = b"TZif2" + bytes(15) + struct.pack(">6L", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
     return block + block + b"\n" + rule.encode("ascii", "replace") + b"\n"
 
 
 class SystemIds:
     """
-    Randomness of the operating system and the identity of this process.
+    Random numbers of the operating system and the identity of this process.
 
     Args:
-        application: Text the user gave for ``hoodie.write.application.id``, may be empty.
+        application: The user's text of ``hoodie.write.application.id``, may be empty.
     """
 
     def __init__(self, application: str = "") -> None:
@@ -139,23 +139,23 @@ class SystemIds:
         self._identity = self._new_identity()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process that receives a copy must not carry this process's writer id.
+        # A copy in another process must not have this process's writer id.
         return (SystemIds, (self._application,))
 
     def uuid(self) -> str:
-        """A random UUID, lower-case hex with dashes."""
+        """Return a random UUID, lower-case hex with dashes."""
         return str(uuid.uuid4())
 
     def nonce(self) -> str:
-        """128 random bits as 32 hex digits."""
+        """Return 128 random bits as 32 hex digits."""
         return os.urandom(16).hex()
 
     def jitter(self) -> float:
-        """A random number in [0, 1); from the system, so that forked children differ."""
+        """Return a random number in [0, 1), from the system, so that forked children differ."""
         return int.from_bytes(os.urandom(4), "big") / 2**32
 
     def identity(self) -> ProcessIdentity:
-        """This process; a forked child answers with an identity of its own (F26)."""
+        """Return the identity of this process; a forked child gets its own (F26)."""
         if self._identity.pid != os.getpid():
             self._identity = self._new_identity()
         return self._identity
@@ -170,10 +170,10 @@ class SystemIds:
 
 
 class NullEvents:
-    """Takes every event and forgets it."""
+    """Discards every event."""
 
     def emit(self, name: str, /, **fields: Value) -> None:
-        """Forget one event."""
+        """Discard one event."""
 
 
 class LoggingEvents:
@@ -181,7 +181,7 @@ class LoggingEvents:
 
     def emit(self, name: str, /, **fields: Value) -> None:
         """
-        Log one event; refusals and failures as warnings, calls as debug, the rest as info.
+        Log one event: refusals and failures as warnings, calls as debug, the rest as info.
 
         Options without effect are debug, too. Values are escaped (SEC19) and secrets masked (SEC5).
         """
@@ -196,17 +196,17 @@ class LoggingEvents:
 
 
 class FanOut:
-    """Hands every event to several sinks; one that fails does not keep it from the others."""
+    """Sends every event to several sinks; if one fails, the others still get it."""
 
     def __init__(self, sinks: Sequence[EventSink]) -> None:
         self._sinks = tuple(sinks)
 
     def emit(self, name: str, /, **fields: Value) -> None:
-        """Hand one event to all."""
+        """Send one event to all sinks."""
         for sink in self._sinks:
             try:
                 sink.emit(name, **fields)
-            except Exception:  # a sink of the user's must never stop a publication
+            except Exception:  # a user's sink must never stop a commit
                 _LOGGER.debug("an event sink failed on %s", name, exc_info=True)
 
 
@@ -214,12 +214,12 @@ class ThreadExecutor:
     """
     Runs tasks on a bounded pool of threads that is kept between calls.
 
-    The calling thread works too, so tasks may call ``map`` again without a deadlock.
+    The calling thread works too, so a task may call ``map`` again without a deadlock.
 
     Args:
-        workers_max: Threads at work at most, the caller included; default
-            ``min(8, number of processors)``.
-        events: Where failures of background work are told.
+        workers_max: The most threads at work, the caller included; default ``min(8, number of
+            processors)``.
+        events: Receives failures of background work.
     """
 
     def __init__(self, workers_max: int | None = None, *, events: EventSink | None = None) -> None:
@@ -230,24 +230,24 @@ class ThreadExecutor:
 
     @property
     def workers_max(self) -> int:
-        """Threads at work at most, the calling one included."""
+        """The most threads at work, the calling one included."""
         return self._workers.most
 
     def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """
         Run ``work`` on every task, in any order, and return the results in task order.
 
-        After the first failure no new task starts; that failure is raised once all started
-        tasks ended (PUB-2: no straggler).
+        After the first failure no new task starts. That failure is raised once all started tasks
+        ended (PUB-2: no late task).
         """
         return self._carry_out(_MapRun(work, tasks), len(tasks), self._workers)
 
     def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """
-        Make calls that wait for a far storage, at most 48 at a time; results in their order.
+        Run calls that wait for a high-latency store, at most 48 at a time; results in their order.
 
-        On threads of their own: these only wait, of which a machine can do more than it has
-        processors. Failures as of ``map``.
+        They run on separate threads. These only wait, so there may be more of them than
+        processors. Failures are raised as by ``map``.
         """
         return self._carry_out(_MapRun(_call, calls), len(calls), self._waiters)
 
@@ -258,8 +258,8 @@ class ThreadExecutor:
             started = threads.submit(run.work_off, helpers)
         try:
             run.work_off()
-            # A helper that still waits for a thread has nothing left to do; waiting for it
-            # would deadlock when all threads wait like this one.
+            # A helper without a thread has nothing left to do. Waiting for it would deadlock if
+            # all threads wait like this one.
             wait([helper for helper in started if not helper.cancel()])
         except BaseException:
             run.give_up()
@@ -268,19 +268,19 @@ class ThreadExecutor:
         return run.outcome()
 
     def start(self, work: Callable[[], Result]) -> Started[Result]:
-        """Start some work that waits for a far storage, and go on."""
+        """Start work that waits for a high-latency store, and return at once."""
         return Started(self._waiters.submit(work)[0])
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> ThreadTicker:
         """
         Call ``work`` every ``interval_ms`` on a daemon thread until stopped.
 
-        Its exceptions end in an event ``background.failed``; the repetition goes on.
+        An exception becomes an event ``background.failed``; the repetition continues.
         """
         return ThreadTicker(interval_ms, work, self._events)
 
     def close(self) -> None:
-        """Give up the threads; a later ``map`` makes new ones."""
+        """Release the threads; a later ``map`` creates new ones."""
         self._workers.close()
         self._waiters.close()
 
@@ -298,10 +298,10 @@ class ThreadExecutor:
 
 class _Threads:
     """
-    A pool of threads beside the calling one, made by the first use in each process.
+    A pool of threads besides the calling one, created at first use in each process.
 
-    It is made anew from time to time, so that a process that once waited for a silent storage
-    with all its threads does not keep them for good: they end with what they are at.
+    It is renewed from time to time. So a process whose threads all waited for a silent storage
+    does not keep them forever: they end with their current work.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -314,13 +314,13 @@ class _Threads:
         self._guard = threading.Lock()
 
     def submit(self, work: Callable[[], Result], times: int = 1) -> list[Future[Result]]:
-        """Start some work, that many times; more than there are threads wait for one."""
-        with self._guard:  # or the pool is given up between the look and the work
+        """Start some work that many times; work beyond the number of threads waits."""
+        with self._guard:  # or the pool may close before the submit
             pool = self._current()
             return [pool.submit(work) for _ in range(times)]
 
     def _current(self) -> ThreadPoolExecutor:
-        # Threads do not survive a fork: a child makes its own.
+        # Threads do not survive a fork: a child creates its own.
         known = self._pool if self._pid == os.getpid() else None
         if known is not None:
             if time.monotonic() - self._made_s < _POOL_S:
@@ -341,10 +341,10 @@ class _Threads:
 
 class ThreadTicker:
     """
-    Some work repeated on a daemon thread of its own; made by ``ThreadExecutor.every``.
+    Work that repeats on its own daemon thread; created by ``ThreadExecutor.every``.
 
-    The thread is started when the first call is due: most leases and heartbeats of small
-    commits end long before, and a thread costs them more than any other step in memory.
+    The thread starts when the first call is due. Most leases and heartbeats of small commits end
+    long before, and for a table in memory starting a thread would be the most expensive step.
     """
 
     def __init__(self, interval_ms: int, work: Callable[[], None], events: EventSink) -> None:
@@ -358,7 +358,7 @@ class ThreadTicker:
         _ALARM.add(self, self._first_due)
 
     def stop(self) -> None:
-        """End it; returns when no further call can start. Calling twice is no error."""
+        """Stop; return when no further call can start. A second call is no error."""
         with self._guard:
             self._ended.set()
         _ALARM.remove(self)
@@ -366,7 +366,7 @@ class ThreadTicker:
             self._thread.join()
 
     def begin(self) -> None:
-        """Start the thread; the first call is due."""
+        """Start the thread, because the first call is due."""
         with self._guard:
             if not self._ended.is_set():
                 self._thread = threading.Thread(
@@ -381,12 +381,12 @@ class ThreadTicker:
                 self._work()
             except Exception as error:  # noqa: BLE001  one missed heartbeat must not end all later
                 self._events.emit("background.failed", error=f"{type(error).__name__}: {error}")
-            # Beats that were missed while the work ran are not made up for.
+            # Beats that were missed while the work ran are skipped.
             due = max(due + self._interval_s, time.monotonic())
 
 
 class _Alarm:
-    """One daemon thread per process that begins tickers when their first call is due."""
+    """One daemon thread per process that starts tickers when their first call is due."""
 
     def __init__(self) -> None:
         self.reset()
@@ -428,22 +428,22 @@ class _Alarm:
 _ALARM = _Alarm()
 
 
-# A child has neither the thread nor whoever may have held the lock.
+# A child has neither the thread nor the holder of the lock.
 os.register_at_fork(after_in_child=_ALARM.reset)
 
 
 class Started(Generic[Result]):
-    """Work that runs on another thread; made by ``start_in_background``."""
+    """Work that runs on another thread; created by ``start_in_background``."""
 
     def __init__(self, future: Future[Result]) -> None:
         self._future = future
 
     def wait(self) -> Result:
-        """Its answer, once it has one. Raises: what the work raised."""
+        """Wait for the result and return it, or raise what the work raised."""
         return self._future.result()
 
     def afterwards(self, react: Callable[[Result], object]) -> None:
-        """Hand the answer on when it comes, on whatever thread; a failure to nobody."""
+        """Call ``react`` with the result, on any thread; not after a failure."""
 
         def ended(future: Future[Result]) -> None:
             if not future.cancelled() and future.exception() is None:
@@ -453,7 +453,7 @@ class Started(Generic[Result]):
 
 
 class _IoThreads:
-    """Threads for waits on the disk, one small pool a process, made by the first use."""
+    """Threads that wait for the disk: one small pool per process, created at first use."""
 
     def __init__(self) -> None:
         self.reset()
@@ -477,7 +477,7 @@ os.register_at_fork(after_in_child=_BESIDE.reset)  # threads do not survive a fo
 
 def start_in_background(work: Callable[[], Result]) -> Started[Result]:
     """
-    Begin some work on another thread of this process.
+    Start work on another thread of this process.
 
     Raises:
         RuntimeError: The interpreter is shutting down.
@@ -487,9 +487,9 @@ def start_in_background(work: Callable[[], Result]) -> Started[Result]:
 
 def await_exit(work: Callable[[], object]) -> Callable[[int], None]:
     """
-    Work for the program's end: what comes back does it, and waits so many milliseconds at most.
+    Prepare work for the program's end; call the result to run it and wait at most some ms.
 
-    Its daemon thread waits from now on, because newer Pythons start none any more at the end.
+    Its daemon thread waits from now on, because newer Pythons start no thread at the end.
     """
     ends = threading.Event()
     thread = threading.Thread(target=lambda: (ends.wait(), work()), name="hoodoo-exit", daemon=True)
@@ -503,7 +503,7 @@ def await_exit(work: Callable[[], object]) -> Callable[[int], None]:
 
 
 class _MapRun:
-    """One ``map``: which task is next, what came out, whether something failed."""
+    """The state of one ``map``: the next task, the results, the first failure."""
 
     def __init__(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> None:
         self._work = work

@@ -1,10 +1,10 @@
 """
-The writer registry: who writes to this table, and do they agree (REG-1, holes 13 and 14).
+The writer registry lists live writers and checks that their settings agree (REG-1).
 
-Every writing process leaves one small document. A newcomer compares what must be equal on
-all writers with every writer that still seems alive, writes its own document and compares
-once more, so that one of two simultaneous newcomers sees the other. The registry never
-decides a publication; it turns a silent misconfiguration into a refusal with a diff.
+Every writing process keeps one small document in it (holes 13 and 14). A new writer compares the
+settings that must agree with those of every live writer. It writes its own document and compares
+once more, so that one of two simultaneous new writers sees the other. The registry never decides a
+commit. It refuses a wrong configuration with a list of the differences.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ AGREED_BY: Final[Mapping[str, str]] = {
     "index": "hoodie.index.type and hoodie.bucket.index.*",
     "timeline_zone": "the time zone of the process (TZ), as the table's is LOCAL; '' for UTC",
 }
-"""By term of an agreement, what a user has to set."""
+"""The option that a user must set, by the name of each agreed value."""
 
-#: Services look up no key, and the table does not keep the index that its writers use.
+#: Only writers of rows must agree on the index; the table's properties do not contain it.
 _AGREED_BY_WRITERS_OF_ROWS: Final = frozenset({"index"})
 
 _ENTRIES_MAX = 10_000
 _ZONE_INSTANTS = 4
-_QUARTER_MS = 15 * 60_000  # all zones of today lie such spans apart
+_QUARTER_MS = 15 * 60_000  # zone offsets are multiples of it
 _ZONES_APART_MS = 26 * 3_600_000
-_WRITTEN_MS = 10_000  # between a completion time and the age of its file
+_WRITTEN_MS = 10_000  # between a completion time and its file's modification time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,24 +84,24 @@ class RegisteredWriter:
     application: str
     since_ms: int
     agreement: Mapping[str, str]
-    buckets: str  # those it writes to, ``all``, or nothing for who only runs services (OWN-1)
+    buckets: str  # written buckets, ``all``, or "" for services only (OWN-1)
     last_beat_ms: int
-    alive: bool  # beaten within the tolerated silence; only a guess
-    pin: int  # it needs the commit slots above this number (GC-3)
-    silent: bool  # for longer than its pin must be respected (GC-4)
-    address: str = ""  # of the table as it opened it; empty in entries that do not say it
-    file_number: str = ""  # of the table's identity on its disk, equal under each path to it
+    alive: bool  # it beat within the tolerated silence; only a guess
+    pin: int  # low-water mark: it needs the slots above this number (GC-3)
+    silent: bool  # for so long that its mark no longer counts (GC-4)
+    address: str = ""  # the table's address as it opened it; "" if not given
+    file_number: str = ""  # of the identity file on its disk, equal for each path to it
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The writer in one line, for messages."""
         name = f"{self.application} " if self.application else ""
         return f"{name}(pid {self.pid} on {self.host})"
 
 
 @dataclass(slots=True)
 class Registration:
-    """The own entry while this process writes."""
+    """This process's own entry while it writes."""
 
     context: TableContext
     ticker: Ticker
@@ -110,13 +110,13 @@ class Registration:
 
     def writes_to(self, buckets: str) -> None:
         """
-        Tell the buckets that are written to, once it is more than services.
+        Announce the written buckets, once the process does more than services.
 
-        Outside: 2 lists, 1 get per entry and list, 1 put; nothing when it is told already.
+        Outside: 2 lists, 1 get per entry and list, 1 put; nothing if they are announced already.
 
         Raises:
-            WriterDisagreementError: They meet those of a writer that seems alive, or it differs
-                in what only writers of rows must have alike.
+            WriterDisagreementError: They overlap those of a live writer, or a setting differs that
+                only writers of rows must share.
         """
         if buckets in ("", self.buckets):
             return
@@ -133,11 +133,11 @@ class Registration:
         self.buckets = buckets
 
     def beat(self) -> None:
-        """Show that the writer still lives, and which slots it needs."""
+        """Show that the writer lives, and which slots it needs."""
         raise_low_water_mark(self.context)
 
     def leave(self) -> None:
-        """Remove the own entry; the process writes no more."""
+        """Remove the own entry, because the process writes no more."""
         self.ticker.stop()
         pin = self.context.pin
         self.context.world.storage.delete(pin.path)
@@ -146,13 +146,14 @@ class Registration:
 
 def registered_writers(context: TableContext, *, but: str = "") -> list[RegisteredWriter]:
     """
-    Every readable entry, oldest beat first. Outside: 1 list, 1 get per entry.
+    Return every readable entry, oldest beat first. Outside: 1 list, 1 get per entry.
 
-    Those of another table are left out: who had a dropped one open still beats where it was.
+    Entries of another table are left out: a process that had a dropped table open still beats at
+    its address.
 
     Args:
         context: The table.
-        but: The id of a writer that is left out, and whose entry is not read.
+        but: The id of a writer to leave out; its entry is not read.
     """
     world, silence = context.world, context.limits.heartbeat.tolerated_ms
     now, listed = world.together(world.storage.now_ms, partial(world.storage.list, WRITERS))
@@ -171,7 +172,7 @@ def _entry(
         document = json.loads(storage.read(f"{WRITERS}/{entry.name}"))
         writer = _writer(document, entry.modified_ms, now - entry.modified_ms, silence)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return None  # it left meanwhile (a LookupError), or is no entry of ours
+        return None  # it left meanwhile (a LookupError), or is not hoodoo's
     return writer if table_id in (None, document.get("table", table_id)) else None
 
 
@@ -179,17 +180,17 @@ def forget(
     context: TableContext, writer_id: str, *, force: bool = False, dry_run: bool = False
 ) -> RegisteredWriter:
     """
-    Remove the entry of a process that ended without a word, so that its pin holds nothing back.
+    Remove the entry of a crashed process, so that its low-water mark no longer counts.
 
-    What it was writing is rolled back by the next clean, as ever. Outside: 1 list, 1 get per
-    entry, 1 delete.
+    The next clean rolls back its pending writes, as always. Outside: 1 list, 1 get per entry, 1
+    delete.
 
     Args:
         context: The table.
         writer_id: As in ``registered_writers``.
-        force: Also while it seems alive. Should it live and sleep on a request for a file, that
-            file may come back after the archive took its instant away (A3, GC-4).
-        dry_run: Only look.
+        force: Also while it seems alive. If it lives with a delayed request for a file, that file
+            may appear after its instant was archived (A3, GC-4).
+        dry_run: Change nothing.
 
     Returns:
         The entry as it was.
@@ -223,7 +224,7 @@ def _writer(
 ) -> RegisteredWriter:
     writer_id = str(document["writer_id"])
     grace_ms = int(document.get("grace_ms", GRACE_OF_SILENCES * silence))
-    silence = max(silence, grace_ms // GRACE_OF_SILENCES)  # it may beat more slowly than we do
+    silence = max(silence, grace_ms // GRACE_OF_SILENCES)  # it may beat at a longer interval
     return RegisteredWriter(
         writer_id=writer_id,
         host=str(document["host"]),
@@ -242,7 +243,7 @@ def _writer(
 
 
 def _readable(buckets: str) -> str:
-    """The same text; a ``ValueError`` where it tells no buckets."""
+    """Return the same text; raise ``ValueError`` if it is no list of buckets."""
     return buckets if buckets in ("", EVERY_BUCKET) else str(BucketRanges.parse(buckets))
 
 
@@ -256,18 +257,18 @@ def register_process(
     """
     Register this process as a writer.
 
-    Outside: 3 lists, 1 get per entry and list, 1 put, chain probes; the identity where it is new.
+    Outside: 3 lists, 1 get per entry and list, 1 put, slot probes; the identity if it is new.
 
     Args:
         context: The table.
-        agreement: What must be equal on all writers, as texts.
-        buckets: What it writes to: a range of its own, ``EVERY_BUCKET``, or nothing.
-        prove: What must hold before; it raises when it does not.
+        agreement: The settings that must agree among all writers, as texts.
+        buckets: The written buckets: its own range, ``EVERY_BUCKET``, or "" for none.
+        prove: A check to run before; it raises if it fails.
 
     Raises:
-        WriterDisagreementError: A writer that seems alive is configured differently, or has
-            some of the same buckets for itself, or works on the table that this one was copied
-            from (``copied_table``); nothing was changed.
+        WriterDisagreementError: A live writer has other settings, or owns some of the same
+            buckets, or works on the table that this one was copied from (``copied_table``).
+            Nothing was changed.
     """
     world, table_id = context.world, context.table_id
     who = world.ids.identity()
@@ -303,11 +304,11 @@ def register_process(
 
 def warn_other_zone(context: TableContext) -> None:
     """
-    Tell when the newest instants were written by clocks of another zone than this process has.
+    Warn if clocks of another time zone than this process's wrote the newest instants.
 
-    Java Hudi enters no registry, so only the ages of its files can tell. They lie the same whole
-    quarters of an hour from the times of the instants then. Copied files may lie so by chance,
-    hence this is a warning. Outside: 2 lists; nothing on a table of zone UTC.
+    Java Hudi is in no registry, so only the modification times of its files can show this. They
+    then differ from the instant times by the same whole quarters of an hour. Copied files may do
+    so by chance, so this is only a warning. Outside: 2 lists; nothing on a table of zone UTC.
     """
     if context.config.timeline_timezone != LOCAL:
         return
@@ -337,16 +338,16 @@ def warn_other_zone(context: TableContext) -> None:
 def refuse_disagreement(
     context: TableContext, agreement: Mapping[str, str], buckets: str = ""
 ) -> None:
-    """Raise what ``register_process`` would raise now, and enter nothing. Outside: 1 list, 1 get per entry."""
+    """Raise as ``register_process`` would now, write nothing. Outside: 1 list, 1 get per entry."""
     _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
 
 
 def refuse_with_writers(context: TableContext) -> None:
     """
-    Refuse what must not happen while another writer is at work. Outside: 1 list, 1 get per entry.
+    Refuse an operation that must not run beside a writer. Outside: 1 list, 1 get per entry.
 
     Raises:
-        InvalidInputError: One is (``writers_at_work``).
+        InvalidInputError: Another writer is live (``writers_at_work``).
     """
     own = context.world.ids.identity().writer_id
     alive = [one.text for one in registered_writers(context, but=own) if one.alive]
@@ -360,7 +361,7 @@ def refuse_with_writers(context: TableContext) -> None:
 
 def copied_writers(context: TableContext) -> list[RegisteredWriter]:
     """
-    The entries that came along when the table's folder was copied: their writers beat elsewhere.
+    Return the entries that were copied with the table's folder; their writers beat elsewhere.
 
     Outside: 1 stat on a local disk, 1 list, 1 get per entry.
     """
@@ -370,17 +371,17 @@ def copied_writers(context: TableContext) -> list[RegisteredWriter]:
 
 def reset_copied_table(context: TableContext, *, dry_run: bool = False) -> list[RegisteredWriter]:
     """
-    Take a copied table for a table of its own: forget the writers of the original.
+    Make a copied table independent: remove the entries of the original's writers.
 
     Args:
         context: The copy.
-        dry_run: Only look.
+        dry_run: Change nothing.
 
     Returns:
         The writers of the original.
 
     Raises:
-        UnsafeSetupError: A slot store decides the commit slots: it would mix those of the two.
+        UnsafeSetupError: A slot store keeps the slots: it would mix those of the two tables.
 
     Outside: as ``copied_writers``, 1 delete for each entry.
     """
@@ -399,7 +400,7 @@ def reset_copied_table(context: TableContext, *, dry_run: bool = False) -> list[
 
 
 def _file_number(storage: Storage) -> str:
-    """What a disk calls the table's identity, under each path to it; empty on other storages."""
+    """Return the disk's number of the identity file, equal for each path; "" on other storages."""
     if storage.capabilities.local_root is None:
         return ""
     found = storage.stat(TABLE_DESCRIPTOR)
@@ -428,12 +429,12 @@ def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> N
 
 
 def _nothing() -> None:
-    """Nothing has to be proved."""
+    """Check nothing."""
 
 
 class _NoTicker:
     def stop(self) -> None:
-        """Nothing runs yet."""
+        """Do nothing, because nothing runs yet."""
 
 
 def _compare(
@@ -469,7 +470,7 @@ def _compare(
 def _refuse_overlapping(
     context: TableContext, buckets: str, living: Sequence[RegisteredWriter]
 ) -> None:
-    """OWN-1: who has buckets for itself must be the only one that writes to them."""
+    """Raise if a live writer shares buckets although one of the two owns them (OWN-1)."""
     for other in living:
         met = overlapping_buckets(buckets, other.buckets)
         if met:
