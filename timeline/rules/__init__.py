@@ -1,1 +1,1 @@
-"""The laws: pure functions and literal tables; no I/O, no clock, no randomness."""
+"""Pure rules and literal tables: no I/O, no clock, no randomness."""

@@ -1,13 +1,13 @@
 """
-What becomes of my action beside another one, for every pair of actions: the matrix as a table.
+Show the result of my action against another one, for every pair of actions.
 
-``timeline.rules.conflicts`` decides by file groups and claims; this table says the same for
-whole actions, with what the other rules add (plans, upkeep, strategies), so that a reader
-and ``hoodoo explain --matrix`` see all of it at once. Nothing branches on it: a test plays
-every cell that can be played on a table and compares what happens.
+``timeline.rules.conflicts`` decides by file groups and whole partitions. This table shows the same
+for actions, with what the other rules add (plans, table services, strategies), for readers and for
+``hoodoo explain --matrix``. No code branches on it. A test runs every cell that can be run on a
+table and compares the results.
 
-A cell holds where both touch the same file group, or for claims the same partition, and the
-other became pending or completed after I began and before I publish.
+A cell applies if both access the same file group, or the same partition as a whole, and the other
+action became pending or completed after mine began and before mine commits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class MatrixAction(Enum):
-    """What one side does, finer than an action where the matrix minds."""
+    """The action of one side; finer than ``Action`` where the matrix needs it."""
 
     INSERT = "insert into new file groups"
     UPDATE = "base file of a file group"
@@ -45,14 +45,14 @@ class MatrixAction(Enum):
 
 
 class OtherProgress(Enum):
-    """How far the other has come when I publish."""
+    """The state of the other action when mine commits."""
 
     PENDING = "pending"
     COMPLETED = "completed"
 
 
 class MatrixOutcome(Enum):
-    """What becomes of my action."""
+    """The result of my action."""
 
     STANDS = "both stand"
     REDO_FILE_GROUPS = "mine is redone for these file groups"
@@ -181,7 +181,7 @@ _FILES_GONE = ActionCell(
 )
 
 # Columns: insert, update, append, overwrite, compaction, log compaction, clustering. The other
-# deeds decide in one slot and are never pending for us.
+# actions decide in one slot, so they are never pending here.
 _PENDING: dict[MatrixAction, tuple[ActionCell, ...]] = {
     MatrixAction.INSERT: (_SECOND, _SECOND, _SECOND, _SECOND, _APART, _APART, _APART),
     MatrixAction.UPDATE: (_SECOND, _SECOND, _SECOND, _SECOND, _HIDDEN, _MOVES, _LOOKS),
@@ -197,7 +197,7 @@ _PENDING: dict[MatrixAction, tuple[ActionCell, ...]] = {
     MatrixAction.ARCHIVE: (_SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES, _SPARES),
 }
 
-# Columns: all deeds, in their order.
+# Columns: all actions, in the order of ``MatrixAction``.
 _COMPLETED: dict[MatrixAction, tuple[ActionCell, ...]] = {
     MatrixAction.INSERT: (
         *(_SAME_KEY, _MINDED, _MINDED, _CLAIMED),
@@ -261,12 +261,12 @@ _COMPLETED: dict[MatrixAction, tuple[ActionCell, ...]] = {
     ),
 }
 
-#: (mine, theirs, how far theirs has come) -> what becomes of mine, with the strategy ``simple``.
+#: (mine, theirs, state of theirs) -> result of mine, with the strategy ``simple``.
 ACTION_MATRIX: dict[tuple[MatrixAction, MatrixAction, OtherProgress], ActionCell] = {
     (mine, theirs, standing): cell
     for standing, rows in ((OtherProgress.PENDING, _PENDING), (OtherProgress.COMPLETED, _COMPLETED))
     for mine, cells in rows.items()
-    # What decides in one slot is not seen pending: the last columns are the same for all.
+    # An action that decides in one slot is never pending: the last columns are the same for all.
     for theirs, cell in zip(
         MatrixAction, (*cells, *[_FINISHED] * (len(MatrixAction) - len(cells))), strict=True
     )
@@ -289,7 +289,7 @@ _SAME_BUCKET = ActionCell(
     "both opened one bucket under different file ids; with a bucket index whatever the strategy",
 )
 
-#: Strategy -> the cells in which it differs from ``simple``.
+#: Strategy -> the cells that differ from ``simple``.
 BY_STRATEGY: dict[str, dict[tuple[MatrixAction, MatrixAction, OtherProgress], ActionCell]] = {
     "simple": {},
     "bucket": {(MatrixAction.INSERT, MatrixAction.INSERT, OtherProgress.COMPLETED): _SAME_BUCKET},

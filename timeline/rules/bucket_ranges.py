@@ -1,8 +1,8 @@
 """
-The buckets that one writer keeps for itself, so that it meets no other (OWN-1).
+Bucket ownership: one writer's ranges of buckets, so that it has no conflicts (OWN-1).
 
-With a bucket index a key's hash says its file group. Writers whose buckets are disjoint never
-touch the same one, whatever they write at the same time.
+With a bucket index the hash of a key decides its file group. Writers with disjoint buckets never
+access the same file group, whatever they write at the same time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 
 __all__ = ["BUCKET_OWNERSHIP_KEY", "EVERY_BUCKET", "BucketRanges", "overlapping_buckets"]
 
-#: The option that gives a writer buckets of its own.
+#: The option that gives a writer its own buckets.
 BUCKET_OWNERSHIP_KEY: Final = "hoodoo.write.bucket.range"
 
-#: What a writer without buckets of its own may write to, where its range would stand.
+#: The value for a writer that may write to all buckets, in place of a range.
 EVERY_BUCKET: Final = "all"
 
 _PART = re.compile(r"\s*([0-9]{1,8})\s*(?:-\s*([0-9]{1,8})\s*)?", re.ASCII)
@@ -25,17 +25,17 @@ _PART = re.compile(r"\s*([0-9]{1,8})\s*(?:-\s*([0-9]{1,8})\s*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class BucketRanges:
-    """Ranges of bucket numbers, both ends part of them; ascending and apart."""
+    """Ranges of bucket numbers, ends included; ascending and disjoint."""
 
     ranges: tuple[tuple[int, int], ...]
 
     @staticmethod
     def parse(text: str) -> BucketRanges:
         """
-        Read ``0-63`` or ``0-15,32,48-63``.
+        Parse ``0-63`` or ``0-15,32,48-63``.
 
         Raises:
-            ValueError: Another form, a range from high to low, or none.
+            ValueError: Another form, a range from high to low, or no range.
         """
         found = []
         for part in text.split(","):
@@ -72,11 +72,11 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 def overlapping_buckets(mine: str, theirs: str) -> str:
     """
-    Which buckets two writers may both write to, though one of them keeps its own; empty for none.
+    Return the buckets that both writers may write although one owns them; empty for none.
 
     Args:
-        mine: A range, ``EVERY_BUCKET``, or nothing for who writes no rows.
-        theirs: The same of the other.
+        mine: A range, ``EVERY_BUCKET``, or "" for a process that writes no rows.
+        theirs: The same of the other writer.
     """
     if not mine or not theirs or mine == theirs == EVERY_BUCKET:
         return ""

@@ -1,10 +1,11 @@
 """
-Whether what I did still stands beside what others published meanwhile (PUB-4, PUB-5).
+Decide whether a write conflicts with concurrent commits (PUB-4, PUB-5).
 
-The matrix below is data: (how I touch a file group, how the other touched the same one) ->
-rule; ``timeline.rules.action_matrix`` tells it by actions. The driver adds partition claims, which file ids cannot express. Rules return
-verdicts, the path raises. Candidates are chosen by completion time, never by requested
-time (hole 2, 20): the caller passes everything that became visible after my base snapshot.
+The matrix below is data: (my access to a file group, the other's access to it) -> rule.
+``timeline.rules.action_matrix`` shows it by actions. ``validate_write_set`` adds write sets of
+whole partitions, which file ids cannot express. Rules return verdicts; callers raise. Concurrent
+commits are chosen by completion time, never by requested time (hole 2, 20): the caller passes
+every commit that became visible after the base snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
 
 
 class RuleId(Enum):
-    """Stable names of the rules, shown in refusals and by ``hoodoo explain --matrix``."""
+    """Stable names of the rules, for conflict reports and ``hoodoo explain --matrix``."""
 
     NO_CONFLICT = "C0"
     SAME_FILE_GROUP_WRITTEN = "C1"
@@ -69,7 +70,7 @@ class Rule:
     """One cell of the matrix."""
 
     rule: RuleId
-    rebaseable: bool  # merging again from the newest slice of the file group is enough
+    rebaseable: bool  # a rebase on the newest slice is enough
     why: str
 
 
@@ -81,7 +82,7 @@ _WRITTEN = Rule(
 )
 _APPENDED = Rule(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    rebaseable=False,  # logs count in the order of requested times: the loser begins anew
+    rebaseable=False,  # logs count in requested-time order: retry all
     why="both wrote the file group, one of them a log file; first publisher wins",
 )
 _REPLACED = Rule(
@@ -100,8 +101,8 @@ _I_REPLACE = Rule(
     why="the other wrote rows into a file group that I replace; they would vanish unseen",
 )
 
-#: (mine, theirs) for one and the same file group. A NEW file group has a fresh id, so it can
-#: only meet another's touch when that one came later; it stands.
+#: (mine, theirs) for the same file group. A NEW file group has a fresh id, so it only conflicts
+#: with an access that began later, or with the same constant bucket id.
 MATRIX: dict[tuple[Access, Access], Rule] = {
     (Access.NEW, Access.NEW): _WRITTEN,  # same constant bucket id
     (Access.NEW, Access.BASE): _WRITTEN,
@@ -124,30 +125,30 @@ MATRIX: dict[tuple[Access, Access], Rule] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrentCommit:
-    """An instant that became visible after my base snapshot."""
+    """An instant that became visible after the base snapshot of this write."""
 
     action: Action
     requested_time: InstantTime
     completion_time: InstantTime
     claim: WriteSet
-    aborts: InstantTime | None = None  # a rollback's target
-    restores: bool = False  # it took published instants away
+    aborts: InstantTime | None = None  # the target of a rollback
+    restores: bool = False  # it removed committed instants
     writer: str = ""  # host, pid, application, as far as known
-    is_compaction: bool = False  # it moved rows only: no conflict for logs and replacing (PUB-4)
-    #: Where it took keys out. Asked where that decides only: it may mean to read its commit.
+    is_compaction: bool = False  # it only moved rows: no conflict with LOG and REPLACE (PUB-4)
+    #: File groups it removed keys from. Call it only if needed: it may read the commit.
     dropped: Callable[[], Collection[FileGroupId]] = field(default=frozenset, compare=False)
-    schema: str = ""  # the table schema it published with, "" when not known
+    schema: str = ""  # the table schema of the commit, "" if not known
     batches: tuple[str, ...] = ()  # idempotent batches it contains (BATCH-1)
 
 
 @dataclass(frozen=True, slots=True)
 class NoConflict:
-    """Nothing meets."""
+    """No concurrent commit conflicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """Merging these file groups again from their newest slice is enough."""
+    """Merging these file groups again on their newest slices is enough."""
 
     rule: RuleId
     why: str
@@ -157,7 +158,7 @@ class Rebase:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The write as planned cannot be published; most may be planned again from the start."""
+    """The write cannot be committed as it is; most can be retried from the start."""
 
     rule: RuleId
     why: str
@@ -165,7 +166,7 @@ class Rejected:
     file_groups: tuple[FileGroupId, ...] = ()
     partitions: tuple[str, ...] = ()
     retry_can_succeed: bool = True
-    plans: tuple[Instant, ...] = ()  # pending ones; without them nothing would be met here
+    plans: tuple[Instant, ...] = ()  # pending plans that cause the conflict
 
 
 Verdict = NoConflict | Rebase | Rejected
@@ -179,19 +180,19 @@ def validate_write_set(
     logs_may_meet: bool = False,
 ) -> Verdict:
     """
-    Decide whether an instant may be published beside its rivals.
+    Decide whether an instant may be committed after its concurrent commits.
 
     Args:
-        mine: What the instant touches.
+        mine: The instant's write set.
         requested_time: The instant's own requested time.
-        rivals: Everything that became visible after the base snapshot, in slot order; one
-            whose base file my rows were merged onto does not meet them in that file group.
+        rivals: All commits that became visible after the base snapshot, in slot order. If my rows
+            were merged onto a commit's base file, the two do not conflict in that file group.
         logs_may_meet: Non-blocking mode: two log files in one file group are no conflict.
 
     Returns:
-        The gravest verdict: refused before rebaseable before clean. A file group written by
-        a rival with a greater requested time than mine cannot be rebased under my own
-        requested time: a base file below an existing one would be hidden (PUB-5, hole 23).
+        The worst verdict: rejected before rebase before no conflict. If a commit with a greater
+            requested time wrote a file group, this write cannot rebase it under its own requested
+            time: a base file below an existing one would be hidden (PUB-5, hole 23).
     """
     for rival in rivals:
         if rival.restores:
@@ -231,7 +232,7 @@ def validate_write_set(
 
 
 def _built_on(mine: AccessedFileGroup, theirs: AccessedFileGroup, rival: ConcurrentCommit) -> bool:
-    """Whether my rows were merged onto the rival's base file, or onto a later one."""
+    """Return whether my rows were merged onto the commit's base file, or onto a later one."""
     source = mine.source_requested_time
     return (
         theirs.touch in (Access.NEW, Access.BASE)
@@ -250,7 +251,7 @@ def _cell(mine: Access, theirs: Access, rival: ConcurrentCommit, *, logs_may_mee
 
 def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
     if rival.is_compaction:
-        return None  # it moves rows of file groups that were there, which a claim replaces
+        return None  # it moves rows of existing file groups, which a whole-partition write replaces
     theirs = rival.claim
     into_mine = _overlap(mine.partitions, theirs)
     if into_mine:
@@ -272,7 +273,7 @@ def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | 
 
 
 def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
-    """Whether one writes a partition inside of the other's: readers find the outer one alone."""
+    """Reject if one partition is inside the other's; readers find only the outer one."""
     if rival.is_compaction:
         return None
     written, theirs = _written_to(mine), _written_to(rival.claim)
@@ -290,7 +291,7 @@ def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
 
 
 def _above(path: str) -> list[str]:
-    """The folders above a partition, without the table's own."""
+    """Return the folders above a partition, without the table's base folder."""
     return [path[:at] for at, letter in enumerate(path) if letter == "/"]
 
 
@@ -303,7 +304,7 @@ def _written_to(claim: WriteSet) -> frozenset[str]:
 
 
 def _overlap(claimed: Collection[str], other: WriteSet) -> tuple[str, ...]:
-    """Those of some partitions claimed as wholes that another writes into or claims."""
+    """Return the partitions, accessed as a whole, that the other write set also contains."""
     if not claimed:
         return ()
     written = {item.file_group.partition_path for item in other.file_groups}
@@ -314,16 +315,15 @@ def _overlap(claimed: Collection[str], other: WriteSet) -> tuple[str, ...]:
     return tuple(sorted(claims & written))
 
 
-# ----------- Conflict strategies: what a table's owner may choose where the matrix leaves a choice
-#
-# A strategy is asked after the matrix and only where that refused nothing. So it can make a
-# writer yield more often, or a service, and can never let two instants stand that would lose
-# a row. Hudi's class names are translated by this fixed table; no class is loaded (SEC4).
+# --------------------------------------------------------------------- Conflict strategies
+# A strategy runs after the matrix, and only if that rejected nothing. So it can reject more writes
+# or services, but can never accept two instants that would lose a row. A fixed table maps Hudi's
+# class names; no class is loaded (SEC4).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """Why an instant shall not be published beside a rival that the matrix lets pass."""
+    """The reason to reject a commit that the matrix accepts."""
 
     why: str
     file_groups: tuple[FileGroupId, ...] = ()
@@ -336,12 +336,12 @@ class ConflictStrategy:
     One choice among safe verdicts.
 
     Attributes:
-        name: As ``hoodie.write.lock.conflict.resolution.strategy`` says it.
+        name: Its value of ``hoodie.write.lock.conflict.resolution.strategy``.
         class_names: Java classes that mean the same.
-        objects: Looks at what I touch and at one rival; None when both may stand. It is
-            asked within the critical section, so it must be quick and do no I/O.
-        prefers_writers: A writer that would be refused for a pending clustering cancels it,
-            and a clustering leaves out what live writers announced to change.
+        objects: Compares my write set with one concurrent commit; returns None if both may count.
+            It runs in the commit section, so it must be fast and do no I/O.
+        prefers_writers: A writer that a pending clustering would reject cancels the clustering,
+            and a clustering leaves out file groups that live writers announced.
     """
 
     name: str
@@ -351,12 +351,12 @@ class ConflictStrategy:
 
 
 def _same_partition(mine: WriteSet, rival: ConcurrentCommit) -> Objection | None:
-    """One writer a partition; services move rows and write none."""
+    """Reject two writers of one partition; services only move rows."""
     if rival.is_compaction or rival.action is Action.CLUSTERING:
         return None
     met = _partitions(mine) & _partitions(rival.claim)
     if WHOLE_TABLE in _partitions(mine) | _partitions(rival.claim):
-        met = _partitions(mine) | _partitions(rival.claim)  # judged by the matrix already
+        met = _partitions(mine) | _partitions(rival.claim)  # the matrix checked it already
     if not met:
         return None
     return Objection(
@@ -377,8 +377,8 @@ SIMPLE = ConflictStrategy(
 
 STRATEGIES: tuple[ConflictStrategy, ...] = (
     SIMPLE,
-    # Two file groups of one bucket are met wherever the index is BUCKET: nothing is left to
-    # choose, the name is there for Hudi's.
+    # With index BUCKET, two file groups of one bucket always conflict. The name changes nothing
+    # and exists for Hudi's configurations.
     ConflictStrategy(
         name="bucket",
         class_names=(f"{_JAVA}BucketIndexConcurrentFileWritesConflictResolutionStrategy",),
@@ -397,11 +397,11 @@ STRATEGIES: tuple[ConflictStrategy, ...] = (
 
 def find_strategy(name: str, offered: Iterable[ConflictStrategy] = ()) -> ConflictStrategy | None:
     """
-    The strategy of a name, or of a Java class with or without its package; None for none.
+    Return the strategy of a name, or of a Java class with or without package; None if unknown.
 
     Args:
         name: In any case, with dashes or underscores.
-        offered: What plug-ins add; a name of ours stays ours.
+        offered: Strategies of plug-ins; they cannot override a name of hoodoo's.
     """
     said = name.strip().casefold().replace("-", "_")
     for strategy in (*STRATEGIES, *offered):
@@ -416,7 +416,7 @@ def find_strategy(name: str, offered: Iterable[ConflictStrategy] = ()) -> Confli
 def objection_to(
     mine: WriteSet, rivals: Sequence[ConcurrentCommit], strategy: ConflictStrategy
 ) -> Rejected | None:
-    """The first objection of a strategy to a claim that the matrix lets pass; begin anew."""
+    """Return the first objection of a strategy to an accepted write set; it retries all."""
     if strategy.objects is None:
         return None
     for rival in rivals:

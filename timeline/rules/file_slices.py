@@ -1,14 +1,14 @@
 """
-Which files form which slice of a file group (fmt 6.1, NBCC-3).
+Assign base and log files to the slices of their file group (fmt 6.1, NBCC-3).
 
-Theory of operation. Every base file opens a slice keyed by its requested time; a pending
-compaction opens an empty one keyed by its own. A log file joins the slice with the greatest
-key at or below its *completion* time: what completed after a compaction was requested
-belongs on top of it, whenever it began. A log without any slice opens one keyed by its
-requested time. Within a slice logs keep the order of requested times (fmt 5.7).
+Every base file opens a slice with its requested time as key. A pending compaction opens an empty
+slice with its own requested time. A log file joins the slice with the greatest key at or below its
+*completion* time: logs that complete after a compaction was requested belong on top of it,
+whenever they began. A log without any slice opens one with its requested time. Within a slice logs
+keep the order of requested times (fmt 5.7).
 
-Worked example, also a test: base t10; log [t21,t40]; log [t30,t50]; compaction t60 done;
-log [t35,t90]. Slices: t60 = base60 + log35..90, t10 = base10 + the other two.
+Example, also a test: base t10; log [t21,t40]; log [t30,t50]; compaction t60 done; log [t35,t90].
+Slices: t60 = base60 + log35..90, t10 = base10 + the other two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CompletionOf = Callable[[InstantTime], InstantTime | None]
 
 
 class Slicing(Enum):
-    """How a log file finds its slice: by its completion time, or its name tells (version 6)."""
+    """How a log file finds its slice: by its completion time, or by its name (version 6)."""
 
     BY_COMPLETION = "completion time"
     BY_NAME = "base instant in the name"
@@ -47,13 +47,13 @@ def slice_file_group(
     Build the slices of one file group, oldest first.
 
     Args:
-        file_group: Whose files these are.
+        file_group: The file group of the files.
         base_files: Visible base files, at most one per requested time.
         log_files: Visible log files.
-        completion_of: Requested time -> completion time of a visible instant; None when it
-            is not known, then the log joins the newest slice.
+        completion_of: Requested time -> completion time of a visible instant; None if it is not
+            known, then the log joins the newest slice.
         pending_compactions: Requested times of pending compactions of this file group.
-        slicing: With ``BY_NAME`` a log joins the slice of the instant in its name, always.
+        slicing: With ``BY_NAME`` a log always joins the slice of the instant in its name.
     """
     bases = {base.requested_time: base for base in base_files}
     keys = sorted({*bases, *pending_compactions})
@@ -88,7 +88,7 @@ def slice_files(
     pending_compactions: dict[FileGroupId, list[InstantTime]] | None = None,
     slicing: Slicing = Slicing.BY_COMPLETION,
 ) -> dict[FileGroupId, list[FileSlice]]:
-    """Slices of every file group among the files of one partition, oldest first, sorted by id."""
+    """Build the slices of all file groups of one partition, oldest first, sorted by id."""
 
     def by_group(file: BaseFile | LogFile) -> FileGroupId:
         return file.file_group
@@ -119,15 +119,15 @@ def merged_slice(
     slices: Sequence[FileSlice], pending_compactions: Container[InstantTime] = ()
 ) -> FileSlice:
     """
-    The slice that holds the newest rows of a file group (fmt 6.2).
+    Return the slice that has the newest rows of a file group (fmt 6.2).
 
     Args:
         slices: Of one file group, oldest first; at least one.
         pending_compactions: Requested times of its pending compactions.
 
     Returns:
-        The newest slice. The base file that a pending compaction will write is not there yet:
-        the slice below gives its own and its logs. Slices of logs alone belong together.
+        The newest slice. If a pending compaction has not written its base file yet, the slice
+        below adds its own base file and logs. Slices that have only logs are merged.
     """
     newest = slices[-1]
     for below in reversed(slices[:-1]):

@@ -1,9 +1,9 @@
 """
-Which time comes next on a timeline (TL-SUCC-1, TL-SUCC-2, TL-RES-1).
+Choose the next time on a timeline (TL-SUCC-1, TL-SUCC-2, TL-RES-1).
 
-Order must not depend on clocks: a new time is above every time already there, and the
-clock only decides how far above. Residues modulo 4 milliseconds tell who drew a time, so
-that a begin and a time fixed inside a slot can never be equal without either seeing it.
+The order must not depend on clocks. A new time is above every time on the timeline, and the clock
+only decides how far above. The residue modulo 4 ms shows which step drew a time. So a requested
+time drawn at begin never equals a time drawn in a slot, even if neither sees the other.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Residue(IntEnum):
 
 
 def begin_residue(action: Action) -> Residue:
-    """The residue of requested times drawn at the begin of an action."""
+    """Return the residue of a requested time that is drawn when an action begins."""
     return Residue.BEGIN_REPLACE if action is Action.REPLACECOMMIT else Residue.BEGIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkewLimits:
-    """How far the newest time on a timeline may lie ahead of this clock (TL-SUCC-2)."""
+    """How far the newest time on a timeline may be ahead of this clock (TL-SUCC-2)."""
 
     warn_ms: int = 1_000
     refuse_ms: int = 600_000
@@ -77,23 +77,23 @@ def next_instant_time(
 
     Args:
         now: This host's wall clock, ms since 1970-01-01 UTC.
-        newest: Largest requested or completion time anywhere on the timeline or in a slot;
-            None for an empty timeline.
-        residue: Who draws the time.
+        newest: Largest requested or completion time anywhere on the timeline or in a slot; None
+            for an empty timeline.
+        residue: The residue of the step that draws the time.
         limits: How far ``newest`` may be ahead of ``now`` before it is refused.
-        zone: The table's. While its clock shows an hour for the second time, times go on above
-            the first pass in steps of a few milliseconds.
+        zone: The table's. While its clock repeats an hour, times continue above those of the first
+            pass in steps of a few milliseconds.
 
     Returns:
         The smallest time with this residue that is at or after ``now`` and above ``newest``.
 
     Raises:
-        ClockRefusedError: ``newest`` is further ahead than ``limits.refuse_ms``: one wrong
-            clock must not drag the table into the future.
+        ClockRefusedError: ``newest`` is further ahead than ``limits.refuse_ms``: one wrong clock
+            must not move the table into the future.
 
     Spec: TL-SUCC-1, TL-SUCC-2, TL-RES-1 (compare Delta's in-commit timestamp rule).
     """
-    shown_ms = wall_ms(zone.instant_time(now))  # of the digits alone, as their order is
+    shown_ms = wall_ms(zone.instant_time(now))  # from the digits alone, as they are ordered
     newest_ms = wall_ms(newest) if newest is not None else WallMs(0)
     ahead = ahead_ms(now, newest, zone)
     if ahead > limits.refuse_ms:
@@ -119,29 +119,28 @@ def next_instant_time(
 
 def ahead_ms(now: WallMs, newest: InstantTime | None, zone: TimelineZone) -> int:
     """
-    How far the newest time is ahead of a clock.
+    Return how far the newest time is ahead of a clock, in ms.
 
-    Not by the hour that a zone's clock was set back: times of its first pass are above those that
-    the clock shows again, and the times after them, too, until the clock is there.
+    An hour by which the zone's clock was set back does not count. Times of its first pass are
+    above the times that the clock repeats, and so are later times until the clock reaches them.
     """
     if newest is None:
         return 0
     return min(zone.wall_ms(newest) - now, wall_ms(newest) - wall_ms(zone.reached(now)))
 
 
-# -------------------------- Moments as texts of folders, for partition columns that are timestamps
-#
-# Java Hudi makes three kinds, and no property of the table tells which (fmt 4.1): a DataFrame's
-# write names the stored number, or with
-# ``hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`` what
-# ``java.sql.Timestamp`` prints; Spark SQL names seconds with escaped colons. The last two are
-# told on the clock of the process that wrote.
+# ------------------------------------------------- Timestamps as folder names (timestamp columns)
+# Java Hudi writes three forms, and no property of the table records which (fmt 4.1). A DataFrame
+# write uses the stored number, or with
+# ``hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`` the text of
+# ``java.sql.Timestamp``. Spark SQL uses seconds with escaped colons. The last two are in the time
+# zone of the process that wrote.
 
 _SHAPE: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d(?::|%3A)\d\d(?::|%3A)\d\d(\.\d{1,9})?")
 
 
 class TimestampForm(Enum):
-    """What a folder of a moment reads."""
+    """The form of a timestamp as a folder name."""
 
     NUMBER = "number"  # 1678451400000000
     TIMESTAMP = "timestamp"  # 2023-03-10 12:30:00.0
@@ -151,9 +150,9 @@ class TimestampForm(Enum):
 @dataclass(frozen=True, slots=True)
 class TimestampTexts:
     """
-    The form of a table's folders of moments, and the zone whose clock they show.
+    The form of a table's timestamp folders, and the zone of their times.
 
-    ``or_zone`` is a second zone that all folders with rows fit as well.
+    ``or_zone`` is a second zone that also fits all folders with rows.
     """
 
     form: TimestampForm = TimestampForm.NUMBER
@@ -161,12 +160,12 @@ class TimestampTexts:
     or_zone: str = ""
 
 
-#: As a DataFrame's write of Java Hudi makes them.
+#: The form of a DataFrame write of Java Hudi.
 NUMBERS: Final = TimestampTexts()
 
 
 def form_of(text: str) -> TimestampForm | None:
-    """The form of a partition value as a folder shows it; None for no moment's."""
+    """Return the form of a partition value in a folder name; None if it is no timestamp."""
     if re.fullmatch(r"-?\d+", text):
         return TimestampForm.NUMBER
     found = _SHAPE.fullmatch(text)
@@ -177,13 +176,13 @@ def form_of(text: str) -> TimestampForm | None:
 
 def timestamp_texts(moments: pa.Array, how: TimestampTexts, name: str) -> pa.Array:
     """
-    Tell moments with a zone as folders do; nulls stay.
+    Format timestamps with a zone as folder names; nulls stay.
 
     Shapes: (n,) timestamps -> (n,) texts, colons of the SQL form escaped.
 
     Raises:
         InvalidInputError: The zone is unknown here (``bad_time_zone``).
-        UnsupportedTableError: Two zones are possible, and a moment reads differently in them
+        UnsupportedTableError: Two zones are possible, and a timestamp differs between them
             (``partition_zone``).
     """
     texts = _texts_in(moments, how.form, how.zone, name)

@@ -1,10 +1,10 @@
 """
-Whether what a write was made from still holds beside what others published (isolation levels).
+Decide whether a write's reads are still valid after concurrent commits (isolation levels).
 
-Backward validation: whoever publishes judges its own reads against everything that became
-visible since, so the order of publication is a serial order and no reader has to announce
-what it reads. ``write_serializable`` also lets a write stand that is older than rows it did
-not see, as if it had come before them; then nothing it does may rest on what came after.
+This is backward validation: a writer validates its own reads against every commit that became
+visible since. So the order of the commit log is a serial order, and readers announce nothing.
+``write_serializable`` also accepts a write that missed new rows, as if it came before them. Then
+no change of this write may depend on a later commit.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ __all__ = ["CommitProbe", "Isolation", "ReadScope", "validate_reads"]
 
 
 class Isolation(Enum):
-    """What a write that tells its reads is promised."""
+    """The guarantee for a write that passes a read set."""
 
-    SNAPSHOT = "snapshot"  # nobody changed what it changes; write skew is possible
+    SNAPSHOT = "snapshot"  # no other commit changed the same rows; write skew is possible
     WRITE_SERIALIZABLE = "write_serializable"  # some serial order gives the same table
-    SERIALIZABLE = "serializable"  # the order of publication does
+    SERIALIZABLE = "serializable"  # the order of the commit log does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScope:
-    """The part of the table that a write was made from, at one moment."""
+    """The part of the table that a write was computed from, at one time."""
 
     partitions: frozenset[str] | None  # None: the whole table
     instants: frozenset[InstantTime]  # requested times that were visible then
 
     def covers(self, partition_path: str) -> bool:
-        """Whether rows of a partition were read, or its emptiness."""
+        """Return whether the rows of a partition were read, or that it has none."""
         return self.partitions is None or partition_path in self.partitions
 
     def claimed_by(self, claim: WriteSet) -> bool:
-        """Whether a claim takes away something that was read as a whole."""
+        """Return whether a write set replaces a whole partition that was read."""
         return WHOLE_TABLE in claim.partitions or any(map(self.covers, claim.partitions))
 
 
 class CommitProbe(Protocol):
-    """What only a look at a rival's metadata or files tells; asked where it may spare a refusal."""
+    """Answers that need a commit's metadata or files; called only if they may avoid a rejection."""
 
     def only_inserted(self, rival: ConcurrentCommit, group: FileGroupId) -> bool:
-        """Whether a rewritten base file changed and deleted no row that was there."""
+        """Return whether a rewritten base file changed and deleted no existing row."""
 
     def has_reads(self, rival: ConcurrentCommit) -> bool:
-        """Whether the rival was made from reads of its own."""
+        """Return whether the concurrent commit had a read set of its own."""
 
     def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
-        """Whether no row that the rival wrote there is one that was asked for."""
+        """Return whether no row that the commit wrote there matches the read filter."""
 
     def held_none(self, group: FileGroupId) -> bool:
-        """Whether the file group was there and held no row that was asked for."""
+        """Return whether the file group existed and had no row that matches the read filter."""
 
 
 def validate_reads(
@@ -70,18 +70,18 @@ def validate_reads(
     looks: CommitProbe,
 ) -> Rejected | None:
     """
-    Decide whether a write may be published though others did since it read.
+    Decide whether a write may be committed although others committed after its reads.
 
     Args:
-        level: What it is promised.
-        mine: What the write touches.
-        reads: What it was made from.
-        rivals: Everything that became visible since those reads, in the order of slots.
-        looks: Answers about single rivals.
+        level: The isolation level.
+        mine: The write set.
+        reads: The read set.
+        rivals: All commits that became visible since those reads, in slot order.
+        looks: Answers about single commits.
 
     Returns:
-        None when it may. A refusal can not be answered by writing the same rows again: the
-        caller reads anew.
+        None if it may. After a rejection it is useless to write the same rows again: the caller
+        must read again.
     """
     taken = next((one for one in rivals if one.restores or one.aborts in reads.instants), None)
     if taken is not None:
@@ -100,7 +100,7 @@ def _first_wins(
     mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit]
 ) -> Rejected | None:
     groups = {item.file_group for item in mine.file_groups}
-    changed: set[FileGroupId] = set()  # where rows lie now that others changed after they were read
+    changed: set[FileGroupId] = set()  # file groups that now have rows changed after the read
     for rival in rivals:
         if rival.is_compaction:
             continue  # rows stay in their file groups
@@ -119,11 +119,11 @@ def _changed_there(
     rival: ConcurrentCommit, met: Sequence[AccessedFileGroup], changed: set[FileGroupId]
 ) -> set[FileGroupId]:
     """
-    The file groups of a rival with changed rows that were read, also where it moved them.
+    Return a commit's file groups with changed rows that were read, also after moves.
 
-    This write looks for its rows where they lie now: a clustering takes them to other file
-    groups, an upsert by a global index to another partition, out of what was read. Not exact:
-    the rows are not compared.
+    This write updates its rows in their present file groups. A clustering moves rows to other file
+    groups, and an upsert with a global index moves them to another partition, outside the read
+    set. The result is not exact, because rows are not compared.
     """
     theirs = rival.claim.file_groups
     groups = {one.file_group for one in theirs}
@@ -132,7 +132,7 @@ def _changed_there(
     came = {one.file_group for one in met}
     inserts = not changed and all(one.touch is Access.NEW for one in met)
     if inserts or rival.action is Action.CLUSTERING:
-        came = set()  # no row that was read is another one there
+        came = set()  # no row that was read has changed there
     known = came | groups & changed
     if known and groups - came and not known.isdisjoint(rival.dropped()):
         return groups
@@ -155,12 +155,12 @@ def _in_some_order(
     mine: WriteSet, reads: ReadScope, rivals: Sequence[ConcurrentCommit], looks: CommitProbe
 ) -> Rejected | None:
     """
-    As if this write came before the first insert that it did not see.
+    Validate as if this write came before the first insert that it did not read.
 
-    Then nobody who read anything may have come after that insert (it may have read it, and
-    what this write is to bring), and this write may touch nothing written since.
+    Then no commit with a read set may follow that insert: it may depend on the insert and on the
+    rows of this write. And this write may not access file groups written since.
     """
-    passed: list[ConcurrentCommit] = []  # the first insert that was not seen, and all after it
+    passed: list[ConcurrentCommit] = []  # the first insert that was not read, and all later commits
     for rival in rivals:
         if passed:
             passed.append(rival)
@@ -213,7 +213,7 @@ def _changed_read(reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe)
 
 
 def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, looks: CommitProbe) -> bool:
-    """Whether a touched file group keeps each row that was asked for; it may have got more."""
+    """Return whether an accessed file group keeps every row that was read; it may have more."""
     if one.touch is not Access.BASE:
         return False
     if looks.only_inserted(rival, one.file_group):
@@ -234,9 +234,10 @@ def _changes_what_i_change(
     mine: WriteSet, reads: ReadScope, rival: ConcurrentCommit, met: Sequence[AccessedFileGroup]
 ) -> bool:
     """
-    First publisher wins among those that change the same rows, by file group.
+    Return whether the commit changed the same rows, by file group; the first one wins.
 
-    A row that the other deleted is new to me now, so any change of it meets where I insert.
+    A row that the other commit deleted counts as new for this write, so any change of it conflicts
+    with my inserts.
     """
     groups = {item.file_group for item in mine.file_groups}
     written = {group.partition_path for group in groups} | set(mine.partitions)
@@ -254,10 +255,10 @@ def _changes_what_i_change(
 
 
 def _shared(mine: WriteSet, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
-    """Where I write into what the rival wrote, or into partitions it took as wholes."""
+    """Return accesses to file groups that I write, or to partitions that one side replaces."""
     groups = {item.file_group for item in mine.file_groups}
     paths = {group.partition_path for group in groups}
-    if WHOLE_TABLE in mine.partitions:  # a rival's claim of it takes all reads, met before
+    if WHOLE_TABLE in mine.partitions:  # the other's whole-table writes are rejected before
         return list(rival.claim.file_groups)
     whole = set(mine.partitions) | (paths & set(rival.claim.partitions))
     return [

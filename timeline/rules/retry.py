@@ -1,10 +1,10 @@
 """
-How often, after which pause and at what cost a refused publication is tried again.
+Decide whether, and after which pause, a rejected write is retried.
 
-Bounded in attempts, time and bytes written in vain; the pause grows and is jittered, because
-writers that lost to each other would otherwise meet again in step (concurrency 9). A write
-that is soon done again holds the queue for its redo, and so may one that is too dear to be lost
-for ever: then nobody can publish before it (PUB-11).
+Attempts, time and wasted bytes are bounded. The pause grows and has jitter, because writers with a
+conflict would otherwise conflict again at the same pace. A short retry may keep the commit lock
+from begin to commit; so may a retry after many conflicts. Then no other writer can commit first
+(PUB-11).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _SHORT_FOLD_MAX = 4
-_LOOKS_SHORT = 10  # as many rounds has the least write into one file group (far away)
+_LOOKS_SHORT = 10  # round trips of the smallest write on a high-latency store
 
 
 class RetryPolicy(Enum):
@@ -41,27 +41,27 @@ class RetryPolicy(Enum):
     LINEAR = "linear"  # base, twice the base, three times ...
     EXPONENTIAL = "exponential"  # base, twice, four times ...
     EXPONENTIAL_JITTER = "exponential_jitter"  # the same, times 0.5 to 1.5
-    DECORRELATED_JITTER = "decorrelated_jitter"  # between the base and three times the last one
-    NONE = "none"  # at once
+    DECORRELATED_JITTER = "decorrelated_jitter"  # between the base and three times the last pause
+    NONE = "none"  # no pause
 
 
 class RetryPreset(Enum):
-    """Budgets for two ways to work."""
+    """Retry budgets for two kinds of work."""
 
-    STREAMING = "streaming"  # a retry is cheap, a failure dear, and nobody may wait
-    BACKFILL = "backfill"  # it runs for hours anyway, and must end well
+    STREAMING = "streaming"  # a retry is cheap, a failure expensive, waiting is bad
+    BACKFILL = "backfill"  # it runs for hours and must succeed
 
 
 class RetryScope(Enum):
-    """What a refused or overtaken write had to do again."""
+    """The part of a write that a retry repeats."""
 
     NOTHING = "nothing"
-    PUBLICATION = "publication"  # a commit slot was lost, no data touched
-    FILE_GROUPS = "file groups"  # those that overlapped
+    PUBLICATION = "publication"  # a slot was lost, no data is rewritten
+    FILE_GROUPS = "file groups"  # those with a conflict
     EVERYTHING = "everything"
 
 
-#: Fields of ``WriteSettings`` that a preset sets where the caller said nothing.
+#: Fields of ``WriteSettings`` that a preset sets if the caller did not.
 RETRY_PRESETS: Final[Mapping[RetryPreset, Mapping[str, int]]] = MappingProxyType(
     {
         RetryPreset.STREAMING: {
@@ -80,7 +80,7 @@ RETRY_PRESETS: Final[Mapping[RetryPreset, Mapping[str, int]]] = MappingProxyType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """Limits of one write: redo attempts, lost slots, time, bytes; how it waits in between."""
+    """The limits of one write: retries, lost slots, time, bytes; and its pauses."""
 
     conflict_retries_max: int = 4
     publish_attempts_max: int = 16
@@ -89,19 +89,19 @@ class RetryBudget:
     pause_cap_ms: int = 10_000
     total_ms_max: int = 1_800_000  # 0: no bound
     wasted_bytes_max: int = 0  # 0: no bound
-    queue_after: int = 0  # conflicts after which any redo holds the queue; 0: never
-    queue_short_ms: int = 0  # a redo that is to last no longer holds it; 0: none does
+    queue_after: int = 0  # after so many conflicts each retry keeps the lock; 0: never
+    queue_short_ms: int = 0  # a retry up to this long keeps the lock; 0: none does
 
 
 def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: int = 0) -> int:
     """
-    Milliseconds to wait before the next try.
+    Return the pause before the next attempt, in ms.
 
     Args:
         attempt: 0 for the first retry.
         jitter: A random number in [0, 1).
         budget: Policy, base and cap.
-        previous_ms: The pause before, which the decorrelated policy goes by; 0 for none.
+        previous_ms: The previous pause, for the decorrelated policy; 0 for none.
     """
     base, cap = budget.pause_base_ms, budget.pause_cap_ms
     doubled = min(base * (1 << min(attempt, 30)), cap)
@@ -121,11 +121,11 @@ def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: i
 
 def pause_within_limit(budget: RetryBudget, pause: int, *, elapsed_ms: int) -> int:
     """
-    Milliseconds of a pause behind which another redo is still allowed.
+    Shorten a pause in ms so that another retry is still allowed after it.
 
     Args:
-        budget: The bound in time; as ``exhausted_limit`` has it.
-        pause: What ``pause_ms`` says.
+        budget: The time limit, as in ``exhausted_limit``.
+        pause: The result of ``pause_ms``.
         elapsed_ms: Since the first attempt.
     """
     left_ms = max(budget.total_ms_max - elapsed_ms, 0)
@@ -136,20 +136,24 @@ def keep_lock_ms(
     budget: RetryBudget, *, conflicts: int, work_ms: int, look_ms: int = 0, first_without: int = 0
 ) -> int | None:
     """
-    How long the next attempt may hold the queue (PUB-11): 0 for all its time, None for not at all.
+    Return how many ms the next attempt may keep the commit lock (PUB-11).
+
+    0 means without limit, None means not at all.
 
     Args:
-        budget: From how many conflicts on, and what is short.
-        conflicts: How often this write was refused.
-        work_ms: What its last attempt took until it asked to be published, or was refused before.
-        look_ms: What a look at a store takes that is far away; the least write makes ten such ways.
-        first_without: So many are done again without it first, unless the user says from when on.
+        budget: The number of conflicts from which it is kept, and the length of a short retry.
+        conflicts: How often this write was rejected.
+        work_ms: The time of its last attempt until it asked to commit, or was rejected before.
+        look_ms: The time of one refresh of a high-latency store; the smallest write makes ten such
+            round trips.
+        first_without: This many retries do not keep the lock, unless the user sets the number of
+            conflicts.
     """
     if 0 < budget.queue_after <= conflicts:
         return 0
     if conflicts <= first_without:
         return None
-    # On a busy machine all is slow: whoever lost again may hold it longer, to a bound.
+    # On a busy host everything is slow: after each conflict the limit grows, up to a bound.
     folded_ms = budget.queue_short_ms * conflicts + _LOOKS_SHORT * look_ms
     short_ms = min(folded_ms, budget.queue_short_ms * _SHORT_FOLD_MAX)
     return short_ms if work_ms <= short_ms > 0 else None
@@ -159,13 +163,13 @@ def exhausted_limit(
     budget: RetryBudget, *, conflicts: int, elapsed_ms: int, wasted_bytes: int
 ) -> str | None:
     """
-    Which bound forbids another redo; None when none does.
+    Return the option whose limit forbids another retry; None if none does.
 
     Args:
-        budget: The bounds.
-        conflicts: How often this write was refused.
+        budget: The limits.
+        conflicts: How often this write was rejected.
         elapsed_ms: Since its first attempt.
-        wasted_bytes: Written by refused attempts and thrown away.
+        wasted_bytes: Written by rejected attempts and discarded.
     """
     if conflicts > budget.conflict_retries_max:
         return "hoodie.write.num.retries.on.conflict.failures"
@@ -176,13 +180,12 @@ def exhausted_limit(
     return None
 
 
-# ----------------------------------------------------------------
-# How many writes may begin when: a token bucket per table, told from the timeline alone (PACE-1).
-#
-# A write takes a token when it begins, and its instant shows when that was. So every writer
-# knows the level without asking anybody: for each write that began, the tokens taken since then
-# must not exceed the burst and what has come in meanwhile. Two that look at the same moment see
-# the same token; the one too many is a debt that later writes wait for, never a growing one.
+# ------------------------------------------------------------------------------ Rate limit (PACE-1)
+# A token bucket per table, computed from the timeline alone. A write takes a token when it begins,
+# and its instant shows the time. So every writer knows the level without requests: for each write
+# that began, the tokens taken since then must not exceed the burst plus the tokens added since.
+# Two writers that check at the same time may take the same token. Later writes wait for that debt,
+# and it never grows.
 
 _MINUTE_MS: Final = 60_000
 _NUDGE_MS_MAX: Final = 1_000
@@ -193,25 +196,25 @@ class RateLimit:
     """How often writes of one table begin."""
 
     per_minute: float
-    burst: int = 1  # so many may begin at once after a rest
+    burst: int = 1  # so many may begin at once after a quiet time
     wait_ms_max: int = 600_000  # then a write begins without a token
 
     @property
     def interval_ms(self) -> float:
-        """After so long a further token is there."""
+        """The time in ms after which another token is added."""
         return _MINUTE_MS / self.per_minute
 
 
 def next_begin_ms(begun_ms: Sequence[int], pace: RateLimit) -> int | None:
     """
-    When the next write may begin; None when nothing stands against it.
+    Return when the next write may begin, in ms; None if it may begin now.
 
     Args:
-        begun_ms: When others began, ascending; what lies too far back may be left out.
-        pace: The table's.
+        begun_ms: When other writes began, ascending; old ones may be left out.
+        pace: The table's rate limit.
     """
     newest_first = enumerate(reversed(begun_ms), start=1)
-    # Of the k newest and mine, all but a burst must have come in since the first of them.
+    # Of the k newest begins and mine, all but a burst need tokens added since the first of them.
     return max(
         (
             at + math.ceil((taken + 1 - pace.burst) * pace.interval_ms)
@@ -224,12 +227,12 @@ def next_begin_ms(begun_ms: Sequence[int], pace: RateLimit) -> int | None:
 
 def jitter_ms(jitter: float, lost: int, pace: RateLimit) -> int:
     """
-    How long after the token a waiting write looks for it, so that not all come at once.
+    Return how many ms after the token a waiting write checks for it, to spread the writers.
 
     Args:
         jitter: A random number in [0, 1).
-        lost: Tokens it waited for and others took; who lost more comes earlier.
-        pace: The table's.
+        lost: Tokens that others took while it waited; after more losses it checks earlier.
+        pace: The table's rate limit.
     """
     widest = min(pace.interval_ms / 4, _NUDGE_MS_MAX)
     return int(jitter * widest / (1 + lost))
