@@ -1,1 +1,1 @@
-"""From the begin of an instant to its slot: what is judged, in which order, and what follows."""
+"""Commit a write or a table service: begin, wait, validate, take the slot, apply it."""

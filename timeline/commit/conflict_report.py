@@ -29,7 +29,7 @@ __all__ = ["KINDS", "ConflictReport", "WaitReport", "conflict_error", "conflict_
 _SHOWN_MAX = 20
 _BOUND = "hoodie.write.num.retries.on.conflict.failures"
 
-#: Rule -> its error and the error's kind. The class says what the caller does, the kind what the
+#: Rule -> its error and the error's kind. The class defines what the caller does, the kind what the
 #: conflict is.
 _ERRORS: dict[RuleId, tuple[type[ConflictError | RolledBackError], str]] = {
     RuleId.SAME_FILE_GROUP_WRITTEN: (WriteConflictError, "write_conflict"),

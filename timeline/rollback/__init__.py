@@ -1,1 +1,1 @@
-"""Taking back what failed, and deciding for good what nobody answered."""
+"""Roll back failed writes, and resolve writes of unknown outcome."""

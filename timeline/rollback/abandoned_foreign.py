@@ -1,9 +1,9 @@
 """
-Upkeep that another engine planned and did not finish, told apart from what it is still at.
+Recognise abandoned rollbacks: planned by another engine, not completed, with no live process.
 
-Java Hudi plans a rollback under the lock and deletes without it; whoever comes later finds
-its plan and carries it out. So do we, once nobody seems to be at it any more: a rollback
-left pending would keep savepoints, restores and Java's own cleaning from going on.
+Java Hudi plans a rollback under the lock and deletes without it. A later process finds the plan and
+executes it. This engine does so too, once the instant seems abandoned: a pending rollback would
+block savepoints, restores and Java's own cleaning.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TIME = re.compile(r"\d{17}|\d{14}", re.ASCII)
 
 def is_abandoned(context: TableContext, instant: Instant) -> bool:
     """
-    Whether nobody is at this pending upkeep of another engine, as far as can be told.
+    Return whether a pending service instant of another engine seems abandoned.
 
-    Its requested file is older than the tolerated silence of writers and its heartbeat, which
-    few releases give a rollback, is not fresh. Outside: 1 stat, 1 list.
+    Its requested file is older than the tolerated interval of heartbeats, and its heartbeat is not
+    fresh. Few releases write a heartbeat for a rollback. Outside: 1 stat, 1 list.
     """
     storage, limits = context.world.storage, context.limits.heartbeat
     age_ms = requested_age_ms(context, instant)
@@ -48,14 +48,14 @@ def is_abandoned(context: TableContext, instant: Instant) -> bool:
 
 
 def requested_age_ms(context: TableContext, instant: Instant) -> int | None:
-    """For how long pending upkeep was requested; None without a requested file. Outside: 1 stat."""
+    """Return the age of the requested file in ms; None without such a file. Outside: 1 stat."""
     storage = context.world.storage
     stat = storage.stat(_requested_path(instant))
     return None if stat is None else storage.now_ms() - stat.modified_ms
 
 
 def requested_plan_bytes(context: TableContext, instant: Instant) -> bytes:
-    """What its owner requested. Outside: 1 get."""
+    """Return the plan that its owner requested. Outside: 1 get."""
     try:
         return context.world.storage.read(_requested_path(instant))
     except ObjectMissingError as error:
@@ -70,11 +70,11 @@ def vanished_target(
     context: TableContext, timeline: ActiveTimeline, instant: Instant
 ) -> InstantTime | None:
     """
-    The write a rollback had taken off the timeline before its owner died, else None.
+    Return the write that a rollback removed from the timeline before its owner died, else None.
 
-    None as well where the plan cannot be believed: it is damaged, or files of the time it
-    names may be those of an archived commit (SEC2). Outside: 1 get; the listing of its files and
-    the history's times when it lies below the timeline.
+    Returns None also if the plan cannot be trusted: it is damaged, or files with the time it names
+    may belong to an archived commit (SEC2). Outside: 1 get; the listing of its files and the
+    archived timeline's times if it is older than the timeline.
     """
     try:
         target = rollback_target(context, instant)
@@ -97,10 +97,11 @@ def completed_before_rollback(
     context: TableContext, timeline: ActiveTimeline, instant: Instant
 ) -> bool:
     """
-    Whether the target of a rollback completed after the rollback was requested.
+    Return whether the target of a rollback completed after the rollback was requested.
 
-    So it is when a try at a plan was to be undone and another try carried the plan out: carried
-    out now, the rollback could only harm. Outside: 1 get, and the history's times.
+    This happens if an attempt to execute a plan was to be rolled back and another attempt completed
+    the plan. Executing the rollback now could only do harm. Outside: 1 get, and the archived
+    timeline's times.
     """
     try:
         target = rollback_target(context, instant)

@@ -1,8 +1,8 @@
 """
-Ending a commit slot that no writer can carry out: forged, damaged or too large (SLOT-11).
+End a slot that no writer can apply: forged, damaged or too large (SLOT-11).
 
-Every writer refuses such a slot before it touches anything, so it stops the table. A user who has
-no backup of it ends it here: a slot that decides nothing takes its number.
+Every writer refuses such a slot before it changes anything, so the slot stops the table. A user
+without a backup of the slot ends it here: a slot that decides nothing takes its number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEPT_BYTES_MAX: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadSlot:
-    """A slot that no writer can carry out, and why."""
+    """A slot that no writer can apply, and the reason."""
 
     number: int
     path: str
@@ -42,20 +42,21 @@ class BadSlot:
 
 def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
     """
-    Find a slot that no writer can carry out.
+    Find a slot that no writer can apply.
 
     Args:
         context: The table.
-        number: Of the slot; None for the first such slot. A slot whose time is ahead of this
-            clock by more than ``hoodoo.clock.max.ahead.ms`` is found by its number alone, and
-            where the timeline does not show it: the wrong clock may be this one.
+        number: Number of the slot; None for the first such slot. A slot whose time is ahead of this
+            clock by more than ``hoodoo.clock.max.ahead.ms`` is found only by its number, and only
+            if its file is not on the timeline: this clock may be the wrong one.
 
     Raises:
         InstantNotFoundError: There is no such slot.
-        InvalidInputError: The slot is good: it is never ended (``good_slot``).
+        InvalidInputError: The slot is good, so it is never ended (``good_slot``).
         UnsupportedTableError: A newer release wrote it.
 
-    Outside: 1 list, 1 get a slot, 1 stat for each file that it deletes; with a number the timeline.
+    Outside: 1 list, 1 get per slot, 1 stat for each file that it deletes; with a number the
+    timeline.
     """
     storage = context.world.storage
     names = [name for name in storage.names(SLOTS) if name.isdecimal()]
@@ -82,10 +83,11 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
 
 def end_slot(context: TableContext, number: int) -> BadSlot:
     """
-    Put a slot that decides nothing in the place of one that no writer can carry out.
+    Replace a slot that no writer can apply by a slot that decides nothing.
 
-    What the slot decided is lost: a commit whose completed file is not on the timeline counts as
-    failed and is rolled back. The bytes stay in ``.hoodie/.hoodoo/ended`` where they are few.
+    The old slot's decision is lost. A commit whose completed file is not on the timeline counts as
+    failed and is rolled back. The old bytes stay in ``.hoodie/.hoodoo/ended`` up to a size of 16
+    MiB.
 
     Raises: As ``find_bad_slot``, LockTimeoutError.
 
@@ -111,7 +113,7 @@ def end_slot(context: TableContext, number: int) -> BadSlot:
         _keep(context, path, number)
         if storage.capabilities.slots == "storage":
             storage.write(path, encode_slot(nothing), durable=True)
-        else:  # a slot store replaces nothing
+        else:  # a slot store cannot replace a slot
             storage.delete(path)
             storage.create(path, encode_slot(nothing))
     world.events.emit("slot.ended", number=number, why=found.why)
@@ -122,14 +124,14 @@ def _why_bad(context: TableContext, number: int, *, named: bool) -> str | None:
     path, storage = slot_path(number), context.world.storage
     try:
         slot = decode_slot(storage.read(path), path=path, number=number)
-        for one in slot.deletes:  # a link or a folder on the way would stop its clean for ever
+        for one in slot.deletes:  # a link or a folder in the path would stop its clean for ever
             there = storage.stat(one)
             if there is not None and there.is_folder:
                 return f"it deletes a folder: {one}"
         if named:
             return _why_ahead(context, slot)
     except ObjectMissingError:
-        return None  # collected since
+        return None  # truncated since
     except MalformedNameError as error:
         return f"it names what is no file of the table: {error.message}"
     except CorruptTableError as error:
@@ -149,13 +151,13 @@ def _why_ahead(context: TableContext, slot: Slot) -> str | None:
 
 
 def _time_after_those_before(context: TableContext, number: int) -> InstantTime:
-    """A time above those of the slots before, so that times still ascend with the numbers."""
+    """Return a time above the slots before, so that times still ascend with the numbers."""
     for earlier in range(number - 1, 0, -1):
         path = slot_path(earlier)
         try:
             before = decode_slot(context.world.storage.read(path), path=path, number=earlier)
         except ObjectMissingError:
-            break  # collected, with all before it
+            break  # truncated, with all slots before it
         except CorruptTableError:
             continue
         return instant_time(WallMs(wall_ms(before.newest_time) + 1))

@@ -1,10 +1,10 @@
 """
-What became of a write whose publication was never answered, decided for good (UNK-3, UNK-4).
+Resolve a write of unknown outcome: decide for good whether it is committed (UNK-3, UNK-4).
 
-Anybody may ask, at any time: the writer that was told ``OutcomeUnknownError``, another process,
-an operator the next day. A slot of the instant says published. Without one nothing is known
-before the chain has grown past the number that was asked for; the abort slot of a rollback
-makes it grow and ends the instant in the same step.
+Any process may ask at any time: the writer that got ``OutcomeUnknownError``, another process, an
+operator the next day. A slot of the instant means committed. Without a slot the outcome is open
+until the commit log has grown past the requested number. A rollback's abort slot makes it grow and
+ends the instant in the same step.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from timeline.rollback.rollback import rollback, rollback_records
 
 __all__ = ["Resolution", "WriteOutcome", "resolve"]
 
-#: The newest slot of these kinds may be ended before anything of it shows (FOR-9).
+#: The newest slot of these kinds may be ended before any of its files is visible (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
-#: The slots of these kinds name a target besides, or no instant at all; their own time is in errors.
+#: These slots have a target or no instant at all; errors contain the slot's own time.
 _WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.CUT})
 
 
 class WriteOutcome(Enum):
-    """How it ended."""
+    """The outcome of a write."""
 
     PUBLISHED = "published"  # its rows are in the table
     NOT_PUBLISHED = "not published"  # and never will be: write them again
-    RUNNING = "running"  # its writer is at it: ask again later
+    RUNNING = "running"  # its writer is still working: resolve it again later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +51,34 @@ class Resolution:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """Return the resolution as one line of text."""
         return f"{self.requested_time}: {self.outcome.value}, {self.why}"
 
 
 def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
     """
-    Decide whether a write counts. The answers published and not published never change.
+    Decide whether a write is committed; the two final outcomes never change.
 
-    They outlive the slots: what was published is archived, and so is the rollback of what was not.
-    A publication that died half-way is finished, a write without sign of life is rolled back.
-    A savepoint has the time of its write: whether there is one is told as well. Outside: 1 list, slots not seen before; what ``rollback`` asks for where it is pending; the
-    history where no other trace is left.
+    Both outlive the slots: a committed instant is archived, and so is the rollback of one that is
+    not. A slot that is not applied yet is applied. A pending write without a live heartbeat is
+    rolled back. A savepoint has the requested time of its write, so the answer also contains
+    whether it exists.
+
+    Outside: 1 list and the slots that were not read before; as ``rollback`` if it is pending; the
+    archived timeline if no other trace is left.
 
     Args:
         context: The table.
         requested_time: The write's; ``OutcomeUnknownError.requested_time``.
 
     Raises:
-        InstantNotFoundError: No trace of it is left, so nobody can say. So it is with a cancelled
-            plan, and where a restore took its rollback away, once the slots are archived.
-        CorruptTableError: A rollback or restore that may tell is damaged.
-        TableConfigConflictError: It would have to be rolled back, and the metadata table is on.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``rollback``; nothing was decided, ask again.
+        InstantNotFoundError: No trace is left, so the outcome cannot be known. This happens once
+            the slots are archived, for a cancelled plan and for a write whose rollback a restore
+            removed.
+        CorruptTableError: A rollback or restore that may contain the answer is damaged.
+        TableConfigConflictError: The write has to be rolled back, and the metadata table is on.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``rollback``;
+            nothing was decided, resolve it again.
 
     Spec: UNK-3, UNK-4, RB-3, FOR-9.
     """
@@ -84,7 +88,7 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
 
 
 def _of_a_savepoint(context: TableContext, requested_time: InstantTime) -> str:
-    """Whether the write has its savepoint, if a slot made one; it is the last to tell."""
+    """Return whether the write has its savepoint, as text; empty if no slot made one."""
     for slot in context.chain.newest_first():
         if context.chain.is_of_another(slot):
             continue
@@ -114,7 +118,7 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     undone = _undone(context, active, requested_time)
     if undone is not None:
         return undone
-    if context.chain.head() > looked:  # its end may have come since, and shows nothing yet
+    if context.chain.head() > looked:  # a slot may have ended it since, without any file yet
         return _resolved(context, requested_time)
     raise InstantNotFoundError(
         "no trace of this write is left: it is neither on the timeline nor archived and nobody "
@@ -125,10 +129,14 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
 
 
 def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Resolution | None:
-    """What the newest slot about it says; times ascend, so older ones cannot be about it."""
+    """
+    Return the outcome in the newest slot about it.
+
+    Times ascend, so the search ends at the first slot with smaller times.
+    """
     for slot in context.chain.newest_first():
         if context.chain.is_of_another(slot):
-            continue  # SLOT-8: of another table's times
+            continue  # SLOT-8: the times of another table
         if slot.newest_time < requested_time:
             return None
         if requested_time in restored_away_by(slot):
@@ -152,7 +160,7 @@ def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Reso
 
 
 def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
-    """A rollback or restore is told by the timeline from now on; no file ever shows a cut."""
+    """Apply a rollback or restore, so that the timeline shows it; a truncation has no file."""
     if slot.kind is SlotKind.CUT:
         why = f"as number {slot.number} of this table: the next archive does what is left of it"
         return _published(slot.instant_time, slot.completion_time, why)
@@ -170,7 +178,7 @@ def _after_commit(context: TableContext, commit: Slot) -> Resolution | None:
 
 
 def _taken_away_without_slot(context: TableContext, time: InstantTime) -> Resolution | None:
-    """Whether another engine restored or rolled a published write away; it takes no slot (RST-3)."""
+    """Return the outcome if another engine removed a committed write without a slot (RST-3)."""
     active = context.active()
     if active.find(time) is not None or time in context.history.times().completions:
         return None
@@ -178,7 +186,7 @@ def _taken_away_without_slot(context: TableContext, time: InstantTime) -> Resolu
 
 
 def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Resolution | None:
-    """What the rollbacks and restores of a timeline and its history say of what is on neither."""
+    """Return the outcome in rollbacks and restores, of a write that is on neither timeline."""
     for one in rollback_records(context, active, context.history.instants(times_only=False)):
         if time in one.targets:
             why = f"the {one.action.value} {one.requested_time} took it away"
@@ -187,7 +195,7 @@ def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) ->
 
 
 def _after_void(context: TableContext, void: Slot) -> Resolution | None:
-    """Its writer may publish again what became void, as long as it is there (FOR-4)."""
+    """Return the outcome of a void slot; while its instant exists, it may commit again (FOR-4)."""
     if context.active().find(void.requested_time) is not None:
         return None
     why = "another engine went on without it while its writer had lost the lock"
@@ -196,9 +204,9 @@ def _after_void(context: TableContext, void: Slot) -> Resolution | None:
 
 def _apply_last(context: TableContext, slot: Slot) -> bool:
     """
-    Only the last slots can be unsettled (PUB-3); whoever has a turn settles them.
+    Apply the slot in a commit section, if it is one of the last that may be pending (PUB-3).
 
-    Returns whether another slot came of that.
+    Returns whether that added another slot.
     """
     head = context.chain.known_head
     if slot != context.chain.deciding(head) and slot not in not_applied(

@@ -1,4 +1,10 @@
-"""Roll back a failed write: an abort slot first, the deletes after it (RB-1 to RB-9)."""
+"""
+Roll back a failed write: an abort slot first, the deletes after it (RB-1 to RB-9).
+
+The abort slot ends the target in the order of commits. From then on the target can never commit, so
+deleting its files is safe even if a paused owner still lives. If the target has a commit slot, it
+is committed and gets help instead (RB-3).
+"""
 
 from __future__ import annotations
 
@@ -66,17 +72,17 @@ __all__ = [
     "rollback_records",
 ]
 
-# --------------- What completed rollbacks and restores tell about the instants that they took away
+# ---- Completed rollbacks and restores
 #
-# Slots tell it as well, until the archive collects them (GC-2); these instants stay, on the
-# timeline or in the history, and other engines leave nothing else.
+# Slots contain the same targets until the commit log is truncated (GC-2). These instants stay
+# longer, on the active or the archived timeline. Other engines leave nothing else.
 
 _UNDOING = {one.value: one for one in (Action.ROLLBACK, Action.RESTORE)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackRecord:
-    """A completed rollback or restore, and the requested times of what it took away."""
+    """A completed rollback or restore, and the requested times of its targets."""
 
     action: Action
     requested_time: InstantTime
@@ -88,15 +94,15 @@ def rollback_records(
     context: TableContext, active: ActiveTimeline, archived: Iterable[ArchivedInstant]
 ) -> Iterator[RollbackRecord]:
     """
-    Every completed rollback and restore that tells anything.
+    Yield every completed rollback and restore that names targets.
 
-    A target may be committed all the same: a plan that was rolled back is carried out again.
-    Outside: 1 get per rollback and restore on the timeline.
+    A target may be committed all the same: a plan that was rolled back is executed again. Outside:
+    1 get per rollback and restore on the timeline.
 
     Args:
         context: The table.
-        active: Its timeline.
-        archived: Its history, read after that and with its content.
+        active: Its active timeline.
+        archived: Its archived timeline, read after the active one and with metadata.
 
     Raises:
         CorruptTableError: One of them is damaged.
@@ -136,17 +142,17 @@ def _targets_of(
     )
 
 
-# ----------- What a rollback or restore writes down, in Java Hudi's words: plan and result (fmt 3)
+# ---- Plan and result of a rollback, in Java Hudi's format (fmt 3)
 
 
 def rollback_plan(storage: Storage, target: InstantInfo, files: Iterable[str]) -> RollbackPlan:
     """
-    The plan that deletes these files of ``target``, one request each.
+    Return the plan that deletes these files of ``target``, with one request per file.
 
     Args:
-        storage: Says where they are for other engines.
-        target: The instant that is undone.
-        files: Relative to the table.
+        storage: Returns the files' addresses for other engines.
+        target: The instant to roll back.
+        files: Paths relative to the table.
     """
     return RollbackPlan(
         instant_to_rollback=target,
@@ -165,7 +171,7 @@ def rollback_plan(storage: Storage, target: InstantInfo, files: Iterable[str]) -
 def rollback_metadata(
     storage: Storage, target: InstantInfo, files: Iterable[str], *, own_time: InstantTime
 ) -> RollbackMetadata:
-    """The result after these files of ``target`` were deleted by the instant ``own_time``."""
+    """Return the result after the instant ``own_time`` deleted these files of ``target``."""
     by_partition: dict[str, list[str]] = {}
     for path in files:
         by_partition.setdefault(parent_folder(path), []).append(_plain(storage.locate(path)))
@@ -184,22 +190,18 @@ def rollback_metadata(
 
 
 def _plain(address: str) -> str:
-    """Rollback plans name absolute paths without a local scheme (fmt 3)."""
+    """Return an absolute path without a local scheme, as in rollback plans (fmt 3)."""
     return (
         "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:") else address
     )
 
 
-# ---------------- Undoing a failed write: an abort slot first, the deletes after it (RB-1 to RB-9)
-#
-# The abort slot ends the target in the total order: from then on it can never commit, so
-# deleting its files is safe even while a paused owner still lives. A commit slot of the
-# target means the opposite: it is published, and it is helped instead of undone (RB-3).
+# ---- Rollback (RB-1 to RB-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackDecision:
-    """What became of a target: undone by ``slot``, or left alone because it had ended."""
+    """The result for one target: rolled back by ``slot``, or left alone because it had ended."""
 
     target: InstantTime
     slot: Slot | None
@@ -210,7 +212,7 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
     """
     Roll back one pending write for good.
 
-    Outside: the target's listing, 1 turn (lock, list, create), the deletes, 3 creates.
+    Outside: the target's listing, 1 commit section (lock, list, create), the deletes, 3 creates.
 
     Args:
         context: The table.
@@ -218,9 +220,9 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
 
     Raises:
         UnsupportedTableError: The target is a plan or a completed instant.
-        TableConfigConflictError: The metadata table is on, and may list the target's files: once
-            a rollback is on the timeline without a word in it, readers of it look for them.
-        LockTimeoutError, OutcomeUnknownError: As ``publish``.
+        TableConfigConflictError: The metadata table is on and may list the target's files. If a
+            rollback without an entry in it is on the timeline, its readers open these files.
+        LockTimeoutError, OutcomeUnknownError: As ``commit_write``.
     """
     if target.completed or target.action not in _UNDOABLE:
         raise UnsupportedTableError(
@@ -239,7 +241,7 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
         left = pending_rollback_of(context, turn.timeline, target.requested_time)
         if left is not None and not is_abandoned(context, left):
             if context.limits.foreign_writers is ForeignWriters.EXPECTED:
-                # Java is at it without the lock, and fails when files it deletes are gone.
+                # Java deletes without the lock, and fails if files it deletes are missing.
                 why = "another engine is rolling it back"
                 ended.append(RollbackDecision(target=target.requested_time, slot=None, why=why))
                 return None
@@ -265,21 +267,21 @@ _UNDOABLE = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 def _ending_of(
     context: TableContext, turn: CommitSection, target: Instant
 ) -> RollbackDecision | None:
-    """Whether the target ended meanwhile: helped when published, cleaned again when aborted."""
+    """Return how the target ended meanwhile, if it did; repeat the deletes of an aborted one."""
     time = target.requested_time
     for number in range(turn.head, 0, -1):
         slot = context.chain.read(number)
         if slot is not None and context.chain.is_of_another(slot):
-            continue  # SLOT-8: of another table's times
+            continue  # SLOT-8: the times of another table
         if slot is None or slot.completion_time < time:
             break  # every slot of the target was taken after its begin: times ascend
         if time in restored_away_by(slot):
-            break  # its commit slot, if it has one, is below and counts no more (RST-1)
+            break  # its commit slot, if it has one, is below and no longer counts (RST-1)
         if slot.requested_time != time:
             continue
         if slot.kind is SlotKind.VOID:
-            break  # its commit slot right below never happened (FOR-4)
-        if slot.kind is SlotKind.COMMIT:  # the turn's look settled it, if nobody took it away since
+            break  # its commit slot right below is void (FOR-4)
+        if slot.kind is SlotKind.COMMIT:  # the refresh applied it, unless it was removed since
             return RollbackDecision(target=time, slot=None, why="it was published")
         if slot.kind is SlotKind.ABORT:
             apply(context, slot)  # RB-5: repeat the deletes
@@ -288,7 +290,7 @@ def _ending_of(
     if now is None or now.completed:
         return RollbackDecision(target=time, slot=None, why="it is no longer pending")
     if time in context.history.times().completions:
-        # RB-7: a request for a pending file landed after the archive; the data is a commit's.
+        # RB-7: a late request created a pending file after archiving; the data is the commit's.
         for name in pending_file_names(target.action, time):
             context.world.storage.delete(context.instant_path(name))
         return RollbackDecision(target=time, slot=None, why="it was published and is archived")
@@ -303,7 +305,7 @@ def _abort_slot(
     *,
     left: Instant | None,
 ) -> Slot:
-    """The slot that ends a target, under the name of the rollback that another engine left."""
+    """Return the slot that ends a target; it adopts the abandoned rollback ``left`` if given."""
     storage = context.world.storage
     files = data_files_of(storage, target.requested_time)
     if left is None:
@@ -330,9 +332,9 @@ def rollback_dead_writers(
     """
     Roll back every pending write whose heartbeat is missing or too old, newest first.
 
-    The timeline is read before the heartbeats: a writer that published in between has no
-    heartbeat any more, and the abort's own look then finds it completed (hole 8, M11).
-    What another engine had undone but for the last steps is brought to its end.
+    The timeline is read before the heartbeats. A writer that committed in between has no heartbeat
+    any more, and the refresh before the abort then finds it completed (hole 8, M11). Abandoned
+    rollbacks of another engine that lack only their last steps are completed.
     """
     timeline = timeline or context.active()
     pending = timeline.pending_ingestion
@@ -354,11 +356,11 @@ def finish_abandoned(
     context: TableContext, timeline: ActiveTimeline, left: Instant
 ) -> RollbackDecision | None:
     """
-    End a rollback of another engine that has no pending target any more, else nothing.
+    End an abandoned rollback of another engine that has no pending target any more.
 
-    Where its target is off the timeline its last steps are done; where the target completed
-    meanwhile it is taken away. Outside: 1 stat, 1 list; where it was left 2 gets, and 1 turn, the
-    listing of the target, the deletes, 2 creates.
+    If its target is off the timeline, its last steps are done. If the target completed meanwhile,
+    the rollback is removed. In other cases nothing is done. Outside: 1 stat, 1 list; if it was
+    abandoned also 2 gets, 1 commit section, the listing of the target, the deletes, 2 creates.
     """
     if not is_abandoned(context, left):
         return None
@@ -406,15 +408,15 @@ def finish_abandoned(
 
 def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
     """
-    Remove an own write that failed before any slot create was left unknown (RB-9).
+    Delete an own failed write, if no request for its slot has an unknown outcome (RB-9).
 
-    Data files first, the requested file last: a crash in between leaves a pending instant,
-    and whoever draws the same time once it is gone meets no further delete of ours.
-    Outside: the target's listing and deletes.
+    Data files are deleted first, the requested file last. A crash in between leaves a pending
+    instant. A writer that then draws the same time faces no further delete of ours. Outside: the
+    target's listing and deletes.
 
     Raises:
-        OutcomeUnknownError: A commit slot of the instant was sent and not seen lost, so it
-            may stand: nothing was touched (UNK-3).
+        OutcomeUnknownError: A commit slot of the instant was requested and not seen as lost, so it
+            may exist: nothing was deleted (UNK-3).
     """
     storage = context.world.storage
     if context.chain.may_hold(begun.requested_time):
@@ -426,14 +428,14 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
         )
     try:
         if context.chain.has_shown:
-            with suppress(TableReplacedError):  # told by the error that ends the write
-                context.chain.assert_same_table()  # or takes away what it helped on (SLOT-10)
+            with suppress(TableReplacedError):  # the error that ends the write reports it
+                context.chain.assert_same_table()  # or deletes what it applied for others (SLOT-10)
         files = data_files_of(storage, begun.requested_time)
         for path in files:
             storage.delete(path)
         delete_markers(storage, begun.requested_time)
     except StorageUnavailableError:
-        begun.heartbeat.stop(remove=False)  # others must see that nobody works on it any more
+        begun.heartbeat.stop(remove=False)  # others must see that no process works on it any more
         raise
     begun.heartbeat.stop()
     for name in pending_file_names(begun.action, begun.requested_time):
