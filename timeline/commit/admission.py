@@ -45,7 +45,7 @@ TimelineState: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
 TableState: TypeAlias = tuple[Lease | None, TimelineState | None]
 
 _WITHOUT_LOCK_FIRST = 2  # ``CommitLockMode.AUTO`` takes the lock after two lost slots
-_BESIDE = 2  # does not wait for this many writers ahead: a lost slot shows at once that it is taken
+_BESIDE = 2  # does not wait for this many writers ahead: a lost slot is noticed at once
 _LINE_MS = 10_000  # ignores writers that began earlier: they are dead or write for long
 _STEP_MS = 5  # delay for each writer ahead
 _STEPS_MAX = 6
@@ -260,9 +260,7 @@ class WaitingLine:
         self._begun = begun
         self._is_met = is_met
         self._gave_up = False  # at most once in a commit section
-        self.has_given_up = (
-            False  # to wait for the lock: the refresh under way is to find the conflict
-        )
+        self.has_given_up = False  # the lock; the refresh under way is to find the conflict
         self.settled = 0  # this commit section has applied all slots up to this number
         self._read = looked
         self.has_place = looked is not None
@@ -298,9 +296,7 @@ class WaitingLine:
     def _read_without_queue(self, lease: Lease | None) -> None:
         """Read now on a high-latency store, unless an exclusive lock makes lost slots rare."""
         if not is_exclusive(lease) and self.context.world.storage.capabilities.far:
-            with suppress(
-                HoodooError
-            ):  # the next refresh raises it; it does not answer this request
+            with suppress(HoodooError):  # the next refresh raises it
                 self._read = self._read_at_once()
 
     def stand(self) -> bool:

@@ -90,7 +90,7 @@ def is_applied(
     Return whether the slot's file exists or was archived since (Java archives ours too).
 
     A cancel, a void and the end of a savepoint have no file. They are applied when their target's
-    files are gone.
+    files are deleted.
 
     An instant is archived if every reader takes it as archived (``ActiveTimeline.is_archived``) and
     it has no pending files. The second condition is needed because a rollback or clean may lie

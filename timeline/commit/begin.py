@@ -270,7 +270,7 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
     Return a snapshot that no restore is changing (BEG-3).
 
     A restore of ours is applied first, because its owner may be dead; its slot contains all that is
-    left to do. A pending restore of another engine is refused.
+    left to do. A pending restore of another engine raises.
     """
     last = context.chain.deciding(snapshot.head)
     if (

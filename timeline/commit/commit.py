@@ -101,9 +101,9 @@ CommitCheck: TypeAlias = Callable[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCommit:
-    """A write with all files written, which asks to be committed."""
+    """A write with all files written that is to be committed."""
 
-    claim: WriteSet  # what it changes; goes into the slot
+    claim: WriteSet  # what it changes; stored in the slot
     metadata: CommitMetadata
     read_only: tuple[
         AccessedFileGroup, ...

@@ -1,8 +1,8 @@
 """
 Find concurrent commits: the instants that became visible after a write's base state.
 
-Our commits come from slots, which contain everything the conflict rules need. Instants of another
-engine have no slot; their commit metadata is read (FOR-2).
+Our commits are read from slots, which contain everything the conflict rules need. Instants of
+another engine have no slot; their commit metadata is read (FOR-2).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONCURRENT_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE}
 
 
 def commit_of_slot(slot: Slot) -> ConcurrentCommit:
-    """Return the concurrent commit that a slot of ours stands for."""
+    """Return the concurrent commit of a slot of ours."""
     return ConcurrentCommit(
         action=slot.action,
         requested_time=slot.instant_time,
@@ -251,17 +251,17 @@ def write_set_of(metadata: CommitMetadata) -> WriteSet:
 
 # ---- Conflicts with a clean that deleted files of a write's base snapshot (CLN-3)
 #
-# A reader that lists a partition does not find a file group whose file is gone, so its keys look
-# new. Cleans keep files that pending instants need, judged by requested times. Requested times do
-# not show the base snapshot exactly: slots may lack their files, clocks differ, and an engine may
-# keep versions without regard to writers.
+# A writer that lists a partition does not find a file group whose file is deleted, and takes its
+# keys for new ones. Cleans retain files that pending instants need, by requested times. These do
+# not define a base snapshot exactly: slots may lack their files, clocks differ, and an engine may
+# retain versions without regard to writers.
 
 
 def clean_conflict(slots: list[Slot], rivals: list[ConcurrentCommit]) -> Rejected | None:
     """
     Return the conflict with a clean of ours above the base snapshot, if any.
 
-    From its floor on, a clean deletes files that no snapshot shows. The base snapshot lacks the
+    From its floor on, a clean deletes files that no snapshot contains. The base snapshot lacks the
     concurrent commits, and some of them may have completed before the floor: commits whose file did
     not exist yet when the write began.
 

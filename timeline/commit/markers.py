@@ -3,8 +3,9 @@ Create and read markers, which announce data files before they are written.
 
 A rollback, by Java Hudi or this engine, finds an instant's files by its markers alone, so none may
 be missing (fmt 1.4). Java writes them in two forms: one file each, or lists kept by its timeline
-server. This module reads both and writes one file each. Names come from the table and decide what a
-rollback deletes. A name that does not follow the grammar is never used (SEC2), only reported.
+server. This module reads both and writes one file each. Names are read from the table and decide
+what a rollback deletes. A name that does not follow the grammar is never used (SEC2), only
+reported.
 """
 
 from __future__ import annotations

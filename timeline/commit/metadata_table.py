@@ -33,10 +33,10 @@ def with_metadata_table_off(
     context: TableContext, turn: CommitSection, slot: Slot, lease: Lease | None
 ) -> Iterator[Lease | None]:
     """
-    Take a slot in this block: the metadata table is off in it, if the settings say so.
+    Take a slot in this block: the metadata table is off in it, if the settings require it.
 
-    Outside: nothing if the settings do not say so, else a read of the properties, if this commit
-    section has not read them yet. If the metadata table is on: the lock, unless it is held
+    Outside: nothing if the settings do not require it, else a read of the properties, if this
+    commit section has not read them yet. If the metadata table is on: the lock, unless it is held
     exclusively, and as ``switch_metadata_table_off``.
 
     Yields:
@@ -65,7 +65,7 @@ def with_metadata_table_off(
 
 def disable_metadata_table(context: TableContext) -> None:
     """
-    Switch the metadata table off before deletes without a slot, if the settings say so.
+    Switch the metadata table off before deletes without a slot, if the settings require it.
 
     Outside: 1 get; if the metadata table is on, the lock, and as ``switch_metadata_table_off``.
     Raises: as ``with_metadata_table_off``.

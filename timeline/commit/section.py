@@ -275,7 +275,7 @@ def _apply_deferred(line: WaitingLine, turn: CommitSection) -> None:
 
 def _revert_deferred(context: TableContext, turn: CommitSection, lease: Lease | None) -> None:
     """
-    Revert the previous commit's file if RST-4 asks for it, after this writer lost the next slot.
+    Revert the previous commit's file if RST-4 requires it, after this writer lost the next slot.
 
     Outside: nothing if no slot was deferred, else as ``revert_if_restored``.
     """

@@ -47,9 +47,7 @@ class CommitSection:
     newest_time: InstantTime | None
     owner: SlotOwner
     before: str = ""  # digest of the head slot, empty when there is none
-    unshown: Slot | None = (
-        None  # the head, if its file is created at the same time as the next slot
-    )
+    unshown: Slot | None = None  # the head, if its file and the next slot are created together
     config: Callable[[], TableConfig]  # the table's properties, read once in this section
 
     def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
@@ -191,7 +189,7 @@ def _with_applied(
     Return the timeline after slots were applied, without a listing where possible.
 
     On a high-latency store all committing writers wait for this round trip, so the names of the
-    commits' files are added instead (PAR-1). Validation finds what came meanwhile as it finds
+    commits' files are added instead (PAR-1). Validation finds later instants as it finds
     everything after a refresh. In mode ``shared`` it lists, because foreign instants have no slots.
     """
     shared = context.limits.foreign_writers is ForeignWriters.EXPECTED

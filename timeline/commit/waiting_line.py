@@ -132,9 +132,7 @@ def wait_in_line(
         context, begun, planned, seen, timeline, head=head, config=config
     )
     if isinstance(verdict, Rejected) and not_applied(context, head, timeline):
-        return (
-            None  # the commit section applies that slot first, or a retry could not read its files
-        )
+        return None  # the commit section applies that slot first: a retry needs its files
     return WaitResult(verdict=verdict, seen=now_seen, read=looked, read_at_ms=came_at_ms)
 
 
@@ -214,8 +212,7 @@ class _LineWait:
         context, chain = self.context, self.context.chain
         others = len(front) - 1
         if front:
-            # A slot takes at most two round trips; the next two writers read without a longer
-            # pause.
+            # A slot takes at most two round trips; the next two writers pause no longer.
             longer_ms = min(max(others - 1, 0) * context.looked.took_ms, _LONGER_MS_MAX)
             context.world.clock.sleep_ms(_STEP_MS + longer_ms)
         chain.expects(_EXPECTED)
