@@ -1,1 +1,1 @@
-"""The lock in a table of a SQL database, for those who run nothing else."""
+"""The lock in a table of a SQL database, for sites that run no other service."""

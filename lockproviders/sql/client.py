@@ -25,10 +25,10 @@ from timeline.ports.ports import Clock, Ids
 
 __all__ = ["ENTRY", "OPTIONS", "SqlClient", "SqlTable", "row_name"]
 
-# ---- One table of a SQL database, made when it is missing and that is wished, asked with patience
+# ---- One table of a SQL database, created on request if missing
 #
-# Its own file because the lock and the commit slots lie in tables of the same databases and
-# meet the same troubles: no table yet, a lost answer to a question that may be repeated.
+# The lock and the commit slots are in tables of the same databases. They share the handling of a
+# missing table and of a lost answer to a repeatable request.
 
 Answer = TypeVar("Answer")
 
@@ -38,10 +38,10 @@ class SqlTable:
     Statements about one table, which they name ``{table}``.
 
     Args:
-        database: Where it lies; closed with this one.
-        name: Of the table, checked by the settings.
-        columns: What follows its name when it is created.
-        may_create: Whether a missing one is made.
+        database: The database of the table; closed with this object.
+        name: Table name, checked by the settings.
+        columns: The SQL after its name in the create statement.
+        may_create: Whether a missing one is created.
     """
 
     def __init__(self, database: Database, name: str, *, columns: str, may_create: bool) -> None:
@@ -52,7 +52,7 @@ class SqlTable:
 
     @property
     def address(self) -> str:
-        """Database and table; equal for all that mean them."""
+        """Database and table; equal for all processes that use it."""
         return f"{self.database.address}#{self._name}"
 
     def rows(self, statement: str, values: Sequence[Value] = ()) -> list[Row]:
@@ -67,11 +67,11 @@ class SqlTable:
         return self._asked(lambda: self.database.rows(self._spelled(statement), values))
 
     def change(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """Run a change that may be done twice and tell the rows it met. Raises: as ``rows``."""
+        """Run a change that may run twice; return the rows matched. Raises: as ``rows``."""
         return self._asked(lambda: self.database.change(self._spelled(statement), values))
 
     def change_once(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """Run a change a single time. Raises: as ``Database.change``."""
+        """Run a change only once. Raises: as ``Database.change``."""
         return self.database.change(self._spelled(statement), values)
 
     def make(self, missing: NoTable) -> None:
@@ -79,7 +79,7 @@ class SqlTable:
         Create the table.
 
         Raises:
-            UnsafeSetupError: That is not wished; tells the statement.
+            UnsafeSetupError: The settings do not allow it; the error contains the statement.
             StorageUnavailableError: No answer.
         """
         options = self.database.table_options
@@ -95,11 +95,11 @@ class SqlTable:
         try:
             self._asked(lambda: self.database.change(create))
         except RowExists:
-            return  # several created it at once; PostgreSQL says so to all but one
+            return  # several clients created it at once; PostgreSQL reports that to all but one
 
     def refuse_unsafe_engine(self) -> None:
         """
-        Pass where the rows of a table that is there outlive a crash.
+        Check that the rows of an existing table outlive a crash.
 
         Raises:
             UnsafeSetupError: They may not.
@@ -118,7 +118,7 @@ class SqlTable:
             )
 
     def silent(self, why: str) -> StorageUnavailableError:
-        """The error of a database that does not answer."""
+        """Return the error for a database that does not answer."""
         return StorageUnavailableError(
             f"the lock database did not answer; look whether it runs: {self.database.address}: "
             f"{why}",
@@ -126,14 +126,14 @@ class SqlTable:
         )
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self.database.close()
 
     def _spelled(self, statement: str) -> str:
         return statement.replace("{table}", self._name)
 
     def _asked(self, request: Callable[[], Answer]) -> Answer:
-        """A request that may be repeated: once more after a lost answer, on a new connection."""
+        """Send a request that may run twice; repeat it once after a lost answer."""
         try:
             try:
                 return request()
@@ -143,18 +143,18 @@ class SqlTable:
             raise self.silent(str(error)) from error
 
 
-# --------------------------- The lock in a table of a SQL database: one row per lock, with a lease
+# ---- The lock: one row per lock, with a lease
 #
-# For those who run a database and nothing else: SQLite for the processes of one machine,
-# MySQL, MariaDB or PostgreSQL for many. No Java provider takes this lock. Invariants:
+# For sites that run only a database: SQLite for the processes of one machine, MySQL, MariaDB or
+# PostgreSQL for many machines. No Java provider takes this lock. Invariants:
 #
 # - Every change is one statement that compares and sets: the token it has seen, the own nonce.
-# - Leases end by the database's clock alone, so writers need not agree about the time; the
-#   holder counts its own end on its monotonic clock from before the request.
-# - The token grows with every holding, and starts again no lower than the database's clock in
-#   milliseconds: neither a deleted row nor a restored backup brings old tokens back.
-# - A lost answer is read back by nonce. A request that arrives late finds another token and
-#   does nothing; before that, the row counts as free for the client that sent it.
+# - Leases end by the database's clock alone, so the clocks of writers may differ. The holder counts
+#   its own end on its monotonic clock from before the request.
+# - The token grows with every holding. A new count starts no lower than the database's clock in
+#   milliseconds, so old tokens do not return after a deleted row or a restored backup.
+# - After a lost answer the client reads the row and compares the nonce. A request that arrives late
+#   finds another token and does nothing; until then, the row counts as free for its client.
 
 TRIES = 3
 NAME_CHARACTERS_MAX = 200
@@ -188,9 +188,9 @@ _FREE = (
 
 def row_name(key: str) -> str:
     """
-    The name of a lock's row: printable ASCII, so that no collation makes two locks one.
+    Return the name of a lock's row in printable ASCII, so that no collation merges two locks.
 
-    Long keys keep their beginning and get a digest of the whole.
+    A long key keeps its beginning and gets a digest of the whole.
     """
     text = quote(key, safe="/:@+=,.~-_")
     if len(text) <= NAME_CHARACTERS_MAX:
@@ -201,7 +201,7 @@ def row_name(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What a look found."""
+    """The row as read at one time."""
 
     token: int
     nonce: str | None
@@ -216,15 +216,15 @@ class _Row:
 
 @dataclass(slots=True)
 class _Try:
-    """One try to take the row."""
+    """One attempt to take the row."""
 
     nonce: str
     owner_text: str
-    is_lost: bool = False  # a request of it may have been done, or still be
+    is_lost: bool = False  # a request of it may have been executed, or may still be
 
 
 class SqlHolding:
-    """One holding: the row carries our token and nonce."""
+    """One holding: the row contains our token and nonce."""
 
     def __init__(self, client: SqlClient, token: int, nonce: str, asked_at_ms: int) -> None:
         self._client = client
@@ -235,15 +235,15 @@ class SqlHolding:
 
     @property
     def fencing_token(self) -> int | None:
-        """Grows with every holding of the row."""
+        """A number that grows with every holding of the row."""
         return self._token
 
     def expires_in_ms(self) -> int | None:
-        """Counted from before the request that the database's count began with."""
+        """Return the time left, counted from before the request that set the end."""
         return self._ends_at_ms - self._client.now_ms()
 
     def renew(self) -> None:
-        """Push the end back by a lease length. Errors: as the protocol says."""
+        """Move the end to a lease length from now. Errors: as in the protocol."""
         asked_at_ms = self._client.now_ms()
         if not self._ours or not self._client.renew(self._token, self._nonce):
             self._ours = False
@@ -254,11 +254,11 @@ class SqlHolding:
         self._ends_at_ms = asked_at_ms + self._client.lease_ms
 
     def is_held(self) -> bool:
-        """What is known without a request; the lease's end does the rest."""
+        """Return whether it is held, without a request; the lease's end covers the rest."""
         return self._ours
 
     def release(self) -> None:
-        """Empty the row if it is still ours."""
+        """Clear the row if it is still ours."""
         if self._ours:
             self._ours = False
             self._client.free(self._token, self._nonce)
@@ -269,7 +269,7 @@ class SqlClient:
     The client of one row.
 
     Args:
-        database: Where the row lies; closed with this client.
+        database: The database of the row; closed with this client.
         name: Name of the row.
         settings: Table, lease and time-out.
         clock: Counts the own end of a lease.
@@ -290,8 +290,8 @@ class SqlClient:
         self._settings = settings
         self._clock = clock
         self._ids = ids
-        self._free_at_token: int | None = None  # our last release; saves the look if nobody came
-        self._unsure: str | None = None  # nonce of a request whose fate is unknown
+        self._free_at_token: int | None = None  # our last release; saves a read if still free
+        self._unsure: str | None = None  # nonce of a request with unknown outcome
 
     @property
     def identity(self) -> str:
@@ -309,48 +309,49 @@ class SqlClient:
         return self._settings.lease_ms
 
     def now_ms(self) -> int:
-        """Monotonic clock."""
+        """Return the monotonic clock."""
         return self._clock.monotonic_ms()
 
     def try_acquire(self, owner_text: str) -> SqlHolding | None:
         """
-        Take the row if it is free. Outside calls: 1 update, after others' holdings 1 query more.
+        Take the row if it is free. Outside: 1 update, plus 1 query after holdings of others.
 
         Raises:
-            StorageUnavailableError: No answer, and no way to find out; the own request, should
-                it have arrived, does not stand in this client's way later.
-            UnsafeSetupError: The database, its table or our access is not as it must be.
+            StorageUnavailableError: No answer, and the outcome could not be read. If the request
+                did arrive, its row does not block this client later.
+            UnsafeSetupError: The database, its table or our access is wrong.
         """
         trying = _Try(self._ids.nonce(), owner_text)
         try:
             return self._tried(trying)
         except BaseException:
             if trying.is_lost:
-                # Not before it gave up: what is unsure any thread of this client takes over.
+                # Only after this attempt has ended: any thread of this client takes over an unsure
+                # row.
                 self._unsure = trying.nonce
             raise
 
     def holder(self) -> str | None:
-        """The owner text in the row while its lease lasts; one query."""
+        """Return the owner text in the row while its lease lasts; one query."""
         row = self._look()
         return row.owner if row is not None and row.is_held else None
 
     def server_now_ms(self) -> int:
-        """The database's clock, ms since 1970-01-01 UTC; one query."""
+        """Return the database's clock, ms since 1970-01-01 UTC; one query."""
         return int(self._table.rows(_NOW)[0][0])
 
     def break_lock(self, holder_text: str) -> bool:
         """
         Take the lock away from a holder, if it is still the named one.
 
-        Its next renewal or release finds a row that is not its own. Outside calls: 1 query,
-        1 update.
+        The holder's next renewal or release finds that the row is not its own. Outside: 1 query, 1
+        update.
 
         Args:
-            holder_text: What ``holder`` answered.
+            holder_text: The result of ``holder``.
 
         Returns:
-            Whether it was taken away; False when somebody else holds it now, or nobody.
+            Whether it was taken away; False if it is free or has another holder now.
 
         Raises:
             StorageUnavailableError: No answer.
@@ -361,23 +362,23 @@ class SqlClient:
         return self.free(row.token, row.nonce)
 
     def renew(self, token: int, nonce: str) -> bool:
-        """Whether the row was still ours and got a new end. Raises: as ``holder``."""
+        """Renew the row; return whether it was still ours. Raises: as ``holder``."""
         return self._changed(_RENEW, (self.lease_ms, self._name, token, nonce))
 
     def free(self, token: int, nonce: str) -> bool:
-        """Empty the row if it is this holding's. Raises: as ``holder``."""
+        """Clear the row if it belongs to this holding. Raises: as ``holder``."""
         freed = self._changed(_FREE, (self._name, token, nonce))
         self._free_at_token = token if freed else None
         return freed
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._table.close()
 
     def _tried(self, trying: _Try) -> SqlHolding | None:
         nonce = trying.nonce
-        # The lease counts from before the request that took it, which a lost answer hides:
-        # then it is the first one.
+        # The lease counts from before the request that took it. If an answer was lost, that request
+        # is unknown; then it counts from the first one.
         first_asked_at_ms = asked_at_ms = self.now_ms()
         token, self._free_at_token = self._free_at_token, None
         if token is not None:
@@ -407,7 +408,7 @@ class SqlClient:
         return None
 
     def _put(self, statement: str, token: int, trying: _Try, seen: int | None = None) -> bool:
-        """Write the own holding; False when it did not happen or nobody can tell."""
+        """Write the own holding; return False if it did not happen or the outcome is unknown."""
         lease_ms, nonce = self.lease_ms, trying.nonce
         values: tuple[str | int | None, ...]
         if seen is None:
@@ -421,7 +422,7 @@ class SqlClient:
             trying.is_lost = True
             return False
         except (RowExists, NoTable):
-            return False  # the next look tells
+            return False  # the next read shows the outcome
         except NotExecuted as error:
             raise self._table.silent(str(error)) from error
         except UnsafeSetupError:
@@ -429,7 +430,7 @@ class SqlClient:
         except BaseException:
             trying.is_lost = True
             with contextlib.suppress(StorageUnavailableError):
-                self.free(token, nonce)  # interrupted: give back what may be ours
+                self.free(token, nonce)  # interrupted: release the row if it is ours
             raise
 
     def _look(self) -> _Row | None:

@@ -1,15 +1,16 @@
 """
-Databases behind one small face, for the SQL lock: run a statement, say how it went.
+Databases behind one small interface, for the SQL lock: run a statement, classify its failure.
 
-Its own file because the lock's algorithm is the same everywhere and the drivers are not:
-how to connect with a deadline, what the database's clock is called and, above all, what an
-error means. Every failure becomes one of these, and nothing else leaves this module:
+The lock's algorithm is the same for all databases, and the drivers differ: how to connect with a
+deadline, the name of the database's clock and, above all, the meaning of an error. Every failure
+becomes one of these, and no other error leaves this module:
 
-- ``NotExecuted``: nothing happened (busy, deadlock, no connection); ask again later. ``ReadOnlyServer``: and
-  on a new connection, because a server that was replaced serves its old ones for ever.
-- ``OutcomeLost``: sent, fate unknown; read it back before anything is concluded (UNK-1).
-- ``RowExists``: somebody made it meanwhile, the row or the table itself.
-- ``NoTable``: the lock's table is not there.
+- ``NotExecuted``: the statement was not executed (busy, deadlock, no connection); retry later.
+- ``ReadOnlyServer``: as ``NotExecuted``, but retry on a new connection, because a replaced server
+  keeps its old connections for ever.
+- ``OutcomeLost``: sent, outcome unknown; read it before any conclusion (UNK-1).
+- ``RowExists``: another client created the row or the table meanwhile.
+- ``NoTable``: the lock's table does not exist.
 - ``UnsafeSetupError``: waiting does not help (no access, no such database, no driver).
 """
 
@@ -44,49 +45,49 @@ Value = str | int | None
 
 
 class NotExecuted(Exception):  # noqa: N818 - an answer, not a fault
-    """The database did nothing; asking again later may help."""
+    """The database did nothing; a later attempt may succeed."""
 
 
 class ReadOnlyServer(NotExecuted):
-    """The server takes no changes; where its name leads by now there may be one that does."""
+    """The server accepts no changes; its name may now lead to a server that does."""
 
 
 class OutcomeLost(Exception):  # noqa: N818
-    """The statement was sent and nobody knows whether it was executed."""
+    """The statement was sent and its outcome is unknown."""
 
 
 class RowExists(Exception):  # noqa: N818
-    """The row, or the table that was to be made, is already there."""
+    """The row, or the table that was to be created, already exists."""
 
 
 class NoTable(Exception):  # noqa: N818
-    """The lock's table is not there."""
+    """The lock's table does not exist."""
 
 
 class Database(ABC):
     """
-    One connection, opened when first needed and again after it broke.
+    One connection, opened at the first use and again after it broke.
 
-    Statements are written with ``?`` for values and ``{now}`` for the database's own clock
-    in milliseconds since 1970 UTC. Threads take turns, a statement each; a forked child
-    never touches its parent's connection (F26).
+    Statements contain ``?`` for values and ``{now}`` for the database's own clock in milliseconds
+    since 1970 UTC. Threads alternate, one statement each; a forked child never uses its parent's
+    connection (F26).
 
     Args:
-        ids: Tells the current process.
-        timeout_ms: How long connecting and each statement may take.
+        ids: Identifies the current process.
+        timeout_ms: Time limit of connecting and of each statement.
     """
 
     now_sql: str
     column_types: tuple[str, str]  # of the row's name, of longer texts
     long_text_type = "TEXT"  # of ASCII texts up to a megabyte
-    table_options = ""  # what follows the columns where a table is made
-    unsafe_engine_sql = ""  # tells the engine of a table (its schema, name) that a crash may empty
+    table_options = ""  # the SQL after the columns in the create statement
+    unsafe_engine_sql = ""  # returns a table's engine (by schema, name) if a crash may empty it
     placeholder = "%s"
 
     def __init__(self, *, ids: Ids, timeout_ms: int) -> None:
         self._ids = ids
         self._timeout_ms = timeout_ms
-        self._abandoned: list[Any] = []  # a parent's connections: forgetting them closes them
+        self._abandoned: list[Any] = []  # a parent's connections: deleting them would close them
         self._begin()
 
     def _begin(self) -> None:
@@ -97,7 +98,7 @@ class Database(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """The database by name, without user and password; equal for all that mean it."""
+        """The database by name, without user and password; equal for all processes that use it."""
 
     def rows(self, statement: str, values: Sequence[Value] = ()) -> list[Row]:
         """
@@ -110,7 +111,7 @@ class Database(ABC):
 
     def change(self, statement: str, values: Sequence[Value] = ()) -> int:
         """
-        Run one change as a transaction of its own and return the number of rows it met.
+        Run one change as a transaction of its own and return the number of rows it matched.
 
         Raises:
             Refused, AnswerLost, RowExists, NoTable, UnsafeSetupError: See the module.
@@ -118,13 +119,13 @@ class Database(ABC):
         return self._run(statement, values)[0]
 
     def close(self) -> None:
-        """Give up the connection; a later statement makes a new one."""
+        """Close the connection; a later statement opens a new one."""
         self._notice_fork()
         with self._guard:
             self._drop()
 
     def spelled(self, statement: str) -> str:
-        """The statement as this database wants it."""
+        """Return the statement in the syntax of this database."""
         return statement.replace("{now}", self.now_sql).replace("?", self.placeholder)
 
     def _run(self, statement: str, values: Sequence[Value]) -> tuple[int, list[Row]]:
@@ -142,7 +143,7 @@ class Database(ABC):
                     self._drop()
                 raise trouble from error
             except BaseException:
-                self._drop()  # interrupted in between: the connection is in no known state
+                self._drop()  # interrupted in between: the connection's state is unknown
                 raise
 
     def _connected(self) -> Any:
@@ -153,7 +154,7 @@ class Database(ABC):
         except Exception as error:
             trouble = self._meaning(error)
             if isinstance(trouble, OutcomeLost):
-                trouble = NotExecuted(str(trouble))  # nothing was asked yet
+                trouble = NotExecuted(str(trouble))  # no statement was sent yet
             raise trouble from error
 
     def _notice_fork(self) -> None:
@@ -177,14 +178,14 @@ class Database(ABC):
     def _execute(
         self, connection: Any, statement: str, values: Sequence[Value]
     ) -> tuple[int, list[Row]]:
-        """Run one statement; returns rows met and rows found."""
+        """Run one statement; return rows matched and rows found."""
 
     @abstractmethod
     def _meaning(self, error: Exception) -> Exception:
-        """One of the answers of this module for an error of the driver."""
+        """Return the error of this module for an error of the driver."""
 
     def _leads_elsewhere(self) -> bool:
-        """Whether a new connection would see another database than the open one."""
+        """Return whether a new connection would reach another database than the open one."""
         return False
 
     def _shut(self, connection: Any) -> None:
@@ -203,13 +204,13 @@ class SqliteDatabase(Database):
     """
     A file on a local disk, shared by the processes of one machine.
 
-    Every change is a ``BEGIN IMMEDIATE``: writers queue up for ``timeout_ms`` instead of
-    failing when two of them upgrade a read. A write-ahead log; a lock's needs no sync per
-    commit, because a power cut kills every holder together with the machine.
+    Every change is a ``BEGIN IMMEDIATE``: writers queue for ``timeout_ms`` instead of failing when
+    two of them upgrade a read. It uses a write-ahead log. A lock needs no sync per commit, because
+    a power cut kills every holder together with the machine.
 
     Args:
         path: Absolute path of the file.
-        may_create: Whether a missing file is made.
+        may_create: Whether a missing file is created.
         durable: Whether a change outlives a power cut.
         ids: See ``Database``.
         timeout_ms: See ``Database``.
@@ -230,13 +231,13 @@ class SqliteDatabase(Database):
 
     @property
     def address(self) -> str:
-        """The file by its real path."""
+        """Name of the file by its real path."""
         return f"sqlite:{self._path}"
 
     def _connect(self) -> sqlite3.Connection:
         if self._may_create and not self._path.exists():
-            self._path.touch(mode=0o640)  # ours and our group's (SEC12)
-        self._opened = self._file_there()  # before it is opened: who is in between is noticed later
+            self._path.touch(mode=0o640)  # only for this user and its group (SEC12)
+        self._opened = self._file_there()  # before opening: a later replacement is noticed
         connection = sqlite3.connect(
             f"{self._path.as_uri()}?mode=rw",
             uri=True,
@@ -253,7 +254,7 @@ class SqliteDatabase(Database):
         return connection
 
     def _leads_elsewhere(self) -> bool:
-        # A file that was removed lives on for who has it open, and nobody else is met there.
+        # Clients with a deleted file open still see it, but no other client does.
         return self._file_there() != self._opened
 
     def _file_there(self) -> tuple[int, int] | None:
@@ -299,10 +300,10 @@ class SqliteDatabase(Database):
 
 def _keep_a_log(connection: sqlite3.Connection) -> None:
     """
-    Have a write-ahead log, whoever else opens the new file at this moment.
+    Turn on the write-ahead log, also if others open the new file at the same time.
 
-    The one who turns it on must be alone, and SQLite refuses all others at once instead of
-    letting them wait. A transaction does wait, and when it is had the log is there.
+    The client that turns it on must be alone, and SQLite refuses all others at once instead of
+    making them wait. A transaction does wait, and when it begins the log exists.
     """
     for _ in range(_LOG_TRIES):
         try:

@@ -1,9 +1,8 @@
 """
 Database servers for the SQL lock: MySQL and MariaDB by pymysql, PostgreSQL by psycopg.
 
-Their own file because of what the drivers must be told, each in its own words: a deadline
-for every request also against a stopped server, no retries of their own, and no plain text
-to another machine (SEC10).
+Each driver needs its own configuration for the same rules: a deadline for every request, also
+against a stopped server, no retries of its own, and no plain text to another machine (SEC10).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where a database server listens and who we are to it."""
+    """Address of a database server and the credentials for it."""
 
     host: str
     port: int
@@ -48,12 +47,12 @@ class Server:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the bytes stay on this machine."""
+        """Whether the connection stays on this machine."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine."""
+    """Return whether a host name or address means this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -65,19 +64,19 @@ class MySqlDatabase(Database):
     MySQL or MariaDB by pymysql.
 
     Args:
-        server: Where and as whom.
+        server: Address and credentials.
         ids: See ``Database``.
-        timeout_ms: See ``Database``; also ends a stopped server's silence.
+        timeout_ms: See ``Database``; also bounds the wait for a stopped server.
     """
 
-    # Not NOW(): it follows the session's time zone, and an hour comes twice in autumn.
+    # Not NOW(): it follows the session's time zone, where one hour occurs twice in autumn.
     now_sql = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
     column_types = (
         "VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin",
         "TEXT CHARACTER SET utf8mb4",
     )
     long_text_type = "LONGTEXT CHARACTER SET ascii COLLATE ascii_bin"
-    table_options = " ENGINE=InnoDB"  # a server's default may be one that a crash empties
+    table_options = " ENGINE=InnoDB"  # a crash may empty tables of the server's default engine
     unsafe_engine_sql = (
         "SELECT t.engine FROM information_schema.tables t JOIN information_schema.engines e "
         "ON e.engine = t.engine WHERE e.transactions <> 'YES' "
@@ -116,13 +115,14 @@ class MySqlDatabase(Database):
             autocommit=True,
             charset="utf8mb4",
             local_infile=False,
-            # Rows met, not rows changed: two renewals within a millisecond are both renewals.
+            # Count rows matched, not rows changed: two renewals within a millisecond are both
+            # renewals.
             client_flag=CLIENT.FOUND_ROWS,
             init_command="SET SESSION innodb_lock_wait_timeout = 1",
             **tls,
         )
         if server.verify_tls:
-            # Older drivers go on in plain text when the server offers nothing else.
+            # Older drivers continue in plain text if the server offers nothing else.
             _, found = self._execute(connection, "SHOW SESSION STATUS LIKE 'Ssl_cipher'", ())
             if not found or not found[0][1]:
                 connection.close()
@@ -154,11 +154,11 @@ class MySqlDatabase(Database):
         return OutcomeLost(text)
 
 
-# What waiting does not heal: access, unknown database, a statement it rejects, no TLS.
+# Errors that stay: access, unknown database, a rejected statement, no TLS.
 _MYSQL_SETUP = frozenset({1044, 1045, 1049, 1054, 1064, 1227, 1698, 2026})
 _MYSQL_ONLY_READS = frozenset({1290, 1792, 1836})
-# Server errors behind which the statement may have been executed: shut down, killed, cut off; a
-# proxy's that fits nothing else; an error amid the commit.
+# Server errors after which the statement may have been executed: shut down, killed, cut off; an
+# unclassified one of a proxy; an error during the commit.
 _MYSQL_BROKEN = frozenset(
     {1053, 1077, 1078, 1079, 1105, 1152, 1158, 1159, 1160, 1161, 1180, 1184, 1317, 1927}
 )
@@ -168,15 +168,15 @@ class PostgresDatabase(Database):
     """
     PostgreSQL by psycopg.
 
-    Statements go through libpq's asynchronous calls, because the synchronous ones wait for a
-    stopped server for ever.
+    Statements use libpq's asynchronous calls, because the synchronous ones wait for a stopped
+    server for ever.
 
     Args:
-        server: Where and as whom.
+        server: Address and credentials.
         ids: See ``Database``.
         timeout_ms: See ``Database``.
-        durable: Whether an answered change outlives the server, also where its default says that
-            commits need not wait for the disk.
+        durable: Whether an answered change outlives the server, also if by the server's default
+            commits do not wait for the disk.
     """
 
     now_sql = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint"
@@ -193,7 +193,7 @@ class PostgresDatabase(Database):
         return f"postgresql://{self._server.host}:{self._server.port}/{self._server.database}"
 
     def spelled(self, statement: str) -> str:
-        """Values are numbered here."""
+        """Number the placeholders of the values."""
         first, *others = statement.replace("{now}", self.now_sql).split("?")
         return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))
 
@@ -255,20 +255,20 @@ class PostgresDatabase(Database):
         ]
 
     def _hand_over(self, link: Any) -> None:
-        """Send what the socket did not take at once: a slot may be longer than its buffer."""
+        """Send what the socket did not accept at once: a slot may be longer than its buffer."""
         while link.flush():
             if self._ready(link, select.POLLIN | select.POLLOUT) != select.POLLOUT:
-                link.consume_input()  # a server that cannot speak may not listen either
+                link.consume_input()  # a server that cannot send may not read either
 
     def _answer(self, link: Any) -> Any:
-        """The next part of the answer, after ``timeout_ms`` of silence at most."""
+        """Return the next part of the answer; wait at most ``timeout_ms`` for it."""
         while link.is_busy():
             self._ready(link, select.POLLIN)
             link.consume_input()
         return link.get_result()
 
     def _ready(self, link: Any, events: int) -> int:
-        """Which of the events came; not by ``select``, which takes no file above the 1024th."""
+        """Return the ready events; ``select`` would refuse files above number 1024."""
         waiter = select.poll()
         waiter.register(link.socket, events)
         for _, came in waiter.poll(self._timeout_ms):
@@ -285,7 +285,7 @@ class PostgresDatabase(Database):
         if state[:2] in ("28", "3D", "3F", "42"):
             return self._setup(text)
         if not state and any(part in text for part in _POSTGRES_SETUP):
-            return self._setup(text)  # an error while connecting carries no state
+            return self._setup(text)  # an error while connecting has no SQLSTATE
         if state == "25006":
             return ReadOnlyServer(text)
         if (state and state[:2] not in ("08", "57", "58", "XX")) or state == "57014":
@@ -293,13 +293,13 @@ class PostgresDatabase(Database):
         return OutcomeLost(text)
 
 
-# Not for everybody: who waits for standbys, too, goes on to do so.
+# Only where commits do not wait: a session that waits for standbys, too, keeps doing so.
 _WAIT_FOR_THE_DISK = (
     "SELECT set_config('synchronous_commit', 'on', false) "
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
-# A row; and, since IF NOT EXISTS looks first and makes afterwards, a table or its row type
-# that another session made in between.
+# A row; or a table or its row type that another session created meanwhile, since IF NOT EXISTS
+# first checks and then creates.
 _POSTGRES_THERE = frozenset({"23505", "42P07", "42710"})
 _POSTGRES_SETUP = (
     "authentication failed",
@@ -311,7 +311,7 @@ _POSTGRES_SETUP = (
 
 
 class _PostgresError(Exception):
-    """A statement's error as libpq tells it."""
+    """A statement's error as libpq reports it."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)

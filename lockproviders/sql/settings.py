@@ -1,8 +1,8 @@
 """
-What can be set about the SQL lock, and which database a url means.
+The settings of the SQL lock, and the database that a url means.
 
-Its own file beside ``client.py`` because none of it has to do with locking: keys, defaults,
-refusals that name key, value and unit, and the choice of a driver.
+This module does not lock: it has keys, defaults, errors that name key, value and unit, and the
+choice of a driver.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _SCHEMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlSettings:
-    """Everything that can be set about the SQL lock; the fields of ``OPTIONS``."""
+    """All settings of the SQL lock; the fields of ``OPTIONS``."""
 
     url: str
     user: str = ""
@@ -114,10 +114,10 @@ class SqlSettings:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        The settings among all properties.
+        Read the settings from all properties.
 
         Raises:
-            SettingError: The url is missing or none of ours, a name or a time is not accepted.
+            SettingError: The url is missing or unsupported, or a name or a time is not accepted.
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
         said = as_property_set(properties)
@@ -153,15 +153,15 @@ class SqlSettings:
 
     def database(self, ids: Ids, *, durable: bool = False) -> Database:
         """
-        The database behind the url, not connected yet.
+        Return the database of the url, not connected yet.
 
         Args:
-            ids: Tells the current process.
-            durable: Whether what is written must outlive a power cut; of a server that is MySQL or
-                MariaDB its own settings tell.
+            ids: Identifies the current process.
+            durable: Whether changes must outlive a power cut; on MySQL or MariaDB the server's own
+                settings decide that.
 
         Raises:
-            SettingError: The url is none of ours.
+            SettingError: The url is unsupported.
         """
         said = as_property_set({OPTIONS["url"].key: self.url})
         parts = urlsplit(self.url)

@@ -1,8 +1,8 @@
 """
-Commit slots in a table of a SQL database: a primary key decides who created a row (SLOT-6).
+Commit slots in a table of a SQL database: a primary key decides who creates a row (SLOT-6).
 
-Made for slots and not the lock's table: a row here is created once, never changed, and must
-outlive a power cut. Contents are text (base64), which every one of the databases keeps as it is.
+The table is for slots, separate from the lock's: a row is created once, never changed, and must
+outlive a power cut. Contents are text (base64), which all these databases keep unchanged.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class SqlSlotStore:
     A slot store in one table.
 
     Args:
-        database: Where the table lies; closed with this one. It must be durable.
+        database: The database of the table; closed with this object. It must be durable.
         table: Name of the table.
-        may_create: Whether a missing table is made.
+        may_create: Whether a missing table is created.
     """
 
     def __init__(self, database: Database, *, table: str, may_create: bool) -> None:
-        self._is_kept = False  # its engine was seen to keep rows over a crash
-        self._answered = False  # the table was there; without it every number could be taken again
+        self._is_kept = False  # its engine is known to keep rows over a crash
+        self._answered = False  # the table existed; a new one would let every number be taken again
         name_type = database.column_types[0]
         self._table = SqlTable(
             database,
@@ -54,15 +54,15 @@ class SqlSlotStore:
 
     @property
     def identity(self) -> str:
-        """Database and table; equal for all processes that mean them."""
+        """Database and table; equal for all processes that use it."""
         return f"sql:{self._table.address}"
 
     def create(self, path: str, data: bytes) -> None:
-        """As the port. Outside: 1 insert, the first time 1 query for the table's engine."""
+        """Create a slot; see the port. Outside: 1 insert, plus 1 query the first time."""
         values = (*_key(path), base64.b64encode(data).decode())
         if not self._is_kept:
             self._table.refuse_unsafe_engine()
-            self._is_kept = True  # or it is missing, and will be made in a safe one
+            self._is_kept = True  # or it is missing, and will be created in a safe engine
         try:
             try:
                 self._table.change_once(_INSERT, values)
@@ -81,29 +81,29 @@ class SqlSlotStore:
     def _insert_anew(self, values: tuple[str, ...]) -> None:
         try:
             self._table.change_once(_INSERT, values)
-        except NoTable as error:  # dropped again, or something else has its name
+        except NoTable as error:  # dropped again, or another object has its name
             raise self._table.silent(str(error)) from error
 
     def read(self, path: str) -> bytes:
-        """As the port. Outside: 1 query."""
+        """Return the bytes of a slot; see the port. Outside: 1 query."""
         found = self._rows(_READ, _key(path))
         if not found:
             raise ObjectMissingError(path)
         return base64.b64decode(found[0][0])
 
     def names(self, folder: str) -> SlotNames:
-        """As the port. Outside: 1 query."""
+        """Return the names in a folder; see the port. Outside: 1 query."""
         return sorted(row[0] for row in self._rows(_NAMES, (row_name(folder),)))
 
     def delete(self, path: str) -> None:
-        """As the port. Outside: 1 delete."""
+        """Delete a slot; see the port. Outside: 1 delete."""
         try:
             self._table.change(_DELETE, _key(path))
         except NoTable as missing:
             self._refuse_loss(missing)
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._table.close()
 
     def _rows(self, statement: str, values: tuple[str, ...]) -> list[Row]:
@@ -117,10 +117,10 @@ class SqlSlotStore:
 
     def _refuse_loss(self, missing: NoTable) -> None:
         """
-        Pass while the table may just not have been made yet.
+        Do nothing if the table may not have been created yet, else raise.
 
         Raises:
-            UnsafeSetupError: It was there.
+            UnsafeSetupError: The table existed before.
         """
         if self._answered:
             raise slot_store_lost(self.identity) from missing

@@ -1,18 +1,19 @@
 """
-The lock in the table's own object store: Java Hudi's lock file, replaced on conditions.
+The lock in the table's own object store: Java Hudi's lock file, replaced under conditions.
 
-Needs no service beside S3, GCS or Azure, and excludes Java's ``StorageBasedLockProvider``.
+It needs no service besides S3, GCS or Azure, and excludes Java's ``StorageBasedLockProvider``.
 Invariants:
 
-- Every change is one conditional request that no client repeats by itself; "it has changed"
-  and no answer at all are both looked up by owner and nonce before anything is concluded
-  (F16: the own write that was delivered twice looks like a stranger's).
-- An acquire whose answer was lost is remembered: if it turns out to have worked, this client
-  takes it over instead of waiting for its own lease to end.
-- Writers of hoodoo may have it together (``shared_lock.py``); who wants it alone then waits for them.
-- A holder that did not release is followed only when its time is over by this machine's
-  clock (Java's rule) and by the store's: a clock that runs ahead steals nothing (F12).
-- The file is never deleted: only a replacement can be made on a condition.
+- Every change is one conditional request that no client library repeats. After a failed condition
+  or a lost answer the client reads owner and nonce before any conclusion (F16: an own write that
+  was delivered twice fails like one after a stranger's).
+- The client remembers an acquire whose answer was lost. If it did succeed, this client takes the
+  lock over instead of waiting for its own lease to end.
+- Hoodoo writers may share the lock (``shared_lock.py``). A writer that wants it alone waits for
+  them.
+- A holder that did not release is replaced only when its time is over by this machine's clock
+  (Java's rule) and by the store's: a clock that is ahead steals nothing (F12).
+- The file is never deleted: a store can replace it conditionally, but not delete it so.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ class StorageClient:
         self._clock = clock
         self._ids = ids
         self._owner = ids.uuid()
-        self._is_proven = False  # that the store keeps its conditions
-        # Nonces of acquires whose fate is unknown, and of holdings that could not be given back.
-        # A later success of ours ends them all: they were conditional on a content that is gone.
+        self._is_proven = False  # whether the store is known to obey conditions
+        # Nonces of acquires with unknown outcome, and of holdings whose release failed. A later
+        # success of ours ends them all: their condition was a content that is gone.
         self._doubtful: set[str] = set()
-        # What our last release left behind, and its tag: as long as that is there the lock is
-        # free and nobody had it since, which the condition of a put tells by itself.
+        # The content and tag of our last release. While the file has this tag, the lock is free and
+        # had no holder since, as the condition of a put proves.
         self._left: tuple[LockRecord, Tag] | None = None
-        # Whether a request without an answer to take what was shared may have been done: whoever
-        # joined before it is to be waited for.
+        # Whether an unanswered request to replace a shared record may have been executed. Then the
+        # writers that joined before it may still hold the lock.
         self._is_after_shared = False
         self._sharer = SharedLockState(
             place, owner=self._owner, validity_ms=settings.validity_ms, clock=clock, ids=ids
@@ -84,7 +85,7 @@ class StorageClient:
 
     @property
     def margin_ms(self) -> int:
-        """Two requests."""
+        """Twice the time-out of a request."""
         return 2 * self._settings.request_ms
 
     @property
@@ -94,17 +95,17 @@ class StorageClient:
 
     def try_acquire(self, owner_text: str) -> StorageHolding | None:
         """
-        Take the lock if it is free, else None.
+        Take the lock if it is free, else return None.
 
-        One that is shared is taken, too: its holding is to be waited for, as it says.
+        It also replaces a shared record; the holding then says how long to wait for the sharers.
 
-        Outside: 1 get, when free 1 put, in doubt 1 get; the first time 3 puts more. Without
-        the first get where nobody had the lock since this client.
+        Outside: 1 get, if free 1 put, if the outcome is unknown 1 get; the first time 3 puts more.
+        No first get if no other client had the lock since this one.
 
         Raises:
-            UnavailableError: No answer; should the lock be ours by it, the next try knows.
-            UnsafeSetupError: The file is damaged, access is refused, there is no bucket, or
-                the store ignores the conditions.
+            UnavailableError: No answer; if the request did succeed, the next attempt finds out.
+            UnsafeSetupError: The file is damaged, access is refused, there is no bucket, or the
+                store ignores the conditions.
         """
         holding = self._take_left(owner_text)
         if holding is not None:
@@ -119,14 +120,14 @@ class StorageClient:
         self, owner_text: str, *, starts: bool
     ) -> StorageHolding | SharedFileHolding | None:
         """
-        Join those of ours who have the lock together, else take it if it is free, else None.
+        Join the hoodoo writers that share the lock, else take it if free, else return None.
 
-        Outside: nothing as long as enough is left of the last holding; else 1 get, and 1 put where
-        its end is put off or the lock is free; as ``try_acquire`` besides.
+        Outside: no request while enough time of the last holding is left; else 1 get, and 1 put if
+        it moves the end or the lock is free; otherwise as ``try_acquire``.
 
         Args:
             owner_text: As of ``try_acquire``.
-            starts: Whether a free lock is made one that is shared, as others want it, too.
+            starts: Whether a free lock becomes a shared one, because other writers want it, too.
 
         Raises:
             UnavailableError, UnsafeSetupError: As ``try_acquire``.
@@ -151,18 +152,18 @@ class StorageClient:
                 if starts and self.shares:
                     return self._sharer.start(before, tag, note)
             except (ChangedError, AmbiguousWriteError):
-                continue  # whatever came of it, whoever shares the lock may join
+                continue  # in either case, a shared lock can be joined now
             return self._take_over(before, tag, owner_text, wants_alone=False)
         return None
 
     def _prove_once(self) -> None:
-        """That the store keeps its conditions, before the first of them."""
+        """Check once, before the first condition, that the store obeys conditions."""
         if not self._is_proven:
             self._place.prove(self._ids.nonce())
             self._is_proven = True
 
     def _take_left(self, owner_text: str, *, wants_alone: bool = True) -> StorageHolding | None:
-        """Take the lock at once where nobody had it since this client."""
+        """Take the lock at once if no other client had it since this one."""
         left, self._left = self._left, None
         if left is None:
             return None
@@ -176,9 +177,10 @@ class StorageClient:
         *,
         wants_alone: bool = True,
     ) -> StorageHolding | None:
-        """Take the lock if the file is still the one with this tag, else None."""
+        """Take the lock if the file still has this tag, else return None."""
         sent_at_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        # Of this try, not of the client: another thread's refusal says nothing of those to wait for.
+        # Per attempt, not per client: a refusal in another thread does not change which sharers to
+        # wait for.
         after_shared = before is not None and before.is_shared
         validity_ms = self._settings.validity_ms
         record = LockRecord(
@@ -194,7 +196,7 @@ class StorageClient:
         )
         tag = self._take(record, over, after_shared=after_shared)
         if tag is None:
-            # Unless it may be an own request that came in between and whose answer was lost.
+            # Unless an own request with a lost answer may have changed the file.
             self._is_after_shared = self._is_after_shared and bool(self._doubtful)
             return None
         self._doubtful.clear()
@@ -222,7 +224,7 @@ class StorageClient:
         self._doubtful.add(nonce)
 
     def holder(self) -> str | None:
-        """Who holds it, None when free. Outside: 1 get."""
+        """Return the holder, or None if the lock is free. Outside: 1 get."""
         seen = self._place.read()
         if seen is None:
             return None
@@ -236,10 +238,9 @@ class StorageClient:
         Mark the lock as ended if its holder is still the named one. Outside: 1 get, 1 put.
 
         Raises:
-            UnavailableError: No answer, or none that tells; look at the holder again.
-            UnsafeSetupError: Writers of ours have it together (kind ``lock_shared``): it needs no
-                one of them to end, and marked as ended it would be free to Java while they
-                publish (LOCK-1).
+            UnavailableError: No answer, or an unclear one; read the holder again.
+            UnsafeSetupError: Hoodoo writers share it (kind ``lock_shared``). It ends without them,
+                and marked as ended it would be free to Java while they commit (LOCK-1).
         """
         seen = self._place.read()
         if seen is None:
@@ -268,11 +269,11 @@ class StorageClient:
         return True
 
     def server_now_ms(self) -> int:
-        """The store's clock in whole seconds. Outside: 1 put, 1 head."""
+        """Return the store's clock in whole seconds. Outside: 1 put, 1 head."""
         return self._place.store_now_ms()
 
     def close(self) -> None:
-        """Give back an acquire of unknown fate that worked, or a holding whose release failed."""
+        """Release a lock that an acquire of unknown outcome or a failed release may have left."""
         doubtful, self._doubtful = self._doubtful, set()
         if not doubtful:
             return
@@ -303,14 +304,14 @@ class StorageClient:
                     path=self._place.address,
                 ) from error
         except BaseException:
-            # Not before this try gave up: what is doubtful any thread of this client takes over,
-            # and whoever takes it over waits for those who shared it before.
+            # Only after this attempt has ended: any thread of this client takes over a doubtful
+            # holding, and must then wait for the writers that shared the lock before.
             self._is_after_shared = self._is_after_shared or after_shared
             self._doubtful.add(record.nonce)
             raise
 
     def _tag_of(self, record: LockRecord) -> Tag | None:
-        """The tag of our own holding if it is the one in the file, by owner and nonce (F16)."""
+        """Return the tag of our own holding if the file has it, by owner and nonce (F16)."""
         seen = self._place.read()
         if seen is None:
             return None
@@ -318,20 +319,24 @@ class StorageClient:
         return seen.tag if found.is_holding(record.owner, record.nonce) else None
 
     def _is_free(self, record: LockRecord | None, seen: ObjectVersion | None) -> bool:
-        """Whether it may be taken; what is shared may be, by who waits or joins."""
+        """Return whether it may be taken; a shared one may be, by a writer that joins or waits."""
         if record is None or seen is None or record.expired or record.is_shared:
             return True
         if any(record.is_holding(self._owner, nonce) for nonce in tuple(self._doubtful)):
-            return True  # our own, whose answer was lost
+            return True  # our own, with a lost answer
         if record.is_valid_at(self._clock.now_ms()):
             return False
-        # The holder may be alive and our clock ahead of its clock. Stamps are whole seconds.
+        # The holder may be alive and our clock ahead of its clock. Timestamps are whole seconds.
         silent_ms = self._place.store_now_ms() - seen.modified_ms
         return silent_ms + _SECOND_MS >= self._settings.validity_ms
 
 
 def _alone_to_ms(before: LockRecord | None, now_ms: int, *, wants_alone: bool) -> int:
-    """Until when nobody shares the lock, since somebody wanted it alone: told to all who come."""
+    """
+    Return the time before which no writer may share the lock; 0 for none.
+
+    A writer that wants the lock alone writes it into the file for all others.
+    """
     if wants_alone:
         return now_ms + ALONE_MS
     told_ms = before.alone_to_ms if before is not None else 0
@@ -374,7 +379,7 @@ ENTRY = LockProviderEntry(
     jvm_class_names=("org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",),
     options=tuple(OPTIONS.values()),
     poll_first_ms=50,
-    # Whoever polls more slowly is overtaken by who has just come: most of a second is long beside
-    # the few requests for which the lock is held.
+    # A slower poller would be overtaken by new clients: a second is long compared with the few
+    # requests for which the lock is held.
     poll_max_ms=250,
 )

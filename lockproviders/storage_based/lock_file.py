@@ -29,16 +29,16 @@ __all__ = [
     "next_token",
 ]
 
-# -------------- The content of Java's lock file and the rules about it: pure, without a connection
+# ---- The content of Java's lock file and its rules: pure, without a connection
 #
-# The file is ``<table>/.hoodie/.locks/table_lock.json``, the same for Java Hudi's
-# ``StorageBasedLockProvider``, which was run, and for ours. Invariants:
+# The file is ``<table>/.hoodie/.locks/table_lock.json``, for Java Hudi's
+# ``StorageBasedLockProvider`` (tests ran it) and for ours. Invariants:
 #
-# - Java's three fields are always there; a file without one of them is damaged for Java too.
-# - ``expired`` wins over any ``validUntil``; a free file stays where it is, because object
-#   stores cannot delete on a condition.
-# - Our further fields tell a holding from another one of the same owner (the nonce), name the
-#   holder and count holdings; Java reads over them and drops them when it takes the lock.
+# - The file always has Java's three fields; a file without one of them is damaged for Java, too.
+# - ``expired`` wins over any ``validUntil``. A free file stays, because object stores cannot delete
+#   conditionally.
+# - Our further fields distinguish the holdings of one owner (the nonce), name the holder and count
+#   holdings. Java ignores them and drops them when it takes the lock.
 
 LOCK_PATH = ".hoodie/.locks/table_lock.json"
 DRIFT_MS = 500  # Java's tolerance between the clocks of two machines
@@ -56,15 +56,15 @@ class LockRecord:
 
     expired: bool
     valid_until_ms: int  # wall clock of the holder, ms since 1970 UTC
-    owner: str  # one for each client; Java's are UUIDs too
-    nonce: str = ""  # ours: one for each holding
-    note: str = ""  # ours: who that is, for people
+    owner: str  # one per client; Java's are UUIDs, too
+    nonce: str = ""  # ours: one per holding
+    note: str = ""  # ours: the holder, for people
     token: int = 0  # ours: the count of holdings; 0 in Java's
-    shared_to_ms: int = 0  # ours: writers of hoodoo have it together, at the longest until then
-    alone_to_ms: int = 0  # ours: nobody shares it until then
+    shared_to_ms: int = 0  # ours: hoodoo writers share it, at the longest until then
+    alone_to_ms: int = 0  # ours: no writer shares it until then
 
     def encode(self) -> bytes:
-        """The bytes as they are written: Java's fields in Java's order, ours behind them."""
+        """Return the bytes of the file: Java's fields in Java's order, then ours."""
         content: dict[str, object] = {
             _EXPIRED: self.expired,
             _UNTIL: self.valid_until_ms,
@@ -82,8 +82,8 @@ class LockRecord:
         Read the file as Java does: all three of its fields or an error.
 
         Raises:
-            UnsafeSetupError: It is damaged (kind ``lock_file``); nobody can take the lock,
-                Java neither, until an operator has looked.
+            UnsafeSetupError: It is damaged (kind ``lock_file``); no writer, Java's included, can
+                take the lock until an operator has repaired it.
         """
         try:
             content = json.loads(data) if len(data) <= RECORD_BYTES_MAX else None
@@ -117,23 +117,23 @@ class LockRecord:
 
     @property
     def is_shared(self) -> bool:
-        """Whether writers of hoodoo have it, or had it, together (LOCK-1)."""
+        """Whether hoodoo writers share it, or shared it before (LOCK-1)."""
         return self.shared_to_ms > 0
 
     def is_valid_at(self, now_ms: int) -> bool:
-        """Whether somebody holds the lock by this wall clock, as Java judges it."""
+        """Return whether a writer holds the lock at this wall-clock time, by Java's rule."""
         return not self.expired and now_ms <= self.valid_until_ms + DRIFT_MS
 
     def is_holding(self, owner: str, nonce: str) -> bool:
-        """Whether this is one certain holding of ours, still held."""
+        """Return whether this is one certain holding of ours, still held."""
         return not self.expired and self.owner == owner and self.nonce == nonce != ""
 
     def until(self, valid_until_ms: int) -> LockRecord:
-        """The same holding with another end."""
+        """Return the same holding with another end."""
         return replace(self, valid_until_ms=valid_until_ms)
 
     def released(self) -> LockRecord:
-        """The same given back; the end stays, as Java leaves it."""
+        """Return the same holding, released; the end stays, as in Java."""
         return replace(self, expired=True)
 
 
@@ -144,15 +144,15 @@ def _number(content: dict[str, object], name: str) -> int:
 
 def next_token(before: LockRecord | None, *, now_ms: int, validity_ms: int, at_least: int) -> int:
     """
-    A number above that of every earlier holding.
+    Return a number above that of every earlier holding.
 
-    Java's holders drop the count, but their ends are wall-clock times like it: a token begins
-    at the end of the holding before it and never falls behind. Nor does it behind the end that
-    a lease of ours would have now, because those of Java may be shorter.
+    Java's holders drop the count, but their ends are wall-clock times like it. So a token is above
+    the end of the holding before it. It is also above the end that a lease of ours would have now,
+    because Java's leases may be shorter.
 
     Args:
         before: The record that is replaced, None for a new file.
-        now_ms: The wall clock, for what no record tells.
+        now_ms: The wall clock, for what no record contains.
         validity_ms: Length of a lease.
         at_least: The last token this client had.
     """
@@ -161,25 +161,25 @@ def next_token(before: LockRecord | None, *, now_ms: int, validity_ms: int, at_l
     return max(before.token, before.valid_until_ms, now_ms + validity_ms, at_least) + 1
 
 
-# ---- One object that is replaced only when it is the one that was seen: the lock file's transport
+# ---- Transport of the lock file: an object that is replaced only if unchanged
 #
-# The storage port creates, writes and deletes; it has no conditional replacement, because the
-# table needs none and local disks have none. The lock needs exactly that and nothing else, so
-# it has this small client of its own over the same options and the same address.
+# The storage port creates, writes and deletes. It has no conditional replacement, because the table
+# needs none and local disks have none. The lock needs exactly that, so it has this small client
+# over the same options and address.
 
-#: What names one content of the object: S3 and Azure an ETag, GCS a generation.
+# : Identifies one content of the object: an ETag on S3 and Azure, a generation on GCS.
 Tag = tuple[str | None, str | None]
 
 _SETUP = (RequestFailure.DENIED, RequestFailure.NO_BUCKET, RequestFailure.WRONG)
 
 
 class ChangedError(Exception):
-    """The object is not the one that was seen, or was not by the answer: look again."""
+    """The object has changed since it was read, or the answer says so: read it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersion:
-    """One look at the object."""
+    """The object as read at one time."""
 
     data: bytes
     tag: Tag
@@ -191,7 +191,7 @@ class ConditionalObject:
     One object.
 
     Args:
-        client: obstore's client of the bucket, which never repeats a request by itself.
+        client: obstore's client of the bucket, which never repeats a request.
         address: The table.
         path: The object's path below the table.
     """
@@ -204,7 +204,7 @@ class ConditionalObject:
 
     def read(self) -> ObjectVersion | None:
         """
-        What the object is now, None when there is none. Outside: 1 get.
+        Return the object's current content, or None without an object. Outside: 1 get.
 
         Raises:
             UnavailableError: No answer.
@@ -233,13 +233,13 @@ class ConditionalObject:
 
     def put(self, data: bytes, over: Tag | None) -> Tag:
         """
-        Replace the content that was seen, or create the object over None. Outside: 1 put.
+        Replace the content with tag ``over``, or create the object if None. Outside: 1 put.
 
         Raises:
-            ChangedError: The store says that another content is there; of a request that was
-                delivered twice this may be the own one (F16).
-            AmbiguousWriteError: It may have been done, or still be.
-            UnavailableError: It was surely not done.
+            ChangedError: The store reports another content; if the request was delivered twice,
+                that may be the own one (F16).
+            AmbiguousWriteError: It may have been executed, or may still be.
+            UnavailableError: It was certainly not executed.
             UnsafeSetupError: Access is refused, or there is no such bucket.
         """
         import obstore
@@ -266,13 +266,13 @@ class ConditionalObject:
 
     def prove(self, nonce: str) -> None:
         """
-        See that the store refuses to replace a content that is not there any more.
+        Check that the store refuses to replace a content that is no longer there.
 
-        Several look-alikes of S3 accept the condition and ignore it; under them everybody
-        would have the lock. Outside: 3 puts, on the small object beside.
+        Several S3-compatible stores accept the condition and ignore it; every writer would then get
+        the lock. Outside: 3 puts, on a small separate object.
 
         Raises:
-            UnsafeSetupError: It let an outdated replacement through, or access is refused.
+            UnsafeSetupError: It allowed an outdated replacement, or access is refused.
             UnavailableError: No answer.
         """
         import obstore
@@ -297,7 +297,7 @@ class ConditionalObject:
 
     def store_now_ms(self) -> int:
         """
-        The store's clock, from its stamp on a small object beside. Outside: 1 put, 1 head.
+        Return the store's clock, from its timestamp on a small object. Outside: 1 put, 1 head.
 
         Raises:
             UnavailableError: No answer.
@@ -323,14 +323,14 @@ class ConditionalObject:
         return UnavailableError(failed.message, **failed.fields)
 
 
-# ------ One holding of the lock file: it is renewed and given back, and found again where in doubt
+# ---- One holding of the lock file: renewal, release, and recovery of unknown outcomes
 
 _ROUNDS_MAX = 4
 _PAUSE_MS = 200  # before the second round of a release; doubled for each further one
 
 
 class StorageHolding:
-    """One holding: the record that is ours and the tag under which the store keeps it."""
+    """One holding: our record and the tag under which the store keeps it."""
 
     def __init__(
         self,
@@ -359,27 +359,27 @@ class StorageHolding:
 
     @property
     def fencing_token(self) -> int | None:
-        """Above that of every earlier holding of ours."""
+        """A number above that of every earlier holding of ours."""
         return self._record.token
 
     def expires_in_ms(self) -> int | None:
-        """Time left, counted from before the last request that was answered."""
+        """Return the time left, counted from before the last request that was answered."""
         return self._ends_at_ms - self._clock.monotonic_ms()
 
     def ready_in_ms(self) -> int:
-        """Time until nobody has it any more who shared it before (LOCK-1)."""
+        """Return the time until the last shared lease ends (LOCK-1)."""
         return max(0, self._ready_at_ms - self._clock.monotonic_ms())
 
     def is_held(self) -> bool:
-        """By the own clock; no request."""
+        """Return whether it is held, by the own clock; no request."""
         return not self._over and self._clock.monotonic_ms() < self._ends_at_ms
 
     def renew(self) -> None:
         """
-        Push the end back. Outside: 1 put; in doubt 1 get and 1 put for each of 4 rounds.
+        Move the end back. Outside: 1 put; if in doubt 1 get and 1 put in each of 4 rounds.
 
         Raises:
-            LeaseLostError: Somebody else has the lock, or it was broken.
+            LeaseLostError: Another writer has the lock, or it was broken.
             UnavailableError: No answer.
         """
         with self._guard:
@@ -394,10 +394,10 @@ class StorageHolding:
 
     def release(self) -> None:
         """
-        Mark the own holding as ended, and only that; a lost one is left alone.
+        Mark the own holding as ended, and only that; leave a lost one alone.
 
-        Outside: 1 put; in doubt as ``renew``, with pauses while the store asks for them,
-        because a lock that is left behind keeps everybody waiting for a whole lease.
+        Outside: 1 put; if in doubt as ``renew``, with pauses while the store throttles, because an
+        unreleased lock keeps all writers waiting for a whole lease.
 
         Raises:
             UnavailableError: No answer; the lock ends with its lease.
@@ -405,7 +405,7 @@ class StorageHolding:
         with self._guard:
             if self._over:
                 return
-            if self.ready_in_ms():  # those who shared it are to keep others out until their end
+            if self.ready_in_ms():  # the sharers keep other engines out until their leases end
                 self._clock.sleep_ms(self.ready_in_ms())
             pause_ms = _PAUSE_MS
             for last in (False, False, False, True):
@@ -414,7 +414,7 @@ class StorageHolding:
                         self._left(self._record, self._tag)
                 except UnavailableError:
                     if last:
-                        # Nobody acts under it any more: our client need not wait for its end.
+                        # No thread acts under it any more, so our client need not wait for its end.
                         self._kept(self._record.nonce)
                         raise
                 else:
@@ -424,7 +424,7 @@ class StorageHolding:
             self._over = True
 
     def _replace(self, wanted: LockRecord) -> bool:
-        """Put a further content of this holding; False when the lock is not ours any more."""
+        """Put a new content of this holding; return False if the lock is not ours any more."""
         try:
             for _ in range(_ROUNDS_MAX):
                 try:
@@ -438,11 +438,11 @@ class StorageHolding:
                     if found != wanted:
                         if found.expired:
                             return False  # an operator broke it
-                        continue  # an older request of ours came late, or this one did not come
+                        continue  # an older request arrived late, or this one did not arrive
                 self._record = wanted
                 return True
         except UnsafeSetupError as error:
-            # Who holds a lock can only go on; access that was taken away may come back.
+            # A holder can only continue; access that was refused may return.
             raise UnavailableError(error.message, **error.fields) from error
         raise UnavailableError(
             f"the lock file could not be replaced in {_ROUNDS_MAX} rounds: {self._place.address}"
@@ -457,7 +457,7 @@ class StorageHolding:
 
 
 def _decoded(seen: ObjectVersion, place: ConditionalObject) -> LockRecord | None:
-    """The record, None when it is damaged and so certainly not ours."""
+    """Return the record, or None if it is damaged and so certainly not ours."""
     try:
         return LockRecord.decode(seen.data, place.address)
     except UnsafeSetupError:

@@ -1,4 +1,4 @@
-"""How long a lease of the lock file is, and how long one request may take."""
+"""The length of the lock file's lease, and the time limit of one request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIONS: Mapping[str, Option] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLockSettings:
-    """Length of a lease, and how long one request may take."""
+    """Length of a lease, and time limit of one request."""
 
     validity_ms: int
     request_ms: int
@@ -50,11 +50,11 @@ class StorageLockSettings:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> StorageLockSettings:
         """
-        The settings among all properties.
+        Read the settings from all properties.
 
         Raises:
-            SettingError: A value is no number of seconds, or breaks Java's rule that a lease
-                is at least ten renewals long.
+            SettingError: A value is not a number of seconds, or breaks Java's rule that a lease is
+                at least ten renewals long.
         """
         said = as_property_set(properties)
         validity, renew = (_seconds(said, option) for option in OPTIONS.values())
@@ -72,7 +72,7 @@ class StorageLockSettings:
 
     @classmethod
     def of(cls, validity_ms: int) -> StorageLockSettings:
-        """Settings of a lease of this length; a request gets a twentieth, 0.5 to 10 s."""
+        """Return settings for a lease of this length; a request gets a twentieth, 0.5 to 10 s."""
         share_ms = validity_ms // _REQUESTS_PER_VALIDITY
         request_ms = max(_REQUEST_MS_MIN, min(share_ms, _REQUEST_MS_MAX))
         return cls(validity_ms=validity_ms, request_ms=request_ms)

@@ -1,18 +1,18 @@
 """
-The lock file held by writers of hoodoo together: Java stays out, and they decide by their slots.
+The lock file shared by hoodoo writers: Java is excluded, and the commit log decides among them.
 
-Who has the lock alone keeps it for three rounds of requests to the store, and far away all others
-wait for them. Among ours that spares work and decides nothing (SLOT-1): the lock is there for an
-engine that nobody announced. So the file may say that it belongs to all of ours until a time. To
-Java it is a lock that somebody has, and renews. Invariants (LOCK-1):
+A writer that has the lock alone keeps it for three round trips to the store, and on high-latency
+stores all others wait. Among hoodoo writers that saves work and decides nothing (SLOT-1): the lock
+excludes an engine that is not announced. So the file may say that all hoodoo writers share the lock
+until a time. To Java it is a lock that is held and renewed. Invariants (LOCK-1):
 
-- A member counts its time from before the request that showed or made it, and never more than
-  the length of a holding, whatever a clock says.
-- The end is only ever put off, by a conditional request, so no other engine finds the lock free
-  while a member has time left. Nobody gives it back: others may be in it.
-- Who wants the lock alone replaces the record, from when on nobody joins, and waits as long as
-  those who joined before have left. Then it is nobody's together for a while.
-- After a minute it ends, and stays free for longer than Java waits between two looks.
+- A sharer counts its time from before the request that showed or created the record, and never more
+  than the length of a holding, whatever a clock says.
+- A conditional request only ever moves the end back, so no other engine finds the lock free while a
+  sharer has time left. No writer releases it: others may share it.
+- A writer that wants the lock alone replaces the record, so no further writer joins. It then waits
+  until the earlier sharers' time is over. No writer shares the lock for a while after that.
+- After a minute the sharing ends, and the lock stays free for longer than Java's polling interval.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from timeline.ports.storage import AmbiguousWriteError
 
 __all__ = ["ALONE_MS", "GAP_MS", "SESSION_MS", "SharedFileHolding", "SharedLockState"]
 
-LENGTH_MS_MAX = 5_000  # of one holding; so long waits who wants the lock alone
-MARGIN_SHARE = 5  # of a holding's length its last fifth is not used
+LENGTH_MS_MAX = 5_000  # of one holding; a writer that wants the lock alone waits this long
+MARGIN_SHARE = 5  # the last fifth of a holding's length is not used
 SESSION_MS = 60_000
-GAP_MS = 1_500  # Java looks once a second
-ALONE_MS = 30_000  # after somebody wanted it alone
+GAP_MS = 1_500  # Java polls once a second
+ALONE_MS = 30_000  # after a writer wanted it alone
 
 
 @dataclass(frozen=True, slots=True)
 class _SharedPeriod:
-    """What this process has of the holding that it joined last."""
+    """This process's share of the holding that it joined last."""
 
     ends_at_ms: int  # on the monotonic clock
     token: int
 
 
 class SharedFileHolding:
-    """One use of the lock by one of those who have it together."""
+    """One use of the shared lock by one writer."""
 
     def __init__(self, sharer: SharedLockState, time: _SharedPeriod, note: str) -> None:
         self._sharer = sharer
@@ -58,27 +58,27 @@ class SharedFileHolding:
 
     @property
     def margin_ms(self) -> int:
-        """So much before its end it counts as lost."""
+        """Time before its end at which it counts as lost."""
         return self._sharer.margin_ms
 
     @property
     def fencing_token(self) -> int | None:
-        """That of all who share; above that of every earlier holding of ours."""
+        """The sharers' common token, above that of every earlier holding of ours."""
         return self._time.token
 
     def expires_in_ms(self) -> int | None:
-        """Time left, counted from before the last request that was answered."""
+        """Return the time left, counted from before the last request that was answered."""
         return self._time.ends_at_ms - self._sharer.clock.monotonic_ms()
 
     def is_held(self) -> bool:
-        """By the own clock; no request."""
+        """Return whether it is held, by the own clock; no request."""
         return self._sharer.clock.monotonic_ms() < self._time.ends_at_ms
 
     def renew(self) -> None:
         """
-        Put the end off, unless somebody wants the lock alone: then it stays where it is.
+        Move the end back, but keep it if a writer wants the lock alone.
 
-        Outside: as ``Sharer.again``.
+        Outside: as ``SharedLockState.again``.
 
         Raises:
             UnavailableError: No answer.
@@ -88,17 +88,17 @@ class SharedFileHolding:
             self._time = time
 
     def release(self) -> None:
-        """Nothing: others may be in it, and it ends by itself."""
+        """Do nothing: others may share it, and it ends by itself."""
 
 
 class SharedLockState:
     """
-    What one client knows of the holding that it has with others.
+    One client's state of the holding that it shares with others.
 
     Args:
         place: The lock file.
         owner: This client's id in the file.
-        validity_ms: Length of a lease of one's own; one that is shared is shorter.
+        validity_ms: Length of an exclusive lease; a shared one is shorter.
         clock: Clock port.
         ids: Identity port.
     """
@@ -114,18 +114,18 @@ class SharedLockState:
         self.margin_ms = self.length_ms // MARGIN_SHARE
         self._enough_ms = self.length_ms // 2
         self._validity_ms = validity_ms
-        self.last_token = 0  # the greatest that this client had, together with others or alone
+        self.last_token = 0  # the greatest that this client had, shared or alone
         self._had = _SharedPeriod(0, 0)
         self._alone_to_ms = 0
 
     @property
     def is_wanted_alone(self) -> bool:
-        """Whether somebody wanted the lock alone not long ago, as far as this client has seen."""
+        """Whether a writer recently wanted the lock alone, as far as this client has seen."""
         return self.clock.now_ms() < self._alone_to_ms
 
     def look(self) -> tuple[LockRecord | None, ObjectVersion | None]:
         """
-        The file, None when there is none. Outside: 1 get.
+        Read the file and its record, None if there is none. Outside: 1 get.
 
         Raises:
             UnavailableError: No answer.
@@ -139,11 +139,11 @@ class SharedLockState:
         return record, seen
 
     def learn(self, record: LockRecord) -> None:
-        """What a content of the file tells about who wants the lock alone."""
+        """Record until when a writer wants the lock alone, from the file's content."""
         self._alone_to_ms = record.alone_to_ms
 
     def known(self, note: str) -> SharedFileHolding | None:
-        """A holding without a request, where enough is left of the last one."""
+        """Return a holding without a request if enough time of the last one is left, else None."""
         return (
             SharedFileHolding(self, self._had, note) if self._left_ms() >= self._enough_ms else None
         )
@@ -152,19 +152,19 @@ class SharedLockState:
         self, before: LockRecord, tag: Tag, note: str, *, asked_at_ms: int
     ) -> SharedFileHolding | None:
         """
-        Join those who have the lock together; None while that ends.
+        Join the sharers of the lock; return None while the sharing ends.
 
-        Outside: nothing as long as enough is left, else 1 put.
+        Outside: no request while enough time is left, else 1 put.
 
         Args:
-            before: The record, of a lock that is shared.
+            before: The record of a shared lock.
             tag: Its tag.
-            note: Who we are, for others to read.
-            asked_at_ms: Before the record was read, on the monotonic clock.
+            note: This writer, for others to read.
+            asked_at_ms: Time before the record was read, on the monotonic clock.
 
         Raises:
-            ChangedError, AmbiguousWriteError: Look again.
-            UnavailableError: No answer, and too little is left.
+            ChangedError, AmbiguousWriteError: Read the file again.
+            UnavailableError: No answer, and too little time is left.
         """
         now_ms = self.clock.now_ms()
         if before.expired or now_ms >= before.shared_to_ms + GAP_MS:
@@ -188,10 +188,10 @@ class SharedLockState:
 
     def start(self, before: LockRecord | None, tag: Tag | None, note: str) -> SharedFileHolding:
         """
-        Make a free lock, or one whose time together is over, one that is shared. Outside: 1 put.
+        Turn a free lock, or one whose sharing is over, into a shared one. Outside: 1 put.
 
         Raises:
-            ChangedError, AmbiguousWriteError: Look again.
+            ChangedError, AmbiguousWriteError: Read the file again.
             UnavailableError: No answer.
         """
         sent_at_ms, now_ms = self.clock.monotonic_ms(), self.clock.now_ms()
@@ -213,9 +213,9 @@ class SharedLockState:
 
     def again(self, note: str) -> _SharedPeriod | None:
         """
-        The time left after another look from within a holding; None where it ends as it was.
+        Extend a holding and return its time; return None if the end cannot be moved.
 
-        Outside: nothing as long as enough is left, else 1 get, and what ``join`` asks.
+        Outside: no request while enough time is left, else 1 get, and the requests of ``join``.
 
         Raises:
             UnavailableError: No answer.
@@ -232,12 +232,12 @@ class SharedLockState:
         except (ChangedError, AmbiguousWriteError):
             return None
         except UnsafeSetupError as error:
-            # Who has the lock can only go on; access that was taken away may come back.
+            # A holder can only continue; access that was refused may return.
             raise UnavailableError(error.message, **error.fields) from error
 
     def _left_ms(self) -> int:
         return self._had.ends_at_ms - self.clock.monotonic_ms()
 
     def _serves(self) -> bool:
-        """Whether something can be done with what is left: more than its margin by an eighth."""
+        """Return whether enough time is left: more than the margin by an eighth of the length."""
         return self._left_ms() >= self.margin_ms + self.length_ms // 8
