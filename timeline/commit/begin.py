@@ -1,9 +1,9 @@
 """
 Begin a write: draw a requested time above all others, make it visible, read the base snapshot.
 
-It takes no lock: create-if-absent, residue classes and a refresh after creating make the time
-unique (BEG-*, TL-REQ-*). The snapshot is read after the requested file exists. So every commit is
-either in the snapshot or in a slot above it.
+In mode ``ours`` it needs no lock: create-if-absent, residue classes and a refresh after creating
+make the time unique (BEG-*, TL-REQ-*). The snapshot is read after the requested file exists. So
+every commit is either in the snapshot or in a slot above it.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _write_requested(
 
     def show() -> None:
         # An empty file is only a name. It is made durable while file groups are assigned, before
-        # the first data file, so that a rollback finds the files after a power failure.
+        # the first data file, so that a rollback finds what a power failure left.
         world.storage.create(path, content, durable=bool(content))
         shown.append(path)
 

@@ -180,7 +180,7 @@ def commit_write(
         HeartbeatExpiredError: This process paused too long (HB-3).
         RolledBackError: Another process rolled the instant back (PUB-6).
         LockTimeoutError, LeaseLostError: The lock was not granted or was lost, or another engine's
-            begun write did not become inflight in time (FOR-5).
+            pending write did not become inflight in time (FOR-5).
         OutcomeUnknownError: The storage never answered the request for the slot.
         BudgetSpentError: Too many slots were lost to other writers.
     """
