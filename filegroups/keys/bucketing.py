@@ -1,10 +1,10 @@
 """
-Which bucket a record key belongs to: Java Hudi's hashes over whole columns (fmt 9).
+The bucket of a record key: Java Hudi's hashes over whole columns (fmt 9).
 
-With the bucket index a row's key alone says its file group, so nothing is looked up; one
-different hash would put a key into two file groups. The simple engine takes the hash's
-remainder, consistent hashing finds it in a ring of ranges. Both hash the texts of the
-hash fields, taken out of the record key exactly as Java takes them.
+With the bucket index the row's key alone gives its file group, without a lookup. One different hash
+would put a key into two file groups. The simple engine uses the hash's remainder, consistent
+hashing searches a ring of ranges. Both hash the texts of the hash fields, extracted from the record
+key exactly as Java does.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class BucketEngine(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRules:
-    """What must be equal on all writers of a table with a bucket index."""
+    """The settings that must be equal on all writers of a table with a bucket index."""
 
     engine: BucketEngine = BucketEngine.SIMPLE
-    buckets: int = 256  # hoodie.bucket.index.num.buckets; of a new partition where they may vary
+    buckets: int = 256  # hoodie.bucket.index.num.buckets; of a new partition if counts vary
     hash_fields: tuple[str, ...] = ()  # hoodie.bucket.index.hash.field, all key fields by default
 
 
@@ -66,7 +66,7 @@ class BucketAssigner(Protocol):
     def numbers(
         self, keys: pa.Array | pa.ChunkedArray, partition_paths: pa.Array | pa.ChunkedArray
     ) -> _Numbers:
-        """Shapes: keys (n,), partition_paths (n,) -> bucket numbers (n,)."""
+        """Return the bucket numbers. Shapes: keys (n,), partition_paths (n,) -> (n,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,8 @@ class ConsistentHashAssigner:
     """
     Consistent hashing: each partition has ranges of its own.
 
-    ``rings`` holds the upper ends of each partition's ranges, ascending and inclusive; a
-    hash above the last belongs to the first.
+    ``rings`` holds the upper ends of each partition's ranges, ascending and inclusive. A hash above
+    the last end belongs to the first range.
     """
 
     hash_fields: tuple[str, ...]
@@ -112,25 +112,25 @@ class ConsistentHashAssigner:
 
 
 def bucket_file_id(number: int, uuid: str) -> str:
-    """The file id of a new file group of a bucket: its number, then the rest of a random UUID."""
+    """Return the file id of a bucket's new file group: its number, the rest of a random UUID."""
     return f"{number:08d}{uuid[8:]}-0"
 
 
 def fixed_file_id(number: int, hidden_since: str = "") -> str:
     """
-    The one file id of a bucket that writers who do not see each other must agree on (fmt 9).
+    Return the file id of a bucket on which writers agree without communication (fmt 9).
 
     Args:
         number: The bucket.
-        hidden_since: Requested time, at most 17 digits, of the replacecommit that hid the
-            bucket's former file group; empty for its first one, whose id is Java's.
+        hidden_since: Requested time, at most 17 digits, of the replacecommit that hid the bucket's
+            former file group; empty for its first one, whose id is Java's.
     """
     rest = hidden_since.ljust(24, "0")
     return f"{number:08d}-{rest[:4]}-{rest[4:8]}-{rest[8:12]}-{rest[12:]}-0"
 
 
 def bucket_of(file_id: str) -> int | None:
-    """The bucket a file id belongs to, None when it is not of that form."""
+    """Return the bucket of a file id, None if the file id is not of that form."""
     found = _FILE_ID.match(file_id)
     return None if found is None else int(found[1])
 
@@ -139,14 +139,14 @@ def bucket_hashes(
     keys: pa.Array | pa.ChunkedArray, hash_fields: tuple[str, ...]
 ) -> npt.NDArray[np.uint32]:
     """
-    Java's list hash of each key's hash fields, before sign and remainder.
+    Return Java's list hash of each key's hash fields, before sign and remainder.
 
     Shapes: keys (n,) strings without nulls -> (n,) unsigned 32-bit numbers.
     """
     hashes = np.ones(len(keys), np.uint32)
     for start, chunk in _pieces(keys):
         owners, values = _hash_values(chunk, hash_fields)
-        # Null and empty both have hash 0 in Java, whatever stands for them in the key.
+        # Null and empty both have hash 0 in Java, whatever marks them in the key.
         marked = pc.is_in(values, value_set=pa.array([_NULL_VALUE, _EMPTY_VALUE]))
         texts = java_hashes(values)
         texts[np.asarray(marked).astype(np.bool_) & _is_compound(chunk)[owners]] = 0
@@ -160,7 +160,7 @@ def ring_hashes(
     keys: pa.Array | pa.ChunkedArray, hash_fields: tuple[str, ...]
 ) -> npt.NDArray[np.uint32]:
     """
-    The hash of each key's hash fields that consistent hashing looks up, before its mask.
+    Return the hash of each key's hash fields for consistent hashing, before its mask.
 
     Shapes: keys (n,) strings without nulls -> (n,) unsigned 32-bit numbers.
     """
@@ -168,7 +168,7 @@ def ring_hashes(
     for _, chunk in _pieces(keys):
         owners, values = _hash_values(chunk, hash_fields)
         compound = pa.array(_is_compound(chunk)[owners])
-        # Java joins the values' texts: a null reads "null" there.
+        # Java concatenates the values' texts; a null becomes "null".
         values = pc.if_else(pc.and_(compound, pc.equal(values, _NULL_VALUE)), "null", values)
         values = pc.if_else(pc.and_(compound, pc.equal(values, _EMPTY_VALUE)), "", values)
         ends = np.searchsorted(owners, np.arange(len(chunk) + 1), side="left")
@@ -188,7 +188,7 @@ def _pieces(keys: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
 
 
 def _is_compound(keys: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which keys Java takes apart at all: those with a comma and a colon."""
+    """Return a mask of the keys that Java splits: those with a comma and a colon."""
     found = pc.and_(pc.match_substring(keys, ","), pc.match_substring(keys, ":"))
     return np.asarray(found).astype(np.bool_)
 
@@ -197,9 +197,9 @@ def _hash_values(
     keys: pa.Array, hash_fields: tuple[str, ...]
 ) -> tuple[npt.NDArray[np.intp], pa.Array]:
     """
-    The texts that are hashed: for each key those of its hash fields, in the key's order.
+    Return the texts to hash: for each key those of its hash fields, in the key's order.
 
-    A key that holds none of them, or is of one field only, is hashed whole.
+    A key without any of them, or of one field only, is hashed whole.
 
     Shapes: keys (n,) -> positions of keys (m,), ascending, and their texts (m,).
     """
@@ -220,10 +220,10 @@ def _hash_values(
 
 def _named_values(keys: pa.Array) -> tuple[npt.NDArray[np.intp], pa.Array, pa.Array]:
     """
-    Take ``name:value,name:value`` apart, as Java does.
+    Split ``name:value,name:value`` as Java does.
 
-    A comma separates pairs only where a further ``name:`` follows before the next comma;
-    any other belongs to the value. A value reads to the end of its pair, colons included.
+    A comma separates pairs only if another ``name:`` follows before the next comma; any other comma
+    belongs to the value. A value ends where its pair ends, colons included.
 
     Shapes: keys (n,) -> positions of keys (m,), names (m,), values (m,).
     """

@@ -1,4 +1,4 @@
-"""Date patterns of Joda-Time, in which Hudi's time-based key generators name folders."""
+"""Date patterns of Joda-Time, used for folder names by Hudi's time-based key generators."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from timeline.errors import InvalidInputError
 
 __all__ = ["MONTH_NAMES", "DateFields", "DatePattern", "Times", "parse_date_pattern"]
 
-# -------------- Times out of texts: the fields a date pattern found in whole columns, put together
+# ---- Times from texts
 #
-# Calendar arithmetic is numpy's; a date that is none (30 February, hour 25) is told apart from
-# a text that does not match, and both from a time.
+# The fields that a date pattern extracted from whole columns become times. Calendar arithmetic is
+# numpy's. The result distinguishes a time, an impossible date (30 February, hour 25) and a text
+# that does not match.
 
 Times = npt.NDArray[np.int64]  # milliseconds since 1970
 
@@ -32,7 +33,7 @@ class DateFields:
     The groups that one pattern's expression extracted from a column of texts.
 
     Args:
-        found: What Arrow's ``extract_regex`` answered; null where a text did not match.
+        found: The result of Arrow's ``extract_regex``; null if a text did not match.
     """
 
     def __init__(self, found: Any) -> None:
@@ -45,7 +46,7 @@ class DateFields:
         self._count = len(found)
 
     def local_ms(self) -> tuple[Times, npt.NDArray[np.bool_]]:
-        """Times on the clock that the text shows, and which rows are times at all."""
+        """Return the local times of the texts, and a mask of the rows that are times."""
         valid = self._valid.copy()
 
         def number(group: str, default: int, low: int, high: int) -> Times:
@@ -79,7 +80,7 @@ class DateFields:
         return whole + self._fraction(), valid
 
     def offset_ms(self) -> tuple[Times, npt.NDArray[np.bool_]]:
-        """The offset that a text names, and whether it names one."""
+        """Return the offsets in the texts, and a mask of the texts that have one."""
         if "Z" not in self._parts:
             return np.zeros(self._count, np.int64), np.zeros(self._count, np.bool_)
         text = pc.replace_substring(self._parts["Z"], ":", "")
@@ -111,11 +112,11 @@ class DateFields:
         return np.asarray(pc.cast(pc.utf8_rpad(text, 3, padding="0"), pa.int64())).astype(np.int64)
 
 
-# --------- Date patterns of Joda-Time, which names the folders of Hudi's time-based key generators
+# ---- Date patterns
 #
-# A pattern becomes two things: a writer of local times, and a regular expression whose groups
-# Arrow extracts from whole columns. Letters whose meaning depends on the machine (two-digit
-# years of input, names of zones) are refused, because two writers would make two folders.
+# A pattern becomes a writer of local times and a regular expression whose groups Arrow extracts
+# from whole columns. Letters whose meaning depends on the machine (two-digit years of input, names
+# of zones) are refused, because two writers would make two folders.
 
 MONTH_NAMES: Final = (
     "January",
@@ -161,35 +162,35 @@ class _PatternPiece:
 
     @property
     def is_number(self) -> bool:
-        """Whether it reads digits: neighbours of digits are read by width."""
+        """Whether it reads digits; adjacent numbers are separated by width."""
         named = self.letter == "M" and self.count >= _SHORT_NAME
         return bool(self.letter) and self.letter in "yYMdDHhKkmsS" and not named
 
 
 @dataclass(frozen=True, slots=True)
 class DatePattern:
-    """A pattern that was understood."""
+    """A parsed pattern."""
 
     text: str
     pieces: tuple[_PatternPiece, ...]
 
     @property
     def finest_ms(self) -> int:
-        """Times that fall into one such span, counted from local midnight, read the same."""
+        """The span, counted from local midnight, within which all times have the same text."""
         return min((_MS_OF.get(one.letter, _MS_OF_DAY) for one in self.pieces), default=_MS_OF_DAY)
 
     @property
     def levels(self) -> int:
-        """How many folders a time makes: a slash begins the next one."""
+        """The number of folders a time makes; a slash starts the next one."""
         return 1 + sum(one.text.count("/") for one in self.pieces)
 
     def span(self, text: str) -> tuple[datetime, datetime] | None:
         """
-        Find the local times that are written as a text, or as one that goes on with a slash.
+        Return the local times that are written as a text, or as one that continues with a slash.
 
         Returns:
-            The first such time and the first one behind. None where the text comes from no time,
-            or the pattern does not write year, month, day and so on, each once, down to some unit.
+            The first such time and the first time after them. None if no time has the text, or if
+            the pattern does not write year, month, day and so on, each once, down to some unit.
         """
         pieces = self._first(text.count("/") + 1)
         letters = ["y" if one.letter == "Y" else one.letter for one in pieces if one.letter]
@@ -216,7 +217,7 @@ class DatePattern:
         return (first, behind) if pattern.write(first) == text else None
 
     def _first(self, levels: int) -> list[_PatternPiece]:
-        """The pieces of so many folders; none where a literal text holds further slashes."""
+        """Return the pieces of the first folders; none if a literal text has further slashes."""
         found: list[_PatternPiece] = []
         for one in self.pieces:
             if one.text == "/":
@@ -250,7 +251,7 @@ class DatePattern:
 
     def expression(self) -> str:
         """
-        A regular expression with one group a field: y M month d D H h K k a m s S Z.
+        Return a regular expression with one group a field: y M month d D H h K k a m s S Z.
 
         Raises:
             InvalidInputError: A letter cannot be read back.
@@ -259,7 +260,7 @@ class DatePattern:
 
 
 def _has_own_width(piece: _PatternPiece, following: _PatternPiece | None) -> bool:
-    """Whether the piece ends where its text tells it, and loses nothing of its value."""
+    """Return whether the text shows where the piece ends, with no loss of its value."""
     if piece.letter in ("y", "Y"):
         return piece.count >= _YEAR_DIGITS or (
             piece.count == 1 and not (following is not None and following.is_number)
@@ -281,11 +282,11 @@ def _behind(first: datetime, unit: str) -> datetime:
 @lru_cache(maxsize=256)
 def parse_date_pattern(text: str) -> DatePattern:
     """
-    Understand a pattern.
+    Parse a pattern.
 
     Raises:
-        InvalidInputError: ``kind`` ``bad_date_pattern``: it is empty or too long, a quote is
-            not closed, or a letter has no meaning that is the same on every machine.
+        InvalidInputError: ``kind`` ``bad_date_pattern``: it is empty or too long, a quote is not
+            closed, or a letter's meaning differs between machines.
     """
     if not text or len(text) > _PATTERN_CHARACTERS_MAX:
         raise _refused(text, f"a date pattern has 1 to {_PATTERN_CHARACTERS_MAX} characters", text)
@@ -313,7 +314,7 @@ def parse_date_pattern(text: str) -> DatePattern:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """Literal text from a quote on, and where it ends; two quotes are one."""
+    """Return the literal text after a quote, and its end; two quotes are one."""
     found: list[str] = []
     position = start + 1
     if text[position : position + 1] == "'":
@@ -404,7 +405,7 @@ def _group(pattern: DatePattern, piece: _PatternPiece, *, next_is_number: bool) 
             raise _refused(
                 pattern.text, "the century of two-digit years depends on today's date", "yy"
             )
-        # Neighbouring numbers are told apart by width only.
+        # Adjacent numbers are separated by width only.
         return "y", rf"\d{{1,{count}}}" if next_is_number else r"[+-]?\d{1,9}"
     if letter == "M" and count >= _SHORT_NAME:
         return "month", f"(?i:{_ALL_MONTHS})"

@@ -1,8 +1,8 @@
 """
-Partition columns that files leave out: their values come from the folder's name.
+Partition columns that files leave out: their values are in the folder's name.
 
-With ``hoodie.datasource.write.drop.partition.columns`` Java Hudi shows them as text, behind
-the table's other columns; so do we. A partition path is taken apart as it was put together
+With ``hoodie.datasource.write.drop.partition.columns`` Java Hudi returns them as text after the
+table's other columns; hoodoo does the same. A partition path is parsed by the rules that made it
 (fmt 4.1).
 """
 
@@ -24,7 +24,7 @@ class DroppedPartitionColumns:
     """
     The partition fields and how folders name them.
 
-    ``left_out`` are those that files lack: all of them, or fewer in a table that began to
+    ``left_out`` are the fields that files lack: all of them, or fewer in a table that began to
     leave them out later.
     """
 
@@ -40,10 +40,10 @@ class DroppedPartitionColumns:
 
     def values(self, partition_path: str) -> dict[str, str | None]:
         """
-        The values in a partition path.
+        Return the values in a partition path.
 
         Raises:
-            CorruptTableError: It has not the form that the table's properties describe.
+            CorruptTableError: It does not have the form that the table's properties describe.
         """
         parts = self._parts(partition_path.split("/"))
         if parts is None:
@@ -61,7 +61,7 @@ class DroppedPartitionColumns:
         }
 
     def fill(self, rows: pa.Table, partition_path: str) -> pa.Table:
-        """Rows of one partition with the columns that they lack added behind."""
+        """Append the missing columns to rows of one partition."""
         values = self.values(partition_path)
         for column in self.schema:
             value = pa.scalar(values[column.name], pa.string())
@@ -69,7 +69,7 @@ class DroppedPartitionColumns:
         return rows
 
     def _parts(self, levels: list[str]) -> list[str] | None:
-        """One text a field; a folder of a time may have several levels."""
+        """Return one text per field; the folder of a time may have several levels."""
         if self.hive_style:
             found: list[str] = []
             for level in levels:

@@ -1,9 +1,9 @@
 """
-Which file group a new record goes to: small files are filled first, then new ones are made.
+Assign new records to file groups: fill small files first, then create new file groups.
 
-As Hudi's upsert partitioner, so that a table written by both engines keeps files of one
-size. Sizes are planned from an estimate of a stored record's bytes, learnt from files
-that are already there. Pure: file ids and write tokens are given later by the caller.
+This is Hudi's upsert partitioner, so a table written by both engines keeps files of one size. The
+plan uses an estimate of a stored record's bytes, computed from existing files. The module is pure:
+the caller adds file ids and write tokens later.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
     "rows_by_number",
 ]
 
-_LEARN_ROWS_MIN = 1_000  # below, a file is mostly footer and says nothing about records
+_LEARN_ROWS_MIN = 1_000  # a smaller file is mostly footer and shows nothing about records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSettings:
-    """How big base files should become; defaults are Hudi's."""
+    """The target sizes of base files; defaults are Hudi's."""
 
     file_bytes_max: int = 125_829_120  # hoodie.parquet.max.file.size
     small_file_bytes: int = 104_857_600  # hoodie.parquet.small.file.limit; 0 never fills files
@@ -45,7 +45,7 @@ class SizeSettings:
 
     @property
     def rows_per_file(self) -> int:
-        """Rows a new file should get."""
+        """The number of rows for a new file."""
         if not self.auto_split:
             return max(1, self.insert_rows)
         return max(1, self.file_bytes_max // max(1, self.record_bytes))
@@ -63,7 +63,7 @@ class SmallFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBucket:
-    """A share of a partition's new records that goes to one file group."""
+    """The part of a partition's new records that goes to one file group."""
 
     number: int  # unique within the plan
     partition_path: str
@@ -79,7 +79,7 @@ def learn_record_bytes(files: Iterable[tuple[int, int]], *, default: int = 1_024
 
     Args:
         files: (bytes of the records, rows) of base files of the table, small ones too.
-        default: The answer when there are too few rows to learn from.
+        default: The result if there are too few rows for an estimate.
 
     Returns:
         Bytes, at least 1.
@@ -99,17 +99,17 @@ def assign_inserts(
     settings: SizeSettings,
 ) -> tuple[InsertBucket, ...]:
     """
-    Plan where each partition's new records go.
+    Plan the file groups of each partition's new records.
 
     Args:
         counts: New records by partition path.
-        small_files: Base files by partition path; those not small are passed over, those
-            owned by a pending service must already be left out. A bulk insert gives none.
+        small_files: Base files by partition path. Larger files are skipped; files owned by a
+            pending service must already be left out. A bulk insert passes none.
         settings: Sizes.
 
     Returns:
-        Buckets sorted by partition path; of each partition the filled files first,
-        smallest first. Their rows add up to the counts.
+        Insert buckets sorted by partition path; in each partition the filled files first, smallest
+        first. Their rows add up to the counts.
     """
     buckets: list[InsertBucket] = []
     for partition_path in sorted(counts):
@@ -147,15 +147,15 @@ def assign_buckets(
     partition_paths: pa.Array | pa.ChunkedArray, buckets: Sequence[InsertBucket]
 ) -> npt.NDArray[np.int64]:
     """
-    Give each new record its bucket: a partition's rows fill its buckets in order.
+    Assign each new record to an insert bucket: a partition's rows fill its buckets in order.
 
-    The same rows in the same order always get the same answer, and neighbours stay
-    together, so data that comes sorted stays sorted in its files.
+    The result is the same for the same rows in the same order. Neighbours stay together, so sorted
+    data stays sorted in its files.
 
     Args:
         partition_paths: Of each new record.
-        buckets: From ``assign_inserts`` with these rows' counts. Rows beyond the plan go to
-            their partition's last bucket.
+        buckets: From ``assign_inserts`` with these rows' counts. Rows beyond the plan go to their
+            partition's last bucket.
 
     Shapes: (n,) -> bucket numbers (n,); order kept.
     """
@@ -178,9 +178,9 @@ def assign_by_bucket(
     buckets: Sequence[InsertBucket],
 ) -> npt.NDArray[np.int64]:
     """
-    Give each row of a bucket index its bucket: the one with its partition path and share.
+    Assign each row of a bucket index to the insert bucket with its partition path and bucket.
 
-    Shapes: partition_paths (n,), shares (n,) -> bucket numbers (n,), -1 where there is none.
+    Shapes: partition_paths (n,), shares (n,) -> bucket numbers (n,), -1 if there is none.
     """
     codes, paths = codes_of(partition_paths)
     width = int(max(shares.max(initial=0), *(bucket.share or 0 for bucket in buckets), 0)) + 1
@@ -203,7 +203,7 @@ def assign_by_bucket(
 
 def rows_by_number(numbers: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.intp]]:
     """
-    Split rows by a small number each of them has.
+    Split rows by a small number that each has.
 
     Shapes: numbers (n,) -> for each number, ascending, its row positions, ascending.
     """
@@ -211,7 +211,7 @@ def rows_by_number(numbers: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.i
         return {}
     least = int(numbers.min())
     span = int(numbers.max()) - least
-    # numpy sorts 16-bit numbers by radix, in one pass: much faster than comparing.
+    # numpy sorts 16-bit numbers by radix in one pass, much faster than by comparison.
     small = (numbers - least).astype(np.uint16) if span < 1 << 16 else numbers
     order = np.argsort(small, kind="stable")
     ordered = numbers[order]

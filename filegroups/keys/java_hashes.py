@@ -1,8 +1,8 @@
 """
 Hashes of texts as Java computes them, over whole columns.
 
-``String.hashCode`` over UTF-16 code units, and xxHash32 over UTF-8 bytes. Arrow holds
-UTF-8, so texts beyond ASCII are re-coded in one go, never one by one.
+``String.hashCode`` over UTF-16 code units, and xxHash32 over UTF-8 bytes. Arrow stores UTF-8, so
+texts beyond ASCII are re-encoded in blocks, never one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Words = npt.NDArray[np.uint32]
 
 def java_hashes(texts: pa.Array) -> _Words:
     """
-    ``String.hashCode`` of each text; 0 for an empty one.
+    Return ``String.hashCode`` of each text; 0 for an empty one.
 
     Shapes: texts (n,) strings without nulls -> (n,) unsigned 32-bit numbers.
     """
@@ -40,7 +40,7 @@ def java_hashes(texts: pa.Array) -> _Words:
 
 def xx_hashes(texts: pa.Array) -> _Words:
     """
-    xxHash32 with seed 0 of each text's UTF-8 bytes.
+    Return xxHash32 with seed 0 of each text's UTF-8 bytes.
 
     Shapes: texts (n,) strings without nulls -> (n,) unsigned 32-bit numbers.
     """
@@ -60,7 +60,7 @@ def xx_hashes(texts: pa.Array) -> _Words:
 
 
 def _utf8(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Where each text begins (n + 1 numbers) in its bytes."""
+    """Return the start of each text in its bytes (n + 1 numbers), and the bytes."""
     _, offsets, data = texts.buffers()
     if len(texts) == 0:
         return np.zeros(len(texts) + 1, np.int32), np.zeros(0, np.uint8)
@@ -70,21 +70,21 @@ def _utf8(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]
 
 
 def _utf16(texts: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """All code units one after the other, and where each text begins (n + 1 numbers)."""
+    """Return all code units in sequence, and the start of each text (n + 1 numbers)."""
     starts, data = _utf8(texts)
     if data.max(initial=0) < 0x80:
         return data, starts.astype(np.int64)
     recoded = data.tobytes().decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
     units = np.frombuffer(recoded, "<u2")
-    # A code point begins with any byte but 10xxxxxx; from F0 on it takes two code units.
+    # Every byte except 10xxxxxx starts a code point; from F0 on it has two code units.
     width = ((data & 0xC0) != 0x80).astype(np.int64) + (data >= 0xF0)
     before = np.concatenate([[0], np.cumsum(width)])
     return units, before[starts]
 
 
 def _polynomials(units: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> _Words:
-    # h = u0*31^(k-1) + ... + u(k-1). 31 has an inverse modulo 2^32, so one running sum of
-    # u*31^-position over all texts gives each text's sum as a difference of two places.
+    # h = u0*31^(k-1) + ... + u(k-1). 31 has an inverse modulo 2^32. So one running sum of
+    # u*31^-position over all texts gives each text's sum as a difference of two positions.
     falling = _powers(_INVERSE_31, len(units))
     sums = np.zeros(len(units) + 1, np.uint32)
     np.cumsum(units.astype(np.uint32) * falling, dtype=np.uint32, out=sums[1:])
@@ -106,7 +106,7 @@ def _powers(factor: int, count: int) -> _Words:
 
 
 def _xx_hash(matrix: npt.NDArray[np.uint8]) -> _Words:
-    """Texts of one length. Shapes: (n, length) bytes -> (n,)."""
+    """Hash texts of one length. Shapes: (n, length) bytes -> (n,)."""
     count, length = matrix.shape
     full = length // 4
     packed = np.ascontiguousarray(matrix[:, : full * 4]).view("<u4").astype(np.uint32)

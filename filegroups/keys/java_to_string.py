@@ -12,21 +12,21 @@ from timeline.errors import InvalidInputError
 
 __all__ = ["java_text", "java_texts"]
 
-# ----------- Numbers as the text Java writes for them: what a number column that became text shows
+# ---- Numbers as the text Java writes for them
 #
-# Java Hudi converts old files with Java's ``toString``, so a file read by us must give the
-# same letters, or a key, a filter or a comparison would see two different values.
+# Java Hudi converts old files with Java's ``toString``. hoodoo must produce the same letters, or a
+# key, a filter or a comparison would have two different values.
 
 _DECIMAL = r"^(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<rest>\d+))?$"
-_PLAIN_MIN, _PLAIN_BELOW = 1e-3, 1e7  # between them Java writes no exponent
+_PLAIN_MIN, _PLAIN_BELOW = 1e-3, 1e7  # in this range Java writes no exponent
 
 
 def java_text(values: pa.Array) -> pa.Array:
     """
     Write numbers, dates and decimals as Java does.
 
-    Floating numbers have at least one digit behind the point, below 0.001 and from ten
-    million on an exponent (``1.0E7``), and are called ``NaN`` and ``Infinity``.
+    Floating numbers have at least one digit after the point. Below 0.001 and from ten million on
+    they have an exponent (``1.0E7``). Special values are ``NaN`` and ``Infinity``.
 
     Shapes: values (n,) -> text (n,); nulls stay.
     """
@@ -44,13 +44,13 @@ def java_text(values: pa.Array) -> pa.Array:
 
 
 def _pointed(text: pa.Array) -> pa.Array:
-    """``5`` becomes ``5.0``."""
+    """Turn ``5`` into ``5.0``."""
     whole = pc.invert(pc.match_substring_regex(text, r"[.e]"))
     return pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
 
 
 def _with_exponent(text: pa.Array) -> pa.Array:
-    """``0.00012`` becomes ``1.2E-4``, ``12345678`` becomes ``1.2345678E7``, ``1e+30`` ``1.0E30``."""
+    """Write an exponent: ``0.00012`` as ``1.2E-4``, ``12345678`` as ``1.2345678E7``."""
     already = pc.match_substring(text, "e")
     kept = pc.replace_substring_regex(text, r"e\+?", "E")
     kept = pc.replace_substring_regex(kept, r"^(-?\d)E", r"\1.0E")
@@ -79,13 +79,14 @@ def _no_number(text: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, r"^(-?)inf$", r"\1Infinity")
 
 
-# -------- Values as Java's ``toString`` writes them: what record keys and folder names are made of
+# ---- Values as Java's ``toString`` writes them
 #
-# One different character would make an update an insert (fmt 4.1, 4.3).
+# Record keys and folder names consist of them. One different character would turn an update into an
+# insert (fmt 4.1, 4.3).
 
 
 def java_texts(column: Any, name: str, kind: str) -> Any:
-    """Values as Java's ``toString`` gives them; nulls stay."""
+    """Return values as Java's ``toString`` writes them; nulls stay."""
     types, value_type = pa.types, column.type
     if types.is_dictionary(value_type):
         column = pc.cast(column, value_type.value_type)
@@ -101,7 +102,7 @@ def java_texts(column: Any, name: str, kind: str) -> Any:
     if types.is_float32(value_type) or types.is_float64(value_type):
         return java_text(one_array(column))
     if types.is_timestamp(value_type):
-        # Hudi's own default: the stored number, not a date (fmt 4.1).
+        # Hudi's default: the stored number, not a date (fmt 4.1).
         return pc.cast(pc.cast(_as_stored(column), pa.int64()), pa.string())
     raise InvalidInputError(
         "values of this type make no key or folder name; use a string, integer, date or decimal "
@@ -113,7 +114,7 @@ def java_texts(column: Any, name: str, kind: str) -> Any:
 
 
 def _as_stored(column: Any) -> Any:
-    # Files hold micro- or milliseconds: one moment has one key, whatever unit it came in.
+    # Files hold micro- or milliseconds: a time has one key, whatever unit the rows use.
     unit = {"s": "us", "ns": "us"}.get(column.type.unit)
     if unit is None:
         return column

@@ -1,9 +1,9 @@
 """
-Record keys and partition paths: how column values become the two texts that place a record.
+Record keys and partition paths: compute the two texts of a record from its column values.
 
-Java Hudi computes the same texts from the same rows, so every form here is its form
-(fmt 4.1, 4.3); one different character would make an update an insert. Partition values
-end up as folder names, so this is also where hostile values are refused (SEC1).
+Java Hudi computes the same texts from the same rows, so every form here is its form (fmt 4.1, 4.3).
+One different character would turn an update into an insert. Partition values become folder names,
+so hostile values are refused here (SEC1).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
 _NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"
-_PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: bare below, prefixed from here on
+_PREFIXED_SINGLE_KEY_VERSION = 9  # COMPLEX with one field: prefixed from this version on
 _SEGMENT_BYTES_MAX = 255
 _HOSTILE = re.compile(r"[\x00-\x1f\x7f\\]")
 _ESCAPED = re.compile(r"[\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
@@ -74,10 +74,10 @@ _WITHOUT_PARTITIONS = frozenset({KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL
 
 @dataclass(frozen=True, slots=True)
 class VirtualKeys:
-    """How keys are computed anew where files do not store them (meta columns off, fmt 4.2)."""
+    """How keys are computed if files do not store them (meta columns off, fmt 4.2)."""
 
     fields: tuple[str, ...]
-    prefixed: bool  # whether they read ``field:value``
+    prefixed: bool  # whether they have the form ``field:value``
 
     def of(self, table: pa.Table) -> pa.Array:
         """
@@ -94,11 +94,12 @@ class VirtualKeys:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySpec:
     """
-    Which columns of a table are its key, its partition and its order.
+    The columns of a table's record key, partition path and ordering.
 
-    ``partition_types`` has one entry a partition field of a CUSTOM generator, ``SIMPLE`` or
-    ``TIMESTAMP``, None where nothing says it; ``times`` says how the latter become folders, ``moments`` how timestamps do. ``prefixes_single_key`` tells
-    the two encodings of a COMPLEX key of one field apart; None takes the table version's.
+    ``partition_types`` has one entry per partition field of a CUSTOM generator: ``SIMPLE``,
+    ``TIMESTAMP``, or None if no property says it. ``times`` says how TIMESTAMP fields become
+    folders, ``moments`` how timestamp columns do. ``prefixes_single_key`` chooses the encoding of a
+    COMPLEX key of one field; None uses that of the table version.
     """
 
     record_key_fields: tuple[str, ...]
@@ -113,17 +114,17 @@ class KeySpec:
     moments: TimestampTexts = NUMBERS
     prefixes_single_key: bool | None = None
     stores_keys: bool = True  # hoodie.populate.meta.fields
-    stored_prefix: bool | None = None  # what stored keys show of ``prefixes_single_key``; it wins
-    carried: bool = False  # rows bring key and partition path along, in their meta columns
+    stored_prefix: bool | None = None  # ``prefixes_single_key`` as in stored keys; it wins
+    carried: bool = False  # rows have key and partition path in their meta columns
 
     @property
     def automatic(self) -> bool:
-        """Whether rows have no key of their own; the writer of a file gives them one."""
+        """Whether rows have no key of their own; the writer of a file creates one."""
         return not (self.record_key_fields or self.carried)
 
     @property
     def virtual(self) -> VirtualKeys | None:
-        """How to compute keys that files do not store; None where they do, or there are none."""
+        """How to compute keys that files do not store; None if stored, or if there are none."""
         if self.stores_keys or self.automatic:
             return None
         return VirtualKeys(self.record_key_fields, self.prefixes_keys)
@@ -136,12 +137,12 @@ class KeySpec:
 
     @property
     def single_prefix(self) -> str:
-        """What stands before the value in the longer form of a key of one field."""
+        """The text before the value in the longer form of a key of one field."""
         return f"{self.record_key_fields[0]}:"
 
     @property
     def text_fields(self) -> frozenset[str]:
-        """Fields whose values lie in keys and folder names letter by letter, as times do not."""
+        """Fields whose values are parts of keys and folder names unchanged, unlike times."""
         fields = zip(self.partition_fields, self.are_times, strict=True)
         return frozenset(
             (*self.record_key_fields, *(name for name, is_time in fields if not is_time))
@@ -149,7 +150,7 @@ class KeySpec:
 
     @property
     def are_times(self) -> tuple[bool, ...]:
-        """Of each partition field, whether its folders are made of times."""
+        """For each partition field, whether its folders are made of times."""
         if self.key_generator is KeyGenerator.TIMESTAMP:
             return tuple(True for _ in self.partition_fields)
         if self.key_generator is KeyGenerator.CUSTOM:
@@ -159,7 +160,7 @@ class KeySpec:
 
     @property
     def untyped_fields(self) -> tuple[str, ...]:
-        """Partition fields of which nothing says how they become folders."""
+        """Partition fields for which no property says how they become folders."""
         if self.key_generator is not KeyGenerator.CUSTOM:
             return ()
         types = self.partition_types or (None,) * len(self.partition_fields)
@@ -169,7 +170,7 @@ class KeySpec:
 
     @property
     def prefixes_keys(self) -> bool:
-        """Whether keys read ``field:value`` instead of the bare value (fmt 4.3)."""
+        """Whether keys have the form ``field:value`` instead of the bare value (fmt 4.3)."""
         if len(self.record_key_fields) > 1 or self.key_generator is KeyGenerator.GLOBAL_DELETE:
             return True
         if self.key_generator is not KeyGenerator.COMPLEX:
@@ -177,12 +178,12 @@ class KeySpec:
         if self.stored_prefix is not None:
             return self.stored_prefix
         if self.table_version >= _PREFIXED_SINGLE_KEY_VERSION:
-            return True  # whatever was asked for: so does Java
+            return True  # the option is ignored, as in Java
         return bool(self.prefixes_single_key)
 
 
 def infer_key_generator(n_keys: int, n_partitions: int) -> KeyGenerator:
-    """The generator Hudi takes for so many key and partition fields when none is named."""
+    """Return Hudi's default generator for a number of key and partition fields."""
     if n_partitions == 0:
         return KeyGenerator.NON_PARTITION
     return KeyGenerator.SIMPLE if n_keys == n_partitions == 1 else KeyGenerator.COMPLEX
@@ -192,21 +193,20 @@ def addresses(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Arra
     """
     Compute each row's record key and partition path.
 
-    They are made of columns of the table's types, or, where the rows carry them, taken from
-    their meta columns, as Java does for a table without key fields.
+    They are made of columns of the table's types. If the rows carry them in their meta columns,
+    they are read from there, as Java does for a table without key fields.
 
     Args:
         rows: Incoming rows, with their meta columns.
-        spec: What the keys are.
+        spec: The table's keys.
         schema: The table's columns.
 
-    Shapes: rows (n rows) -> string arrays (n,), (n,); order kept; no nulls, but of automatic
-    keys.
+    Shapes: rows (n rows) -> string arrays (n,), (n,); order kept; no nulls, except automatic keys.
 
     Errors: as ``key_columns``, ``record_keys``, ``partition_paths``.
 
     Raises:
-        InvalidInputError: Rows carry no key (``null_key``) or a partition path that is none
+        InvalidInputError: Rows carry no key (``null_key``) or an invalid partition path
             (``bad_partition_value``), or their partition columns were changed (``moved_row``).
     """
     if spec.carried:
@@ -244,7 +244,7 @@ def _carried(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> tuple[pa.Array
 
 
 def _check_carried(path: str | None) -> None:
-    """A path that a row brings along is as foreign as any value (SEC1)."""
+    """Refuse a hostile path that a row carries: it is untrusted like any value (SEC1)."""
     levels = [] if path == "" else (path or "/").split("/")
     if any(level.startswith(".") or not level or "\\" in level for level in levels):
         raise _bad_value(PARTITION_COLUMN, path or "", "is no partition path of a table")
@@ -253,30 +253,30 @@ def _check_carried(path: str | None) -> None:
 
 def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
     """
-    The columns of keys and folders with the types that the table has, by their full names.
+    Return the columns of keys and folders in the table's types, by their full names.
 
-    Texts are made of these, as Java makes them of rows of the write schema: one value has one
-    text, whatever type it came in. A type that the table's column would grow to (a delete with
-    longer integers) stands for the table's, where both give the same text. A column that files
-    leave out gets the type that it would be stored with.
+    Java makes texts of rows in the write schema, so one value has one text, whatever type the rows
+    have. A wider type to which the table's column would grow (a delete with longer integers)
+    replaces the table's type if both give the same text. A column that files leave out gets the
+    type that it would be stored with.
 
     Args:
         rows: Incoming rows; missing columns are left out here.
-        spec: What the keys are.
+        spec: The table's keys.
         schema: The table's columns.
 
     Shapes: rows (n rows) -> (n rows); order kept.
 
     Raises:
-        InvalidInputError: A value does not fit the table's type (``lossy_value``), or the type
-            does not, or would change stored texts (``schema_mismatch``).
+        InvalidInputError: A value does not fit the table's type (``lossy_value``), or the type does
+            not fit or would change stored texts (``schema_mismatch``).
     """
     names = dict.fromkeys((*spec.record_key_fields, *spec.partition_fields))
     rules = SchemaRules(missing=MissingColumns(fill=True), keys=spec.text_fields)
     found = {name: plain_column(rows, name) for name in names}
     kept = {name: column for name, column in found.items() if column is not None}
     if not kept:
-        return rows  # which tell how many there are
+        return rows  # they give the number of rows
     kinds = {}
     for name, column in kept.items():
         mine = field_type(schema, name)
@@ -290,7 +290,7 @@ def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
 
 
 def field_type(schema: pa.Schema, name: str) -> pa.DataType | None:
-    """The type of a column, or of the field that a dotted name says; None where there is none."""
+    """Return the type of a column, or of a field by its dotted name; None if there is none."""
     column = plain_column(schema.empty_table(), name)
     return None if column is None else column.type
 
@@ -299,13 +299,13 @@ def record_keys(table: pa.Table, spec: KeySpec) -> pa.Array:
     """
     Compute each row's record key.
 
-    Shapes: table (n rows) -> string array (n,); order kept; no nulls, but nothing else where
-    keys are automatic.
+    Shapes: table (n rows) -> string array (n,); order kept; no nulls, except that automatic keys
+    are all null.
 
     Raises:
-        InvalidInputError: A key column is missing (``missing_key_column``), has a type
-            without a key form (``unsupported_key_type``), or rows have no key (``null_key``;
-            fields ``columns``, ``rows``).
+        InvalidInputError: A key column is missing (``missing_key_column``), has a type without a
+            key form (``unsupported_key_type``), or rows have no key (``null_key``; fields
+            ``columns``, ``rows``).
     """
     if spec.automatic:
         return pa.nulls(table.num_rows, pa.string())
@@ -334,18 +334,17 @@ def _key_texts(table: pa.Table, fields: Sequence[str], *, prefixed: bool) -> pa.
 
 def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
     """
-    Compute each row's partition path; ``""`` everywhere when the table has no partitions.
+    Compute each row's partition path; ``""`` for all if the table has no partitions.
 
-    Only distinct values are formatted and checked; rows are looked up in the result.
+    Only distinct values are formatted and checked; rows get their path by position.
 
     Shapes: table (n rows) -> string array (n,); order kept; no nulls.
 
     Raises:
-        InvalidInputError: A partition column is missing (``missing_partition_column``), has
-            a type that makes no folder name (``unsupported_partition_type``), or a value
-            would leave the table, is no time or names no folder (``bad_partition_value``;
-            fields ``column``, ``value``), or folders of times are not described
-            (``no_time_format``).
+        InvalidInputError: A partition column is missing (``missing_partition_column``) or has a
+            type without a folder name (``unsupported_partition_type``); a value would leave the
+            table, is not a time or gives no folder name (``bad_partition_value``; fields
+            ``column``, ``value``); or the format of time folders is not known (``no_time_format``).
         SettingError: As ``refuse_untyped``.
     """
     if spec.key_generator in _WITHOUT_PARTITIONS or not spec.partition_fields:
@@ -368,7 +367,7 @@ def partition_paths(table: pa.Table, spec: KeySpec) -> pa.Array:
 
 def refuse_untyped(spec: KeySpec) -> None:
     """
-    Refuse to make folders where the table does not say how, as old ones of a CUSTOM generator.
+    Refuse to make folders if no property gives the field types, as in old CUSTOM tables.
 
     Raises:
         SettingError: A partition field has no type (``setting_missing``).
@@ -389,7 +388,7 @@ def refuse_untyped(spec: KeySpec) -> None:
 
 
 def _texts(values: pa.Array, name: str, spec: KeySpec) -> tuple[pa.Array, KeySpec]:
-    """Values as folders show them, and how those are made; moments may be escaped already."""
+    """Return values as folders show them, and the spec; timestamps may be escaped already."""
     kind = values.type
     if pa.types.is_timestamp(kind) and kind.tz and spec.moments.form is not TimestampForm.NUMBER:
         escaped = spec.moments.form is TimestampForm.SQL
@@ -425,13 +424,13 @@ def _time_folder(text: str, name: str, spec: KeySpec) -> str:
 
 
 def java_order(key: str) -> bytes:
-    """A sort key that orders texts as Java's ``compareTo`` does: by UTF-16 code units."""
+    """Return a sort key that orders texts as Java's ``compareTo`` does: by UTF-16 code units."""
     return key.encode("utf-16-be", "surrogatepass")
 
 
 def key_range(keys: pa.Array | pa.ChunkedArray) -> tuple[str, str] | None:
     """
-    Find the least and the greatest key in Java's order, None without keys.
+    Return the least and the greatest key in Java's order, None without keys.
 
     Shapes: keys (n,) strings, all or none of them null.
     """
@@ -445,8 +444,8 @@ def key_range(keys: pa.Array | pa.ChunkedArray) -> tuple[str, str] | None:
 
 
 def _chunk_range(chunk: pa.Array) -> tuple[str, str]:
-    # UTF-8 bytes order texts by code point; UTF-16 puts the lead bytes F0-F4 (surrogate pairs)
-    # before EE and EF. Renaming those two above F4 makes byte order equal to Java's.
+    # UTF-8 bytes order texts by code point. UTF-16 puts the lead bytes F0-F4 (surrogate pairs)
+    # before EE and EF. Replacing these two by values above F4 makes byte order equal to Java's.
     _, offsets, data = chunk.buffers()
     text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     if text.max(initial=0) >= 0xEE:
@@ -468,7 +467,7 @@ def _original(ranked: bytes | str) -> str:
 
 def validate_ordering(table: pa.Table, fields: Sequence[str]) -> None:
     """
-    Refuse rows without an ordering value: Java mergers fail on them for ever after (fmt 7).
+    Refuse rows without an ordering value: Java mergers fail on them forever after (fmt 7).
 
     Raises:
         InvalidInputError: ``missing_ordering_column``, or ``null_ordering`` with the fields
@@ -494,7 +493,7 @@ def _column(table: pa.Table, name: str, role: str, kind: str) -> pa.ChunkedArray
 
 
 def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """A column, or the field inside of one that a dotted name says; None where there is none."""
+    """Return a column, or a field inside one by its dotted name; None if there is none."""
     position = table.schema.get_field_index(name)
     if position >= 0:
         return table.column(position)
@@ -528,7 +527,7 @@ def _segment(value: str | None, name: str, spec: KeySpec) -> str:
         raise _bad_value(name, text, "holds a backslash or control character; clean it")
     if spec.hive_style:
         text = f"{name}={text}"
-    # As in Java a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
+    # As in Java, a slash that is not encoded makes levels: 2018/08/31 is a folder of days.
     for level in text.split("/"):
         if not level:
             raise _bad_value(name, text, "has an empty level between slashes; clean it")

@@ -1,10 +1,10 @@
 """
-Time-based partition paths: a number or text of a time becomes a folder like ``2024/03/09``.
+Time-based partition paths: turn a number or text of a time into a folder like ``2024/03/09``.
 
-As Java Hudi's TimestampBasedKeyGenerator (fmt 1.1, 4.1): what the column holds is said by a
-type (seconds, milliseconds, text in given patterns, ...), what the folder shows by a pattern
-and a zone. Whole columns are computed; only the few distinct folders are formatted one by
-one. Where Java would take the zone of its machine, UTC is taken.
+As in Java Hudi's TimestampBasedKeyGenerator (fmt 1.1, 4.1), a type gives the meaning of the column
+(seconds, milliseconds, text in given patterns, ...); a pattern and a zone give the folder. Whole
+columns are computed; only the few distinct folders are formatted one by one. Where Java would use
+the zone of its machine, hoodoo uses UTC.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local clock's zero, of 
 _LEAST_MS: Final = -62_135_596_800_000  # year 1
 _GREATEST_MS: Final = 253_402_300_799_999  # year 9999
 _OFFSET_MAX_MS: Final = 18 * 3_600_000
-_AROUND_MS: Final = 26 * 3_600_000  # a zone changes its offset at most once in that time
+_AROUND_MS: Final = 26 * 3_600_000  # a zone changes its offset at most once in that span
 _GMT_OFFSET: Final = re.compile(r"(?:GMT|UTC|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 
 
 class TimestampType(Enum):
-    """What the column holds, spelled as in ``hoodie.keygen.timebased.timestamp.type``."""
+    """The meaning of the column, spelled as in ``hoodie.keygen.timebased.timestamp.type``."""
 
     UNIX_TIMESTAMP = "UNIX_TIMESTAMP"
     EPOCHMILLISECONDS = "EPOCHMILLISECONDS"
@@ -61,7 +61,7 @@ class TimestampType(Enum):
 
 
 class TimeUnit(Enum):
-    """Units of a SCALAR: how many make a millisecond, or milliseconds make one."""
+    """Units of a SCALAR: milliseconds per unit, units per millisecond."""
 
     NANOSECONDS = (1, 1_000_000)
     MICROSECONDS = (1, 1_000)
@@ -84,8 +84,8 @@ class TimestampKeys:
     """
     The ``hoodie.keygen.timebased.*`` properties of a table.
 
-    ``input_zone`` is the zone of texts that name none, ``output_zone`` that of the folders;
-    None takes the text's own, else UTC.
+    ``input_zone`` is the zone of texts without a zone, ``output_zone`` that of the folders; None
+    means the text's own zone, else UTC.
     """
 
     kind: TimestampType
@@ -97,14 +97,14 @@ class TimestampKeys:
 
     @property
     def unit(self) -> TimeUnit | None:
-        """The unit of numbers; None where only text is read."""
+        """The unit of numbers; None if only text is read."""
         if self.kind is TimestampType.SCALAR:
             return self.scalar_unit
         return _UNIT_OF_TYPE.get(self.kind)
 
     @property
     def levels(self) -> int:
-        """How many folders a time makes, one inside the other."""
+        """The number of nested folders that a time makes."""
         return parse_date_pattern(self.output_format).levels
 
 
@@ -112,7 +112,7 @@ def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Arra
     """
     Compute the folder of each value, without ``field=`` and not yet escaped.
 
-    A null counts as 1970 began, which is what Java Hudi makes of it.
+    A null counts as the start of 1970, as in Java Hudi.
 
     Args:
         column: Arrow array of numbers, dates, timestamps (their stored number) or texts.
@@ -122,10 +122,9 @@ def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Arra
     Shapes: (n,) -> dictionary array (n,) of texts; no nulls.
 
     Raises:
-        InvalidInputError: The type is neither number nor text, or not the one that the
-            properties speak of (``unsupported_partition_type``), or values are no times or
-            outside of the years 1 to 9999 (``bad_partition_value``; fields ``column``,
-            ``value``).
+        InvalidInputError: The type is neither number nor text, or not the one in the properties
+            (``unsupported_partition_type``); or values are not times or are outside of the years 1
+            to 9999 (``bad_partition_value``; fields ``column``, ``value``).
     """
     if pa.types.is_dictionary(column.type):
         codes = column.indices
@@ -150,9 +149,9 @@ def timestamp_folders(column: Any, keys: TimestampKeys, *, name: str) -> pa.Arra
 
 def folders_of_texts(texts: Any, keys: TimestampKeys) -> frozenset[str] | None:
     """
-    Compute the folders of some texts where every writer, Java Hudi too, takes the same ones.
+    Compute the folders of texts for which every writer, also Java Hudi, makes the same folder.
 
-    None where the zone of a writer's machine may decide, or a text is no time.
+    None if the zone of a writer's machine may decide, or a text is not a time.
     """
     has_offset = any("Z" in pattern for pattern in keys.input_formats)
     if not keys.kind.reads_text or has_offset or texts.null_count:
@@ -167,17 +166,17 @@ def folders_of_texts(texts: Any, keys: TimestampKeys) -> frozenset[str] | None:
 
 def span_of_folder(text: str, keys: TimestampKeys) -> tuple[int, int] | None:
     """
-    Find the times whose folder is a given one, or lies below it.
+    Return the times whose folder is a given one, or is inside it.
 
     Returns:
-        The first moment and the first one behind, in milliseconds since 1970 (UTC); wider than
-        needed where the zone is not known. None where other times may have that folder, too.
+        The first time and the first time after them, in milliseconds since 1970 (UTC); wider than
+        needed if the zone is not known. None if other times may have that folder, too.
     """
     span = parse_date_pattern(keys.output_format).span(text)
     if span is None:
         return None
     low, high = ((one - _EPOCH) // timedelta(milliseconds=1) for one in span)
-    if keys.output_zone is None:  # the machine's, where Java Hudi wrote
+    if keys.output_zone is None:  # Java Hudi used its machine's zone
         return low - _OFFSET_MAX_MS, high + _OFFSET_MAX_MS
     offset = _offset_ms(keys.output_zone)
     if offset is not None:
@@ -193,7 +192,7 @@ def span_of_folder(text: str, keys: TimestampKeys) -> tuple[int, int] | None:
 
 def check_zone(zone: str) -> None:
     """
-    Refuse a zone that is none; Java would silently take GMT.
+    Refuse an unknown zone; Java would silently use GMT.
 
     Raises:
         InvalidInputError: ``kind`` ``bad_time_zone``.
@@ -205,7 +204,7 @@ def _written(local: _Times, pattern: DatePattern, name: str) -> pa.Array:
     if len(local) and (local.min() < _LEAST_MS or local.max() > _GREATEST_MS):
         worst = local[(local < _LEAST_MS) | (local > _GREATEST_MS)][0]
         raise _bad_time(name, f"{worst} ms", "lies outside of the years 1 to 9999")
-    # Folders are coarser than times: only one time of each is formatted.
+    # Folders are coarser than times: only one time of each folder is formatted.
     spans, codes = np.unique(local // pattern.finest_ms, return_inverse=True)
     texts = [
         pattern.write(_EPOCH + timedelta(milliseconds=span * pattern.finest_ms))
@@ -250,26 +249,26 @@ def _read_numbers(column: Any, keys: TimestampKeys, name: str) -> _Times:
     far = (values > limit) | (values < -limit)
     if far.any():
         raise _bad_time(name, str(values[far][0]), "lies outside of the years 1 to 9999")
-    # As Java's TimeUnit: division rounds towards zero.
+    # As in Java's TimeUnit, division rounds towards zero.
     whole: _Times = np.sign(values) * (np.abs(values) // divisor) * times
     return whole
 
 
 def _numbers_in(texts: Any, keys: TimestampKeys, name: str) -> Any:
     """
-    Texts of whole numbers as these numbers.
+    Return texts of whole numbers as numbers.
 
     Spark SQL declares the partition column of such a table as text, and writes numbers into it.
     """
     try:
         return pc.cast(texts, pa.int64())
     except pa.ArrowInvalid:
-        _read_numbers(texts, keys, name)  # refuses by name
+        _read_numbers(texts, keys, name)  # raises an error with the column's name
         raise
 
 
 def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Times]:
-    """Times of texts and, in milliseconds, the offset of the zone each was read in."""
+    """Return the times of texts, and in milliseconds the offset of the zone used for each."""
     patterns = [parse_date_pattern(one) for one in keys.input_formats]
     if texts.null_count:
         texts = pc.fill_null(texts, _text_of_nothing(patterns[0], keys))
@@ -290,7 +289,7 @@ def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Ti
         utc = local[valid] - mine
         utc[~told] = _utc(utc[~told], zone or "UTC", name)
         times[good] = utc
-        # Java shows a text without output zone in the input zone, or in the text's own.
+        # Without output zone, Java writes a text in the input zone, or in the text's own.
         offsets[good] = (_local(utc, zone, name) - utc) if zone is not None else mine
         left[good] = False
     if left.any():
@@ -302,7 +301,7 @@ def _read_texts(texts: Any, keys: TimestampKeys, name: str) -> tuple[_Times, _Ti
 
 
 def _text_of_nothing(pattern: DatePattern, keys: TimestampKeys) -> str:
-    """What Java reads in place of a null: the first moment of 1970, in the first pattern."""
+    """Return the text that Java reads for a null: the first time of 1970, in the first pattern."""
     moment = np.array([1], np.int64)
     local = _local(moment, keys.input_zone or keys.output_zone or "UTC", "")
     offset = int(local[0] - moment[0]) // 60_000
@@ -310,7 +309,7 @@ def _text_of_nothing(pattern: DatePattern, keys: TimestampKeys) -> str:
 
 
 def _local(times: _Times, zone: str, name: str) -> _Times:
-    """UTC times on the clock of a zone."""
+    """Return UTC times as local times of a zone."""
     offset = _offset_ms(zone)
     if offset is not None:
         return times + offset
@@ -321,7 +320,7 @@ def _local(times: _Times, zone: str, name: str) -> _Times:
 
 
 def _utc(local: _Times, zone: str, name: str) -> _Times:
-    """Times of a zone's clock in UTC; of an hour that comes twice the first, as Joda-Time."""
+    """Return local times of a zone in UTC; the first of a repeated hour, as Joda-Time."""
     offset = _offset_ms(zone)
     if offset is not None:
         return local - offset
@@ -335,7 +334,7 @@ def _utc(local: _Times, zone: str, name: str) -> _Times:
 
 @lru_cache(maxsize=64)
 def _offset_ms(zone: str) -> int | None:
-    """The fixed offset of a zone, None when it has a name and rules."""
+    """Return the fixed offset of a zone, None if it has a name and rules."""
     if zone.upper() in ("UTC", "GMT", "UT", "Z"):
         return 0
     fixed = _GMT_OFFSET.fullmatch(zone)

@@ -1,1 +1,1 @@
-"""Schemas of a table: as Arrow, as Avro, and how they change."""
+"""Schemas of a table: Arrow, Avro and schema evolution."""

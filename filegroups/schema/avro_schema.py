@@ -1,11 +1,10 @@
 """
-Arrow types as Avro types and back: the translation behind ``filegroups.schema.schema``.
+Convert Arrow types to Avro types and back, for ``filegroups.schema.schema``.
 
-Names and shapes follow the schemas Java Hudi writes (fmt 4.4): a record
-``<table>_record`` in the namespace ``hoodie.<table>``, every field ``["null", T]`` with
-default null, decimals as ``fixed`` of the least width, records and fixed types named after
-their field so that no full name repeats. Text from a table is untrusted: depth and size of what
-it describes are bounded.
+Names and shapes follow the schemas Java Hudi writes (fmt 4.4): a record ``<table>_record`` in the
+namespace ``hoodie.<table>``, every field ``["null", T]`` with default null. Decimals are ``fixed``
+of the least width. Records and fixed types have the name of their field, so that no full name
+repeats. Text from a table is untrusted: the depth and size of its types are bounded.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ _LOGICAL_TO_ARROW: dict[tuple[str, str | None], pa.DataType] = {
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
 }
-_RECORD_LOGICAL = {"variant", "blob"}  # records, whose fields are read
-#: Logical types whose values are what the type below them says; all others are shown raw.
+_RECORD_LOGICAL = {"variant", "blob"}  # records whose fields are read
+#: Logical types whose values follow from the type below them; all others are returned raw.
 _DECODED_LOGICAL: set[tuple[str, str]] = {
     ("bytes", "decimal"),
     ("fixed", "decimal"),
@@ -74,12 +73,12 @@ _DECODED_LOGICAL: set[tuple[str, str]] = {
     ("map", "map"),
     ("array", "map"),
 }
-#: Key of a field's metadata with Hudi's word for a type that Arrow has no word for.
+#: Key of a field's metadata with Hudi's name of a type that Arrow does not have.
 HUDI_TYPE = "hudi_type"
-RAW = "raw"  # begins the word of a type that is shown as it is stored
+RAW = "raw"  # prefix of the name of a type that is returned as stored
 _UNHANDLED_LOGICAL = {"timestamp-nanos", "local-timestamp-nanos"}  # Hudi stores no nanoseconds
 _DECIMAL_DIGITS_MAX = 38
-_NODES_MAX = 100_000  # columns at all levels: named types repeated in each other grow fast
+_NODES_MAX = 100_000  # columns at all levels: nested named types grow fast
 
 
 _FOREIGN_FIRST = re.compile(r"^[^A-Za-z_]")
@@ -88,9 +87,9 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 
 def avro_name(table_name: str) -> str:
     """
-    A table name as Avro accepts it, by Java Hudi's own rule: ``__`` for every other character.
+    Return a table name valid in Avro, by Java Hudi's rule: ``__`` for every other character.
 
-    With a name like ``demo-table`` in it Java Hudi could not parse the schema at all.
+    Java Hudi cannot parse a schema with a name like ``demo-table``.
     """
     return _FOREIGN.sub("__", _FOREIGN_FIRST.sub("__", table_name))
 
@@ -115,7 +114,7 @@ def arrow_to_avro(schema: pa.Schema, table_name: str) -> str:
 
 def field_to_avro(field: pa.Field, space: str) -> dict[str, Any]:
     """
-    One nullable field of a record.
+    Return one nullable field of a record.
 
     Args:
         field: Name and type.
@@ -136,8 +135,8 @@ def avro_to_arrow(avro_json: str) -> pa.Schema:
     Read the Avro JSON of a table as an Arrow schema; every field becomes nullable.
 
     Raises:
-        CorruptTableError: The text is no Avro record.
-        UnsupportedTableError: It has a type this engine does not handle.
+        CorruptTableError: The text is not an Avro record.
+        UnsupportedTableError: It has a type that hoodoo does not support.
     """
     try:
         document = json.loads(avro_json)
@@ -154,7 +153,7 @@ def avro_to_arrow(avro_json: str) -> pa.Schema:
 
 
 def record_space(record: dict[str, Any], outer: str) -> str:
-    """The full name of a record, the namespace of what is defined in its fields."""
+    """Return the full name of a record, which is the namespace of the types in its fields."""
     name = str(record["name"])
     space = record.get("namespace", outer)
     return name if "." in name or not space else f"{space}.{name}"
@@ -162,15 +161,15 @@ def record_space(record: dict[str, Any], outer: str) -> str:
 
 def evolved_avro(avro_json: str, columns: pa.Schema) -> str:
     """
-    The Avro JSON of a table whose columns changed: what did not change stays as it is written.
+    Return the Avro JSON for changed columns; unchanged columns keep their text.
 
     Args:
         avro_json: The table's, without meta columns.
-        columns: What they are to be: canonical types, each the same as before or grown.
+        columns: The new columns: canonical types, each the same as before or wider.
 
     Raises:
-        UnsupportedTableError: One named type is used in several places, and so cannot change
-            in one of them (``shared_type``).
+        UnsupportedTableError: A named type is used in several places, and only one of them would
+            change (``shared_type``).
     """
     document = json.loads(avro_json)
     made = _evolved_record(document, pa.struct(list(columns)), document.get("namespace", ""))
@@ -285,20 +284,20 @@ def _vector_to_avro(kind: pa.FixedSizeListType, space: str) -> dict[str, Any]:
 
 
 def decimal_width(precision: int) -> int:
-    """Bytes of the least two's complement number that holds so many digits."""
+    """Return the least number of bytes whose two's complement holds so many digits."""
     largest: int = 10**precision - 1
     return (largest.bit_length() + 8) // 8
 
 
 class _SchemaParse:
-    """One reading of an Avro text: the named types met so far and the columns left to read."""
+    """One parse of an Avro text, with the named types so far and the types that are still open."""
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[pa.DataType, int]] = {}
         self._open: set[str] = set()
 
     def arrow_of(self, avro: Any, space: str, level: int = 0) -> tuple[pa.DataType, int]:
-        """The Arrow type, and how many columns it has at all levels."""
+        """Return the Arrow type, and its number of columns at all levels."""
         if level > NESTING_MAX:
             raise _unsupported(avro, f"types nest at most {NESTING_MAX} levels deep")
         if isinstance(avro, list):
@@ -369,13 +368,13 @@ class _SchemaParse:
 
 
 def _hudi_type_metadata(avro: Any) -> dict[str, str] | None:
-    """What Arrow's type does not tell of a column, as metadata of its field; None for most."""
+    """Return field metadata for a type that Arrow's type does not show; None for most."""
     if isinstance(avro, list):
         return next((told for each in avro if (told := _hudi_type_metadata(each))), None)
     if not isinstance(avro, dict):
         return None
     logical, outer = _logical(avro), avro["type"]
-    if isinstance(outer, list | dict):  # what wraps a type says nothing, as for its Arrow type
+    if isinstance(outer, list | dict):  # a wrapping type has no metadata, as for its Arrow type
         return _hudi_type_metadata(outer)
     if logical is None:
         return None
@@ -390,7 +389,7 @@ def _hudi_type_metadata(avro: Any) -> dict[str, str] | None:
 
 
 def _logical(avro: dict[str, Any]) -> str | None:
-    """The logical type; what is no text is none, as Avro ignores what it does not know."""
+    """Return the logical type; None if it is not a text, because Avro ignores unknown ones."""
     told = avro.get("logicalType")
     return told if isinstance(told, str) else None
 

@@ -1,10 +1,10 @@
 """
-Rows brought to a schema: strictly when they are written, as Hudi promotes when they are read.
+Convert rows to a schema: strictly for writes, by Hudi's promotions for reads.
 
-Types decide in ``filegroups.schema.evolution``, this file moves the values. Arrow's own cast
-does all flat types but where Java's answer differs: numbers that become text, and a float
-that becomes a double by way of its text (0.1 stays 0.1). Nested types are taken apart and
-put together here, because Arrow knows neither and loses values of list views (pyarrow 26).
+``filegroups.schema.evolution`` decides about types; this module converts the values. Arrow's own
+cast handles all flat types, except where Java's result differs: numbers that become text, and a
+float that becomes a double through its text (0.1 stays 0.1). Nested types are split and rebuilt
+here, because Arrow has neither rule and loses values of list views (pyarrow 26).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _UUID_DASHES = (8, 13, 18, 23)
 
 def normalise(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
-    Bring rows that are to be written to exactly this schema: order, types, missing as nulls.
+    Convert rows for a write to exactly this schema: order, types, missing columns as nulls.
 
     Columns that the schema does not name are left out.
 
     Shapes: table (n rows) -> (n rows); order kept.
 
     Raises:
-        InvalidInputError: A value does not fit its column's type without loss
-            (``lossy_value``), or the type cannot be converted (``schema_mismatch``).
+        InvalidInputError: A value does not fit its column's type without loss (``lossy_value``), or
+            the type cannot be converted (``schema_mismatch``).
     """
     return _shaped(table, schema, reading=False)
 
@@ -64,7 +64,7 @@ def refuse_null_elements(table: pa.Table) -> None:
     """
     Refuse lists with null elements: Java's writers fail on a file that has one (fmt 4.4).
 
-    Readers of all kinds take them, so they are refused only where Java writes, too.
+    All readers accept them, so they are refused only if Java writes the table, too.
 
     Raises:
         InvalidInputError: There is one (``null_element``).
@@ -77,18 +77,18 @@ def refuse_null_elements(table: pa.Table) -> None:
 
 def promote(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
-    Bring rows read from a base file or a log block to the schema a reader wants.
+    Convert rows of a base file or a log block to the schema of a reader.
 
-    By name, at every level: columns and struct fields the rows lack become null, those the
-    schema lacks are left out, older types are promoted by Hudi's table (and by what an
-    ``alter table`` under schema on read may state). Lists of any Parquet form become
-    ``list<element>``. For columns that were renamed, use ``Renaming.apply`` first.
+    Names match at every level. Columns and struct fields that the rows lack become null; those that
+    the schema lacks are left out. Older types are promoted by Hudi's table, and as an ``alter
+    table`` under schema on read may have stated. Lists of any Parquet form become
+    ``list<element>``. For renamed columns, call ``Renaming.apply`` first.
 
     Shapes: table (n rows) -> (n rows); order kept.
 
     Raises:
         InvalidInputError: ``schema_mismatch`` or ``lossy_value``: no such promotion exists;
-            ``unknown_time_unit``: of moments whose unit nothing tells.
+            ``unknown_time_unit``: the unit of timestamps is not known.
     """
     return _shaped(table, schema, reading=True)
 
@@ -97,14 +97,14 @@ def schema_mismatch_error(
     error: InvalidInputError, what: str, path: str, *, kind: str
 ) -> HoodooError:
     """
-    What a reader is told when stored rows cannot be brought to the table's schema.
+    Return the error for stored rows that do not fit the table's schema.
 
     Args:
         error: Of ``promote``.
         what: The kind of file, for the message.
         path: The file.
-        kind: What such damage is called; what is no damage keeps its own kind: moments without
-            a unit, shredded variants.
+        kind: The error kind of such damage. Timestamps without a unit and shredded variants are not
+            damage and keep their own kind.
     """
     message = f"{what} does not fit the table's schema: {path} ({error.message})"
     if error.kind not in (UNKNOWN_UNIT, SHREDDED):
@@ -116,7 +116,7 @@ def schema_mismatch_error(
 
 def to_stored_rows(table: pa.Table) -> pa.Table:
     """
-    Rows as a data file has them: vectors as bytes, the rest as it is.
+    Return rows as a data file stores them: vectors as bytes, the rest unchanged.
 
     Shapes: table (n rows) -> (n rows); order kept.
     """
@@ -138,7 +138,7 @@ def cast_column(
         column: The values.
         kind: A stored type (``canonical_type``).
         name: For messages.
-        reading: Allow every promotion a reader does, instead of a writer's.
+        reading: Allow every promotion of a reader, instead of a writer's.
 
     Raises:
         InvalidInputError: ``lossy_value`` or ``schema_mismatch``.
@@ -204,11 +204,11 @@ def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> p
         if promoted and pa.types.is_string(kind) and not _is_text(source):
             return java_text(values)
         if pa.types.is_float32(source) and pa.types.is_float64(kind):
-            # 0.1 stays 0.1, as in Java: of an older file and of incoming rows alike.
+            # 0.1 stays 0.1, as in Java: for an older file and for incoming rows alike.
             return pc.cast(pc.cast(values, pa.string()), kind)
         if pa.types.is_integer(source) and pa.types.is_decimal(kind):
             return pc.cast(pc.cast(values, pa.decimal128(19, 0)), kind)
-        # A reader takes the nearest number, as Java does; a writer is told what would be lost.
+        # A reader uses the nearest number, as Java does; a writer gets an error if digits are lost.
         nearest = reading and promoted and pa.types.is_floating(kind)
         return pc.cast(values, kind, safe=not nearest)
     except pa.ArrowInvalid as error:
@@ -226,9 +226,10 @@ def _flat(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> p
 
 def _same_bits(source: pa.DataType, kind: pa.DataType) -> bool:
     """
-    Whether a file may hold a date or a time as the bare number, or the other way round.
+    Return whether a file may store a date or time as a bare number, or the other way round.
 
-    A table whose newest writer is older than Hudi 1.1 calls moments numbers; INT96 has no zone.
+    A table whose newest writer is older than Hudi 1.1 declares timestamps as numbers; INT96 has no
+    zone.
     """
     types = pa.types
     if types.is_timestamp(source) and types.is_timestamp(kind):
@@ -282,14 +283,14 @@ def _map(values: pa.Array, kind: pa.DataType, name: str, *, reading: bool) -> pa
 
 def _vectors(values: pa.Array, kind: pa.FixedSizeListType, name: str) -> pa.Array:
     """
-    Values as vectors of a table, from their bytes or from lists; nulls stay.
+    Convert values to a table's vectors, from their bytes or from lists; nulls stay.
 
     Shapes: (n,) -> (n,), all of the vector's dimension.
 
     Raises:
-        InvalidInputError: No vectors (``schema_mismatch``), of another dimension
-            (``vector_length``), with a null in one (``null_element``), or a number that the
-            element's type does not hold (``lossy_value``).
+        InvalidInputError: The values are not vectors (``schema_mismatch``), have another dimension
+            (``vector_length``), contain a null (``null_element``), or a number that the element's
+            type cannot hold (``lossy_value``).
     """
     source, size = values.type, kind.list_size
     if not fits_vector(source, kind):
@@ -327,7 +328,7 @@ def _vectors(values: pa.Array, kind: pa.FixedSizeListType, name: str) -> pa.Arra
 
 
 def _vector_numbers(numbers: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """A float takes the nearest number, as Spark's cast does; an integer must be one."""
+    """Convert numbers: a float takes the nearest, as Spark's cast does; integers are exact."""
     try:
         return pc.cast(_bare(numbers), kind, safe=not pa.types.is_floating(kind))
     except pa.ArrowInvalid as error:
@@ -342,7 +343,7 @@ def _vector_numbers(numbers: pa.Array, kind: pa.DataType, name: str) -> pa.Array
 
 
 def _vector_bytes(values: pa.Array) -> pa.Array:
-    """Vectors as the bytes a file has, little-endian. Shapes: (n,) -> (n,)."""
+    """Return vectors as the bytes in a file, little-endian. Shapes: (n,) -> (n,)."""
     kind = stored_type(values.type)
     numbers = values.values.slice(values.offset * values.type.list_size)
     data = numbers.buffers()[1]
@@ -354,13 +355,13 @@ def _vector_bytes(values: pa.Array) -> pa.Array:
 
 
 def _variants(values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """JSON texts as variants, one by one: what people write, not what services move."""
+    """Convert JSON texts to variants, one by one: for rows of users, not for services."""
     made = [None if one is None else variant_struct(one) for one in values.to_pylist()]
     return pa.array(made, kind)
 
 
 def _list_parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Offsets (n + 1,) in which a null list starts with null, and the elements they point to."""
+    """Return offsets (n + 1,), in which a null list starts with null, and their elements."""
     types, kind = pa.types, values.type
     if types.is_list(kind) or types.is_large_list(kind):
         offsets, low, high = _offsets(values)
@@ -369,12 +370,12 @@ def _list_parts(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     nulls = np.asarray(values.is_null())
     lengths[nulls] = 0
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    # ``flatten`` follows the views and leaves out what lies under null lists.
+    # ``flatten`` follows the views and leaves out the elements of null lists.
     return _marked(ends, nulls), values.flatten()
 
 
 def _offsets(values: pa.Array) -> tuple[pa.Array, int, int]:
-    """Offsets from zero, and the range of the elements they stand for."""
+    """Return offsets from zero, and the range of the elements they cover."""
     found = np.asarray(values.offsets).astype(np.int64)
     low, high = (int(found[0]), int(found[-1])) if len(found) else (0, 0)
     ends = (found - low).astype(np.int32) if len(found) else np.zeros(1, np.int32)
@@ -388,7 +389,7 @@ def _marked(ends: Any, nulls: Any) -> pa.Array:
 
 
 def _bare(values: pa.Array) -> pa.Array:
-    """The values without dictionary, run-length or extension around them."""
+    """Return the values without dictionary, run-length or extension around them."""
     while True:
         kind = values.type
         if pa.types.is_dictionary(kind):
@@ -407,7 +408,7 @@ def _bare(values: pa.Array) -> pa.Array:
 
 
 def uuid_texts(values: pa.Array) -> pa.Array:
-    """Values of sixteen bytes as 8-4-4-4-12 digits; nulls stay. Shapes: (n,) -> (n,)."""
+    """Format sixteen-byte values as 8-4-4-4-12 digits; nulls stay. Shapes: (n,) -> (n,)."""
     count = len(values)
     filled = pc.fill_null(values, pa.scalar(bytes(16), pa.binary(16)))
     raw = np.frombuffer(filled.buffers()[1], np.uint8)[filled.offset * 16 :][: count * 16]

@@ -1,4 +1,4 @@
-"""Columns in chunks: as one array, as numbers for their distinct values, ranked by them."""
+"""Chunked columns: as one array, as numbers of their distinct values, and their ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as one array; what is one already is not copied."""
+    """Return a column as one array; one chunk is not copied."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 0:
-        return pa.nulls(0, column.type)  # Arrow joins no chunks of a dictionary of dates
+        return pa.nulls(0, column.type)  # Arrow cannot combine zero chunks of a dictionary of dates
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -35,7 +35,7 @@ def distinct_codes(
         column = pc.cast(column, column.type.value_type)
     chunked = isinstance(column, pa.ChunkedArray)
     if not chunked or column.num_chunks <= 1 or column.nbytes <= JOINED_BYTES_MAX:
-        whole = one_array(column).dictionary_encode()  # hashed once, and nothing to unify
+        whole = one_array(column).dictionary_encode()  # hashed once, no dictionaries to unify
         return np.asarray(whole.indices).astype(np.int64), whole.dictionary
     encoded = column.dictionary_encode().unify_dictionaries()
     codes = np.concatenate([np.asarray(chunk.indices) for chunk in encoded.chunks])
@@ -43,7 +43,7 @@ def distinct_codes(
 
 
 def ranks(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """How many equal codes come earlier. Shapes: (n,) -> (n,)."""
+    """Return how many equal codes precede each code. Shapes: (n,) -> (n,)."""
     order, numbers = _ranked(codes)
     found = np.zeros(len(codes), np.int64)
     found[order] = numbers
@@ -52,7 +52,7 @@ def ranks(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
 
 def version_rounds(codes: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.intp]]:
     """
-    Positions of every code's first occurrence, then of every code's second, and so on.
+    Yield positions of every code's first occurrence, then of every code's second, and so on.
 
     Shapes: (n,) -> at most (n,) each, in the order of the codes.
     """
@@ -67,7 +67,7 @@ def version_rounds(codes: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.in
 def _ranked(
     codes: npt.NDArray[np.integer],
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Positions in the order of the codes, and each one's rank. Shapes: (n,) -> (n,), (n,)."""
+    """Return positions in the order of the codes, and their ranks. Shapes: (n,) -> (n,), (n,)."""
     order = np.argsort(codes, kind="stable")
     grouped = codes[order]
     firsts = np.flatnonzero(np.append(True, grouped[1:] != grouped[:-1]))

@@ -1,11 +1,11 @@
 """
-How a column's type may change: Hudi's table of promotions, and growth inside nested types.
+Rules for changes of a column's type: Hudi's table of promotions, and growth in nested types.
 
-Pure rules about types; values are converted in ``filegroups.schema.casting``. The table was
-proven against Java Hudi 1.2.0: a writer's wider type becomes the table's, a narrower one is
-fitted to it, text and bytes never replace each other, dates never become text by a write.
-What only schema on read may change (decimals, dates) is in a table of its own, because
-such a change is somebody's statement and never follows from incoming rows.
+The rules are pure; ``filegroups.schema.casting`` converts values. The table was tested against Java
+Hudi 1.2.0. A writer's wider type becomes the table's, a narrower one is converted to it. Text and
+bytes never replace each other, and dates never become text by a write. Changes that only schema on
+read allows (decimals, dates) have their own table, because a user states them; they never follow
+from incoming rows.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ __all__ = [
     "unwrapped",
 ]
 
-NESTING_MAX = 64  # levels of a type; Java's own recursion gives up soon above
+NESTING_MAX = 64  # levels of a type; Java's own recursion fails soon above
 
-#: What a file's or a batch's type may be converted to without loss of meaning.
+#: Types to which a file's or a batch's type converts without loss of meaning.
 PROMOTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "int": frozenset({"long", "float", "double", "string"}),
@@ -66,12 +66,12 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 
-#: What a table's column may become because incoming rows are wider.
+#: Types that a table's column may become because incoming rows are wider.
 WIDENINGS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {name: PROMOTIONS[name] for name in ("int", "long", "float", "double")}
 )
 
-#: What else an ``alter table`` under schema on read may have changed a column to.
+#: Further types to which an ``alter table`` under schema on read may have changed a column.
 STATED_PROMOTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "int": frozenset({"decimal"}),
@@ -83,13 +83,13 @@ STATED_PROMOTIONS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     }
 )
 
-#: Kind of the refusal of values whose unit of time nothing tells.
+#: Error kind for values whose unit of time is not known.
 UNKNOWN_UNIT: Final = "unknown_time_unit"
 
-#: Kind of the refusal of variants that lie in a file as typed columns.
+#: Error kind for variants that a file stores as typed columns.
 SHREDDED: Final = "shredded_variant"
 
-#: Arrow's extension types that are plain Hudi types in disguise -> the stored type.
+#: Arrow's extension types that hold plain Hudi types -> the stored type.
 EXTENSIONS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {"arrow.uuid": pa.string(), "arrow.json": pa.string(), "arrow.bool8": pa.bool_()}
 )
@@ -116,7 +116,7 @@ _WORDS: Final[Mapping[pa.DataType, str]] = MappingProxyType(
         pa.date32(): "date",
     }
 )
-#: Numbers of a vector by their name in Hudi; a file has them one after another, little-endian.
+#: Number types of a vector by their name in Hudi; a file stores them in sequence, little-endian.
 VECTOR_ELEMENTS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {"FLOAT": pa.float32(), "DOUBLE": pa.float64(), "INT8": pa.int8()}
 )
@@ -126,7 +126,7 @@ _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class MissingColumns:
-    """What becomes of a table's columns that the incoming rows lack."""
+    """The treatment of a table's columns that the incoming rows lack."""
 
     fill: bool = False  # stay, null in these rows (hoodie.write.set.null.for.missing.columns)
     drop: bool = False  # leave the table (hoodie....schema.allow.auto.evolution.column.drop)
@@ -134,17 +134,17 @@ class MissingColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRules:
-    """How far incoming rows may change a table's schema."""
+    """The changes to a table's schema that incoming rows may make."""
 
     missing: MissingColumns = field(default_factory=MissingColumns)
     ordering: frozenset[str] = frozenset()  # never dropped, and never text for numbers
     keys: frozenset[str] = frozenset()  # of keys, folders and buckets, whose texts are stored
-    required: frozenset[str] = frozenset()  # never dropped; who reads them says if they lack
+    required: frozenset[str] = frozenset()  # never dropped; a later step checks that rows have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnChange:
-    """What a write made of a column: another type, or one that is new or gone (None)."""
+    """A write's change of a column: another type, or a new or removed column (None)."""
 
     column: str  # dotted, inside of nested types
     before: str | None
@@ -152,7 +152,7 @@ class ColumnChange:
 
     @property
     def text(self) -> str:
-        """As a line for people."""
+        """A line of text for users."""
         if self.before is None:
             return f"new column {self.column}: {self.after}"
         if self.after is None:
@@ -161,7 +161,7 @@ class ColumnChange:
 
 
 def schema_changes(before: pa.Schema, after: pa.Schema) -> tuple[ColumnChange, ...]:
-    """What differs, in the order of the columns; fields inside of structs by themselves."""
+    """Return the differences in the order of the columns; fields inside structs separately."""
     return tuple(_differences(list(before), list(after), ""))
 
 
@@ -189,7 +189,7 @@ def _nested_alike(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
-    """The fields of a nested type, named as in messages."""
+    """Return the fields of a nested type, named as in messages."""
     if pa.types.is_map(kind):
         return [pa.field("key", kind.key_type), pa.field("value", kind.item_type)]
     if is_list(kind):
@@ -198,7 +198,7 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 
 
 def unwrapped(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, without dictionary, run-length or known extension around it."""
+    """Return the type of the values, without dictionary, run-length or known extension."""
     while True:
         if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
             kind = kind.value_type
@@ -210,12 +210,12 @@ def unwrapped(kind: pa.DataType) -> pa.DataType:
 
 def canonical_type(kind: pa.DataType, name: str, level: int = 0) -> pa.DataType:
     """
-    Choose the type a table stores for an incoming type.
+    Return the type that a table stores for an incoming type.
 
     Args:
         kind: Any Arrow type.
         name: The column, for the message.
-        level: How deep in other types it lies.
+        level: Its nesting depth.
 
     Raises:
         InvalidInputError: No Hudi type holds its values (``unsupported_type``).
@@ -263,7 +263,7 @@ _ADVICE = {
 
 def column_type(column: pa.Field) -> pa.DataType:
     """
-    The type a new column is stored with: its canonical type, or what its metadata declares.
+    Return the stored type of a new column: its canonical type, or as its metadata declares.
 
     As in Hudi, ``hudi_type`` of a list column's metadata makes it a vector: ``VECTOR(128)`` of
     FLOAT, or ``VECTOR(128, DOUBLE)`` and ``VECTOR(128, INT8)``.
@@ -286,7 +286,7 @@ def column_type(column: pa.Field) -> pa.DataType:
 
 
 def canonical_scalar(kind: pa.DataType) -> pa.DataType | None:
-    """The stored type of a flat type; None when there is none or the type is nested."""
+    """Return the stored type of a flat type; None if there is none or the type is nested."""
     types = pa.types
     if kind in _INT_BITS:
         return pa.int32() if _INT_BITS[kind] <= 32 else pa.int64()
@@ -306,7 +306,7 @@ def canonical_scalar(kind: pa.DataType) -> pa.DataType | None:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is any of Arrow's lists."""
+    """Return whether a type is any of Arrow's lists."""
     types = pa.types
     return bool(
         types.is_list(kind)
@@ -319,9 +319,9 @@ def is_list(kind: pa.DataType) -> bool:
 
 def fits(source: pa.DataType, target: pa.DataType) -> bool:
     """
-    Whether values of a flat type can be another's as they are.
+    Return whether values of a flat type fit another type unchanged.
 
-    Where only the resolution differs (timestamps), the cast of the values decides later.
+    If only the resolution differs (timestamps), the cast of the values decides later.
     """
     types = pa.types
     source = unwrapped(source)
@@ -347,25 +347,25 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 def stored_in(source: pa.DataType, target: pa.DataType, name: str) -> pa.DataType | None:
     """
-    The type that a file's numbers really have where its label and the table's type differ.
+    Return the true type of a file's numbers if its label differs from the table's type.
 
-    Writers before Hudi 1.1 wrote ``timestamp-millis`` under the label of microseconds, and
-    local timestamps as bare numbers. The table's schema decides, as in Java since 1.1: numbers
-    under the label micros are milliseconds where the table says so, bare numbers are local
-    moments of the table's unit. Any other difference of labels is a true one.
+    Writers before Hudi 1.1 wrote ``timestamp-millis`` under the label of microseconds, and local
+    timestamps as bare numbers. The table's schema decides, as in Java since 1.1. Numbers labelled
+    as microseconds are milliseconds if the table says so. Bare numbers are local timestamps in the
+    table's unit. Any other difference of labels is a true one.
 
     Args:
         source: The file's type.
-        target: The table's type, of the moment that is read.
+        target: The table's type, of the timestamp column that is read.
         name: The column, for the message.
 
     Returns:
-        The type whose bits they are; None where the file's label is true.
+        The type of the stored bits; None if the file's label is true.
 
     Raises:
-        InvalidInputError: Nothing tells the unit (``unknown_time_unit``): bare numbers where the
-            table has moments in UTC, and microseconds where it has milliseconds, one of them
-            local. Java 1.2 reads those in one way from base files and in another from logs.
+        InvalidInputError: The unit is not known (``unknown_time_unit``): bare numbers if the table
+            has timestamps in UTC; or microseconds if it has milliseconds, one of them local. Java
+            1.2 reads those differently from base files and from logs.
     """
     types = pa.types
     if not types.is_timestamp(target) or target.unit not in ("ms", "us"):
@@ -394,9 +394,9 @@ def _unknown_unit(source: pa.DataType, target: pa.DataType, name: str) -> Invali
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
     """
-    The type that a data file has for a column: a vector is its bytes (fmt 4.4).
+    Return the type of a column in a data file: a vector is its bytes (fmt 4.4).
 
-    In a table's schema a list of fixed size is a vector, ``canonical_type`` makes no other.
+    In a table's schema a list of fixed size is a vector; ``canonical_type`` makes no other.
     """
     types = pa.types
     if types.is_fixed_size_list(kind):
@@ -413,14 +413,14 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 
 def needs_repair(kind: pa.DataType) -> bool:
-    """Whether files of writers before Hudi 1.1 may store a type under another label."""
+    """Return whether files of writers before Hudi 1.1 may store a type under another label."""
     if pa.types.is_timestamp(kind):
         return kind.unit == "ms" or not kind.tz
     return any(needs_repair(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    """Whether a type is what Hudi stores a VARIANT as: two byte strings of these names."""
+    """Return whether a type is Hudi's storage of a VARIANT: two byte strings of these names."""
     return bool(
         pa.types.is_struct(kind)
         and {each.name: each.type for each in kind}
@@ -429,7 +429,7 @@ def is_variant(kind: pa.DataType) -> bool:
 
 
 def fits_vector(source: pa.DataType, vector: pa.FixedSizeListType) -> bool:
-    """Whether values may be vectors of a table: lists of numbers, or their bytes."""
+    """Return whether values can be vectors of a table: lists of numbers, or their bytes."""
     source = unwrapped(source)
     if is_list(source):
         element = unwrapped(source.value_type)
@@ -442,12 +442,12 @@ def fits_vector(source: pa.DataType, vector: pa.FixedSizeListType) -> bool:
 
 def promotes(source: pa.DataType, target: pa.DataType, *, stated: bool = False) -> bool:
     """
-    Whether Hudi converts a flat type to another between a file and a newer schema.
+    Return whether Hudi converts a flat type to another between a file and a newer schema.
 
     Args:
         source: The older or incoming type.
-        target: The type wanted.
-        stated: Count what schema on read allows, too.
+        target: The requested type.
+        stated: Whether to include what schema on read allows.
     """
     plain = canonical_scalar(unwrapped(source))
     if plain is None:
@@ -462,20 +462,20 @@ def evolved_type(
     mine: pa.DataType, incoming: pa.DataType, name: str, rules: SchemaRules, level: int = 0
 ) -> pa.DataType:
     """
-    The type a column has after rows of another type were written to it.
+    Return the type of a column after rows of another type were written to it.
 
-    Lists, maps and structs evolve inside; new struct fields come last, in their order.
+    Lists, maps and structs evolve inside; new struct fields are last, in their order.
 
     Args:
         mine: The column's type in the table.
         incoming: Its type in the rows.
         name: The column, for messages.
-        rules: What else may change.
-        level: How deep in other types it lies.
+        rules: Further allowed changes.
+        level: Its nesting depth.
 
     Raises:
-        InvalidInputError: Neither type can hold the other's values (``schema_mismatch``), a
-            struct lacks a field (``missing_column``), or a new field's name or type is bad.
+        InvalidInputError: Neither type can hold the other's values (``schema_mismatch``), a struct
+            lacks a field (``missing_column``), or a new field's name or type is bad.
     """
     incoming = unwrapped(incoming)
     if mine == incoming or pa.types.is_null(incoming):
@@ -540,10 +540,10 @@ def _evolved_scalar(
 
 def changes_texts(before: pa.DataType, after: pa.DataType) -> bool:
     """
-    Whether a value that both flat types hold has another text in each (fmt 4.1).
+    Return whether a value that both flat types hold has another text in each (fmt 4.1).
 
-    An integer gets a decimal point as a floating number, a decimal more digits by its scale.
-    Longer integers, doubles instead of floats, and texts instead of numbers keep the letters.
+    An integer gets a decimal point as a floating number, a decimal more digits by its scale. Longer
+    integers, doubles instead of floats, and texts instead of numbers keep the letters.
     """
     types = pa.types
     if types.is_decimal(before) and types.is_decimal(after):
@@ -582,10 +582,10 @@ def _evolved_struct(
 
 def retains_column(name: str, rules: SchemaRules) -> bool:
     """
-    Whether a column of the table that the rows lack stays in the schema.
+    Return whether a column of the table that the rows lack stays in the schema.
 
     Raises:
-        InvalidInputError: No option says what shall become of it (``missing_column``).
+        InvalidInputError: No option decides about it (``missing_column``).
     """
     if name in rules.required:
         return True
@@ -605,7 +605,7 @@ def retains_column(name: str, rules: SchemaRules) -> bool:
 def type_mismatch_error(
     name: str, table_type: pa.DataType, incoming: pa.DataType
 ) -> InvalidInputError:
-    """The refusal of a type that does not fit, with both."""
+    """Return the error for a type that does not fit, with both types."""
     return InvalidInputError(
         "the column's type does not fit the table; cast it before writing: "
         f"column={name!r} table_type={table_type} incoming_type={incoming}",
@@ -618,7 +618,7 @@ def type_mismatch_error(
 
 def check_avro_name(name: str) -> None:
     """
-    Refuse a name that Avro, and so Hudi, cannot have.
+    Refuse a name that is not valid in Avro, and so not in Hudi.
 
     Raises:
         InvalidInputError: ``bad_column_name``.
@@ -630,7 +630,7 @@ def check_avro_name(name: str) -> None:
 
 
 def bad_name_error(name: str, why: str) -> InvalidInputError:
-    """The refusal of a column's name."""
+    """Return the error for a bad column name."""
     return InvalidInputError(
         f"the column's name {why}; rename it: column={name!r}", kind="bad_column_name", column=name
     )

@@ -1,10 +1,10 @@
 """
-Schemas whose columns have ids: how schema on read finds a renamed column in an older file.
+Schemas whose columns have ids: schema on read finds a renamed column in an older file by id.
 
-Under ``hoodie.schema.on.read.enable`` Java Hudi keeps every version of a table's schema with
-a number for each column at each level. A file is read in the version of its writer: a column
-of the reader is the one with its number there, whatever its name was, and a column dropped
-and added again under its old name is a new one. We read such tables and write none.
+Under ``hoodie.schema.on.read.enable`` Java Hudi keeps every version of a table's schema with an id
+for each column at each level. A file is read in the version of its writer: ids match columns,
+whatever their names were. A column dropped and added again under its old name is a new one. hoodoo
+reads such tables and does not write them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
     "schema_history",
 ]
 
-_GONE = "\N{MIDDLE DOT}"  # begins the names of fields the reader has no more: no Avro name has it
+_GONE = "\N{MIDDLE DOT}"  # prefix of fields that the reader no longer has: no Avro name has it
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedColumn:
-    """A column, its number, and the columns inside it (of a list or map: of what it holds)."""
+    """A column, its id, and the columns inside it (of a list or map: of its elements)."""
 
     number: int
     name: str
@@ -50,7 +50,7 @@ class IdentifiedColumn:
 
 @dataclass(frozen=True, slots=True)
 class InternalSchema:
-    """One version of a schema; its version is the instant that made it, 0 the one before all."""
+    """One version of a schema, named by the instant that made it; 0 is the one before all."""
 
     version: int
     columns: tuple[IdentifiedColumn, ...]
@@ -58,13 +58,13 @@ class InternalSchema:
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """From the names in a file to those a reader wants: what both know by one number."""
+    """The renaming from a file's names to a reader's names, by the ids that both have."""
 
     written: tuple[IdentifiedColumn, ...]
     wanted: tuple[IdentifiedColumn, ...]
 
     def written_name(self, name: str) -> str | None:
-        """What a reader's column is called in the file; None when the file has no such."""
+        """Return the name of a reader's column in the file; None if the file does not have it."""
         numbers = {each.name: each.number for each in self.wanted}
         if name not in numbers:
             return name
@@ -73,10 +73,10 @@ class Renaming:
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """
-        Rows as the file has them, with the reader's names at every level.
+        Return the file's rows with the reader's names at every level.
 
-        Columns the reader knows no more are left out, at the top level; inside structs they
-        get a name nobody asks for, and ``promote`` leaves them out. Types stay.
+        Top-level columns that the reader no longer has are left out. Inside structs they get a name
+        that no reader requests, and ``promote`` leaves them out. Types stay.
 
         Shapes: rows (n,) -> (n,); no value is copied.
         """
@@ -96,14 +96,14 @@ class Renaming:
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
-    """All versions of a table's schema, and the one a reader wants."""
+    """All versions of a table's schema, and the version of the reader."""
 
     wanted: InternalSchema
     versions: tuple[InternalSchema, ...] = field(default=())  # ascending
 
     def renaming_for(self, requested_time: InstantTime) -> Renaming | None:
         """
-        How to read what an instant wrote; None when it has the reader's names already.
+        Return how to read the files of an instant; None if they have the reader's names.
 
         Args:
             requested_time: From a base file's name or a log block's header.
@@ -121,7 +121,7 @@ def parse_internal_schema(text: str) -> InternalSchema:
     Read the ``latest_schema`` of a commit.
 
     Raises:
-        CorruptTableError: It is no such schema (``bad_schema``).
+        CorruptTableError: It is not such a schema (``bad_schema``).
     """
     try:
         return _schema(json.loads(text))
@@ -138,7 +138,7 @@ def parse_history(text: str, committed: Iterable[int] | None = None) -> tuple[In
         committed: Versions that count; None for all. Version 0 always does.
 
     Raises:
-        CorruptTableError: It is no such history (``bad_schema``).
+        CorruptTableError: It is not such a history (``bad_schema``).
     """
     try:
         found = [_schema(each) for each in json.loads(text)["schemas"]]
@@ -187,7 +187,7 @@ def _viewed(
 def _named(
     kind: pa.DataType, written: Sequence[IdentifiedColumn], wanted: Sequence[IdentifiedColumn]
 ) -> pa.DataType:
-    """The same type with the reader's names in it."""
+    """Return the type with the reader's names in it."""
     names = {each.number: each for each in wanted}
     if pa.types.is_struct(kind):
         known = {each.name: each for each in written}
@@ -220,20 +220,20 @@ def _damaged(text: str) -> CorruptTableError:
     )
 
 
-# --------------- The versions of a table's schema that schema on read keeps in ``.hoodie/.schema``
+# ---- The schema versions in ``.hoodie/.schema``
 #
-# Each file there is the whole history up to its instant, newest first, and the newest commit
-# names the version a reader wants. A table that was never altered that way has neither.
+# Each file there is the whole history up to its instant, newest first. The newest commit names the
+# version for readers. A table that was never altered in this way has neither.
 
 _NAME = re.compile(r"(\d{14,17})(?:_\d{14,17})?\.schemacommit")
 
 
 def schema_history(storage: Storage, snapshot: Snapshot) -> SchemaHistory | None:
     """
-    What a snapshot's files were written with; None for a table without column ids.
+    Return the schemas of a snapshot's files; None for a table without column ids.
 
-    Versions of instants that are not visible do not count: an ``alter table`` that failed,
-    or one after the moment the snapshot shows.
+    Versions of invisible instants do not count: a failed ``alter table``, or one after the time of
+    the snapshot.
 
     Raises:
         CorruptTableError: The newest file cannot be read.

@@ -1,9 +1,9 @@
 """
-The properties a new table gets: exactly Java Hudi's own, plus one key of ours.
+The properties of a new table: exactly Java Hudi's own, plus one key of hoodoo.
 
-Version 8 follows Java 1.0.2 and version 9 follows Java 1.2.0 (format 1.1 and 11.1), proven
-against tables they made. Names are checked here, because later they become parts of paths,
-record keys and Avro names.
+Version 8 follows Java 1.0.2 and version 9 follows Java 1.2.0 (format 1.1 and 11.1), tested against
+tables they made. Names are checked here, because later they become parts of paths, record keys and
+Avro names.
 """
 
 from __future__ import annotations
@@ -67,27 +67,28 @@ def new_table_properties(
         table_version: 8 or 9.
         record_key_fields: Columns of the record key; none for an append-only table.
         partition_fields: Columns of the partition path; none for a table in one folder.
-        ordering_fields: Columns that decide between versions of a record; version 8 knows one.
-        merge_mode: Defaults to event time when there are ordering fields, else commit time.
-        merge: All that is said about merging, instead of ``ordering_fields`` and the mode.
+        ordering_fields: Columns that decide between versions of a record; version 8 has at most
+            one.
+        merge_mode: Defaults to event time if there are ordering fields, else commit time.
+        merge: All settings of merging, instead of ``ordering_fields`` and the mode.
         hive_style: Whether partition folders are named `field=value`.
         url_encode: Whether partition values are percent-encoded in paths.
-        key_generator_type: Hudi's enum name; defaults to what fits the number of fields.
-        partition_types: Of each partition field of a CUSTOM key generator.
+        key_generator_type: Hudi's enum name; the default follows from the number of fields.
+        partition_types: For each partition field of a CUSTOM key generator.
         populate_meta_fields: Whether records carry the meta columns.
-        partition_metafile_base_format: Whether a partition's metadata file is one of Parquet.
-        drop_partition_columns: Whether files leave partition columns out.
-        change_log: What the logs of changes beside base files hold; None for no logs.
-        key_properties: Further properties of the key generator, time formats for example.
+        partition_metafile_base_format: Whether a partition's metadata file is a Parquet file.
+        drop_partition_columns: Whether files leave out partition columns.
+        change_log: The content of CDC logs with base files; None for no logs.
+        key_properties: Further properties of the key generator, for example time formats.
         timeline_timezone: ``UTC``, or ``LOCAL`` for the zone of each writer's process.
         create_schema_json: Avro schema of the table without meta columns, if known already.
-        table_id: Our identity of the table.
+        table_id: hoodoo's identity of the table.
 
     Raises:
-        InvalidInputError: a name is empty, too long or holds a slash or a control character, a
-            column repeats or is reserved, the schema is no JSON record, event time lacks an
-            ordering field, or the version is none of 8 and 9.
-        UnsupportedTableError: the merge mode is CUSTOM.
+        InvalidInputError: A name is empty, too long or contains a slash or a control character; a
+            column repeats or is reserved; the schema is not a JSON record; event time lacks an
+            ordering field; or the version is neither 8 nor 9.
+        UnsupportedTableError: The merge mode is CUSTOM.
     """
     if table_version not in _WRITABLE_VERSIONS:
         raise _refused("table_version", "new tables are of version 8 or 9", table_version)
@@ -148,8 +149,8 @@ def new_table_properties(
 
 def _version_9_only(partition_fields: tuple[str, ...], *, hive_style: bool) -> dict[str, str]:
     only = {"hoodie.table.format": "native"}
-    # Java's Hive sync alone reads the extractor; what it infers for one plain field was never
-    # measured, and 1.1.1 writes none at all, so that case is left out.
+    # Only Java's Hive sync reads the extractor. Its value for one plain field was never measured,
+    # and 1.1.1 writes none at all, so that case is left out.
     if len(partition_fields) != 1:
         extractor = "MultiPartKeysValueExtractor"
     elif hive_style:

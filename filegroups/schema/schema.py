@@ -1,11 +1,11 @@
 """
 The schema of a table: one Arrow schema, its Avro form, and how it may change.
 
-Hudi names a table's schema in Avro JSON (commit metadata, file footers); the engine
-computes in Arrow. This file knows both: what a new table's columns are (fmt 4.4), and what
-becomes of the schema when rows of another one are written: nullable columns are added,
-types widen by Hudi's table, at every level. The Avro text a table already has is kept but
-for what changed, so that documents, defaults and logical types written by others survive.
+Hudi stores a table's schema as Avro JSON (commit metadata, file footers); hoodoo computes in Arrow.
+This module has both: the columns of a new table (fmt 4.4), and the schema after a write with other
+columns. Such a write adds nullable columns and widens types by Hudi's table, at every level. The
+existing Avro text changes only where a column does, so documentation, defaults and logical types of
+other engines stay.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ META_COLUMNS = (
     PARTITION_COLUMN,
     FILE_NAME_COLUMN,
 )
-IS_DELETED_COLUMN = "_hoodie_is_deleted"  # the one reserved-looking name that is data (fmt 7)
+IS_DELETED_COLUMN = "_hoodie_is_deleted"  # a data column in spite of the reserved prefix (fmt 7)
 META_FIELDS = tuple(pa.field(name, pa.string()) for name in META_COLUMNS)
 
 _RESERVED_PREFIX = "_hoodie_"
@@ -91,7 +91,7 @@ _FILLING = SchemaRules(missing=MissingColumns(fill=True))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """A table's own columns (no meta columns) as Arrow and as the Avro JSON on record."""
+    """A table's own columns (no meta columns) as Arrow and as the stored Avro JSON."""
 
     arrow: pa.Schema
     avro_json: str
@@ -99,18 +99,18 @@ class TableSchema:
     @classmethod
     def from_avro(cls, avro_json: str) -> TableSchema:
         """
-        Take over the schema of an existing table; meta columns in it are left out.
+        Return the schema of an existing table; meta columns in it are left out.
 
         Raises:
-            CorruptTableError: The text is no Avro record.
-            UnsupportedTableError: It has a type this engine does not handle.
+            CorruptTableError: The text is not an Avro record.
+            UnsupportedTableError: It has a type that hoodoo does not support.
         """
         return _of_avro(avro_json)
 
     @classmethod
     def from_arrow(cls, arrow: pa.Schema, table_name: str) -> TableSchema:
         """
-        Make the schema of a new table: meta columns left out, types made canonical.
+        Return the schema of a new table: meta columns left out, types made canonical.
 
         Raises:
             InvalidInputError: A column's name or type cannot be in a Hudi table.
@@ -121,7 +121,7 @@ class TableSchema:
         return cls(arrow=schema, avro_json=arrow_to_avro(schema, table_name))
 
     def grown(self, added: Iterable[pa.Field]) -> TableSchema:
-        """The schema with nullable columns appended; names and types must already be checked."""
+        """Return the schema with nullable columns appended; the caller has checked them."""
         added = tuple(added)
         if not added:
             return self
@@ -135,7 +135,7 @@ class TableSchema:
 
     def only(self, names: Collection[str]) -> TableSchema:
         """
-        The schema with some of its columns, in its order; names it lacks are left out.
+        Return the schema with some of its columns, in its order; names it lacks are left out.
 
         Raises:
             UnsupportedTableError: As ``evolved``.
@@ -144,11 +144,11 @@ class TableSchema:
 
     def evolved(self, columns: pa.Schema) -> TableSchema:
         """
-        The schema with other columns and types, as ``reconcile_schema`` chose them.
+        Return the schema with other columns and types, as ``reconcile_schema`` chose them.
 
         Raises:
-            UnsupportedTableError: The Avro text uses one named type in several places, and
-                only one of them changes (``shared_type``).
+            UnsupportedTableError: The Avro text uses one named type in several places, and only one
+                of them changes (``shared_type``).
         """
         if columns == self.arrow:
             return self
@@ -157,7 +157,7 @@ class TableSchema:
 
 @lru_cache(maxsize=64)
 def _of_avro(avro_json: str) -> TableSchema:
-    """Every commit of a table meets the same few texts."""
+    """Parse an Avro text; cached, because all commits of a table have the same few texts."""
     arrow = avro_to_arrow(avro_json)
     document = json.loads(avro_json)
     own = [each for each in document["fields"] if each["name"] not in META_COLUMNS]
@@ -167,13 +167,13 @@ def _of_avro(avro_json: str) -> TableSchema:
 
 
 def with_meta(schema: pa.Schema) -> pa.Schema:
-    """The schema of a data file: the five meta columns first, then the table's own."""
+    """Return the schema of a data file: the five meta columns first, then the table's own."""
     return pa.schema([*META_FIELDS, *schema])
 
 
 @lru_cache(maxsize=64)
 def avro_with_meta(avro_json: str) -> str:
-    """The Avro JSON of a data file's footer: the table's own with the meta columns first."""
+    """Return the Avro JSON of a data file's footer: the meta columns first, then the table's."""
     document = json.loads(avro_json)
     meta = [
         {"name": name, "type": ["null", "string"], "doc": "", "default": None}
@@ -185,7 +185,7 @@ def avro_with_meta(avro_json: str) -> str:
 
 def hudi_type_name(column: pa.Field) -> str | None:
     """
-    Hudi's word for a column's type where Arrow has none: ``VECTOR(3)``, ``VARIANT``, ``BLOB``.
+    Return Hudi's name of a type that Arrow lacks: ``VECTOR(3)``, ``VARIANT``, ``BLOB``.
 
     ``raw`` and a name is a type that this release cannot decode: values are as they are stored.
     """
@@ -194,7 +194,7 @@ def hudi_type_name(column: pa.Field) -> str | None:
 
 
 def vector_columns(schema: pa.Schema) -> str:
-    """What a base file's footer says of its vectors: ``a:VECTOR(3),b:VECTOR(2, INT8)``."""
+    """Return the vectors entry of a base file's footer: ``a:VECTOR(3),b:VECTOR(2, INT8)``."""
     return ",".join(
         f"{each.name}:VECTOR({each.type.list_size}{_element(each.type)})"
         for each in schema
@@ -208,12 +208,12 @@ def _element(kind: pa.FixedSizeListType) -> str:
 
 
 def drop_meta(schema: pa.Schema) -> pa.Schema:
-    """The schema without the meta columns, as when rows read from a table are written back."""
+    """Return the schema without meta columns, for example of rows that are written back."""
     return pa.schema([each for each in schema if each.name not in META_COLUMNS])
 
 
 def missing_fields(schema: pa.Schema, names: Iterable[str]) -> list[str]:
-    """Names that are neither a column nor, dotted, a field inside of one."""
+    """Return the names that are neither a column nor, dotted, a field inside one."""
     return [name for name in names if not _has_field(schema, name)]
 
 
@@ -232,26 +232,27 @@ def reconcile_schema(
     table_schema: TableSchema, incoming: pa.Schema, rules: SchemaRules = _FILLING
 ) -> tuple[TableSchema, tuple[pa.Field, ...]]:
     """
-    Fit incoming columns to a table: what the schema will be, and what it grew by.
+    Return the table's schema after a write of the incoming columns, and the added columns.
 
-    One writer's rows have the same columns each time, and are fitted twice: the answer is kept.
+    Narrower columns are converted to the table's type. Wider ones widen it by Hudi's table of
+    promotions. Unknown columns are appended as nullable. The same applies inside structs, lists and
+    maps. The table's order of columns stays.
 
-    Columns of a narrower type are fitted to the table's, wider ones widen the table's by
-    Hudi's table of promotions, unknown columns are appended as nullable; all of it inside
-    structs, lists and maps, too. The table's order of columns stays.
+    The result is cached: a writer's rows have the same columns each time, and each write asks
+    twice.
 
     Args:
         table_schema: The table's own.
         incoming: The rows' columns; meta columns are ignored.
-        rules: What becomes of columns the rows lack (``normalise`` fills those that stay).
+        rules: The treatment of columns the rows lack (``normalise`` fills those that stay).
 
     Returns:
-        The schema to write with, and the added columns (empty when none was).
+        The schema to write with, and the added columns (empty if there are none).
 
     Raises:
-        InvalidInputError: A column repeats, has a bad name (``bad_column_name``), is lacking
-            (``missing_column``), or its type does not fit (``schema_mismatch``; fields
-            ``column``, ``table_type``, ``incoming_type``).
+        InvalidInputError: A column repeats, has a bad name (``bad_column_name``), is missing
+            (``missing_column``), or its type does not fit (``schema_mismatch``; fields ``column``,
+            ``table_type``, ``incoming_type``).
         UnsupportedTableError: The Avro text cannot be changed (``shared_type``).
     """
     fields = list(drop_meta(incoming))
@@ -287,16 +288,16 @@ def merge_new_columns(
     base: TableSchema, mine: TableSchema, theirs: TableSchema
 ) -> TableSchema | None:
     """
-    Join the columns two writers added to one schema at the same time.
+    Merge the columns that two concurrent writers added to one schema.
 
     Args:
-        base: What both started from.
-        mine: What this writer wants to publish.
-        theirs: What the other published first; its columns come first in the result.
+        base: The schema that both read.
+        mine: The schema that this writer wants to commit.
+        theirs: The schema that the other writer committed; its columns are first in the result.
 
     Returns:
-        The joined schema, or None when both gave one column different types or when
-        either changed a column of the base: only a redo or a person can decide then.
+        The merged schema. None if both gave one column different types or if either changed a
+        column of the base: then only a retry or a user can decide.
     """
     for side in (mine.arrow, theirs.arrow):
         if any(_type_in(side, each.name) != each.type for each in base.arrow):

@@ -2,8 +2,8 @@
 Variants: values of any JSON shape in two byte strings, as Parquet and Spark 4 encode them.
 
 ``metadata`` is a dictionary of field names, ``value`` the value that refers to it. Values are
-decoded one by one, for people and for input; readers and services hand the bytes on as they are.
-The bytes come from a table and are untrusted: lengths are held against what is there.
+decoded one by one, for display and for input; readers and services pass the bytes on unchanged. The
+bytes of a table are untrusted: lengths are checked against the data.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _VERSION: Final = 1
 _SHORT_TEXT_MAX: Final = 63
 _DECIMAL_DIGITS_MAX: Final = 38
 _TEXT_PER_BYTE_MAX: Final = 8  # a decimal of 6 bytes has 42 characters
-_NAMES_TEXT_MAX: Final = 1 << 26  # characters: names are shared, so a small value can tell many
+_NAMES_TEXT_MAX: Final = 1 << 26  # characters: names are shared, so a small value can hold many
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is added as text
 _NAN_WORDS: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def variant_json(metadata: bytes, value: bytes) -> str:
     """
-    A variant as JSON text; times and dates become ISO texts, binary base64.
+    Return a variant as JSON text; times and dates become ISO texts, binary base64.
 
     Raises:
-        CorruptTableError: The bytes are no variant (``bad_variant``).
+        CorruptTableError: The bytes are not a variant (``bad_variant``).
     """
     try:
         return _VariantReader(metadata, value).text(0, 0)
@@ -49,12 +49,12 @@ def variant_json(metadata: bytes, value: bytes) -> str:
 
 def encode_variant(text: str) -> tuple[bytes, bytes]:
     """
-    JSON text as a variant: (metadata, value).
+    Return JSON text as a variant: (metadata, value).
 
     Numbers with a fraction become decimals, those with an exponent doubles, as in Spark.
 
     Raises:
-        InvalidInputError: The text is no JSON, nests too deep, or has a number beyond a double or
+        InvalidInputError: The text is not JSON, nests too deep, or has a number beyond a double or
             half of a surrogate pair (``bad_variant``).
     """
     try:
@@ -70,7 +70,7 @@ def encode_variant(text: str) -> tuple[bytes, bytes]:
 
 
 def variant_struct(text: str) -> dict[str, bytes]:
-    """As ``encode_variant``, as the struct that a table has."""
+    """Return ``encode_variant`` as the struct of a table."""
     metadata, value = encode_variant(text)
     return {"metadata": metadata, "value": value}
 
@@ -91,8 +91,8 @@ class _VariantReader:
     """
     One value with its dictionary.
 
-    Each value has bytes of its own. So the text is bounded by them, and values that refer to the
-    same bytes over and over are refused.
+    Each value has bytes of its own, which bound the text. Values that refer to the same bytes again
+    and again are refused.
     """
 
     def __init__(self, metadata: bytes, value: bytes) -> None:
@@ -114,7 +114,7 @@ class _VariantReader:
         ).decode()
 
     def text(self, at: int, depth: int) -> str:
-        """The JSON text of the value that begins at an offset."""
+        """Return the JSON text of the value at an offset."""
         if depth > _DEPTH_MAX:
             raise ValueError("nested too deep")
         head = self._value[at]
@@ -247,7 +247,7 @@ def _uuid(data: bytes, at: int) -> str:
     return '"' + "-".join(digits[a:b] for a, b in pairwise(ends)) + '"'
 
 
-#: By the number of the primitive type, as Parquet's specification of variants lists them.
+#: By the number of the primitive type in Parquet's specification of variants.
 _PRIMITIVES: Final[tuple[Callable[[bytes, int], str], ...]] = (
     lambda *_: "null",
     lambda *_: "true",
