@@ -1,4 +1,4 @@
-"""The shipped kit for authors of lock providers: subclass ``LockProviderSuite``."""
+"""The shipped test suite for authors of lock providers: subclass ``LockProviderSuite``."""
 
 from __future__ import annotations
 

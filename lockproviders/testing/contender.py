@@ -1,9 +1,9 @@
 """
-The other process of the suite: takes the lock as a command line tells it.
+The second process of the suite: takes the lock as its command line says.
 
-Run as ``python -m lockproviders.testing.contender``; it exists because exclusion between
-processes can only be seen with processes. Arguments: a Python file and the name of a
-function in it, ``(folder) -> LockClient``, a folder, and what to do there.
+Run as ``python -m lockproviders.testing.contender``; only processes can test the exclusion between
+processes. Arguments: a Python file and the name of a function in it, ``(folder) -> LockClient``, a
+folder, and the task.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["build_lock_over", "count_under", "main", "wait_for"]
 
 COUNTER = "counter.txt"
 HELD = "held.txt"
-READY = "ready"  # one file a process
+READY = "ready"  # one file per process
 GO = "go.txt"
 HOLD_AT_MOST_MS = 60_000
 PATIENCE_MS = 120_000  # bounds a test that hangs, not how fast a provider is
 
 
 def build_lock_over(client: LockClient, *, deadline_ms: int = PATIENCE_MS) -> ProviderLock:
-    """A lock over a client with this machine's ports, polling fast."""
+    """Build a lock over a client with this machine's ports and fast polling."""
     budget = WaitBudget(
         deadline_ms=deadline_ms,
         try_ms=deadline_ms,
@@ -48,9 +48,9 @@ def build_lock_over(client: LockClient, *, deadline_ms: int = PATIENCE_MS) -> Pr
 
 def count_under(lock: ProviderLock, folder: Path, rounds: int) -> list[int | None]:
     """
-    Add one to a counter file ``rounds`` times, read and write apart; returns the tokens.
+    Add one to a counter file ``rounds`` times, with separate read and write; return the tokens.
 
-    Only exclusion makes the sum right: the pause between reading and writing invites others.
+    Only exclusion makes the sum right: the pause between read and write lets others interfere.
     """
     clock = SystemClock()
     counter = folder / COUNTER
@@ -67,10 +67,10 @@ def count_under(lock: ProviderLock, folder: Path, rounds: int) -> list[int | Non
 
 def wait_for(condition: Callable[[], bool], *, seconds_max: float = 120.0) -> None:
     """
-    Look until a condition holds.
+    Poll until a condition holds.
 
     Raises:
-        UnavailableError: It did not within ``seconds_max``.
+        UnavailableError: It did not hold within ``seconds_max``.
     """
     clock = SystemClock()
     end_ms = clock.monotonic_ms() + int(seconds_max * 1000)
@@ -81,12 +81,12 @@ def wait_for(condition: Callable[[], bool], *, seconds_max: float = 120.0) -> No
 
 
 def main(arguments: list[str]) -> None:
-    """``FILE FUNCTION FOLDER count ROUNDS`` or ``FILE FUNCTION FOLDER hold``."""
+    """Run ``FILE FUNCTION FOLDER count ROUNDS`` or ``FILE FUNCTION FOLDER hold``."""
     file, function, folder_text, task, *rest = arguments
     folder = Path(folder_text)
     lock = build_lock_over(_function_of(Path(file), function)(folder))
     if task == "count":
-        # Together, or the slow start of a process would keep them apart.
+        # All start together; otherwise the slow start of a process would keep them apart.
         (folder / f"{READY}-{SystemIds().identity().pid}").touch()
         wait_for((folder / GO).exists)
         count_under(lock, folder, int(rest[0]))
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _function_of(file: Path, name: str) -> Callable[[Path], LockClient]:
-    """Named on the command line of a test, never by a table (SEC4)."""
+    """Load the function that a test's command line names, never a table (SEC4)."""
     spec = importlib.util.spec_from_file_location("lock_under_test", file)
     if spec is None or spec.loader is None:
         raise InvalidInputError(f"no python file: {file}", path=str(file))

@@ -1,7 +1,7 @@
 """
-The suite every lock provider must pass, a stranger's as well as ours.
+The suite that every lock provider must pass, third-party ones as well as ours.
 
-A provider's test file is a subclass that says how its client is built and what it claims::
+The test file of a provider subclasses it, builds a client and states the provider's promises::
 
     def make_client(folder: Path) -> LockClient: ...
 
@@ -10,8 +10,8 @@ A provider's test file is a subclass that says how its client is built and what 
         capabilities = ENTRY.capabilities
         make_client = staticmethod(make_client)
 
-What is claimed is tested; what is not claimed is skipped and shown. The suite
-starts threads and, for ``between_processes``, processes; it takes a few seconds.
+The suite tests what the provider promises; it skips the rest and reports that. It starts threads
+and, for ``between_processes``, processes; it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class LockProviderSuite:
     Base class of a provider's conformance tests.
 
     Attributes:
-        capabilities: What the provider's entry claims.
-        make_client: ``(folder) -> LockClient``; clients of one folder share a lock.
-            Other processes load the file it stands in and call it by name.
+        capabilities: The promises of the provider's entry.
+        make_client: ``(folder) -> LockClient``; clients of one folder share a lock. Other processes
+            load its file and call it by name.
         rounds: How often each thread and process adds one under the lock.
     """
 
@@ -72,18 +72,18 @@ class LockProviderSuite:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """The folder whose lock is tested."""
+        """Return the folder whose lock is tested."""
         return tmp_path
 
     @pytest.fixture
     def new_client(self, folder: Path) -> Iterator[Callable[[], LockClient]]:
-        """Makes clients of the folder's lock, closed after the test."""
+        """Make clients of the folder's lock; close them after the test."""
         with contextlib.ExitStack() as made:
             yield lambda: made.enter_context(contextlib.closing(type(self).make_client(folder)))
 
     @pytest.fixture
     def new_lock(self, folder: Path) -> Iterator[Callable[..., ProviderLock]]:
-        """Makes locks of the folder, closed after the test."""
+        """Make locks of the folder; close them after the test."""
         with contextlib.ExitStack() as made:
 
             def build(*, deadline_ms: int = PATIENCE_MS) -> ProviderLock:

@@ -33,12 +33,10 @@ __all__ = [
     "ZooKeeperQueueEntry",
 ]
 
-# -------------------- A waiter's node in ZooKeeper's queue, and the holding that the first one has
-#
-# Beside ``client.py``, which has the client and the rules that both keep.
+# ---- A waiter's node in ZooKeeper's queue, and the holding of the first node
 
-CHECKS_MAX = 3  # at a queue that moves while we look
-# A watch wakes the waiter; this look is for a watch that was lost with its server.
+CHECKS_MAX = 3  # if the queue changes during the read
+# A watch wakes the waiter; this poll is for a watch that was lost with its server.
 RECHECK_MS = 1_000
 
 
@@ -52,7 +50,7 @@ class ZooKeeperHolding:
         self.session = session
         self._path = path
         self._token = token
-        self._seen_ms = seen_ms  # monotonic, from before the last request that proved it
+        self._seen_ms = seen_ms  # monotonic time before the last request that proved it
         self._drops_seen = session.drops
         self._gone = False
         self._released = False
@@ -63,12 +61,12 @@ class ZooKeeperHolding:
         return self._token
 
     def expires_in_ms(self) -> int:
-        """Time for which the servers are bound to keep our session, and so our node."""
+        """Return the time for which the servers must keep our session, and so our node."""
         return self._seen_ms + self.session.lease_ms - self._client.clock.monotonic_ms()
 
     def renew(self) -> None:
         """
-        See our node again, which beats for the session as well. One request.
+        Read our node again, which also renews the session. One request.
 
         Raises:
             LeaseLostError: The node or the session is gone.
@@ -89,10 +87,10 @@ class ZooKeeperHolding:
 
     def is_held(self) -> bool:
         """
-        What watch and connection say; asks the server only after an interruption.
+        Return what watch and connection show; ask the server only after an interruption.
 
-        Then it waits a moment for the connection, so that a new leader costs a delay and
-        not a write (F9).
+        Then it waits a moment for the connection, so that a new leader causes a delay and no failed
+        write (F9).
         """
         if self._released or self._is_lost() or self._client.is_elsewhere(self.session):
             return False
@@ -108,11 +106,11 @@ class ZooKeeperHolding:
 
     def release(self) -> None:
         """
-        Remove our node; one request.
+        Delete our node; one request.
 
         Raises:
-            UnavailableError: No answer; the session is closed, at the latest its time ends it.
-            UnsafeSetupError: We may not; the session is closed, which removes the node.
+            UnavailableError: No answer; the session is closed and ends at the latest with its time.
+            UnsafeSetupError: Access is denied; the session is closed, which deletes the node.
         """
         if self._released:
             return
@@ -128,16 +126,16 @@ class ZooKeeperHolding:
         try:
             self.session.delete(self._path)
         except HoodooError:
-            self._client.abandon(self.session)  # or our node stays as long as this process lives
+            self._client.abandon(self.session)  # else our node stays as long as this process lives
             raise
 
     def on_event(self, event: Any) -> None:
-        """Our node's watch; anything but an end only makes the next look a real one."""
+        """Handle our node's watch; any event but an end makes the next check ask the server."""
         if event.type == "DELETED":
             self._gone = True
 
     def on_gone(self) -> None:
-        """The node was gone before it could be watched."""
+        """Mark the holding as lost: the node was gone before it could be watched."""
         self._gone = True
 
     def _is_lost(self) -> bool:
@@ -152,19 +150,19 @@ class ZooKeeperQueueEntry:
         self._owner_text = owner_text
         self._session: ZkSession | None = None
         self._unique = ""
-        self._token: int | None = None  # of our node, while the server's answer told it
+        self._token: int | None = None  # of our node, while known from the server's answer
         self._own: str | None = None
         self._ahead: str | None = None
         self._looked_ms = 0
         self._sent = 0  # creates in this session
-        self._is_doubtful = False  # the queue does not show exactly one node for one create
+        self._is_doubtful = False  # the queue does not show exactly one node per create
         self._changed = threading.Event()
 
     def try_acquire(self) -> ZooKeeperHolding | None:
         """
-        Queue up on the first call; the lock if we are first, else None.
+        Enter the queue on the first call; take the lock if our node is first, else return None.
 
-        At most two round trips when free or newly queued, none while the watch is quiet.
+        At most two round trips if free or newly queued, none while the watch is quiet.
 
         Raises:
             UnavailableError: No answer or no connection.
@@ -175,7 +173,7 @@ class ZooKeeperQueueEntry:
         if self._is_quiet(asked_ms):
             return None
         if self._changed.is_set():
-            self._changed.clear()  # before looking, so that nothing is missed
+            self._changed.clear()  # before the read, so that no event is missed
             self._ahead = None
         session = self._client.session()
         for _ in range(CHECKS_MAX):
@@ -203,15 +201,15 @@ class ZooKeeperQueueEntry:
         return None
 
     def wait(self, duration_ms: int) -> None:
-        """Until the one ahead goes or the connection is interrupted, at most this long."""
+        """Wait until the node ahead is gone, the connection is interrupted, or the time is over."""
         if self._ahead is None:
-            # Nobody wakes us: no connection, or a queue that moved too fast.
+            # No watch wakes us: no connection, or the queue changed too fast.
             self._client.clock.sleep_ms(duration_ms)
             return
         self._changed.wait(duration_ms / 1000)
 
     def leave(self) -> None:
-        """Remove our node; where that is not certain, end the session that carries it."""
+        """Delete our node; if that is not certain, end its session."""
         session, self._session = self._session, None
         if session is None or session.is_lost or self._client.is_elsewhere(session):
             return
@@ -234,13 +232,13 @@ class ZooKeeperQueueEntry:
         )
 
     def _look(self, session: ZkSession) -> tuple[str, ...]:
-        """The queue's names, with ours among them where it can be."""
+        """Return the names in the queue; enter it first if our node is not there."""
         if session is self._session:
             names = session.children(self._client.path)
             if own_nodes(names, self._unique):
                 return names
-        # A new name for every session: a slow server may still show what an old one left.
-        # In the same session the name stays, so that a late create is recognised.
+        # A new name for every session: a slow server may still show the node of an old one. In the
+        # same session the name stays, so that a late create is recognised.
         if session is not self._session:
             self._session = session
             self._unique = self._client.ids.uuid()
@@ -267,7 +265,7 @@ class ZooKeeperQueueEntry:
                 )
             token = found[1]
         if self._is_doubtful:
-            session.is_tainted = True  # a second node of ours may still come
+            session.is_tainted = True  # a second node of ours may still appear
         holding = ZooKeeperHolding(self._client, session, path, token=token, seen_ms=asked_ms)
         self._client.remember(holding)
         self._session = None
@@ -278,22 +276,22 @@ class ZooKeeperQueueEntry:
         self._changed.set()
 
 
-# ------------ The lock in ZooKeeper, the very one that Java's ``ZookeeperBasedLockProvider`` takes
+# ---- The client of the lock
 #
-# A waiter is an ephemeral, numbered node in the queue under the lock's node; the first one
-# holds the lock, and a node dies with the session of its maker. Invariants:
+# A waiter is an ephemeral, numbered node in the queue under the lock's node. The first one holds
+# the lock, and a node ends with the session that made it. Invariants:
 #
-# - One acquire has one node; a waiter watches only the one ahead, is woken when it goes, and
-#   removes its node however the acquire ends. So the server's fairness is kept.
-# - A holding is believed only as long as the server was bound to keep our session, counted on
-#   the monotonic clock from before the last confirmed request: a process that slept knows it.
-# - An interrupted connection makes a holding unproven: not held until the own node was seen
+# - One acquire has one node. A waiter watches only the node ahead, wakes when that is gone, and
+#   deletes its own node however the acquire ends. That keeps the server's fairness.
+# - A holding counts only as long as the server must keep our session, on the monotonic clock from
+#   before the last confirmed request: a process that slept notices it.
+# - After an interrupted connection a holding is unproven: it is not held until its node was read
 #   again. A lost session makes it lost for good.
-# - Whatever may be left in a session by a request without an answer ends with the session,
-#   which is closed instead of being used again.
+# - A request without an answer may leave a node in a session. The client then closes the session
+#   instead of using it again, and the node ends with it.
 #
-# The fencing token is the node's creation id (czxid): it grows over the whole ensemble, while
-# the number in the name starts anew when somebody removes the lock's node.
+# The fencing token is the node's creation id (czxid). It grows over the whole ensemble, while the
+# number in the name restarts when the lock's node is deleted.
 
 
 class ZooKeeperClient:
@@ -303,7 +301,7 @@ class ZooKeeperClient:
     Args:
         settings: Servers, node and times.
         clock: Clock port.
-        ids: Names our nodes, and tells the process.
+        ids: Names our nodes, and identifies the process.
         open_session: Makes a session; replaced in tests.
     """
 
@@ -333,18 +331,18 @@ class ZooKeeperClient:
 
     @property
     def margin_ms(self) -> int:
-        """Twice the request time, which follows the session time the servers granted."""
+        """Twice the request time, which follows the session time that the servers granted."""
         session = self._session
         session_ms = self._settings.session_timeout_ms if session is None else session.lease_ms
         return 2 * request_timeout_ms(session_ms)
 
     def enter(self, owner_text: str) -> ZooKeeperQueueEntry:
-        """A place for one acquire; queued at its first try."""
+        """Return an entry for one acquire; its first attempt enters the queue."""
         return ZooKeeperQueueEntry(self, owner_text)
 
     def try_acquire(self, owner_text: str) -> ZooKeeperHolding | None:
         """
-        One try without waiting: queue up, and leave again when somebody is ahead.
+        Try once without waiting: enter the queue, and leave it if another node is ahead.
 
         Raises:
             UnavailableError: No answer or no connection.
@@ -361,15 +359,16 @@ class ZooKeeperClient:
         return holding
 
     def holder(self) -> str | None:
-        """What the first node of the queue says, None when there is none."""
+        """Return the text of the first node of the queue, or None without a node."""
         first = self._first()
         return None if first is None else owner_in(first[1])
 
     def break_lock(self, holder_text: str) -> bool:
         """
-        Remove the first node of the queue if it is the named holder's; True when it was.
+        Delete the first node of the queue if it belongs to the named holder; return whether it did.
 
-        A node's name is used once and its text never changes, so what was read is what goes.
+        A node's name is used once and its text never changes, so it deletes exactly the node it
+        read.
         """
         first = self._first()
         if first is None or owner_in(first[1]) != holder_text:
@@ -377,7 +376,7 @@ class ZooKeeperClient:
         return self.session().delete(f"{self.path}/{first[0]}")
 
     def close(self) -> None:
-        """End the session and with it all our nodes. Twice is no error."""
+        """End the session and with it all our nodes; a second call does nothing."""
         self._forget_after_fork()
         with self._guard:
             sessions = {holding.session for holding in self._holdings}
@@ -390,10 +389,10 @@ class ZooKeeperClient:
 
     def session(self) -> ZkSession:
         """
-        The live session, opened where there is none.
+        Return the live session; open one if there is none.
 
         Raises:
-            UnavailableError: No server let us in within the connection time.
+            UnavailableError: No server accepted us within the connection time.
             UnsafeSetupError: The servers refuse us, or kazoo is missing.
         """
         self._forget_after_fork()
@@ -404,26 +403,26 @@ class ZooKeeperClient:
             return known
 
     def is_elsewhere(self, session: ZkSession) -> bool:
-        """Whether the session belongs to the process this one was forked from."""
+        """Return whether the session belongs to the process that forked this one."""
         return session.pid != self.ids.identity().pid
 
     def remember(self, holding: ZooKeeperHolding) -> None:
-        """A holding whose session must not be closed under it."""
+        """Record a holding whose session must stay open."""
         session = holding.session
         with self._guard:
             self._holdings.add(holding)
         session.watch_over(lambda: self._least_left_ms(session))
 
     def forget(self, holding: ZooKeeperHolding) -> None:
-        """A holding that was given back."""
+        """Delete the record of a released holding."""
         with self._guard:
             self._holdings.discard(holding)
 
     def abandon(self, session: ZkSession) -> None:
         """
-        End a session in which a node of ours may linger, now or with the holding in it.
+        End a session that may contain a node of ours, now or together with its holding.
 
-        Threads that share this client share its session; the holder among them keeps it.
+        Threads that share this client share its session; the thread that holds the lock keeps it.
         """
         with self._guard:
             session.is_tainted = True
@@ -439,7 +438,7 @@ class ZooKeeperClient:
         return min((holding.expires_in_ms() for holding in held), default=None)
 
     def _first(self) -> tuple[str, bytes] | None:
-        """Name and text of the first node."""
+        """Return name and text of the first node."""
         session = self.session()
         for _ in range(CHECKS_MAX):
             names = queue_order(session.children(self.path))
@@ -451,7 +450,7 @@ class ZooKeeperClient:
         return None
 
     def _forget_after_fork(self) -> None:
-        """A forked child has neither kazoo's threads nor a right to the parent's session."""
+        """Drop the parent's session: a forked child has no kazoo threads and no right to it."""
         pid = self.ids.identity().pid
         if pid != self._pid:
             self._pid, self._guard, self._session = pid, threading.Lock(), None
@@ -474,7 +473,7 @@ def _session_class() -> type[ZkSession]:
 
 
 def _client(context: LockContext, *, implicit: bool) -> ZooKeeperClient:
-    _session_class()  # say at once what is missing
+    _session_class()  # report a missing package at once
     settings = ZooKeeperSettings.from_context(context, implicit=implicit)
     return ZooKeeperClient(settings, clock=context.clock, ids=context.ids)
 
@@ -495,7 +494,7 @@ _CAPABILITIES = LockCapabilities(
     expires=True,
     fencing_tokens=True,
 )
-# A waiter is woken by its watch; polling is for servers that do not answer.
+# The watch wakes a waiter; polling is for servers that do not answer.
 _POLL_FIRST_MS = 500
 _POLL_MAX_MS = 2_000
 

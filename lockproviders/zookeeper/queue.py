@@ -1,10 +1,10 @@
 """
 Java's lock queue in ZooKeeper as pure rules: names, order, texts and paths.
 
-Its own file because exclusion with Java hangs on these few rules (Curator's lock recipe as
-Hudi ships it): all children of the lock's node are one queue, ordered by what follows the last
-``lock-`` of their name, and the first one holds the lock. A client that orders otherwise, like
-kazoo's own recipe, excludes nobody.
+Exclusion with Java depends on these few rules (Curator's lock recipe as Hudi ships it). All
+children of the lock's node are one queue, ordered by the part after the last ``lock-`` of their
+name, and the first one holds the lock. A client with another order, like kazoo's own recipe,
+excludes no other client.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_PORT = "2181"
 
 
 def node_prefix(unique: str) -> str:
-    """The name of a new child without the ten digits that the server appends."""
+    """Return the name of a new child without the ten digits that the server appends."""
     return f"_c_{unique}-{MARK}"
 
 
@@ -44,31 +44,31 @@ def _order_key(name: str) -> str:
 
 
 def queue_order(names: Iterable[str]) -> list[str]:
-    """The queue, first in line first; strangers' nodes count, as they do for Java."""
+    """Return the queue in order; nodes of other engines count, as they do for Java."""
     return sorted(names, key=lambda name: (_order_key(name), name))
 
 
 def own_nodes(names: Iterable[str], unique: str) -> list[str]:
-    """Our children among them, first in line first; two when a create was repeated."""
+    """Return our own children in order; two if a create was repeated."""
     prefix = node_prefix(unique)
     return queue_order(name for name in names if name.startswith(prefix))
 
 
 def predecessor(names: Iterable[str], own: str) -> str | None:
-    """Whom ``own`` waits for, and only that one; None when the lock is its."""
+    """Return the node that ``own`` waits for, or None if ``own`` has the lock."""
     order = queue_order(names)
     place = order.index(own)
     return order[place - 1] if place else None
 
 
 def node_text(application: str, owner_text: str) -> bytes:
-    """What a queue node says: Java's field first, then our owner text."""
+    """Return the text of a queue node: Java's field first, then our owner text."""
     shown = application[:APPLICATION_CHARACTERS_MAX].replace(";", ",")
     return f"{APPLICATION_FIELD}{shown}{OWNER_FIELD}{owner_text}".encode()
 
 
 def owner_in(data: bytes) -> str | None:
-    """The owner text of one of ours, else what a stranger's node says; None when nothing."""
+    """Return our owner text, else the text of another engine's node; None if empty."""
     text = data.decode("utf-8", "replace")
     _, mark, owner = text.partition(OWNER_FIELD)
     if mark and _is_object(owner):
@@ -85,12 +85,12 @@ def _is_object(text: str) -> bool:
 
 def lock_path(base_path: str, lock_key: str, *, key: str) -> str:
     """
-    The lock's node, refused where Java's client would refuse it or ours would rewrite it.
+    Return the lock's node; refuse what Java's client would refuse or ours would rewrite.
 
     Args:
         base_path: Parent node; begins with a slash.
-        lock_key: Its child; may itself name several levels.
-        key: The property to blame.
+        lock_key: Its child; may itself have several levels.
+        key: The property to name in the error.
 
     Raises:
         SettingError: No absolute path, an empty or relative part, or a control character.
@@ -117,10 +117,10 @@ def lock_path(base_path: str, lock_key: str, *, key: str) -> str:
 
 def split_hosts(url: str, *, key: str) -> tuple[tuple[str, ...], str]:
     """
-    The servers of a connect string with their ports, sorted, and its root, empty without one.
+    Return the servers of a connect string with ports, sorted, and its root or an empty text.
 
     Raises:
-        SettingError: No server, or something that is no ``host:port``.
+        SettingError: No server, or a part that is not ``host:port``.
     """
     hosts, slash, root = url.partition("/")
     servers = []
@@ -141,7 +141,7 @@ def split_hosts(url: str, *, key: str) -> tuple[tuple[str, ...], str]:
 
 
 def _host_and_port(text: str) -> tuple[str, str]:
-    if text.startswith("["):  # an address of IPv6
+    if text.startswith("["):  # an IPv6 address
         host, _, rest = text.partition("]")
         return f"{host}]", rest.removeprefix(":") or DEFAULT_PORT
     host, colon, port = text.partition(":")
@@ -151,5 +151,5 @@ def _host_and_port(text: str) -> tuple[str, str]:
 
 
 def hosts_identity(servers: Iterable[str], root: str, path: str) -> str:
-    """What is locked, equal for every spelling of one ensemble and node (REG-1)."""
+    """Return the lock's name, equal for every spelling of one ensemble and node (REG-1)."""
     return f"zookeeper:{','.join(sorted(servers))}{root}{path}"

@@ -1,15 +1,15 @@
 """
-One ZooKeeper session through kazoo: bounded requests, and what is known about its life.
+One ZooKeeper session through kazoo: bounded requests, and the state of its life.
 
-It hides what is special about kazoo: requests without an end, a client that quietly opens a
-new session after losing one, and a negotiated session time it keeps to itself. Invariants:
+It hides three properties of kazoo: its requests have no time limit, it silently opens a new session
+after a lost one, and it does not publish the negotiated session time. Invariants:
 
-- An object is one session. When the server ends it, the object is lost for good and its
-  threads and connection are given up; a new session is a new object.
-- Every request is answered, or refused with ``UnavailableError`` after ``request_timeout_ms``
-  in which case it may still have been carried out.
-- kazoo beats for a session as long as the process lives. A lease that nobody renews ends
-  none the less: its session is closed when the lease is over.
+- An object is one session. When the server ends it, the object is lost for good, and its threads
+  and connection are closed; a new session is a new object.
+- Every request is answered, or fails with ``UnavailableError`` after ``request_timeout_ms``; it may
+  still have been executed then.
+- kazoo renews a session as long as the process lives. A lease that is not renewed ends all the
+  same: its session is closed when the lease is over.
 - Callbacks run on kazoo's threads and must not block.
 
 Importing this module needs kazoo; ``client.py`` imports it when a client is made.
@@ -38,12 +38,12 @@ __all__ = ["ZkSession"]
 
 _LOG = logging.getLogger("hoodoo.lock")
 
-# kazoo reads for two thirds of the negotiated time before it gives a server up.
+# kazoo waits for two thirds of the negotiated time before it gives up a server.
 READ_SHARE = 1.5
-# Without the hook for the negotiated time: what even a server with short ticks grants.
+# Used if the negotiated time cannot be read: even a server with short ticks grants this.
 ASSUMED_LEASE_MS = 4_000
-# The longest pause between two attempts to reconnect, as a part of the session. One attempt
-# without an answer and one pause end within the time for which a look at the lease waits.
+# The longest pause between two attempts to reconnect, as a part of the session. One unanswered
+# attempt and one pause end within the time that a lease check waits.
 RECONNECT_SHARE = 12
 
 Watch = Callable[[Any], None]
@@ -51,7 +51,7 @@ Watch = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A node of ours that the server said it created."""
+    """A node of ours that the server reports as created."""
 
     name: str
     czxid: int
@@ -68,7 +68,7 @@ class ZkSession:
         make: Builds the kazoo client; replaced in tests.
 
     Raises:
-        UnavailableError: No server let us in within the connection time.
+        UnavailableError: No server accepted us within the connection time.
         UnsafeSetupError: The servers refuse our identity.
     """
 
@@ -84,7 +84,7 @@ class ZkSession:
         self._settings = settings
         self.pid = pid
         self.is_lost = False
-        self.is_tainted = False  # something of ours may linger in it: to be ended, not used again
+        self.is_tainted = False  # a node of ours may remain in it: end it, do not use it again
         self.drops = 0  # how often the connection was interrupted
         self.lease_ms = min(settings.session_timeout_ms, ASSUMED_LEASE_MS)
         self._ready = threading.Event()
@@ -109,7 +109,7 @@ class ZkSession:
 
     @property
     def request_timeout_ms(self) -> int:
-        """How long one request may take."""
+        """Time limit of one request."""
         return request_timeout_ms(self.lease_ms)
 
     @property
@@ -119,9 +119,9 @@ class ZkSession:
 
     def enqueue(self, folder: str, prefix: str, data: bytes) -> tuple[Queued, tuple[str, ...]]:
         """
-        Create a node in the queue, its parents where missing, and list the queue after that.
+        Create a node in the queue, with missing parents, and list the queue after that.
 
-        Two requests in one go, so that taking a free lock costs one round trip.
+        Both requests are sent together, so that taking a free lock costs one round trip.
         """
         for _ in range(2):
             created, names = self._answers(
@@ -148,17 +148,17 @@ class ZkSession:
         )
 
     def children(self, folder: str) -> tuple[str, ...]:
-        """Names in a folder, none when it does not exist."""
+        """Return the names in a folder, none if it does not exist."""
         (names,) = self._answers(self._client.get_children_async(folder))
         return tuple(names or ())
 
     def read(self, path: str, watch: Watch | None = None) -> tuple[bytes, int] | None:
-        """Text and creation id of a node, None when it is gone; ``watch`` hears of its end."""
+        """Return text and creation id of a node, or None without it; ``watch`` receives its end."""
         (answer,) = self._answers(self._client.get_async(path, watch=watch))
         return None if answer is None else (answer[0], answer[1].czxid)
 
     def watch_later(self, path: str, watch: Watch, on_gone: Callable[[], None]) -> None:
-        """Watch a node without waiting for the answer; a node already gone is told as well."""
+        """Watch a node without waiting for the answer; call ``on_gone`` if it is already gone."""
 
         def answered(result: Any) -> None:
             if isinstance(result.exception, refusals.NoNodeError):
@@ -167,12 +167,12 @@ class ZkSession:
         self._client.get_async(path, watch=watch).rawlink(answered)
 
     def delete(self, path: str) -> bool:
-        """Remove a node; False when it was gone."""
+        """Delete a node; return False if it was gone."""
         (answer,) = self._answers(self._client.delete_async(path))
         return answer is not None
 
     def wait_connected(self, duration_ms: int) -> bool:
-        """Wait for the connection to come back; False when it does not or the session ended."""
+        """Wait until the connection is back; return False if it is not, or the session ended."""
         end_ms = self._clock.monotonic_ms() + duration_ms
         while not self.is_connected:
             left_ms = end_ms - self._clock.monotonic_ms()
@@ -183,10 +183,10 @@ class ZkSession:
 
     def end(self, *, wait_ms: int) -> bool:
         """
-        Close the session, which removes its nodes; True when the server confirmed it in time.
+        Close the session, which deletes its nodes; return True if the server confirms it in time.
 
-        A server that does not answer is waited for on a thread of kazoo's; its nodes end
-        with the session time, because nothing beats for it any more.
+        If a server does not answer, a kazoo thread waits for it. Its nodes end with the session
+        time, because the session is no longer renewed.
         """
         with self._guard:
             self.is_lost = True
@@ -199,10 +199,10 @@ class ZkSession:
 
     def watch_over(self, least_left_ms: Callable[[], int | None]) -> None:
         """
-        End the session when a lease in it is over; begun once.
+        Start the thread that ends the session when a lease in it is over; only once.
 
         Args:
-            least_left_ms: Time left of the lease that ends first, None when none is held.
+            least_left_ms: Time left of the lease that ends first, None if none is held.
         """
         if self._watchdog is None:
 
@@ -213,8 +213,8 @@ class ZkSession:
             self._watchdog = self._client.handler.spawn(watch)
 
     def end_overdue(self, left_ms: int | None) -> int:
-        """End the session if nothing is left; else how long until the next look, in ms."""
-        # A lease taken during the pause still has half of its time at the next look.
+        """End the session if no time is left; return the time until the next check, in ms."""
+        # A lease taken during the pause still has half of its time at the next check.
         pause_ms = max(1, self.lease_ms // 2)
         if left_ms is None or self.is_lost:
             return pause_ms
@@ -236,7 +236,7 @@ class ZkSession:
             self._client.close()
 
     def _measure(self) -> bool:
-        """Listen in on the handshake: kazoo tells nobody which session time was granted."""
+        """Read the granted session time from the handshake, since kazoo does not publish it."""
         handshake = getattr(self._client, "_connection", None)
         connect = getattr(handshake, "_connect", None)
         if handshake is None or connect is None:
@@ -246,7 +246,7 @@ class ZkSession:
             try:
                 answer = connect(*arguments)
             except _NOT_LET_IN as error:
-                # kazoo would let these end its thread without a word to anybody.
+                # kazoo would let these end its thread silently.
                 raise refusals.AuthFailedError from error
             with contextlib.suppress(TypeError, IndexError):
                 self.lease_ms = round(answer[0] * READ_SHARE)
@@ -258,14 +258,14 @@ class ZkSession:
 
     def _bound_reconnects(self) -> None:
         """
-        Give an attempt to reconnect the time of a request; kazoo gives it the whole session.
+        Limit an attempt to reconnect to the time of a request; kazoo allows the whole session.
 
-        A server may accept a connection while it starts and never answer it, and packets to a
-        host that is gone may be dropped. The attempt would outlast the lease.
+        A server may accept a connection while it starts and never answer it, and packets to a host
+        that is gone may be dropped. The attempt would outlast the lease.
         """
 
         def limit_s(timeout_s: float) -> float:
-            is_first = not self._ready.is_set()  # no lease yet, and the caller bounds it
+            is_first = not self._ready.is_set()  # no lease yet, and the caller limits it
             return timeout_s if is_first else min(timeout_s, self.request_timeout_ms / 1000)
 
         handler = getattr(self._client, "handler", None)
@@ -282,7 +282,7 @@ class ZkSession:
             )
 
     def _on_state(self, state: str) -> None:
-        """Heard on kazoo's connection thread; must not block."""
+        """Handle a state change; runs on kazoo's connection thread and must not block."""
         if state == "CONNECTED":
             if not self._is_measured:
                 self._ready.set()
@@ -290,7 +290,7 @@ class ZkSession:
             self.drops += 1
         else:
             self._is_refused = self._client.client_state == "AUTH_FAILED"
-            self.end(wait_ms=0)  # or kazoo would open another session by itself
+            self.end(wait_ms=0)  # else kazoo would open another session by itself
             self._ready.set()
 
     def _make_folders(self, folder: str) -> None:
@@ -300,7 +300,7 @@ class ZkSession:
             self._answers(self._client.create_async(path, b""))
 
     def _answers(self, *sent: Any) -> Sequence[Any]:
-        """The answers to requests on their way; None for a node that is not (or already) there."""
+        """Return the answers to sent requests; None for a node that is missing or exists already."""
         end_ms = self._clock.monotonic_ms() + self.request_timeout_ms
         answers = []
         for one in sent:
@@ -314,7 +314,7 @@ class ZkSession:
             except (refusals.KazooException, KazooTimeoutError) as error:
                 raise self._unavailable(error) from error
         if self.is_lost:
-            # kazoo may have carried it out in a session that nobody wants.
+            # kazoo may have executed it in a new session, which is not wanted.
             raise self._unavailable(refusals.SessionExpiredError())
         return answers
 
@@ -370,8 +370,8 @@ def _kazoo_client(settings: ZooKeeperSettings) -> Any:
     return KazooClient(
         hosts=settings.connect_text,
         timeout=settings.session_timeout_ms / 1000,
-        # Reconnecting must be quick enough to keep the session, and outlast it; then it ends,
-        # so that an idle lock does not knock for ever on a dead ensemble (SEC17).
+        # Reconnecting must be quick enough to keep the session, and outlast it. Then it ends, so
+        # that an idle lock does not keep connecting to a dead ensemble (SEC17).
         connection_retry=KazooRetry(
             max_tries=max(settings.reconnect_tries, 2 * RECONNECT_SHARE),
             delay=first_ms / 1000,
@@ -410,7 +410,7 @@ def _sasl_options(mechanism: str | None, identity: str | None) -> dict[str, str]
 
 
 def _warn_of_open_nodes(settings: ZooKeeperSettings) -> None:
-    """Once a process (SEC7); on one's own machine nobody else is there to be warned of."""
+    """Warn once per process (SEC7), but not about servers on this machine."""
     is_remote = not all(host.startswith(_LOOPBACK) for host in settings.servers)
     if is_remote and not _WARNED:
         _WARNED.append(settings.servers_text)

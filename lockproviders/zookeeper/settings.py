@@ -1,8 +1,8 @@
 """
 ZooKeeper's settings: Hudi's keys with Hudi's defaults, and ours where Hudi has none.
 
-Hudi has no keys for TLS or for an identity (its Java client reads system properties), so
-these are ours. A secret is named by a file, never written into the properties (SEC5).
+Hudi has no keys for TLS or for an identity (its Java client reads system properties), so these are
+ours. A property names the file of a secret and never contains the secret (SEC5).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["OPTIONS", "ZooKeeperSettings", "request_timeout_ms"]
 _HUDI = "hoodie.write.lock."
 _OURS = "hoodoo.lock.zookeeper."
 
-# By the name of what they set.
+# By the name of the setting.
 OPTIONS: Mapping[str, Option] = {
     "url": Option(
         key=_HUDI + "zookeeper.url",
@@ -130,23 +130,23 @@ IMPLICIT_FOLDER = "/tmp"  # noqa: S108  a node of ZooKeeper's, named by Java
 IMPLICIT_KEY = "lock_key"
 NAME_KEY = "hoodie.table.name"
 
-REQUEST_SHARE = 6  # of the session: time for one request, so that the margin is a third
+REQUEST_SHARE = 6  # of the session: time limit of one request, so that the margin is a third
 REQUEST_MS_MIN = 250
 REQUEST_MS_MAX = 10_000
 SECRET_BYTES_MAX = 4_096
 
 
 def request_timeout_ms(session_ms: int) -> int:
-    """How long one request may take in a session of this length."""
+    """Return the time limit of one request in a session of this length."""
     return min(max(session_ms // REQUEST_SHARE, REQUEST_MS_MIN), REQUEST_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperSettings:
-    """Everything about one lock in ZooKeeper; times in milliseconds."""
+    """All settings of one lock in ZooKeeper; times in milliseconds."""
 
     servers: tuple[str, ...]  # host:port, sorted
-    root: str  # a path in ZooKeeper under which everything lies, empty without
+    root: str  # a path in ZooKeeper above all nodes, or empty
     path: str  # of the lock's node, below the root
     session_timeout_ms: int
     connection_timeout_ms: int
@@ -173,20 +173,20 @@ class ZooKeeperSettings:
 
     @property
     def connect_text(self) -> str:
-        """Servers and root as ZooKeeper's clients take them."""
+        """Servers and root in the form of ZooKeeper's clients."""
         return self.servers_text + self.root
 
     @property
     def lock_identity(self) -> str:
-        """What is locked (REG-1)."""
+        """Name of the lock (REG-1)."""
         return hosts_identity(self.servers, self.root, self.path)
 
     def identity(self) -> str | None:
         """
-        The text ``user:password`` from its file; read when a session is opened.
+        Return the text ``user:password`` from its file; read when a session is opened.
 
         Raises:
-            UnsafeSetupError: The file cannot be read, is open to others, or says something else.
+            UnsafeSetupError: The file cannot be read, is open to others, or has other content.
         """
         if self.identity_file is None:
             return None
@@ -195,12 +195,12 @@ class ZooKeeperSettings:
     @classmethod
     def from_context(cls, context: LockContext, *, implicit: bool) -> ZooKeeperSettings:
         """
-        The settings among all properties.
+        Read the settings from all properties.
 
         Args:
             context: Properties and the table's address.
-            implicit: Whether the node is named by the hash of the address, as Java's
-                implicit provider does, instead of by base path and key.
+            implicit: Whether the hash of the address names the node, as in Java's implicit
+                provider, instead of base path and key.
 
         Raises:
             SettingError: A value is missing or wrong; names key, value and unit.
@@ -243,13 +243,13 @@ class ZooKeeperSettings:
 
 
 def _refuse_unused_port(said: PropertySet, servers: tuple[str, ...]) -> None:
-    """A port that no server of the url has would send us and Java to another server than meant."""
+    """Refuse a port that no server of the url has: Java would use another server."""
     option = OPTIONS["port"]
     port = _text(said, option)
     if port is None or any(server.endswith(f":{port}") for server in servers):
         return
     if ":" in str(read_option(said, OPTIONS["url"])):
-        return  # the url says where, and this is a leftover
+        return  # the url has ports, and this one has no effect
     raise SettingError(
         f"write the port into {OPTIONS['url'].key}, Java does not read {option.key} and would "
         f"take 2181: {option.key}={port[:200]!a}",
@@ -262,7 +262,7 @@ def _refuse_unused_port(said: PropertySet, servers: tuple[str, ...]) -> None:
 
 
 def _lock_key(said: PropertySet) -> str:
-    """As Java's writer infers it: the table's name when no key is said."""
+    """Return the lock's key as Java infers it: the table's name if no key is set."""
     option = OPTIONS["lock_key"]
     value = read_option(said, option) or said.get(NAME_KEY)
     if value:
