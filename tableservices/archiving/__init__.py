@@ -1,1 +1,1 @@
-"""Archiving: completed instants move to the history, and their commit slots are collected."""
+"""Archiving: move completed instants to the archived timeline and truncate the commit log."""

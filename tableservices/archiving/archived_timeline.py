@@ -1,13 +1,14 @@
 """
-Writes the history: files of level 0, manifests, ``_version_``, and the merging of levels (fmt 8).
+Write the archived timeline: level 0 files, manifests, ``_version_``, merged levels (fmt 8).
 
-Java Hudi writes all of it under the table's lock. Here two archivers may be at it at once, so
-each manifest is created once and made from the one before it: a number beyond ``_version_``
-that is whole was decided by somebody who did not come to say so, and is gone on from. What no
-kept manifest names is deleted only when it is old, since another may be about to name it.
+Java Hudi writes all of it under the table's lock. In hoodoo two archivers may work at once, so each
+manifest is created only if absent, and from the manifest before it. A whole manifest with a number
+beyond ``_version_`` comes from an archiver that did not write ``_version_`` yet; the next one
+builds on it. A file that no kept manifest names is deleted only when it is old, because another
+archiver may be about to name it.
 
-None of these names tells which table it is of: who writes here looks afterwards whether the table
-is still the one that it knows, and takes away what came into another's history (SLOT-10).
+File names do not identify the table. So a writer checks afterwards that the table is still the
+same, and deletes its files from the archived timeline of another table (SLOT-10).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ __all__ = [
     "undo_if_table_replaced",
 ]
 
-#: What somebody put into the history, by path; its bytes tell it from what others put there.
+#: Files written to the archived timeline, by path; the bytes tell them from files of others.
 CreatedFiles = dict[str, bytes]
 
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
@@ -62,7 +63,7 @@ _MANIFESTS_KEPT = 3
 
 def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple[str, str]]:
     """
-    Requested time and action of the archived instants of some files: those of this range.
+    Return requested time and action of the archived instants in files that overlap a range.
 
     Outside: 1 list, 2 gets, 1 get per file whose range overlaps.
     """
@@ -78,13 +79,13 @@ def archived_between(storage: Storage, first: str, last: str) -> frozenset[tuple
 @contextmanager
 def undo_if_table_replaced(context: TableContext) -> Iterator[CreatedFiles]:
     """
-    Within, the history is written to; what is made there is noted in what this yields.
+    Write the archived timeline within the block; record created files in the yielded value.
 
     Outside: 1 get; in another table a get and a delete for each of them, 1 list, 1 get, 1 put.
 
     Raises:
-        TableReplacedError: The table was dropped; of what was made nothing is left in the one
-            that was made in its place.
+        TableReplacedError: The table was dropped. All created files were deleted from the table
+            created in its place.
     """
     made: CreatedFiles = {}
     try:
@@ -98,7 +99,7 @@ def undo_if_table_replaced(context: TableContext) -> Iterator[CreatedFiles]:
 
 
 def _take_away(storage: Storage, made: CreatedFiles) -> None:
-    """Manifests before the files that they name, then a ``_version_`` that none answers to."""
+    """Delete manifests before the files they name, then correct a ``_version_`` beyond them."""
     for path, data in reversed(made.items()):
         with suppress(ObjectMissingError):
             if storage.read(path) == data:
@@ -117,15 +118,15 @@ def append_to_archive(
     storage: Storage, rows: Sequence[ArchivedInstant], made: CreatedFiles | None = None
 ) -> None:
     """
-    Put archived instants into a new file of level 0 and show it.
+    Write archived instants to a new file of level 0 and name it in a manifest.
 
-    Without any, make sure that what is in the history is shown: its archiver may have died,
-    or sleep, before it said so. Outside: 1 put, see ``_write_manifest``.
+    Without rows, only write a missing ``_version_``: its archiver may have died or paused before.
+    Outside: 1 put, see ``_write_manifest``.
 
     Args:
         storage: The table's.
         rows: Ascending by requested time.
-        made: What is put there is noted here.
+        made: Receives the created files.
     """
     made = {} if made is None else made
     if not rows:
@@ -142,16 +143,17 @@ def append_to_archive(
         return None if any(_same(one, added) for one in files) else (*files, added)
 
     _write_manifest(storage, with_added, made)
-    if storage.stat(path) is None:  # tidied away before the manifest named it
+    if storage.stat(path) is None:  # deleted by a cleanup before the manifest named it
         storage.write(path, data, durable=True)
 
 
 def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     """
-    Merge what has become many small files, level by level, then tidy up; returns the merges.
+    Merge many small files, level by level, then delete unneeded files; return the merges.
 
     Outside: 1 list and 2 gets a level; per merge 1 get per file, 1 put, see ``_write_manifest`` and
-    ``undo_if_table_replaced``; 1 list, and where manifests go 1 get for each, 1 get, the deletes.
+    ``undo_if_table_replaced``; 1 list, and where manifests are deleted 1 get for each, 1 get, the
+    deletes.
     """
     storage = context.world.storage
     merges = level = 0
@@ -168,7 +170,7 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
 
 
 def _to_merge(files: ArchiveFiles, level: int, settings: ArchivingSettings) -> ArchiveFiles:
-    """The oldest files of a level when there are enough, as long as they are not too big."""
+    """Return the oldest files of a level if there are enough, up to the size limit."""
     of_level = sorted((one for one in files if one.level == level), key=_name)
     if len(of_level) < settings.merged_files:
         return ()
@@ -213,10 +215,10 @@ def _write_manifest(
     storage: Storage, change: Callable[[ArchiveFiles], ArchiveFiles | None], made: CreatedFiles
 ) -> None:
     """
-    Make the next manifest from the newest one, then say that it counts.
+    Create the next manifest from the newest one, then write ``_version_``.
 
-    ``change`` returns None when there is nothing to do. Outside: 2 lists, 2 gets, 1 create,
-    1 put; again from the start when another archiver took the number.
+    ``change`` returns None when there is nothing to do. Outside: 2 lists, 2 gets, 1 create, 1 put;
+    again from the start when another archiver took the number.
     """
     while True:
         number, files = newest_manifest(storage)
@@ -232,25 +234,25 @@ def _write_manifest(
             continue
         except ObjectExistsError:
             if newest_manifest(storage)[0] == number:
-                storage.delete(path)  # a stray of an archiver that died while it wrote
+                storage.delete(path)  # partial file of an archiver that died during the write
     _write_version_file(storage)
 
 
 def _write_version_file(storage: Storage) -> None:
-    """Write ``_version_``; once more when a greater manifest came, so that it never stays behind."""
+    """Write ``_version_``; repeat after each newer manifest, so that it is never behind."""
     said = -1
     while True:
         number, _ = newest_manifest(storage)
         if number in (0, said):
             return
-        # A greater number is another archiver's, of manifests made since ours were listed.
+        # A greater number is another archiver's, of manifests made since the listing.
         if version_file_number(storage) < number:
             storage.write(_VERSION, str(number).encode(), durable=True)
         said = number
 
 
 def _tidy(context: TableContext, *, manifests_kept: int) -> None:
-    """Delete manifests but the newest, and old files that none of those names."""
+    """Delete all but the newest manifests, and old files that none of these names."""
     storage = context.world.storage
     stats = {entry.name: entry for entry in storage.list(HISTORY) if not entry.is_folder}
     manifests = sorted(
@@ -266,11 +268,11 @@ def _tidy(context: TableContext, *, manifests_kept: int) -> None:
         try:
             named.update(one.file_name for one in parse_manifest(storage.read(path), path=path))
         except (ObjectMissingError, CorruptTableError):
-            return  # another archiver is at it
+            return  # another archiver is at work
     old_ms = storage.now_ms() - context.limits.heartbeat.tolerated_ms
     files = [name for name in stats if name.endswith(".parquet") and name not in named]
     gone = manifests[manifests_kept:] + [n for n in files if stats[n].modified_ms < old_ms]
-    context.chain.assert_same_table()  # a manifest of another table has such a name, too (SLOT-10)
+    context.chain.assert_same_table()  # manifests of another table have the same names (SLOT-10)
     for name in gone:
         storage.delete(f"{HISTORY}/{name}")
 

@@ -1,11 +1,11 @@
 """
-What a boundary takes over of the batches that the one before it knew (BATCH-2).
+Carry idempotency ids from one truncation point to the next (BATCH-2).
 
-A cut is a slot, and all of what it says goes through the queue of the writers: it repeats a few
-hundred batch ids, not those of a week. Once there are more, they are left in the file where they
-lie already, that of the former boundary, which is then kept and named. Files of equal size become
-one of twice the size, so each id is written again as often as the number of ids doubles, and a
-newcomer reads few files.
+A truncation takes a slot in the commit section, so its size delays all writers: it repeats a few
+hundred ids, not those of a week. When there are more, they remain in the file of the former
+truncation point, which is then kept and named. Files of equal size are merged into one of twice the
+size. So each id is written again only as often as the number of ids doubles, and a new process
+reads few files.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from timeline.truncation import read_truncated_batches
 
 __all__ = ["RememberedBatches", "remember_batches"]
 
-_FILE_TIMES_MAX: Final = 16  # so many times what a cut repeats may be in one file
+_FILE_TIMES_MAX: Final = 16  # a file may have so many times the ids that a truncation repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberedBatches:
     """
-    What the next boundary repeats, and the earlier ones it names for the rest.
+    The batches that the next truncation point repeats, and the earlier points that it names.
 
-    Batches of commits that completed before ``since`` are forgotten, those of newly collected
-    slots as well.
+    Batches of commits that completed before ``since`` are dropped, also those of newly truncated
+    slots.
     """
 
     batches: tuple[CommittedBatch, ...] = ()
@@ -49,17 +49,17 @@ def remember_batches(
     together: int,
 ) -> RememberedBatches:
     """
-    What the boundary after ``former`` takes over.
+    Return the batches that the truncation point after ``former`` keeps.
 
-    Outside: 1 get per earlier file that is merged; all of them while something was withdrawn.
+    Outside: 1 get per earlier file that is merged; all of them while ``withdrawn`` is not empty.
 
     Args:
-        storage: Where the files of boundaries lie.
-        former: The last boundary.
+        storage: Has the files of truncation points.
+        former: The last truncation point.
         body: The content of its file.
-        since: Batches of commits that completed before this time are forgotten.
-        withdrawn: Requested times of what was taken away again: their batches are void (RST-1).
-        together: A boundary repeats that many before it leaves them where they are.
+        since: Batches of commits that completed before this time are dropped.
+        withdrawn: Requested times of restored-away instants: their batches are void (RST-1).
+        together: A truncation point repeats up to this many ids, then leaves them in its file.
 
     Raises:
         CorruptTableError: An earlier file cannot be read.
@@ -99,12 +99,12 @@ def _merged(
     batches: tuple[CommittedBatch, ...],
     count_max: int,
 ) -> tuple[CommittedBatch, ...]:
-    """With those of the newest files, which are given up, as long as they are no larger."""
+    """Add the ids of the newest files, and drop these files, while they are no larger."""
     while earlier and earlier[-1].count <= min(len(batches), count_max - len(batches)):
         try:
             batches = (*read_truncated_batches(storage, earlier[-1].number), *batches)
         except ObjectMissingError:
-            break  # another cut came, and this one will be refused; or it is lost: stay with what is
+            break  # deleted by another truncation, so this one fails; or lost: keep what is there
         del earlier[-1]
     return batches
 
@@ -112,7 +112,7 @@ def _merged(
 def _taken_out(
     storage: Storage, earlier: list[EarlierBatches], withdrawn: frozenset[InstantTime]
 ) -> tuple[CommittedBatch, ...]:
-    """The batches of the files that have a withdrawn one, which are given up."""
+    """Return the batches of files that have a restored-away one; drop these files."""
     found: tuple[CommittedBatch, ...] = ()
     for one in tuple(earlier):
         with suppress(ObjectMissingError):  # as above

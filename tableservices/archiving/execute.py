@@ -1,11 +1,11 @@
 """
-Archiving, from the decision to the last deleted slot (GC-1 to GC-5).
+Archive: from the decision to the last deleted slot (GC-1 to GC-5).
 
-A cut takes a slot whose body is the whole plan; settling it moves the boundary. Only then,
-and if no pin was overtaken, does anything move: rows into the history, then pending files,
-completed files oldest first, slots last. A crash anywhere leaves a plan in the chain that the
-next archiver finds and finishes, step by step the same. Where Java Hudi writes too, all of
-it is done under the lock (FOR-6).
+A truncation takes a slot whose body is the whole plan; applying it moves the truncation point.
+Then, if no low-water mark is below it, it moves instants: rows to the archived timeline, then
+deletes of pending files, completed files oldest first, slots last. After a crash the plan remains
+in the commit log. The next archiver finds it and repeats the same steps. Where Java Hudi writes
+too, all of this runs under the lock (FOR-6).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LOOKS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """A cut as it was decided outside the turn."""
+    """A truncation as decided before the commit section."""
 
     slots: tuple[Slot, ...]
     lines: ArchivalLimits
@@ -75,7 +75,7 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """What one archive did; times are those of its last cut."""
+    """The result of one archive; times are those of its last truncation."""
 
     requested_time: InstantTime
     completion_time: InstantTime
@@ -92,9 +92,9 @@ class ArchiveResult:
 @dataclass(slots=True)
 class ArchiveBackoff:
     """
-    When to look again after a look that found nothing to move, on the monotonic clock.
+    When to check again after a check that found nothing to archive, on the monotonic clock.
 
-    A table that something holds back must not cost every small commit a full look.
+    Without it, a table that cannot be archived would cost every small commit a full check.
     """
 
     rests_until_ms: int = 0
@@ -108,27 +108,28 @@ def archive(
     beside_others: bool = False,
 ) -> ArchiveResult | None:
     """
-    Archive what the settings no longer keep on the active timeline.
+    Archive the instants that the settings no longer keep on the active timeline.
 
-    Outside: nothing while it is not due; else 1 get, what ``archival_limits`` asks, and per cut 1 turn,
-    the registry, 1 get per file of its instants, the history's files, 1 delete per file and slot.
+    Outside: nothing while it is not due; else 1 get, the calls of ``archival_limits``, and per
+    truncation 1 commit section, the registry, 1 get per file of its instants, the files of the
+    archived timeline, 1 delete per file and slot.
 
     Args:
         context: The table.
-        rules: What is kept.
-        memory: Kept between the looks of one process.
-        beside_others: Many processes archive as they go: it is left to the one that does.
+        rules: Which instants are kept.
+        memory: Kept between the archives of one process.
+        beside_others: Many processes archive after their commits; only one of them does the work.
 
     Returns:
-        None when there was nothing to do, or everything is still needed by somebody, or it was
-        left to another.
+        None when there was nothing to do, when a process still needs every instant, or when another
+        process archives.
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``; the next archive goes on where this one ended.
+            ``timeline.commit.commit.publish``; the next archive continues from here.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
-        CorruptTableError: A file of the history or an instant cannot be read; nothing more
-            was moved.
+        CorruptTableError: A file of the archived timeline or an instant cannot be read; nothing
+            more was moved.
     """
     memory = memory or ArchiveBackoff()
     if context.world.clock.monotonic_ms() < memory.rests_until_ms:
@@ -167,10 +168,10 @@ def archive(
 
 def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
     """
-    Whether another process cut a moment ago and still moves what it cut.
+    Return whether another process truncated just now and still moves its instants.
 
-    Writers that all archive after their commits find the same work due at the same time. Who
-    died on the way is followed when it has rested as long as others would. Outside: 1 get.
+    Writers that all archive after their commits find the same work due at the same time. If the
+    other process died, this one continues its work after ``_REST_MS``. Outside: 1 get.
     """
     last = _last_truncation(context)
     if last is None or last.owner.writer_id == context.world.ids.identity().writer_id:
@@ -182,14 +183,14 @@ def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
 
 def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Slot]:
     """
-    Cut after cut, each carried out, until nothing is left to move or somebody needs it.
+    Truncate and move instants, again and again, until none is left or a process needs them.
 
-    So often what was decided may turn out to be stale, because another acted meanwhile.
+    ``tries`` limits how often a decision may be stale because another process committed meanwhile.
     """
     finished = stale = 0
     while stale < tries:
         last = _last_truncation(context)
-        if last is not None and last.number != finished:  # another's, or of one who died
+        if last is not None and last.number != finished:  # another process's, perhaps dead
             if not _finish(context, last):
                 return
             finished = last.number
@@ -197,7 +198,7 @@ def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int)
         if planned is None:
             return
         if _last_of(planned.slots) not in (None, finished):
-            stale += 1  # another cut came with that look: it is finished first (GC-1)
+            stale += 1  # a new truncation: finish it first (GC-1)
             continue
         cut = _try_truncate(context, rules.archiving, planned)
         if cut is None:
@@ -211,12 +212,12 @@ def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int)
 
 
 def _last_of(slots: Sequence[Slot]) -> int | None:
-    """The number of the newest cut among slots, oldest first; None without any."""
+    """Return the number of the newest truncation among slots, oldest first; None without any."""
     return next((one.number for one in reversed(slots) if one.kind is SlotKind.CUT), None)
 
 
 def _alone(context: TableContext) -> AbstractContextManager[object]:
-    """The lock where another engine may archive at the same time, which knows nothing else."""
+    """Hold the lock where another engine may archive too; it respects only the lock."""
     if context.limits.foreign_writers is ForeignWriters.EXPECTED:
         return context.world.lock.acquire("archive")
     return nullcontext()
@@ -231,14 +232,12 @@ def _document(cut: Slot) -> TruncationPoint:
 
 
 def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
-    """Decide outside the turn, which only makes sure that nothing came to need more."""
+    """Decide before the commit section, which only checks that no new slot changes the decision."""
     snapshot = context.snapshot()
     if not is_due(snapshot.active, rules.archiving, rules.released):
         return None
     if context.pin.entry is not None:
-        raise_low_water_mark(
-            context
-        )  # what this process needs no more must not hold its archive back
+        raise_low_water_mark(context)  # an old mark of this process must not delay its own archive
     slots = tuple(without_void(context.chain.newest_first()))[::-1]
     lines = archival_limits(context, snapshot, slots, rules)
     going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
@@ -250,13 +249,13 @@ def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
 
 
 def _left_by(storage: Storage, ended: Sequence[InstantTime]) -> list[str]:
-    """Files of instants that came to nothing. Outside: the listing of each."""
+    """Return the files of instants without a result. Outside: the listing of each."""
     return [path for target in ended for path in data_files_of(storage, target)]
 
 
 def preview_archive(context: TableContext, rules: ArchiveRules) -> tuple[str, ...]:
     """
-    The instants that an archive would move now; nothing is changed.
+    Return the instants that an archive would move now; change nothing.
 
     Outside: as the decision of ``archive``.
     """
@@ -281,14 +280,14 @@ def _try_truncate(
     )
     newest = slots[-1].number if slots else 0
     nonce = context.world.ids.nonce()
-    # By the table's time where that is behind: a clock that is ahead must not forget ids early.
+    # Use the table's time if it is behind: a clock that is ahead must not drop ids early.
     now = context.world.clock.now_ms()
     if slots:
         now = min(now, context.zone.wall_ms(slots[-1].newest_time))
     carried = remember_batches(
         context.world.storage,
         former,
-        next(bodies, b""),  # its file is the first cut's, and never overwritten
+        next(bodies, b""),  # its file is the first truncation's, and is never overwritten
         since=context.zone.from_then_on(now - settings.batches_kept_ms),
         withdrawn=restored_away_in(slots),
         together=settings.batches_together,
@@ -298,7 +297,7 @@ def _try_truncate(
         if _is_stale(context, newest, turn.head):
             return None
         chosen = choose_instants(turn.timeline, settings, planned.lines.times, planned.released)
-        going = [one for one in chosen if one in planned.going]  # what was looked at, and no more
+        going = [one for one in chosen if one in planned.going]  # only checked instants
         if not going:
             return None
         requested = turn.draw(context, Residue.SLOT_REQUESTED)
@@ -320,7 +319,7 @@ def _try_truncate(
         )
 
     if _is_stale(context, newest, context.chain.head()):
-        return None  # told without the queue, in which all writers would wait for it
+        return None  # checked before the commit section, in which all writers would wait
     slot, _ = commit_in_section(context, "archive", decide)
     if slot is not None:
         _emit_batches(context, former, _document(slot))
@@ -339,25 +338,25 @@ def _emit_batches(
 
 
 def _is_stale(context: TableContext, after: int, last: int) -> bool:
-    """Whether the slots ``after < n <= last`` change what was decided without them."""
+    """Return whether the slots ``after < n <= last`` change the decision."""
     came = slots_since_snapshot(context, after, last)
     return came is None or not all(map(_leaves_as_it_is, came))
 
 
 def _leaves_as_it_is(came: Slot) -> bool:
-    """Whether a slot changes nothing of what was decided to go."""
+    """Return whether a slot changes none of the instants that were chosen to move."""
     return came.kind in (SlotKind.COMMIT, SlotKind.PLAN)
 
 
 def _finish(context: TableContext, cut: Slot) -> bool:
     """
-    Do what a cut decided, or the rest of it; False when a pin appeared above which it reaches.
+    Do the rest of a truncation; return False when a new low-water mark is below its reach.
 
     Outside: 1 create, 3 lists, the registry; the rest only while something is left to do.
     """
     boundary = _document(cut)
     with _alone(context):
-        context.chain.assert_same_table()  # the cut may be one of a table that was dropped (SLOT-10)
+        context.chain.assert_same_table()  # the slot may be one of a dropped table (SLOT-10)
         apply(context, cut)
         _assert_same_table(context, cut)
         names = context.active().file_names
@@ -365,7 +364,7 @@ def _finish(context: TableContext, cut: Slot) -> bool:
         slots = _slots_up_to(context.world.storage, boundary.number)
         if not left and not slots:
             return True
-        if ceiling_of(context, cut.number) < _reach(context, boundary):  # GC-3: once more
+        if ceiling_of(context, cut.number) < _reach(context, boundary):  # GC-3: check again
             context.world.events.emit("archiving.held", number=cut.number)
             return False
         if left:
@@ -379,7 +378,7 @@ def _finish(context: TableContext, cut: Slot) -> bool:
 
 
 def _assert_same_table(context: TableContext, cut: Slot) -> None:
-    """SLOT-10: before deletes; the boundary that came into another table goes again."""
+    """Check before deletes (SLOT-10); in another table, delete the new truncation point again."""
     try:
         context.chain.assert_same_table()
     except TableReplacedError:
@@ -388,7 +387,7 @@ def _assert_same_table(context: TableContext, cut: Slot) -> None:
 
 
 def _reach(context: TableContext, boundary: TruncationPoint) -> int:
-    """The greatest slot that a cut collects, or whose completed file it moves."""
+    """Return the greatest slot that is truncated, or whose completed file moves."""
     times = {name[:17] for name in boundary.completed}
     slots = context.chain.newest_first()
     return max([boundary.number, *(s.number for s in slots if s.instant_time in times)])
@@ -402,14 +401,14 @@ def _move(
     instants = list(named.values())
     times = [one.requested_time for one in instants]
     pending = _pending_of(instants, names)
-    # F24: where the file is damaged its slot, which goes next, has the only whole copy.
+    # F24: if the file is damaged, its slot, which is deleted next, has the only whole copy.
     fixed = {
         slot.file_name: slot.body
         for slot in context.chain.newest_first(cut.number)
         if slot.file_name in named and slot.body
     }
     rows: list[ArchivedInstant | None] = [None]
-    for _ in range(_LOOKS):  # what vanishes under our eyes is in the history by then
+    for _ in range(_LOOKS):  # files that disappear during the reads are archived by then
         if None not in rows:
             break
         archived = archived_between(storage, min(times), max(times))
@@ -429,7 +428,7 @@ def _move(
 
 
 def _pending_of(instants: Sequence[Instant], names: frozenset[str]) -> dict[str, list[str]]:
-    """The pending files of these completed instants, by requested time."""
+    """Return the pending files of these completed instants, by requested time."""
     actions = {one.requested_time: one.action for one in instants}
     found: dict[str, list[str]] = {one.requested_time: [] for one in instants}
     for name in sorted(names):
@@ -441,7 +440,7 @@ def _pending_of(instants: Sequence[Instant], names: frozenset[str]) -> dict[str,
     return found
 
 
-#: Pending files whose content the history keeps as the plan, the first that is not empty (fmt 8).
+#: Pending files whose content is archived as the plan; the first non-empty one (fmt 8).
 _PLANS = (
     (Action.CLEAN, State.REQUESTED),
     (Action.COMPACTION, State.REQUESTED),
@@ -456,11 +455,11 @@ _PLANS = (
 def _row(
     storage: Storage, name: str, instant: Instant, pending: Sequence[str], fixed: bytes | None
 ) -> ArchivedInstant | None:
-    """The archived form of a completed instant; None when another engine archived it meanwhile."""
+    """Return the archived form of a completed instant; None when another engine archived it."""
     begun = {(one.action, one.state): n for n in pending if (one := parse_instant_name(n))}
     plans = [begun[kind] for kind in _PLANS if kind in begun]
     try:
-        # Whether it is there counts, even where its slot tells what is in it.
+        # The file must exist, even where its slot has the content.
         found = storage.read(timeline_path(name))
         contents = [storage.read(timeline_path(one)) for one in plans]
     except ObjectMissingError:
@@ -482,10 +481,10 @@ def _slots_up_to(storage: Storage, number: int) -> list[str]:
 
 def _unneeded_truncation_points(storage: Storage, boundary: TruncationPoint) -> list[int]:
     """
-    Older boundaries whose batches no later one leaves to them.
+    Return older truncation points whose batches no later one needs.
 
-    It may keep some that a later one gave up, and never gives up one that a later one names:
-    each names of the older ones only what the one before it names, and that one itself.
+    The result may lack some that a later point dropped, but never has one that a later point names:
+    each names only older points that its predecessor names, and the predecessor.
     """
     named = {one.number for one in boundary.earlier}
     numbers = {int(name) for name in storage.names(BOUNDARIES) if name.isdigit()}

@@ -51,9 +51,9 @@ __all__ = [
     "next_truncation_point",
 ]
 
-# ----- Gathers what holds an archive back: all looking of the decision is here (GC-1, GC-3, RB-10)
+# ---- Collect the limits of an archive; all reads of the decision are here (GC-1, GC-3, RB-10)
 #
-# Each line is a requested time; nothing at or after the oldest of them moves.
+# Each limit is a requested time; no instant at or after the oldest limit moves.
 
 _HOUR_MS = 3_600_000
 _WRITING = frozenset({Access.NEW, Access.BASE})
@@ -62,10 +62,10 @@ _WRITING = frozenset({Access.NEW, Access.BASE})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivalLimits:
     """
-    The lines of one decision, and the greatest slot that nobody has pinned.
+    The limits of one decision, and the greatest slot that no process needs.
 
-    ``ended`` are instants that came to nothing, of which no file may be left when the cut
-    has passed them.
+    ``ended`` are instants without a result. None of their files may remain when the truncation has
+    passed them.
     """
 
     times: tuple[InstantTime, ...]
@@ -73,15 +73,15 @@ class ArchivalLimits:
     ended: tuple[InstantTime, ...] = ()
 
     def and_(self, *more: InstantTime | None) -> ArchivalLimits:
-        """With further lines, those that there are."""
+        """Return the limits with further ones; None is left out."""
         return replace(self, times=(*self.times, *(one for one in more if one)))
 
 
 def ceiling_of(context: TableContext, head: int) -> int:
     """
-    The greatest slot number that no process still needs. Outside: 1 list, 1 get per writer.
+    Return the greatest slot number that no process needs. Outside: 1 list, 1 get per writer.
 
-    The newest slots stay anyway: the head is found by them, and they may not be settled.
+    The newest slots always remain: processes find the head by them, and some may not be applied.
     """
     own = context.world.ids.identity().writer_id
     pins = [one.pin for one in registered_writers(context, but=own) if not one.silent]
@@ -95,17 +95,17 @@ def archival_limits(
     rules: ArchiveRules,
 ) -> ArchivalLimits:
     """
-    Look at everything that may need an old instant.
+    Return the limits set by every reader, writer and service that may need an old instant.
 
-    Outside: the registry; 1 get of the last clean where the settings ask for it; 1 stat per
-    ended instant; and while there is something to move, 1 list per partition of which file
-    groups were replaced, with 1 stat per plan that was completed just now.
+    Outside: the registry; 1 get of the last clean where the settings ask for it; 1 stat per ended
+    instant; and while there is something to move, 1 list per partition with replaced file groups,
+    with 1 stat per plan completed just now.
 
     Args:
         context: The table.
-        snapshot: What is visible.
-        slots: The chain as far as it is there, oldest first.
-        rules: What is kept, and what cleaning and compaction decide by.
+        snapshot: The visible instants.
+        slots: The commit log as far as it exists, oldest first.
+        rules: Which instants are kept, and the settings of cleaning and compaction.
     """
     active = snapshot.active
     ceiling = ceiling_of(context, snapshot.head)
@@ -127,7 +127,7 @@ def archival_limits(
 def _cleaning_limit(
     context: TableContext, active: ActiveTimeline, cleaning: CleaningSettings
 ) -> InstantTime | None:
-    """The commit before the one that cleaning retains: Java keeps it as well."""
+    """Return the commit before the earliest commit to retain; Java Hudi keeps it as well."""
     oldest = min((one.requested_time for one in pending_that_need_files(active)), default=None)
     hours_ago = context.world.clock.now_ms() - cleaning.hours_retained * _HOUR_MS
     writes = active.completed_writes
@@ -148,7 +148,7 @@ def _compaction_limit(
 
 
 def _clean_retained(context: TableContext, active: ActiveTimeline) -> InstantTime | None:
-    # One that is archived retains less than the writes that are left.
+    # An archived clean retains less than the remaining writes.
     last = read_last_clean(context, active)
     return last.earliest_commit_to_retain or None if last is not None else None
 
@@ -157,10 +157,10 @@ def _unclean_replace(
     context: TableContext, snapshot: Snapshot, slots: Sequence[Slot], going: Sequence[Instant]
 ) -> InstantTime | None:
     """
-    The first replacing instant whose replaced files are still there, or may still come.
+    Return the first replacing instant whose replaced files exist, or may still be written.
 
-    Once it is archived nothing hides them any more: readers would see old rows twice. Looking
-    for the files is exact whoever cleans, by whatever policy.
+    After it is archived, nothing hides these files: readers would read old rows twice. Listing the
+    files is exact for any cleaner and any policy.
     """
     replacing = [one for one in going if one.action is Action.REPLACECOMMIT]
     present: dict[str, frozenset[str]] = {}
@@ -181,11 +181,11 @@ def _may_come(
     context: TableContext, snapshot: Snapshot, slots: Sequence[Slot]
 ) -> frozenset[FileGroupId]:
     """
-    File groups of which an executor that slept may write a file, its plan being completed.
+    Return file groups in which a paused executor of a completed plan may still write a file.
 
-    Another executor completed it; the sleeper notices with its next request (RB-10), which
-    may be a file of what the plan made, or of groups that it gave up. Outside: 1 stat per plan
-    that was completed within the grace, and 1 more.
+    Another executor completed the plan. The paused one notices that with its next request (RB-10),
+    which may create a file of the plan's output, or of file groups that it left out. Outside: 1
+    stat per plan completed within the grace time, and 1 more.
     """
     found: set[FileGroupId] = set()
     for slot in reversed(slots):
@@ -216,11 +216,10 @@ def _ended(
     context: TableContext, slots: Sequence[Slot], *, before: InstantTime
 ) -> tuple[tuple[InstantTime, ...], tuple[InstantTime, ...]]:
     """
-    Instants that ended without a result up to a time: long ago, and just now.
+    Return instants that ended without a result up to a time: old ones and fresh ones.
 
-    Below the first active write every file counts as committed, so nothing of them may be
-    left there, and nothing may come: their owners, had they only slept, must have noticed by
-    then (RB-10).
+    Below the first active write every file counts as committed. So none of their files may remain
+    there, and none may appear: an owner that paused must have noticed the end by then (RB-10).
     """
     old: list[InstantTime] = []
     fresh: list[InstantTime] = []
@@ -232,23 +231,27 @@ def _ended(
 
 
 def _is_aged(context: TableContext, slot: Slot) -> bool:
-    """Whether whoever slept when the slot was taken must have noticed by now. Outside: 1 stat."""
+    """
+    Return whether a writer that paused when the slot was taken must know of it by now.
+
+    Outside: 1 stat.
+    """
     storage = context.world.storage
     stat = storage.stat(slot_path(slot.number))
     grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
     return stat is None or storage.now_ms() - stat.modified_ms > grace_ms
 
 
-# ---------------------- What may be archived, and which commit slots may be collected; pure (GC-1)
+# ---- Which instants may be archived and which slots truncated; pure (GC-1)
 #
-# Completed writes go in the order of requested times, so that no hole opens in the active
-# timeline: below its first write everything counts as committed (fmt 6.3). The first of them
-# that somebody may still need ends the cut.
+# Completed writes move in the order of requested times, so that the active timeline has no gap:
+# every file below its first write counts as committed (fmt 6.3). The first write that a process may
+# still need ends the truncation.
 
-#: So many instants move at a time; more come in the next cut.
+#: So many instants move at a time; the next truncation moves more.
 TRUNCATE_INSTANTS_MAX = 500
 
-#: Slots whose instant has to be archived before they go.
+#: Slots whose instant must be archived before they are deleted.
 _SHOWN = frozenset({SlotKind.COMMIT, SlotKind.PLAN, SlotKind.ABORT})
 #: Slots that become a file of their own instant.
 _WRITES_FILES = frozenset({*_SHOWN, SlotKind.CLEAN, SlotKind.RESTORE})
@@ -259,7 +262,7 @@ def is_due(
     settings: ArchivingSettings,
     released: Collection[InstantTime] = frozenset(),
 ) -> bool:
-    """Whether there are more completed commits than are kept, or one that is not kept any more."""
+    """Return whether there are more completed commits than are kept, or a released one."""
     more = len(timeline.completed_writes) > settings.commits_kept_max
     return more or bool(kept_by_savepoint(timeline, released))
 
@@ -268,12 +271,12 @@ def kept_by_savepoint(
     timeline: ActiveTimeline, saved: Collection[InstantTime]
 ) -> tuple[Instant, ...]:
     """
-    Writes before the first one that no savepoint keeps, of those that these savepoints keep.
+    Return the writes of these savepoints that come before the first write without a savepoint.
 
-    Where commits behind a savepoint are archived (``hoodie.archive.beyond.savepoint``), they are
-    archived for readers because they lie below that first one. Without its savepoint the saved
-    write would be the first, and they would be nobody's (fmt 6.3). Where savepoints keep every
-    write, the newest of them takes the place of that first one.
+    Where commits behind a savepoint are archived (``hoodie.archive.beyond.savepoint``), readers
+    know them as archived because they are below that first write. Without its savepoint the saved
+    write would be the first one, and the archived ones would count as uncommitted (fmt 6.3). If
+    every write has a savepoint, the newest write counts as that first one.
     """
     writes = timeline.completed_writes
     first = timeline.first_write_time or (writes[-1].requested_time if writes else "")
@@ -289,18 +292,18 @@ def choose_instants(
     released: Collection[InstantTime] = frozenset(),
 ) -> tuple[Instant, ...]:
     """
-    The completed instants that move, ascending by requested time.
+    Return the completed instants to move, ascending by requested time.
 
-    Writes first; then cleans and rollbacks requested before the last of them. None of these
-    stays: Java Hudi takes an archived write above the first active instant for a pending one, and
-    reads its logs upon the newest base file (fmt 6.1).
+    These are writes, then cleans and rollbacks requested before the last of them. All of those
+    move: Java Hudi takes an archived write above the first active instant for a pending one, and
+    reads its logs on the newest base file (fmt 6.1).
 
     Args:
         timeline: The active timeline.
-        settings: How many commits stay.
-        lines: Nothing requested at or after any of these times moves.
-        released: Saved writes whose savepoint is about to be deleted; those left behind move
-            first.
+        settings: How many commits remain.
+        lines: No instant requested at or after any of these times moves.
+        released: Saved writes whose savepoint is about to be deleted; those left behind by an
+            archive move first.
     """
     freed = kept_by_savepoint(timeline, released)
     if freed:
@@ -320,12 +323,12 @@ def choose_instants(
     )
     writes: list[Instant] = []
     for one in timeline.completed_writes[: -settings.commits_kept_min]:
-        # What completed while an older write was under way is what that one is judged by.
+        # Validation of a pending write needs the commits that completed since its begin.
         if pending is not None and one.newest_time >= pending:
             break
         if (end is not None and one.requested_time >= end) or one.legacy:
             break
-        # What began before a saved write and completed after it: a restore takes it away.
+        # It began before a saved write and completed after it: a restore would remove it.
         if kept and not settings.beyond_savepoint and one.newest_time > kept:
             break
         if not settings.beyond_savepoint or one.requested_time not in saved:
@@ -348,9 +351,9 @@ def choose_instants(
 
 def compaction_limit(timeline: ActiveTimeline, delta_commits_max: int) -> InstantTime | None:
     """
-    What a merge-on-read table keeps so that its next compaction is still due in time.
+    Return the oldest instant that a merge-on-read table keeps for its compaction trigger.
 
-    As Java Hudi: the last compaction while fewer delta commits than trigger one came since,
+    As in Java Hudi: the last compaction while there are fewer delta commits since than trigger one,
     else the oldest of those that trigger it.
     """
     completed = timeline.completed_writes
@@ -370,7 +373,7 @@ def compaction_limit(timeline: ActiveTimeline, delta_commits_max: int) -> Instan
 
 
 def ended_by(slot: Slot) -> frozenset[InstantTime]:
-    """Requested times of instants that a slot ended before or after they were published."""
+    """Return the requested times of instants that a slot ended, before or after their commit."""
     if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL):
         return frozenset({slot.requested_time})
     return restored_away_by(slot)
@@ -378,9 +381,9 @@ def ended_by(slot: Slot) -> frozenset[InstantTime]:
 
 def needed_since(slots: Iterable[Slot], ceiling: int) -> InstantTime | None:
     """
-    The oldest instant whose slot lies above ``ceiling``, None for none (GC-3).
+    Return the oldest instant whose slot is above ``ceiling``, None for none (GC-3).
 
-    Whoever pinned those slots may be about to write their completed files.
+    A process that needs those slots may be about to write their completed files.
     """
     shown = (s.instant_time for s in slots if s.number > ceiling and s.kind in _WRITES_FILES)
     return min(shown, default=None)
@@ -396,16 +399,16 @@ def next_truncation_point(
     carried: RememberedBatches,
 ) -> TruncationPoint:
     """
-    The boundary that takes these instants with it; its number may stay where it was.
+    Return the truncation point for these instants; its number may be the former one.
 
     Args:
-        former: That of the last cut.
+        former: That of the last truncation.
         timeline: The active timeline.
-        going: What moves to the history.
-        slots: The chain above the former boundary, oldest first.
-        ceiling: The greatest slot that no pin and no other reason keeps.
-        carried: What it takes over of the batches that the former one knew; while its number
-            stays, nobody reads it but the next cut, and it has them all.
+        going: Instants that move to the archived timeline.
+        slots: The commit log above the former truncation point, oldest first.
+        ceiling: The greatest slot that may be truncated.
+        carried: The batches that it keeps of the former one. With the former number, only the next
+            truncation reads it, and that needs all of them.
     """
     moved = {(one.requested_time, one.action) for one in going}
     left = {
@@ -440,7 +443,7 @@ def next_truncation_point(
 
 
 def _shows(slot: Slot, left: set[tuple[InstantTime, Action]]) -> bool:
-    """Whether the instant a slot decided about is still on the timeline."""
+    """Return whether the instant of a slot is still on the timeline."""
     if slot.kind not in _SHOWN:
         return False
     action = Action.ROLLBACK if slot.kind is SlotKind.ABORT else slot.action.completes_as

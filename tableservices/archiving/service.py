@@ -19,24 +19,24 @@ class ArchivingService:
     """Archiving as a service."""
 
     rules: ArchiveRules
-    beside_others: bool = False  # as one of many writers after their commits, as of ``archive``
+    beside_others: bool = False  # one of many writers that archive after commits, as of ``archive``
     name: str = "archive"
     memory: ArchiveBackoff = field(default_factory=ArchiveBackoff)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, beside_others: bool = False) -> Self:
-        """As the properties say; errors as ``ArchiveRules.from_properties``."""
+        """Read the properties; errors as ``ArchiveRules.from_properties``."""
         rules = ArchiveRules.from_properties(properties)
         return cls(rules=rules, beside_others=beside_others)
 
     @property
     def inline(self) -> bool:
-        """``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
+        """Return ``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
         return self.rules.archiving.inline
 
     @property
     def beside(self) -> bool:
-        """``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
+        """Return ``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
         return self.rules.archiving.beside
 
     def run_once(self, context: TableContext) -> ServiceResult | None:

@@ -1,8 +1,8 @@
 """
 Settings of archiving, read from ``hoodie.archive.*`` and ``hoodie.keep.*`` keys.
 
-Defaults are those of Hudi 1.2.0. What cleaning retains stays on the active timeline as well,
-because the cleaner decides by it: what contradicts that is refused before anything moves.
+Defaults are those of Hudi 1.2.0. Commits that cleaning retains remain on the active timeline,
+because the cleaner needs them. Settings that contradict this are refused before anything moves.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _Count = Annotated[int, Field(ge=2, le=1_000_000_000)]
 
 
 class ArchivingSettings(OptionSettings):
-    """Everything that can be set about archiving; the fields of ``ARCHIVING_OPTIONS``."""
+    """All settings of archiving; the fields of ``ARCHIVING_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = ARCHIVING_OPTIONS
 
@@ -117,18 +117,18 @@ class ArchivingSettings(OptionSettings):
 
     @property
     def inline(self) -> bool:
-        """Whether a writer archives after its own commit."""
+        """Return whether a writer archives after its own commit."""
         return self.automatic and not self.asynchronous
 
     @property
     def beside(self) -> bool:
-        """Whether a writer archives on a thread beside its writes."""
+        """Return whether a writer archives on a background thread."""
         return self.automatic and self.asynchronous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRules:
-    """What decides about an archive: its own settings, and what other services need."""
+    """The rules of an archive: its own settings, and those of services that need instants."""
 
     archiving: ArchivingSettings
     cleaning: CleaningSettings
@@ -138,7 +138,7 @@ class ArchiveRules:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        Among all properties.
+        Read the rules from all properties.
 
         Raises:
             SettingError: As ``archiving_settings``, or another service's property is wrong.
@@ -152,14 +152,14 @@ class ArchiveRules:
 
 def archiving_settings(properties: Mapping[str, str]) -> ArchivingSettings:
     """
-    The archiving settings among all properties.
+    Read the archiving settings from all properties.
 
-    Where nobody says how many commits are kept, more than Hudi's default are when cleaning
-    retains more.
+    If the properties do not set how many commits are kept, and cleaning retains more than Hudi's
+    default, more are kept.
 
     Raises:
-        SettingError: A value is wrong, the two numbers of commits contradict each other, or
-            what cleaning retains.
+        SettingError: A value is wrong, or the two numbers of commits contradict each other or the
+            retention of cleaning.
     """
     settings = ArchivingSettings.from_properties(properties)
     cleaning = CleaningSettings.from_properties(properties)

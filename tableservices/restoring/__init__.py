@@ -1,1 +1,1 @@
-"""Going back: savepoints that keep a state, restores to it, the rollback of one instant."""
+"""Go back: savepoints keep a state, restores return to it, a rollback ends one named instant."""

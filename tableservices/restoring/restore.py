@@ -1,9 +1,10 @@
 """
-Restore: the table as it was when an instant completed; everything after it is taken away (RST-1).
+Restore: return the table to its state when an instant completed (RST-1).
 
-The slot comes first and says all: from it on whatever began before is refused, begins finish
-it or wait, and anybody who takes the next turn repeats what a crash left undone. What goes
-is Java Hudi's choice (``past``), so is what is written down.
+The slot is taken first and holds the whole decision. From then on, writes that began before are
+rejected, and a write that begins finishes the restore or waits. The next commit section of any
+process repeats what a crash left undone. Which instants are removed follows Java Hudi
+(``state_at``), and so does the restore's metadata.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _TIME = re.compile(r"\d{14}|\d{17}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRestore:
-    """What a restore takes away."""
+    """The instants and files that a restore removes."""
 
     target: Instant
     instants: tuple[Instant, ...]  # newest first
@@ -79,12 +80,12 @@ class PlannedRestore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreResult:
-    """What a restore did; times are instant times."""
+    """The result of a restore; times are instant times."""
 
     requested_time: InstantTime
     completion_time: InstantTime
     restored_to: InstantTime
-    instants: tuple[InstantTime, ...]  # taken away, newest first
+    instants: tuple[InstantTime, ...]  # removed, newest first
     files: tuple[str, ...]
 
     @property
@@ -100,7 +101,7 @@ def plan_restore(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
 ) -> PlannedRestore:
     """
-    What ``restore`` would take away; nothing is changed. Arguments and errors: as there.
+    Return what ``restore`` would remove; change nothing. Arguments and errors: as there.
 
     Outside: 1 get (properties), 1 get after a clean, 1 list of heartbeats, 1 list a partition.
     """
@@ -138,7 +139,7 @@ def _gone(
 
 def refuse_live_writers(context: TableContext, instants: Sequence[Instant]) -> None:
     """
-    Pass when nobody seems to work on the pending ones of these instants. Outside: 1 list.
+    Pass when no live writer seems to own a pending one of these instants. Outside: 1 list.
 
     Raises:
         InvalidInputError: A heartbeat is fresh.
@@ -160,30 +161,30 @@ def restore(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
 ) -> RestoreResult | None:
     """
-    Take away everything after a write: reads then show what they showed when it completed.
+    Remove every instant after a write: reads then return the rows as of its completion.
 
-    Outside: as ``plan_restore``; 1 turn (lock, list, create), the deletes, 3 creates.
+    Outside: as ``plan_restore``; 1 commit section (lock, list, create), the deletes, 3 creates.
 
     Args:
         context: The table.
-        requested_time: The write's. With a savepoint of it its files are certainly there.
-        force: Also while writers of what goes give signs of life; they are refused then. And
-            while another engine's rollback is pending, which goes, too.
+        requested_time: The write's. If it has a savepoint, its files certainly exist.
+        force: Also while writers of removed instants are alive; their commits are then rejected.
+            And while another engine's rollback is pending, which is removed too.
 
     Returns:
-        None when nothing came after that write.
+        None when there is no instant after that write.
 
     Raises:
-        InstantNotFoundError: No such write on the active timeline, or files of that state
-            were cleaned.
-        InvalidInputError: A later savepoint holds what would go, a writer is alive, later
-            writes are archived or just being so, or their logs are of version 6.
+        InstantNotFoundError: No such write on the active timeline, or files of that state were
+            cleaned.
+        InvalidInputError: A later savepoint keeps an instant to remove, a writer is alive, later
+            writes are archived or being archived, or their logs are of version 6.
         TableConfigConflictError: The metadata table is on.
-        UnsupportedTableError: The table is not written by this release.
+        UnsupportedTableError: This release does not write the table.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``; a restore whose
-            slot was taken is finished by whoever begins or takes a turn next.
-        BudgetSpentError: Others published in every attempt.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``; the next begin or
+            commit section of any process finishes a restore whose slot was taken.
+        BudgetSpentError: Other writers committed during every attempt.
     """
     nonce = context.world.ids.nonce()
     for _ in range(_TRIES):
@@ -213,7 +214,7 @@ def restore(
 def _take(
     context: TableContext, planned: PlannedRestore, nonce: str, *, force: bool
 ) -> Slot | None:
-    """The restore's slot; None when something came after the plan was made."""
+    """Take the restore's slot; None when there was a commit after the plan was made."""
     infos = tuple(
         InstantInfo(requested_time=one.requested_time, action=one.action.value)
         for one in planned.instants
@@ -230,7 +231,7 @@ def _take(
 
     def decide(turn: CommitSection) -> Slot | None:
         nonlocal shown
-        # A rollback that its engine left goes with what it was to undo.
+        # An abandoned rollback is removed with the instant that it was to end.
         spared = _LEFT if force else frozenset[Action]()
         refuse_during_foreign_service(turn.timeline, but=spared, taken_over=shown)
         target = completed_write(turn.timeline, planned.target.requested_time)
@@ -259,7 +260,7 @@ def _take(
     try:
         slot, _ = commit_in_section(context, f"restore to {planned.target.requested_time}", decide)
     except OutcomeUnknownError:
-        shown = None  # it may stand
+        shown = None  # it may be committed
         raise
     finally:
         if slot is None and shown is not None:
@@ -269,11 +270,12 @@ def _take(
 
 def _show(context: TableContext, restoring: Instant, plan: bytes) -> None:
     """
-    Show other engines a restore before its slot decides it (FOR-4). Outside: 1 create.
+    Create the restore's requested file before its slot, for other engines (FOR-4).
 
-    Java Hudi begins nothing while a restore is pending. Were it shown after the slot, a crash in
-    between would let Java write upon what goes. A crash before the slot leaves a restore that
-    anybody finishes from its plan (``finish_restore``).
+    Outside: 1 create. Java Hudi begins no write while a restore is pending. If the file were
+    created after the slot, a crash in between would let Java write on top of removed instants.
+    After a crash before the slot, any process finishes the restore from its plan
+    (``finish_restore``).
     """
     path = timeline_path(instant_file_name(restoring))
     try:
@@ -286,21 +288,21 @@ def _show(context: TableContext, restoring: Instant, plan: bytes) -> None:
 
 def finish_restore(context: TableContext) -> RestoreResult | None:
     """
-    Carry out a restore that another engine planned and left; that engine must have ended.
+    Execute a restore that another engine planned and left; that engine must have ended.
 
-    Its plan decides what goes. Outside: 1 turn (lock, list, get, 1 list a partition, create),
-    the deletes, 1 create.
+    Its plan decides what is removed. Outside: 1 commit section (lock, list, get, 1 list a
+    partition, create), the deletes, 1 create.
 
     Returns:
         None when no restore of another engine is pending.
 
     Raises:
-        CorruptTableError: Its plan is gone, damaged, or names what is no instant (SEC2).
-        InvalidInputError: A savepoint holds what would go.
+        CorruptTableError: Its plan is missing, damaged, or has a value that is no instant time
+            (SEC2).
+        InvalidInputError: A savepoint keeps an instant to remove.
         ServiceConflictError: Another engine's clean is pending.
-        TableConfigConflictError: The metadata table is on: it would go on listing what goes.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``publish``.
+        TableConfigConflictError: The metadata table is on; it would still list deleted files.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``publish``.
     """
     nonce = context.world.ids.nonce()
     storage = context.world.storage
@@ -349,7 +351,7 @@ def _foreign_plan(context: TableContext, own_time: InstantTime) -> tuple[bytes, 
     try:
         data = context.world.storage.read(path)
     except ObjectMissingError:
-        data = b""  # told as damaged, like an empty one
+        data = b""  # reported as damaged, like an empty one
     plan = decode_restore_plan(data, path=path)
     target = plan.savepoint_to_restore_timestamp
     times = [one.requested_time for one in plan.instants_to_rollback]

@@ -1,10 +1,10 @@
 """
-Rollback of one instant that somebody names: a pending write, or the newest completed one.
+Roll back one named instant: a pending write, or the newest completed one.
 
-A pending write ends by an abort slot, as that of a dead writer does. A completed one ends as
-by a restore to the write before it, which must take nothing else away: what is built on it
-goes first, and what a savepoint holds stays (as Java Hudi, concurrency 5). Its trace is a
-rollback instant.
+A pending write ends by an abort slot, like that of a dead writer. A completed one ends by a restore
+to the write before it, which must not remove any other instant. So later instants are rolled back
+first, and an instant with a savepoint is kept, as in Java Hudi. The timeline records a rollback
+instant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["PlannedRollback", "RollbackResult", "plan_rollback", "rollback_write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRollback:
-    """What a rollback takes away."""
+    """The instant and files that a rollback removes."""
 
     target: Instant
     files: tuple[str, ...]  # its data files, relative to the table
@@ -53,7 +53,7 @@ class PlannedRollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackResult:
-    """What became of the instant; without times of an own instant it was left as it is."""
+    """The result for the instant; without own times it is unchanged."""
 
     target: InstantTime
     requested_time: InstantTime | None
@@ -71,10 +71,9 @@ def plan_rollback(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
 ) -> PlannedRollback:
     """
-    What ``rollback_write`` would take away; nothing is changed. Arguments and errors: as there.
+    Return what ``rollback_write`` would remove; change nothing. Arguments, errors: as there.
 
-    Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a
-    partition.
+    Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a partition.
     """
     refuse_unwritable(
         load_config(context.world.storage),
@@ -94,24 +93,24 @@ def rollback_write(
     context: TableContext, requested_time: InstantTime, *, force: bool = False
 ) -> RollbackResult:
     """
-    Undo one write for good.
+    Roll back one write for good.
 
-    Outside: as ``plan_rollback``; 1 turn (lock, list, create), the deletes, 3 creates.
+    Outside: as ``plan_rollback``; 1 commit section (lock, list, create), the deletes, 3 creates.
 
     Args:
         context: The table.
         requested_time: The write's: pending, or the newest completed one.
-        force: Also while the writer of a pending one gives signs of life.
+        force: Also while the writer of a pending one is alive.
 
     Raises:
         InstantNotFoundError: No such write, or files of the state before it were cleaned.
-        InvalidInputError: Its writer is alive, a savepoint holds it, later writes or plans may
-            be built on it, or its logs are of version 6.
+        InvalidInputError: Its writer is alive, a savepoint keeps it, later writes or plans may
+            depend on it, or its logs are of version 6.
         TableConfigConflictError: The metadata table is on.
-        UnsupportedTableError: The table is not written by this release.
+        UnsupportedTableError: This release does not write the table.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``publish``; a rollback whose slot was taken is finished by the next turn.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``publish``; the
+            next commit section finishes a rollback whose slot was taken.
     """
     planned = plan_rollback(context, requested_time, force=force)
     if not planned.target.completed:
@@ -151,7 +150,7 @@ def _target(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
 
 
 def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -> None:
-    """Pass when nothing may be built on a completed write, and the state before it is whole."""
+    """Pass when no instant depends on a completed write, and the state before is whole."""
     timeline = snapshot.active
     refuse_savepointed(savepoint_times(timeline), frozenset({target.requested_time}))
     refuse_old_logs(context, [target])
@@ -193,7 +192,7 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
     def decide(turn: CommitSection) -> Slot | None:
         left = pending_rollback_of(context, turn.timeline, target.requested_time)
         if left is not None and not is_abandoned(context, left):
-            left = None  # its engine may be at it: refused
+            left = None  # its engine may work on it, so it is refused below
         refuse_during_foreign_service(turn.timeline, taken_over=left)
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
         _refuse_needed(context, now, completed_write(turn.timeline, target.requested_time))
@@ -214,6 +213,6 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
         )
 
     slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
-    if slot is None:  # never: every look either takes it or raises
+    if slot is None:  # never: ``decide`` takes the slot or raises
         raise InstantNotFoundError("the write is gone", kind="no_such_write")
     return slot

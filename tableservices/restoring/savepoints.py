@@ -1,9 +1,9 @@
 """
-Savepoints: the files of one state are kept, whatever the retention of cleaning says (SAV-1).
+Savepoints: keep the files of one state, whatever the retention of cleaning (SAV-1).
 
-The list of files is made before the turn; in it the slot is taken only if no clean since
-may have taken one of them. From the slot on the cleaner sees the savepoint, because it compares the
-savepoints of its facts with those of its turn (CLN-2).
+The list of files is made before the commit section. The slot is taken only if no clean since may
+have deleted one of them. From the slot on the cleaner respects the savepoint, because its commit
+section compares the savepoints with those of its input (CLN-2).
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """A kept state: that of the table when the write ``requested_time`` completed."""
+    """A savepoint: the state of the table when the write ``requested_time`` completed."""
 
     requested_time: InstantTime
-    completion_time: InstantTime | None  # of the savepoint; None for one only planned
+    completion_time: InstantTime | None  # of the savepoint; None for a planned one
     made_by: str
     comments: str
     files: tuple[str, ...]  # relative to the table
 
 
 def savepoints(context: TableContext) -> list[Savepoint]:
-    """Every completed savepoint, oldest write first. Outside: 1 list, 1 get each."""
+    """Return every completed savepoint, oldest write first. Outside: 1 list, 1 get each."""
     found = []
     for one in context.active().instants:
         if one.action is not Action.SAVEPOINT or not one.completed:
@@ -89,7 +89,7 @@ def savepoints(context: TableContext) -> list[Savepoint]:
 
 
 def plan_savepoint(context: TableContext, requested_time: InstantTime | None = None) -> Savepoint:
-    """What ``savepoint`` would keep. Arguments and errors: as there."""
+    """Return the savepoint that ``savepoint`` would make. Arguments and errors: as there."""
     return _draft(context, requested_time)[1]
 
 
@@ -100,9 +100,9 @@ def savepoint(
     comments: str = "",
 ) -> Savepoint:
     """
-    Keep the state of the table when a write completed.
+    Keep the files of the table's state when a write completed.
 
-    Outside: the view of every partition; 1 turn (lock, list, create), 2 creates.
+    Outside: the view of every partition; 1 commit section (lock, list, create), 2 creates.
 
     Args:
         context: The table.
@@ -110,12 +110,12 @@ def savepoint(
         comments: Text for people, kept in the savepoint.
 
     Raises:
-        InstantNotFoundError: No such write on the active timeline, or files of that state
-            were cleaned.
+        InstantNotFoundError: No such write on the active timeline, or files of that state were
+            cleaned.
         InvalidInputError: The write has a savepoint already, or is being archived.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
-        BudgetSpentError: The table was restored in every attempt.
+        BudgetSpentError: The table was restored during every attempt.
     """
     nonce = context.world.ids.nonce()
     for _ in range(_TRIES):
@@ -187,13 +187,13 @@ def _encoded(
 def _take(
     context: TableContext, seen: Snapshot, draft: Savepoint, body: bytes, nonce: str
 ) -> Slot | None:
-    """The savepoint's slot; None when the files are to be looked up again."""
+    """Take the savepoint's slot; None when the files must be listed again."""
     head = seen.head
 
     def decide(turn: CommitSection) -> Slot | None:
         refuse_during_foreign_service(turn.timeline)
-        # The newest slot of the look may have been at its deletes when files were listed, unless
-        # that look shows that it had done with them.
+        # The newest slot of the snapshot may have been deleting files while they were listed,
+        # unless the snapshot shows that it is applied.
         slots = slots_since_snapshot(context, max(0, head - 1), turn.head)
         if slots is None or any(
             slot.kind is SlotKind.RESTORE
@@ -205,7 +205,7 @@ def _take(
         _refuse_second(savepoint_times(turn.timeline), target)
         refuse_during_archiving(context, turn.timeline, [target])
         now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
-        refuse_cleaned(context, now, target)  # a clean since may have taken what was listed
+        refuse_cleaned(context, now, target)  # a clean since may have deleted listed files
         return turn.slot(
             context,
             SlotKind.SAVEPOINT,
@@ -221,18 +221,18 @@ def _take(
 
 def delete_savepoint(context: TableContext, requested_time: InstantTime) -> InstantTime:
     """
-    Give a kept state up; the next clean treats its files like any others.
+    Delete a savepoint; the next clean treats its files like any others.
 
-    Outside: 1 turn (lock, list, create), 2 deletes.
+    Outside: 1 commit section (lock, list, create), 2 deletes.
 
     Returns:
         The completion time of the deletion.
 
     Raises:
         InstantNotFoundError: There is no such savepoint.
-        InvalidInputError: Writes after it were archived and the saved one was not: without the
-            savepoint it would be the first of the timeline, and readers, of Java Hudi too, take
-            what lies above the first and is not on the timeline for unpublished (fmt 6.3).
+        InvalidInputError: Writes after it were archived but the saved one was not. Without the
+            savepoint it would be the first of the timeline. Readers, also of Java Hudi, take a
+            write above the first that is not on the timeline for uncommitted (fmt 6.3).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
     """
     nonce = context.world.ids.nonce()
@@ -267,7 +267,7 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
         )
 
     slot, _ = commit_in_section(context, f"delete savepoint {requested_time}", decide)
-    if slot is None:  # never: every look either finds it or raises
+    if slot is None:  # never: ``decide`` finds it or raises
         raise InstantNotFoundError("the savepoint is gone", kind="no_such_savepoint")
     context.world.events.emit("savepoint.deleted", rt=requested_time)
     return slot.completion_time
@@ -277,9 +277,9 @@ def is_kept_on_active_timeline(
     context: TableContext, timeline: ActiveTimeline, requested_time: InstantTime
 ) -> bool:
     """
-    Whether a saved write stayed on the timeline when later ones were archived.
+    Return whether a saved write is still on the timeline after later ones were archived.
 
-    Outside: the history, unless a write that no savepoint keeps comes before it.
+    Outside: the archived timeline, unless a write without a savepoint is before it.
     """
     first = timeline.first_write_time
     saved = timeline.find(requested_time)

@@ -1,10 +1,10 @@
 """
-What the table was when an instant completed, and what came after it (SAV-1, RST-1).
+The state of the table when an instant completed, and the instants after it (SAV-1, RST-1).
 
-One rule serves both: a savepoint keeps the files of what is left when everything after its
-instant is taken away, and a restore takes exactly that away. It is Java Hudi's: instants
-compare by completion time; where one of the two is a compaction of a merge-on-read table, by
-requested time, because a compaction changes no row and its place is that of its plan.
+Savepoints and restores use the same rule. A restore removes the instants after its target; a
+savepoint keeps the files of the remaining state. The rule is Java Hudi's: instants compare by
+completion time. A compaction of a merge-on-read table compares by requested time, because it
+changes no row and its position is that of its plan.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = [
     "savepoint_times",
 ]
 
-#: What may not run beside a change of the past, since another engine carries it out without
-#: slots; and what ends it when its engine died.
+#: Actions that may not be pending during a restore or savepoint, because another engine runs them
+#: without slots; and the command that finishes each if its engine died.
 _HOW_TO_FINISH = {
     Action.CLEAN: "'hoodoo services run --service clean TABLE'",
     Action.ROLLBACK: (
@@ -56,7 +56,7 @@ _HOW_TO_FINISH = {
 def instants_after(
     timeline: ActiveTimeline, target: Instant, table_type: TableType
 ) -> tuple[Instant, ...]:
-    """Every write and plan after ``target``, pending ones included, newest first."""
+    """Return every write and plan after ``target``, pending ones included, newest first."""
     found = [
         one
         for one in timeline.instants
@@ -89,7 +89,7 @@ def _archived(row: ArchivedInstant) -> Instant:
 
 def completed_write(timeline: ActiveTimeline, requested_time: InstantTime) -> Instant:
     """
-    The completed write with this requested time.
+    Return the completed write with this requested time.
 
     Raises:
         InstantNotFoundError: There is none on the active timeline.
@@ -111,12 +111,12 @@ def files_of_state(
     context: TableContext, snapshot: Snapshot, target: Instant
 ) -> Mapping[str, tuple[str, ...]]:
     """
-    Names of the files that hold the table as it was, by partition path.
+    Return the names of the files that hold the table's state at ``target``, by partition path.
 
     Outside: as a view of every partition.
     """
     gone = set(instants_after(snapshot.active, target, context.config.table_type))
-    # Taken away is as if pending: below the first write instant files count as committed.
+    # Treat removed instants as pending: files below the first write count as committed.
     then = replace(
         snapshot,
         active=ActiveTimeline(
@@ -139,7 +139,7 @@ def files_of_state(
 
 
 def savepoint_times(timeline: ActiveTimeline) -> frozenset[InstantTime]:
-    """Requested times of the instants that a savepoint holds, or is about to."""
+    """Return the requested times of instants with a savepoint, completed or pending."""
     return frozenset(
         one.requested_time for one in timeline.instants if one.action is Action.SAVEPOINT
     )
@@ -147,13 +147,13 @@ def savepoint_times(timeline: ActiveTimeline) -> frozenset[InstantTime]:
 
 def refuse_cleaned(context: TableContext, snapshot: Snapshot, target: Instant) -> None:
     """
-    Pass when no clean took files of the state at ``target``. Outside: 1 get after a clean.
+    Pass when no clean deleted files of the state at ``target``. Outside: 1 get after a clean.
 
-    A clean that counts slices instead of commits promises no time: then only what completed
-    after it is known to be whole.
+    A clean that counts slices instead of commits retains no fixed time. After it, only states that
+    completed later are known to be whole.
 
     Raises:
-        InstantNotFoundError: They may be gone.
+        InstantNotFoundError: The files may be deleted.
     """
     retained = retained_since(context, snapshot)
     if retained is None:
@@ -180,9 +180,10 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
     """
     Pass when every write after ``target`` is still on the active timeline.
 
-    They are not where commits behind a savepoint were archived (``hoodie.archive.beyond.savepoint``):
-    what is archived cannot be taken away any more. Nor are they where a write that began before
-    the target completed after it and was archived, as Java Hudi does. Outside: as the history.
+    This fails where commits behind a savepoint were archived (``hoodie.archive.beyond.savepoint``),
+    because an archived instant cannot be removed. It also fails where a write that began before the
+    target completed after it and was archived, as Java Hudi does. Outside: as the archived
+    timeline.
 
     Raises:
         InvalidInputError: One is archived.
@@ -210,11 +211,12 @@ def refuse_during_archiving(
     """
     Pass when no archive is moving any of these instants, or died while it did.
 
-    A cut says what moves before it moves (GC-1): its owner may come back after a savepoint or a
-    restore, and archive what was saved or taken away. Outside: slots that were not read yet.
+    A truncation names the instants before it moves them (GC-1). Its owner may continue after a
+    savepoint or a restore, and archive a saved or removed instant. Outside: slots that were not
+    read yet.
 
     Raises:
-        InvalidInputError: One is named by the last cut and still on the timeline.
+        InvalidInputError: The last truncation names one that is still on the timeline.
     """
     slots = context.chain.newest_first()
     cut = next((slot for slot in slots if slot.kind is SlotKind.CUT), None)
@@ -234,11 +236,11 @@ def refuse_during_archiving(
 
 def refuse_old_logs(context: TableContext, gone: Iterable[Instant]) -> None:
     """
-    Pass when the files of these instants are known by their times.
+    Pass when the file names of these instants have the instants' times.
 
-    A log of version 6 carries the time of its base file (fmt 5.1): it would stay when its
-    writer is taken away, and count again as soon as what lies before it is archived. Outside: 1
-    get each, on tables that were upgraded from that version.
+    A log of version 6 has the time of its base file (fmt 5.1). It would remain when its writer is
+    removed, and count again when the instants before it are archived. Outside: 1 get each, on
+    tables that were upgraded from that version.
 
     Raises:
         InvalidInputError: One wrote such a log.
@@ -266,15 +268,16 @@ def refuse_during_foreign_service(
     """
     Pass when no other engine is cleaning, rolling back or restoring.
 
-    Within a turn what is pending of these is not ours: ours was settled (PUB-3).
+    In the commit section every pending one is another engine's: those of hoodoo are applied
+    (PUB-3).
 
     Args:
-        timeline: The turn's.
+        timeline: Of the commit section.
         but: Actions that may be pending.
-        taken_over: The one that this turn brings to its end.
+        taken_over: The instant that this commit section ends.
 
     Raises:
-        ServiceConflictError: One is at it, or died at it.
+        ServiceConflictError: One is pending, its engine at work or dead.
     """
     upkeep = [one for one in timeline.pending if one.action in _HOW_TO_FINISH.keys() - but]
     pending = [one for one in upkeep if one != taken_over]
@@ -289,7 +292,7 @@ def refuse_during_foreign_service(
 
 def refuse_savepointed(held: frozenset[InstantTime], times: frozenset[InstantTime]) -> None:
     """
-    Pass when no savepoint holds any of the instants.
+    Pass when no savepoint keeps any of the instants.
 
     Raises:
         InvalidInputError: One does.
