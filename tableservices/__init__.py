@@ -1,1 +1,1 @@
-"""Table services: what keeps a table fast and small, run after commits or by a worker of its own."""
+"""Table services: maintain a table after commits of a writer, or in a worker of its own."""

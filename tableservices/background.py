@@ -1,4 +1,4 @@
-"""Services in a writer process: inline after a commit, or on a thread beside the writes."""
+"""Services in a writer process: inline after a commit, or on a background thread."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from timeline.ports.ports import Ticker
 __all__ = ["BackgroundServices", "InlineOutcome", "run_inline"]
 
 
-# -------------------------------------- Services right after a commit, in the writer's own process
+# ---- Services right after a commit, in the writer's own process
 #
-# The commit is published and stays so: whatever fails here is reported and forgotten, the
-# next round does it again (PUB-9).
+# The commit remains whatever fails here. A failure is reported; the next round tries again (PUB-9).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineOutcome:
-    """What the services did, and one line for each that failed."""
+    """The results of the services, and one line for each that failed."""
 
     receipts: tuple[ServiceResult, ...]
     warnings: tuple[str, ...]
 
 
 def run_inline(context: TableContext, services: Sequence[TableService]) -> InlineOutcome:
-    """Run every service that wants to run after a commit, each once. Raises nothing."""
+    """Run once every service that runs after a commit. Raises nothing."""
     receipts = []
     warnings = []
     for service in services:
@@ -45,23 +44,23 @@ def run_inline(context: TableContext, services: Sequence[TableService]) -> Inlin
     return InlineOutcome(receipts=tuple(receipts), warnings=tuple(warnings))
 
 
-# ------------------------ Services beside a writer: on a thread of its process, while it writes on
+# ---- Services on a background thread of a writer process
 #
-# Nothing outside of the process is needed: they take slots like everybody, and the process's
-# lock keeps its own threads apart. What fails is an event and is told to the writer as well,
-# who would not look at events; the next round tries again.
+# The services take slots like every writer, and the process's lock keeps its threads apart. A
+# failure is an event, and is also reported to the writer, because the writer may not read events.
+# The next round tries again.
 
 _BEGIN_MS = 20  # the first round needs no pause before it
 
 
 class BackgroundServices:
     """
-    Rounds of services on a thread of its own; begins when it is made.
+    Runs rounds of services on its own thread; starts when it is created.
 
     Args:
-        served: The table, by a context of its own (a view of the chain belongs to one
-            thread), and the services.
-        interval_ms: Pause between two rounds.
+        served: The table, by its own context (a view of the commit log belongs to one thread), and
+            the services.
+        interval_ms: Pause between two rounds, ms.
     """
 
     def __init__(self, served: WorkerTable, *, interval_ms: int) -> None:
@@ -76,26 +75,26 @@ class BackgroundServices:
         run_worker([self._served], interval_ms=self._interval_ms, stop=self._flag, watcher=self)
 
     def stop(self) -> None:
-        """End after the present service, and return when it has. Twice is no error."""
+        """End after the present service, and return when it has ended. May be called twice."""
         self._flag.set()
         self._ticker.stop()
 
     def take_failures(self) -> tuple[str, ...]:
-        """One line for each service that failed since they were taken last."""
+        """Return one line for each service that failed since the last call."""
         taken, self._failed = self._failed, {}
         return tuple(taken.values())
 
-    # ---- told by the worker
+    # ---- Called by the worker
 
     def began(self, served: WorkerTable, service: TableService) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
 
     def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
 
     def failed(self, failing: FailingService) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""
         self._failed[failing.service] = f"beside the writes, {failing.text}"
 
     def rested(self, report: WorkerReport) -> None:
-        """As ``Watcher``."""
+        """As ``WorkerListener``."""

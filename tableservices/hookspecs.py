@@ -1,9 +1,9 @@
 """
-The hooks by which a plug-in adds table services of its own, or an order of compaction.
+The hooks by which a plug-in adds table services of its own, or a compaction strategy.
 
-pluggy discovers, typed objects behave: a plug-in returns values, everything afterwards is a
-call of one. It is loaded only when the caller allows its distribution (SEC4), and is a
-module or object with, for example::
+pluggy only discovers plug-ins: a hook returns values, and the engine calls their methods. A plug-in
+is loaded only when the caller allows its distribution (SEC4). It is a module or object with, for
+example::
 
     from tableservices.hookspecs import hookimpl
 
@@ -30,15 +30,15 @@ PROJECT_NAME = "hoodoo"
 
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
 
-#: Optional, because who asks plug-ins for locks alone does not know these hooks.
+#: Optional, because a plug-in manager for locks only does not know these hooks.
 hookimpl: Callable[..., Any] = partial(pluggy.HookimplMarker(PROJECT_NAME), optionalhook=True)
 
 
 @hookspec
 def table_services(properties: Mapping[str, str]) -> Iterable[TableService]:  # type: ignore[empty-body]
-    """The services this plug-in offers under these properties; they run after ours."""
+    """Return the services of this plug-in for these properties; they run after built-in ones."""
 
 
 @hookspec
 def compaction_strategies(properties: Mapping[str, str]) -> Iterable[CompactionOrder]:  # type: ignore[empty-body]
-    """What may be named in ``hoodie.compaction.strategy`` beside Hudi's own."""
+    """Return strategies for ``hoodie.compaction.strategy``, besides Hudi's own."""

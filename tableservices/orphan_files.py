@@ -1,21 +1,22 @@
 """
-Orphans: files that no instant, plan, marker or savepoint names (found, then removed).
+Find and remove orphan files: no instant, plan, marker or savepoint names them.
 
-A crash leaves none: what a dead writer wrote is found by its instant and markers. Orphans come
-from what no protocol covers: an instant's files deleted by hand, a task that ran on after its
-job had ended, an engine without markers. Deleting is final, so the rules are narrow:
+A crash leaves none: instant and markers name the files of a dead writer. Orphan files come from
+causes outside the protocol: an instant's files deleted by hand, a task that continued after its job
+had ended, an engine without markers. A delete is final, so a file is an orphan only if:
 
-- the file follows the grammar of base and log files, and is older than the horizon;
-- the oldest pending instant is younger than the file's time, no marker folder has that time,
-  no savepoint names the file, and no pending plan owns its file group;
-- its time is that of no instant although the active timeline or the history covers it, or that
-  of an instant which a slot ended, or of a completed one that names other base files only (its log
-  files stay: not every engine names all of them).
+- it has the name of a base or log file, and is older than the horizon;
+- the oldest pending instant is younger than the file's time, no marker folder has that time, no
+  savepoint names the file, and no pending plan owns its file group;
+- its time is that of no instant, although the active or archived timeline covers it. Or it is that
+  of an instant which a slot ended. Or it is that of a completed instant that names only other base
+  files (its log files are kept: not every engine names all of them).
 
-A temporary file that a killed process left is an orphan by its name and age alone: whoever
-creates an object names or removes it within moments.
+A temporary file of a killed process is an orphan by its name and age alone, because a live process
+renames or removes it within moments.
 
-Files are listed before the timeline: what begins or completes meanwhile is then seen there.
+Files are listed before the timeline, so that the timeline includes every instant that begins or
+completes in between.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ from timeline.restored_away import ended_times
 
 __all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]
 
-#: How old an orphan is at least, ms: no write and no retry of one takes that long.
+#: Minimum age of an orphan, ms: no write with its retries takes that long.
 HORIZON_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A file of nobody."""
+    """A file that no instant, marker or plan names."""
 
     path: str  # relative to the table
     size_bytes: int
@@ -63,20 +64,20 @@ class Orphan:
 
 def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list[Orphan]:
     """
-    Every orphan, sorted by path; nothing is changed.
+    Return every orphan file, sorted by path; change nothing.
 
-    Outside: 1 list a partition, 3 lists, 1 get per pending plan, savepoint and completed
-    instant whose base files are not all known; where the storage leaves temporary files, 1
-    list of every folder.
+    Outside: 1 list a partition, 3 lists, 1 get per pending plan, savepoint and completed instant
+    whose base files are not all known; where the storage leaves temporary files, 1 list of every
+    folder.
 
     Args:
         context: The table.
-        horizon_ms: Younger files are never orphans.
+        horizon_ms: Younger files are never orphans, ms.
 
     Raises:
-        InvalidInputError: The horizon is shorter than a writer may be silent.
+        InvalidInputError: The horizon is not longer than the tolerated interval of writers.
         UnsupportedTableError: The table's timeline has another layout.
-        TableConfigConflictError: The metadata table is on, it would go on listing them.
+        TableConfigConflictError: The metadata table is on; it would still list deleted files.
     """
     if horizon_ms <= context.limits.heartbeat.tolerated_ms:
         raise InvalidInputError(
@@ -100,12 +101,12 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
 
 def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list[Orphan]:
     """
-    Delete every orphan; folders stay. Outside: as ``find_orphans``, and 1 delete each.
+    Delete every orphan file; folders remain. Outside: as ``find_orphans``, and 1 delete each.
 
-    By ``hoodie.metadata.enable=false`` the metadata table is switched off first (FOR-7).
+    With ``hoodie.metadata.enable=false`` the metadata table is switched off first (FOR-7).
 
     Raises:
-        As ``find_orphans``; StorageUnavailableError: Some are left, remove again.
+        As ``find_orphans``; StorageUnavailableError: Some files remain, remove again.
     """
     found = find_orphans(context, horizon_ms=horizon_ms)
     if found:
@@ -117,7 +118,7 @@ def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> li
 
 
 def _old_files(storage: Storage, horizon_ms: int) -> dict[str, tuple[int, int]]:
-    """Path -> size in bytes and age in ms of each data file older than the horizon."""
+    """Return path -> size in bytes and age in ms of each data file older than the horizon."""
     now = storage.now_ms()
     return {
         join(partition_path, entry.name): (entry.size_bytes, now - entry.modified_ms)
@@ -147,7 +148,7 @@ def _old_temporaries(storage: Storage, horizon_ms: int) -> list[Orphan]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OrphanRules:
-    """What is known of instants, plans, markers and savepoints."""
+    """The present instants, plans, markers and savepoints."""
 
     context: TableContext
     active: ActiveTimeline

@@ -79,27 +79,28 @@ __all__ = [
     "write_new_timeline",
 ]
 
-# ------------- The timeline of a version 6 table in the layout of versions 8 and 9 (fmt 2.2, 11.2)
+# ---- Convert the timeline of version 6 to the layout of versions 8 and 9 (fmt 2.2, 11.2)
 #
-# The new files are made in their own folder, where version 6 does not look, before the
-# properties say that they count; the old ones are deleted after it. So a crash leaves a whole
-# table of one version or the other, and the upgrade is begun anew.
+# The new files are written to their own folder, which version 6 does not read, before the
+# properties name the new version. The old files are deleted afterwards. So a crash leaves a whole
+# table of one version or the other, and the upgrade starts again.
 #
-# Completion times are those of Java Hudi, the ages of the old files, where they can be true:
-# after the instant's request and not after the next one's. A copied table has files of any
-# age; there an instant completes a millisecond after it was requested.
+# Completion times are the modification times of the old files, as in Java Hudi, where they are
+# possible: after the instant's request and before the next one's. The files of a copied table may
+# have any age; there an instant completes a millisecond after its request.
 
 _COMMITS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 
 
 def write_new_timeline(context: TableContext) -> int:
     """
-    Make every instant's files in the new layout, active and archived; returns how many.
+    Write every instant's files in the new layout, active and archived; return how many.
 
-    Outside: 1 delete, 1 list, 1 get and 1 put per file; for the archive 1 get per file and a few puts.
+    Outside: 1 delete, 1 list, 1 get and 1 put per file; for the archive 1 get per file and a few
+    puts.
     """
     storage = context.world.storage
-    storage.delete_folder(TIMELINE)  # of a try that was cut off; the old timeline went on since
+    storage.delete_folder(TIMELINE)  # of an interrupted attempt, outdated since
     made = 0
     for name, data in _converted(context):
         storage.write(timeline_path(name), data, durable=True)
@@ -132,14 +133,14 @@ def _converted(context: TableContext) -> Iterator[tuple[str, bytes]]:
 
 
 def _pending_names(instant: Instant) -> Iterator[str]:
-    """Names that its pending states may have; those of a compaction tell that it is one."""
+    """Yield possible names of its pending states; those of a compaction identify it."""
     for action in Action:
         if action.completes_as is instant.action:
             yield from pending_file_names(action, instant.requested_time)
 
 
 def _content(data: bytes, action: Action, path: str) -> bytes:
-    """What the file holds in the new layout: commits are JSON in the old one, all else is alike."""
+    """Convert the content of a file: only commits differ, as JSON in the old layout."""
     if not data or action not in _COMMITS:
         return data
     metadata = decode_legacy_commit(data, path=path)
@@ -152,7 +153,7 @@ def _content(data: bytes, action: Action, path: str) -> bytes:
 def _completions(
     context: TableContext, instants: tuple[Instant, ...]
 ) -> dict[tuple[InstantTime, Action], InstantTime]:
-    """By requested time and action, as a savepoint has the time of its commit."""
+    """Return completion times by requested time and action: a savepoint has its commit's time."""
     ages = {
         entry.name: context.zone.instant_time(entry.modified_ms)
         for entry in context.world.storage.list(HOODIE)
@@ -178,30 +179,29 @@ def delete_old_timeline(context: TableContext) -> None:
             storage.delete(f"{HOODIE}/{name}")
 
 
-# -------------------- The logs of a table, merged into base files before it is upgraded (fmt 11.2)
+# ---- Merge all log files into base files before the upgrade (fmt 11.2)
 #
-# Those of version 8 go by a compaction like any other, which the next upgrade goes on with.
+# In version 8 an ordinary compaction does it; after an interruption the next upgrade continues it.
 #
-# Version 6 names a log file after the base file below it, later versions after its writer
-# (fmt 5.1), so no slice that is still read may have logs when the table changes. Java Hudi
-# compacts them all first, and so does this module: by one compaction that is planned, carried
-# out and completed in the old layout. Wherever it is cut off the table is a sound one of version
-# 6, perhaps with a pending compaction; its own engine can carry that out, and the next upgrade
-# goes on with it.
+# Version 6 names a log file after the base file below it, later versions after its writer (fmt
+# 5.1). So no current slice may have log files when the version changes. Java Hudi compacts them all
+# first, and so does this module: it plans, executes and completes one compaction in the old layout.
+# After an interruption the table is a valid one of version 6, perhaps with a pending compaction.
+# The table's own engine can execute that; the next upgrade continues it.
 
-#: In the extra metadata of a plan: an upgrade made it, and the next one may carry it out.
+#: In the extra metadata of a plan: an upgrade made it, and the next one may execute it.
 _OF_UPGRADE = "hoodoo.upgrade"
 _EVERY_LOG = CompactionSettings(strategy=CompactionStrategy.UNBOUNDED)
 
 
 def logged_slices(context: TableContext, snapshot: Snapshot) -> list[FileSlice]:
-    """The slices of a snapshot that are read with logs. Outside: 1 list a partition."""
+    """Return the slices of a snapshot that have log files. Outside: 1 list a partition."""
     return [one for one in view_of(context, snapshot).latest_slices() if one.log_files]
 
 
 def interrupted_merge(context: TableContext, active: ActiveTimeline) -> Instant | None:
     """
-    The compaction of an upgrade that was cut off. Outside: 1 get per pending compaction.
+    Return the compaction of an interrupted upgrade. Outside: 1 get per pending compaction.
 
     Raises:
         CorruptTableError: A plan is damaged.
@@ -217,10 +217,10 @@ def interrupted_merge(context: TableContext, active: ActiveTimeline) -> Instant 
 
 def compact_all_logs(context: TableContext, files: FileRules) -> None:
     """
-    Compact every slice of a version 8 table that has logs. Calls outside: as a compaction's.
+    Compact every slice with log files of a version 8 table. Calls outside: as a compaction's.
 
     Raises:
-        ServiceConflictError: Another executor is at it.
+        ServiceConflictError: Another executor has the plan.
         Others: As ``schedule_compaction`` and ``execute_compaction``.
     """
 
@@ -250,23 +250,23 @@ def _execute(context: TableContext, planned: Instant, files: FileRules) -> None:
 
 def merge_logs(context: TableContext, files: FileRules) -> None:
     """
-    Merge every slice with logs into its next base file; a merge that was begun comes first.
+    Merge every slice with log files into its next base file; first finish an interrupted merge.
 
-    Holds one file group in memory for each thread of the executor. Call it with the lock held
-    and nothing else pending.
+    Holds one file group in memory for each thread of the executor. Call it with the lock held and
+    no other instant pending.
 
     Outside: 2 lists a partition, 1 get, 1 put (the plan), 1 create (inflight), those of
     ``compact_file_group`` for each slice, 1 create (completed), 1 delete.
 
     Raises:
         UnsupportedTableError: Its rows cannot be merged here; nothing was written.
-        CorruptTableError, MissingFileError: A file is damaged or gone.
-        ClockRefusedError: The newest instant lies too far ahead of this clock.
+        CorruptTableError, MissingFileError: A file is damaged or missing.
+        ClockRefusedError: The newest instant is too far ahead of this clock.
         StorageUnavailableError: The storage failed; upgrade again.
     """
     begun = interrupted_merge(context, context.active())
     if begun is not None:
-        _carry_out(context, begun, files)  # the engine of the table may have written on top
+        _carry_out(context, begun, files)  # the table's engine may have written on top of it
     planned = _planned(context, files)
     if planned is not None:
         _carry_out(context, planned, files)
@@ -289,7 +289,7 @@ def _planned(context: TableContext, files: FileRules) -> Instant | None:
         ),
         state=State.REQUESTED,
     )
-    tasks_of(context, snapshot, planned, slices, files)  # refuses what a plan would be stuck at
+    tasks_of(context, snapshot, planned, slices, files)  # refuses what would block the plan
     operations = operations_of(slices, (), new_file_bytes=files.sizes.file_bytes_max)
     plan = replace(compaction_plan(operations), extra_metadata={_OF_UPGRADE: "6"})
     context.world.storage.write(
@@ -317,20 +317,20 @@ def _carry_out(context: TableContext, planned: Instant, files: FileRules) -> Non
     )
 
 
-# ------------- Upgrade of a table from version 6 or 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1.3)
+# ---- Upgrade a table from version 6 or 8 to 9, as Java Hudi 1.2 does it (fmt 11, 1.3)
 #
-# Between 8 and 9 only ``hoodie.properties`` differs, in how it says that records merge; version
-# 6 has another timeline, too. Nothing may be in the making while it changes: no pending
-# instant, no live writer, and of a merge-on-read table no slice with logs, which another rule
-# would merge differently: they are merged first, as Java does, those of version 8 by a compaction
-# like any other. A writer that opened the table before is refused when it publishes.
+# Between 8 and 9 only ``hoodie.properties`` differs, in the keys of the merge rules. Version 6 also
+# has another timeline. During the change there must be no pending instant and no live writer. A
+# merge-on-read table must have no slice with log files, which another rule would merge differently.
+# They are merged first, as Java does; in version 8 by an ordinary compaction. The commit of a
+# writer that opened the table before is rejected.
 #
-# One thing is not as Java does it: a table of version 6 without a merge mode keeps the one its
-# payload means, where Java says event time whenever there is an ordering field (fmt 11.2).
+# One thing differs from Java: a table of version 6 without a merge mode keeps the one that its
+# payload implies. Java chooses event time whenever there is an ordering field (fmt 11.2).
 
 NEWEST_VERSION = 9
 
-#: Said otherwise in version 9, or not at all with a merge mode (fmt 11.1).
+#: Version 9 has other keys for these, or none with a merge mode (fmt 11.1).
 _LEFT_OUT = (
     "hoodie.compaction.payload.class",
     "hoodie.compaction.record.merger.strategy",
@@ -348,7 +348,7 @@ _NEW_LAYOUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """What changes in the properties; None takes a key away. File groups whose logs are merged."""
+    """Changes of the properties (None removes a key), and the number of merged file groups."""
 
     from_version: int
     changes: Mapping[str, str | None]
@@ -357,7 +357,7 @@ class Upgrade:
 
 def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False) -> Upgrade | None:
     """
-    What ``upgrade`` would change, None when the table is of the newest version.
+    Return the changes that ``upgrade`` would make; None for a table of the newest version.
 
     Arguments, errors: as there.
 
@@ -406,32 +406,32 @@ def upgrade(
     without_metadata_table: bool = False,
 ) -> Upgrade | None:
     """
-    Make the table one of version 9; open it again afterwards.
+    Upgrade the table to version 9; open it again afterwards.
 
-    Outside: lock, as ``plan_upgrade``, 1 get, 2 creates, 3 deletes; of version 6 also 1 get, 1
-    put and 1 delete per file of the timeline, and where it has logs those of ``merge_logs``, of
-    version 8 those of a compaction.
+    Outside: lock, as ``plan_upgrade``, 1 get, 2 creates, 3 deletes; of version 6 also 1 get, 1 put
+    and 1 delete per file of the timeline, and where it has logs those of ``merge_logs``, of version
+    8 those of a compaction.
 
     Args:
         context: The table.
-        files: How base files are made of logs.
-        without_metadata_table: Switch it off first where it is on: a table of version 6 cannot be
-            written, which is what switches it off else.
+        files: How to write base files.
+        without_metadata_table: Switch the metadata table off first where it is on. Usually a write
+            does that, but a table of version 6 cannot be written.
 
     Returns:
-        What was changed; None when it was of that version already.
+        The changes; None when the table had that version already.
 
     Raises:
-        UnsupportedTableError: Its merge mode is unknown, its keys are written differently in
-            version 9, or its logs cannot be merged here.
+        UnsupportedTableError: Its merge mode is unknown, version 9 stores its keys differently, or
+            its log files cannot be merged here.
         TableConfigConflictError: The metadata table is on and was not to be switched off, or
             another process upgraded the table.
-        InvalidInputError: Something is pending, a writer lives, or wrote logs meanwhile.
+        InvalidInputError: An instant is pending, or a writer is alive or wrote log files meanwhile.
         ServiceConflictError: Another executor compacts the table just now.
         CorruptTableError, MissingFileError: As ``merge_logs``.
-        LockTimeoutError, LeaseLostError, StorageUnavailableError: Something outside did not
-            answer: upgrade again. Where the change was cut off, the backup of the properties
-            stands for them.
+        LockTimeoutError, LeaseLostError, StorageUnavailableError: The lock or the storage did not
+            answer; upgrade again. If the change was interrupted, the backup of the properties
+            replaces them.
     """
     files = files or FileRules()
     emptied: Mapping[str, str] = {}
@@ -459,7 +459,7 @@ def upgrade(
 
 
 def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
-    """Before anything is changed behind it, and only where nothing else stands in the way."""
+    """Switch the metadata table off before other changes, and only if the upgrade is possible."""
     storage = context.world.storage
     with context.world.lock.acquire("switch the metadata table off") as lease:
         refresh_and_apply(context, lease)
@@ -472,7 +472,7 @@ def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
 
 
 def _compact_first(context: TableContext, files: FileRules) -> None:
-    """Version 8 knows compactions of ours; the upgrade refuses what somebody writes after it."""
+    """Compact version 8 by the compaction service; the upgrade refuses log files written later."""
     planned = plan_upgrade(context)
     if planned is not None and planned.file_groups_merged:
         compact_all_logs(context, files)
@@ -481,11 +481,11 @@ def _compact_first(context: TableContext, files: FileRules) -> None:
 def _upgrade_old_layout(
     context: TableContext, planned: Upgrade, files: FileRules, lease: Lease
 ) -> None:
-    """Each step leaves a whole table of version 6 or 9, and is done again without harm."""
+    """Upgrade version 6; each step leaves a whole table of version 6 or 9 and may be repeated."""
     if planned.file_groups_merged or interrupted_merge(context, context.active()):
         merge_logs(context, files)
         lease.assert_held()
-        snapshot = context.snapshot()  # that took long, and Java begins without asking for a lock
+        snapshot = context.snapshot()  # the merge took long, and Java begins without a lock
         _refuse_work_in_progress(context, snapshot.active)
         _refuse_logs(logged_slices(context, snapshot))
     write_new_timeline(context)
@@ -500,9 +500,10 @@ def _change_properties(context: TableContext, planned: Upgrade) -> None:
 
 def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: TableConfig) -> None:
     """
-    Complex keys of one field have their field's name before them only in version 9.
+    Refuse complex keys of one field without the field's name, which version 9 stores with it.
 
-    Files of older tables may have it, too (0.14.0 and older write it): the stored keys decide.
+    Files of older tables may have the name, too (0.14.0 and older write it): the stored keys
+    decide.
     """
     keys = key_spec_of(WriteSettings(), config)
     if not keys.has_two_forms:
@@ -543,7 +544,7 @@ def _refuse_work_in_progress(context: TableContext, active: ActiveTimeline) -> N
 def _refuse_unreadable(
     context: TableContext, snapshot: Snapshot, logged: Sequence[FileSlice]
 ) -> None:
-    """Their logs are merged: what no reader can read must not stop that in the middle."""
+    """Refuse log files that no reader can read, before their merge fails halfway."""
     if not logged:
         return
     storage = context.world.storage

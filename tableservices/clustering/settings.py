@@ -1,4 +1,4 @@
-"""Settings of clustering, and what Hudi class names in them mean here."""
+"""Settings of clustering, and the meaning of Hudi class names in them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 
-# --- Hudi's class names of clustering, and what they mean here: fixed tables, never an import (SEC4)
+# ---- Hudi's class names of clustering: fixed tables, never an import (SEC4)
 #
-# A class is named in full or by its last part. What is not in the tables is refused by name,
-# because guessing would rewrite other files or put them in another order.
+# A class is named in full or by its last part. Names outside the tables are refused, because a
+# guess would rewrite other files or order them differently.
 
 
 class PartitionMode(Enum):
-    """Which partitions a plan looks at; the value is Hudi's name."""
+    """The partitions that a plan covers; the value is Hudi's name."""
 
     NONE = "NONE"
     RECENT_DAYS = "RECENT_DAYS"
@@ -45,7 +45,7 @@ class PartitionMode(Enum):
 
 
 class SliceGrouping(Enum):
-    """How file slices come together."""
+    """How file slices form groups."""
 
     BY_SIZE = "by size"  # small ones fill a group up
     EACH_ALONE = "each alone"  # every slice becomes one sorted file
@@ -57,7 +57,7 @@ _RUN_PACKAGE: Final = "org.apache.hudi.client.clustering.run.strategy."
 PLAN_DEFAULT: Final = f"{_PLAN_PACKAGE}SparkSizeBasedClusteringPlanStrategy"
 EXECUTION_DEFAULT: Final = f"{_RUN_PACKAGE}SparkSortAndSizeExecutionStrategy"
 
-# What is grouped how, and which partitions are looked at when the class says it.
+# The grouping, and the partition mode where the class implies one.
 _PLANS: Final[Mapping[str, tuple[SliceGrouping, PartitionMode | None]]] = MappingProxyType(
     {
         "SparkSizeBasedClusteringPlanStrategy": (SliceGrouping.BY_SIZE, None),
@@ -89,7 +89,7 @@ _RUNS: Final = frozenset(
 
 def slice_grouping_of(name: str) -> tuple[SliceGrouping, PartitionMode | None]:
     """
-    What a plan strategy does.
+    Return the grouping and the partition mode of a plan strategy.
 
     Raises:
         SettingError: It is not in the table.
@@ -102,7 +102,7 @@ def slice_grouping_of(name: str) -> tuple[SliceGrouping, PartitionMode | None]:
 
 def execution_class(name: str) -> str:
     """
-    The full name of an execution strategy that sorts rows into files.
+    Return the full name of an execution strategy that sorts rows into files.
 
     Raises:
         SettingError: It is not in the table.
@@ -127,12 +127,10 @@ def _refuse(key: str, name: str, package: str, known: list[str]) -> NoReturn:
     )
 
 
-# ----------------------------------------------------------------
-# Settings of clustering, read from ``hoodie.clustering.*`` keys; defaults are those of Hudi
-# 1.2.0.
+# ---- Settings of clustering, read from ``hoodie.clustering.*`` keys; defaults of Hudi 1.2.0
 #
-# What a writer does that meets a pending clustering is the writer's own option
-# (``hoodie.clustering.updates.strategy``) and not read here.
+# The behaviour of a writer that conflicts with a pending clustering is the writer's own option
+# (``hoodie.clustering.updates.strategy``) and is not read here.
 
 _BOOL, _INT, _BYTES = OptionKind.BOOL, OptionKind.INT, OptionKind.BYTES
 _ENUM, _LIST, _TEXT = OptionKind.ENUM, OptionKind.LIST, OptionKind.TEXT
@@ -140,7 +138,7 @@ _PLAN = "hoodie.clustering.plan.strategy"
 
 
 class SliceOrder(Enum):
-    """In which order slices fill groups."""
+    """The order in which slices fill groups."""
 
     SIZE = "SIZE"
     INSTANT_TIME = "INSTANT_TIME"
@@ -306,7 +304,7 @@ _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
 class ClusteringSettings(OptionSettings):
-    """Everything that can be set about clustering; the fields of ``CLUSTERING_OPTIONS``."""
+    """All settings of clustering; the fields of ``CLUSTERING_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = CLUSTERING_OPTIONS
 
@@ -349,10 +347,10 @@ class ClusteringSettings(OptionSettings):
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        The clustering settings among all properties.
+        Read the clustering settings from all properties.
 
         Raises:
-            SettingError: As ``ServiceSettings``; or a strategy that is not known.
+            SettingError: As ``OptionSettings``; or an unknown strategy.
         """
         settings = super().from_properties(properties)
         slice_grouping_of(settings.plan_class)
@@ -361,10 +359,10 @@ class ClusteringSettings(OptionSettings):
 
     @property
     def grouping(self) -> SliceGrouping:
-        """How slices come together, by the plan strategy."""
+        """Return how slices form groups, by the plan strategy."""
         return slice_grouping_of(self.plan_class)[0]
 
     @property
     def partitions_by(self) -> PartitionMode:
-        """Which partitions are looked at: what the plan strategy's name says, else the mode."""
+        """Return the partition mode that the plan strategy implies, else the one that is set."""
         return slice_grouping_of(self.plan_class)[1] or self.partition_mode

@@ -1,1 +1,1 @@
-"""Log compaction: many small log files of a slice put together to one, beside the writers."""
+"""Log compaction: merge many small log files of a file slice into one."""

@@ -1,4 +1,4 @@
-"""Execute a log compaction: write the logs of each slice into one log file (LC-1)."""
+"""Execute a log compaction: merge the log files of each slice into one (LC-1)."""
 
 from __future__ import annotations
 
@@ -69,44 +69,44 @@ __all__ = [
 ]
 
 
-# ------- One file group of a log compaction: the logs of its slice folded into one of a fixed name
+# ---- Merge the log files of one slice into one whose name follows from the plan
 #
-# The new log says which instants it stands for; readers then leave their blocks out and take
-# it at the place of the newest of them (fmt 5.7). Created whole or not at all, as the base
-# files of a compaction are (CMP-2).
+# The new log file lists the instants that it replaces. Readers skip their blocks and read it at the
+# position of the newest of them (fmt 5.7). The storage creates it whole or not at all, like the
+# base files of a compaction (CMP-2).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCompactionTask:
-    """A slice's logs, how they are read, and the log they become."""
+    """The log files of a slice, how to read them, and the log file to write."""
 
     slice: FileSlice
     read: LogRead
     requested_time: InstantTime
-    number: int  # place in the plan: the write token
+    number: int  # position in the plan: the write token
     avro_json: str
     format: LogFormat
     parquet: ParquetSettings
 
     @property
     def file_name(self) -> str:
-        """A function of the plan."""
+        """Return the file name, which follows from the plan."""
         token = f"{self.number}-0-0"
         return LogFileName(self.slice.file_group.file_id, self.requested_time, 1, token).text
 
 
 def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
     """
-    Fold the logs of one slice and write the log that stands for them; None if none counts.
+    Merge the log files of one slice and write the new one; return None if none counts.
 
     Raises:
-        MissingFileError: A log file is gone: cancel the plan.
+        MissingFileError: A log file is missing; cancel the plan.
         CorruptTableError: A log file is damaged.
-        UnsupportedTableError: The logs hold partial updates.
+        UnsupportedTableError: The log files have partial updates.
         StorageUnavailableError: The storage failed; run the plan again.
 
-    Outside: 2 open_input for each log, 1 create (marker), 1 create; 1 stat where an executor
-    before had written it.
+    Outside: 2 open_input for each log, 1 create (marker), 1 create; 1 stat where an earlier
+    executor had written it.
     """
     storage, logs = world.storage, task.slice.log_files
     blocks = find_blocks(storage, logs, task.read.visible)
@@ -158,9 +158,9 @@ def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
 
 def _split(changes: Changes, read: LogRead) -> tuple[pa.Table, pa.Table]:
     """
-    The records, also those that say of themselves that they are deleted, and the deletes.
+    Split changes into records, also those marked as deleted by their content, and deletes.
 
-    A delete that holds by commit time has no ordering value.
+    A delete that is effective by commit time has no ordering value.
     """
     rules = read.rules
     of_block = (changes.kinds != ChangeKind.RECORD) & ~rules.deletes(changes.rows)
@@ -179,7 +179,7 @@ def _split(changes: Changes, read: LogRead) -> tuple[pa.Table, pa.Table]:
 def _blocks(
     task: LogCompactionTask, blocks: tuple[LogBlock, ...], records: pa.Table, deletes: pa.Table
 ) -> list[bytes]:
-    """The new log's bytes, block by block: records, then deletes."""
+    """Return the new log file's bytes, block by block: records, then deletes."""
     avro_json = avro_with_meta(task.avro_json)
     newest_first = dict.fromkeys(block.instant_time for block in reversed(blocks))
     header: dict[int, str] = {
@@ -214,16 +214,16 @@ def _blocks(
     return pieces
 
 
-# ----------------------------------------- Log compaction from its plan to its delta commit (LC-1)
+# ---- Log compaction from its plan to its delta commit (LC-1)
 #
-# Unlike a compaction it can lose: a base file that the file group got meanwhile holds newer
-# rows, and the new log would lie on top of it with older ones. So it is asked at its end what
-# came since its plan, and cancelled if that was more than further logs.
+# Unlike a compaction it can be rejected: if the file group got a new base file meanwhile, that has
+# newer rows, and the new log file with older ones would be on top of it. So its last check lists
+# the changes since its plan. If there are others than further log files, the plan is cancelled.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCompactionResult:
-    """What one log compaction did; times are instant times, sizes bytes."""
+    """The result of one log compaction; times are instant times, sizes bytes."""
 
     requested_time: InstantTime
     completion_time: InstantTime
@@ -244,14 +244,14 @@ def plan_log_compaction(
     context: TableContext, snapshot: Snapshot, settings: LogCompactionSettings
 ) -> CompactionPlan | None:
     """
-    What a log compaction of this snapshot would put together; None for nothing.
+    Return the plan of a log compaction of this snapshot; None when there is nothing to merge.
 
     Outside: 1 list per partition, 1 get per pending plan, 1 open_input for each log file; where one
-    is gone 1 snapshot and 1 list.
+    is missing 1 snapshot and 1 list.
 
     Raises:
-        MissingFileError: A log file is gone, no restore took it away, and nothing has taken the place
-            of its slice.
+        MissingFileError: A log file is missing, although no restore removed it and no other slice
+            replaced its own.
     """
     oldest = min((one.requested_time for one in snapshot.active.pending_ingestion), default=None)
     found = candidates(
@@ -276,9 +276,10 @@ def plan_log_compaction(
 
 def _is_over(context: TableContext, seen: FileSlice) -> bool:
     """
-    Whether a newer slice, or another file group, has taken the place of one by now.
+    Return whether a newer slice or another file group has replaced a slice.
 
-    Or a restore took a log of it away, which hides instants before it deletes their data (RST-1).
+    Also return True if a restore removed one of its log files; a restore hides instants before it
+    deletes their data (RST-1).
     """
     snapshot = context.snapshot()
     visible = VisibleInstants.of(snapshot)
@@ -294,12 +295,12 @@ def schedule_log_compaction(
     context: TableContext, settings: LogCompactionSettings
 ) -> Instant | None:
     """
-    Put a plan on the timeline; None when there is nothing to put together.
+    Commit a plan; return None when there is nothing to merge.
 
     Calls outside and errors: as ``plan_log_compaction`` and ``schedule``.
 
     Raises:
-        UnsupportedTableError: The table keeps no logs, updates partially or cannot be written.
+        UnsupportedTableError: The table has no log files, has partial updates or cannot be written.
         TableConfigConflictError: Its metadata table is on.
     """
     _refuse(context)
@@ -315,18 +316,18 @@ def execute_log_compaction(
     context: TableContext, planned: Instant, files: FileRules
 ) -> LogCompactionResult | None:
     """
-    Carry out a pending log compaction, or cancel it when it can no longer stand (LC-1).
+    Execute a pending log compaction, or cancel it when it is no longer valid (LC-1).
 
-    Outside: 2 gets, the claim, 1 create (inflight), 1 list per partition, those of
+    Outside: 2 gets, the lease, 1 create (inflight), 1 list per partition, those of
     ``merge_slice_logs`` for each slice, those of ``complete``.
 
     Args:
         context: The table.
         planned: The pending instant, of this engine or of Java Hudi.
-        files: How logs are made.
+        files: How to write log files.
 
     Returns:
-        None when another executor is at it, or it has ended otherwise.
+        None when another executor has it, or it has ended otherwise.
 
     Raises:
         As ``tableservices.compaction.execute.execute_compaction``.
@@ -386,7 +387,7 @@ def _is_still_valid(
     timeline: ActiveTimeline,
 ) -> bool:
     """
-    Whether the file groups got nothing but logs since the plan, and nothing else is planned.
+    Return whether the file groups only got log files since the plan, and no other plan.
 
     Outside: 1 get per pending plan, and per commit that was not read before.
     """

@@ -27,7 +27,7 @@ __all__ = [
     "log_compaction_plan",
 ]
 
-# -------------------------- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys
+# ---- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys
 
 # By the field of LogCompactionSettings that it sets.
 LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {
@@ -54,7 +54,7 @@ LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {
 
 
 class LogCompactionSettings(OptionSettings):
-    """Everything that can be set about it; the fields of ``LOG_COMPACTION_OPTIONS``."""
+    """All settings of log compaction; the fields of ``LOG_COMPACTION_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = LOG_COMPACTION_OPTIONS
 
@@ -64,18 +64,17 @@ class LogCompactionSettings(OptionSettings):
     expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
 
 
-# ----------------------------------------------------------------
-# Which log files a log compaction puts together: pure, in the form Java Hudi writes and executes.
+# ---- Which log files a log compaction merges: pure, in the form of Java Hudi
 #
-# Only logs older than every pending write are taken. A writer that began in between and
-# completes later has its place between them in the order of requested times (fmt 5.7), and
-# one file cannot lie on both sides of it (NBCC-5).
+# Only log files older than every pending write are taken. A writer that began in between and
+# completes later has its position between them, in the order of requested times (fmt 5.7). One file
+# cannot be both before and after it (NBCC-5).
 
 _HELPER = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
 
 
 def is_due(timeline: ActiveTimeline, commits_min: int) -> bool:
-    """Whether enough delta commits completed since the last compaction of either kind."""
+    """Return whether enough delta commits completed since the last compaction of either kind."""
     since = max(
         (one.requested_time for one in timeline.completed_writes if _compacts(timeline, one)),
         default="",
@@ -91,7 +90,7 @@ def is_due(timeline: ActiveTimeline, commits_min: int) -> bool:
 
 
 def _compacts(timeline: ActiveTimeline, one: Instant) -> bool:
-    """A log compaction completes as a delta commit; its requested file tells it apart."""
+    """Return whether an instant compacts; the requested file identifies a log compaction."""
     requested = pending_file_names(Action.LOGCOMPACTION, one.requested_time)[-1]
     return one.action is Action.COMMIT or requested in timeline.file_names
 
@@ -102,7 +101,7 @@ def candidates(
     *,
     oldest_pending: InstantTime | None,
 ) -> list[FileSlice]:
-    """The slices that no other plan owns, with the logs that may be put together: two at least."""
+    """Return slices that no other plan owns, each with at least two log files to merge."""
     found = []
     for one in slices:
         logs = tuple(
@@ -116,7 +115,7 @@ def candidates(
 
 
 def log_compaction_plan(slices: Iterable[FileSlice]) -> CompactionPlan | None:
-    """The content of a requested log compaction; None for no slices."""
+    """Return the content of a requested log compaction; None for no slices."""
     operations: list[CompactionOperation] = operations_of(slices, (), new_file_bytes=0)
     if not operations:
         return None

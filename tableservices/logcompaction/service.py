@@ -25,7 +25,7 @@ __all__ = ["LogCompactionService"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCompactionService:
-    """Log compaction of merge-on-read tables; planned only where it is switched on."""
+    """Log compaction of merge-on-read tables; schedules only where it is switched on."""
 
     settings: LogCompactionSettings
     files: FileRules
@@ -35,32 +35,32 @@ class LogCompactionService:
 
     @property
     def inline(self) -> bool:
-        """``hoodie.log.compaction.inline``."""
+        """Return ``hoodie.log.compaction.inline``."""
         return self.settings.inline
 
     @property
     def beside(self) -> bool:
-        """Hudi has no key for it."""
+        """Return False: Hudi has no key for it."""
         return False
 
     @property
     def after_commit(self) -> LogCompactionService:
-        """The same as a writer runs it."""
+        """Return the service as a writer runs it."""
         return self
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
-        """One round; errors as ``run_round``."""
+        """Run one round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
         return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:  # noqa: ARG002
-        """As the settings say."""
+        """Apply the settings."""
         wanted = self.settings.enabled or self.settings.inline
         return wanted and is_due(timeline, self.settings.blocks_min)
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
-        """File groups, log files and bytes of a plan made now."""
+        """Return the file groups, log files and bytes of a plan made now."""
         snapshot = context.snapshot()
         plan = plan_log_compaction(context, snapshot, self.settings)
         operations = plan.operations if plan is not None else ()
@@ -72,9 +72,9 @@ class LogCompactionService:
         }
 
     def schedule(self, context: TableContext) -> Instant | None:
-        """Errors as ``schedule_log_compaction``."""
+        """Schedule a plan; errors as ``schedule_log_compaction``."""
         return schedule_log_compaction(context, self.settings)
 
     def execute(self, context: TableContext, planned: Instant) -> LogCompactionResult | None:
-        """Errors as ``execute_log_compaction``."""
+        """Execute a plan; errors as ``execute_log_compaction``."""
         return execute_log_compaction(context, planned, self.files)

@@ -1,1 +1,1 @@
-"""Partition TTL: partitions that nobody wrote for some days are deleted as wholes."""
+"""Partition TTL: delete whole partitions after some days without a write."""

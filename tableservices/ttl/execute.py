@@ -30,13 +30,13 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["TtlResult", "TtlService", "expire", "expired_partitions", "expired_paths"]
 
-# --- Which partitions have expired: a pure decision from one time for each (as Java Hudi, KEEP_BY_*)
+# ---- Which partitions have expired: pure, from one time for each (as Java Hudi, KEEP_BY_*)
 #
-# A partition expires when its days are over at the moment of the look, to the millisecond. The
-# oldest go first, so that a bound on their number delays the youngest.
+# A partition expires when its days are over at the time of the check, to the millisecond. The
+# oldest are deleted first, so that a limit on their number delays the youngest.
 #
-# Worked example, also a test: kept for 2 days, now the 10th at noon; last written on the 8th
-# at 11:59 goes, on the 8th at 12:00 stays.
+# Worked example, also a test: kept for 2 days, now the 10th at noon. A partition last written on
+# the 8th at 11:59 is deleted; one written on the 8th at 12:00 is kept.
 
 _DAY_MS = 24 * 3_600_000
 
@@ -50,19 +50,19 @@ def expired_paths(
     zone: TimelineZone = UTC_ZONE,
 ) -> tuple[str, ...]:
     """
-    Partition paths whose days are over, oldest first.
+    Return the partition paths whose days are over, oldest first.
 
     Args:
         since: Partition path -> the instant time from which its days count.
         now: Ms since 1970-01-01 UTC.
         days_retained: How many days a partition is kept; none expires unless it is positive.
         partitions_max: At most so many.
-        zone: The table's, whose clock wrote the times.
+        zone: The timeline's zone, in which the times were written.
     """
     if days_retained <= 0:
         return ()
     line = zone.from_then_on(now - days_retained * _DAY_MS)
-    # A time of 14 digits stands for the last millisecond of its second.
+    # A time of 14 digits counts as the last millisecond of its second.
     over = sorted(
         (instant_time(wall_ms(time)), path)
         for path, time in since.items()
@@ -71,18 +71,19 @@ def expired_paths(
     return tuple(path for _, path in over[:partitions_max])
 
 
-# ------------------------ Carrying partition TTL out: one ``delete_partition`` of all that expired
+# ---- Execute partition TTL: one ``delete_partition`` of all expired partitions
 #
-# It is a write like any other, and decides on its own base snapshot, anew in each attempt: a
-# partition written into meanwhile is either seen there, and younger then, or meets the claim.
+# It is a write like any other. Each attempt decides on its own base snapshot. If a concurrent
+# writer writes to a partition, the snapshot includes that and the partition is younger, or the
+# write sets conflict.
 
-#: Days pass slowly: how long a process rests after a look at every partition, ms.
+#: A process pauses this long after a check of every partition, ms: days pass slowly.
 REST_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtlResult:
-    """What one round did; times are instant times."""
+    """The result of one round; times are instant times."""
 
     requested_time: InstantTime
     completion_time: InstantTime
@@ -95,14 +96,14 @@ class TtlResult:
 
 
 class _NothingExpiredError(Exception):
-    """What had expired a moment ago was written again."""
+    """A writer wrote to all expired partitions since the check."""
 
 
 def expired_partitions(
     context: TableContext, settings: TtlSettings, snapshot: Snapshot | None = None
 ) -> tuple[str, ...]:
     """
-    Partition paths that have expired, oldest first. Outside: 1 list a partition.
+    Return the partition paths that have expired, oldest first. Outside: 1 list a partition.
 
     Raises:
         MalformedNameError: A selected partition path leaves the table.
@@ -123,7 +124,7 @@ def expired_partitions(
             ),
             default=None,
         )
-        # Without a visible file the partition is deleted already, whatever its folder holds.
+        # A partition without a visible file is deleted already, whatever its folder holds.
         if last is not None:
             created = settings.from_creation
             time = partition_created_by(context.world.storage, path) if created else last
@@ -149,9 +150,9 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
 
     Raises:
         TableConfigConflictError: The metadata table is on.
-        UnsupportedTableError: The table is not written by this release, or its partitions
-            cannot be deleted as wholes.
-        ConflictError: Others wrote into what expires in every attempt.
+        UnsupportedTableError: This release does not write the table, or cannot delete its
+            partitions as a whole.
+        ConflictError: Other writers wrote to expired partitions during every attempt.
         OutcomeUnknownError, LockTimeoutError, StorageUnavailableError: As a write.
     """
     if settings.days_retained <= 0:
@@ -200,7 +201,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
 
 @dataclass(slots=True)
 class _LastScan:
-    """When this process looked at every partition last, on the monotonic clock."""
+    """When this process last checked every partition, on the monotonic clock."""
 
     at_ms: int | None = None
 
@@ -216,7 +217,7 @@ class TtlService:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TtlService:
         """
-        Configured by ``hoodie.partition.ttl.*``.
+        Read the settings from ``hoodie.partition.ttl.*``.
 
         Raises:
             SettingError: A value is wrong.
@@ -225,16 +226,16 @@ class TtlService:
 
     @property
     def inline(self) -> bool:
-        """``hoodie.partition.ttl.inline``."""
+        """Return ``hoodie.partition.ttl.inline``."""
         return self.settings.inline
 
     @property
     def beside(self) -> bool:
-        """Hudi has no key for it."""
+        """Return False: Hudi has no key for it."""
         return False
 
     def run_once(self, context: TableContext) -> TtlResult | None:
-        """Expire once, unless this process looked a moment ago; errors as ``expire``."""
+        """Expire once, unless this process checked just before; errors as ``expire``."""
         now = context.world.clock.monotonic_ms()
         if self.last.at_ms is not None and now - self.last.at_ms < REST_MS:
             return None

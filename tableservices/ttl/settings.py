@@ -1,4 +1,4 @@
-"""Settings of partition TTL, read from ``hoodie.partition.ttl.*`` keys; defaults are Hudi 1.2.0's."""
+"""Settings of partition TTL, read from ``hoodie.partition.ttl.*``; defaults are Hudi 1.2.0's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["TTL_OPTIONS", "TtlSettings", "TtlStrategy"]
 
 
 class TtlStrategy(Enum):
-    """From when the days of a partition count."""
+    """The event from which the days of a partition count."""
 
     BY_TIME = "KEEP_BY_TIME"
     BY_CREATION_TIME = "KEEP_BY_CREATION_TIME"
 
 
-#: Java's classes by the short name of the strategy they are; no other is run (SEC4).
+#: Strategies by the short name of Java's class; no other class is accepted (SEC4).
 _CLASSES = {
     "KeepByTimeStrategy": TtlStrategy.BY_TIME,
     "KeepByCreationTimeStrategy": TtlStrategy.BY_CREATION_TIME,
@@ -70,7 +70,7 @@ TTL_OPTIONS: Mapping[str, Option] = {
 
 
 class TtlSettings(OptionSettings):
-    """Everything that can be set about partition TTL; the fields of ``TTL_OPTIONS``."""
+    """All settings of partition TTL; the fields of ``TTL_OPTIONS``."""
 
     options: ClassVar[Mapping[str, Option]] = TTL_OPTIONS
 
@@ -83,7 +83,7 @@ class TtlSettings(OptionSettings):
 
     @property
     def from_creation(self) -> bool:
-        """Whether the days count from a partition's first write."""
+        """Return whether the days count from a partition's first write."""
         chosen = self.strategy
         if self.strategy_class:
             chosen = _CLASSES[self.strategy_class.rpartition(".")[2]]
