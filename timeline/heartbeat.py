@@ -34,7 +34,7 @@ __all__ = [
     "stray_heartbeats",
 ]
 
-# ------------------------------------------------------------------------ When a heartbeat expires
+# ---- When a heartbeat expires
 
 LEASE_BEATS: Final = 3
 """How many times a reader lease is renewed before it would end."""
@@ -93,7 +93,7 @@ def is_lease_trusted(shown_monotonic_ms: int, monotonic_now_ms: int, lease_ms: i
     return LEASE_BEATS * (monotonic_now_ms - shown_monotonic_ms) <= (LEASE_BEATS - 1) * lease_ms
 
 
-# ------------------------------------------------------------------------------- Writing heartbeats
+# ---- Writing heartbeats
 
 # Of writes only. The requested file of a plan waits for any executor.
 _BEGUN = tuple(

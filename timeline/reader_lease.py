@@ -361,7 +361,7 @@ def _reader(reader_id: str, document: dict[str, Any], now_ms: int) -> Registered
     )
 
 
-# ------------------------------------------------------------------------- Deferred deletes
+# ---- Deferred deletes
 
 
 def defer_leased_deletes(context: TableContext, clean: Slot) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """
-The values of the engine: frozen, typed, and without any effect.
+The values of the engine: frozen, typed, without side effects.
 
-Nothing in this folder reads a file, a clock or a random number, so every rule can be
-tested by values alone.
+Nothing here reads a file, a clock or a random number, so tests need only values.
 """

@@ -1,4 +1,4 @@
-"""What one write did, as its completed file records it, and the operations of users."""
+"""The metadata of a write in its completed file, and the options that a user chooses from."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 
-# ---- The user's words for a write, a table, a merge and a change log, spelled as Hudi spells them
+# ---- Operations, table types and modes, as in Hudi
 
 
 class WriteOperation(Enum):
-    """What a caller asks for; the timeline's own word for what it becomes is ``Action``."""
+    """The operation that a caller asks for; the resulting ``Action`` is the timeline's."""
 
     INSERT = "insert"
     UPSERT = "upsert"
@@ -40,12 +40,12 @@ class WriteOperation(Enum):
 
     @property
     def replaces(self) -> bool:
-        """Whether it publishes a replacecommit."""
+        """Whether it commits a replacecommit."""
         return self in _REPLACING
 
     @property
     def hudi_name(self) -> str:
-        """The enum name Java Hudi expects in commit metadata (fmt 3, operationType)."""
+        """The enum name that Java Hudi expects in commit metadata (fmt 3, operationType)."""
         return self.name
 
 
@@ -66,7 +66,7 @@ class TableType(Enum):
 
 
 class MergeMode(Enum):
-    """What decides between two versions of one record (fmt 7)."""
+    """The rule that decides between two versions of one record (fmt 7)."""
 
     COMMIT_TIME_ORDERING = "COMMIT_TIME_ORDERING"
     EVENT_TIME_ORDERING = "EVENT_TIME_ORDERING"
@@ -74,7 +74,7 @@ class MergeMode(Enum):
 
 
 class CdcMode(Enum):
-    """What a change log holds beside the operation (``hoodie.table.cdc.supplemental...``)."""
+    """The content of a change log besides the operation (``hoodie.table.cdc.supplemental...``)."""
 
     OP_KEY_ONLY = "OP_KEY_ONLY"
     DATA_BEFORE = "DATA_BEFORE"
@@ -82,28 +82,27 @@ class CdcMode(Enum):
 
 
 class ConcurrencyMode(Enum):
-    """Who may write at the same time."""
+    """Which writers may write at the same time."""
 
     SINGLE_WRITER = "SINGLE_WRITER"
     OPTIMISTIC_CONCURRENCY_CONTROL = "OPTIMISTIC_CONCURRENCY_CONTROL"
     NON_BLOCKING_CONCURRENCY_CONTROL = "NON_BLOCKING_CONCURRENCY_CONTROL"
 
 
-# ----------------------------- What one write did, as the completed file of its instant records it
-#
-# The same value serves three files: the workload profile of an inflight instant (format
-# 2.4), the metadata of a completed commit or deltacommit, and, when it also names replaced
-# file groups, that of a replacecommit. Names and paths inside a decoded value come from the
-# table and are untrusted text; whoever opens them validates them first (SEC1, SEC2).
+# ---- Commit metadata
+# One value serves three files: the workload profile of an inflight instant (format 2.4), the
+# metadata of a completed commit or deltacommit, and, with replaced file groups, that of a
+# replacecommit. Names and paths in a decoded value come from the table and are untrusted text;
+# validate them before use (SEC1, SEC2).
 
 LOG_COMPACT = "LOG_COMPACT"
-"""The operation of an instant that put logs together: its block repeats rows of others."""
+"""The operation of an instant that merged log files; its block repeats rows of other blocks."""
 
 NO_PREVIOUS_COMMIT = "null"
-"""The text Hudi writes into `prevCommit` of a file group that did not exist before."""
+"""The text that Hudi writes into `prevCommit` of a new file group."""
 
 SCHEMA_KEY = "schema"
-INTERNAL_SCHEMA_KEY = "latest_schema"  # of schema on read: the same with column ids
+INTERNAL_SCHEMA_KEY = "latest_schema"  # for schema on read: the schema with column ids
 """Key in the extra metadata that holds the table's Avro schema without meta columns."""
 
 _KEEPS_SCHEMA = frozenset({"CLUSTER", "COMPACT", "INDEX", "LOG_COMPACT"})
@@ -111,7 +110,7 @@ _KEEPS_SCHEMA = frozenset({"CLUSTER", "COMPACT", "INDEX", "LOG_COMPACT"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:
-    """How long the parts of writing one file took, milliseconds."""
+    """The times of writing one file, in ms."""
 
     total_scan_time: int = 0
     total_create_time: int = 0
@@ -121,10 +120,10 @@ class RuntimeStats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
     """
-    One file that a write produced; every field of `HoodieWriteStat`, in its order.
+    One file of a write, with every field of `HoodieWriteStat`, in its order.
 
-    Counters count records unless the name says otherwise; sizes are bytes; `path` is
-    relative to the table. Defaults are those Hudi writes for a counter that does not apply.
+    Counters count records unless the name says otherwise; sizes are bytes; `path` is relative to
+    the table. Defaults are those that Hudi writes for a counter that does not apply.
     """
 
     file_id: str = ""
@@ -161,7 +160,7 @@ class WriteStat:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Its file and the change logs beside it; untrusted when decoded."""
+        """The file and its change logs; untrusted when decoded."""
         return (*((self.path,) if self.path else ()), *(self.cdc_stats or ()))
 
 
@@ -170,8 +169,8 @@ class CommitMetadata:
     """
     The record of one write: its files by partition path, its operation and free text.
 
-    `partition_to_replace_file_ids` is None for commits and deltacommits and a mapping,
-    possibly empty, for replacecommits; that alone decides which schema is written.
+    `partition_to_replace_file_ids` is None for commits and deltacommits, and a mapping, possibly
+    empty, for replacecommits. It alone decides which schema is written.
     """
 
     partition_to_write_stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict)
@@ -181,12 +180,12 @@ class CommitMetadata:
     partition_to_replace_file_ids: Mapping[str, tuple[str, ...]] | None = None
 
     def write_stats(self) -> tuple[WriteStat, ...]:
-        """Every stat of every partition, in the order of the mapping."""
+        """Return every stat of every partition, in the order of the mapping."""
         return tuple(s for stats in self.partition_to_write_stats.values() for s in stats)
 
     def file_groups(self) -> frozenset[tuple[str, str]]:
         """
-        The (partition path, file id) pairs this write touched, replaced ones included.
+        Return the (partition path, file id) pairs that this write accessed, replaced ones included.
 
         Planned inserts of a workload profile have no file id yet and are left out.
         """
@@ -199,18 +198,18 @@ class CommitMetadata:
         return frozenset(written | self.replaced_file_groups())
 
     def replaced_file_groups(self) -> frozenset[tuple[str, str]]:
-        """The (partition path, file id) pairs this write replaced."""
+        """Return the (partition path, file id) pairs that this write replaced."""
         replaced = self.partition_to_replace_file_ids or {}
         return frozenset((path, file_id) for path, ids in replaced.items() for file_id in ids)
 
     def partition_paths(self) -> frozenset[str]:
-        """Every partition path written or replaced, also those with planned inserts only."""
+        """Return every partition path written or replaced, also those with planned inserts only."""
         return frozenset(self.partition_to_write_stats) | frozenset(
             self.partition_to_replace_file_ids or {}
         )
 
     def written_paths(self) -> tuple[str, ...]:
-        """Table-relative paths of the files this write produced; untrusted when decoded."""
+        """Return table-relative paths of the files of this write; untrusted when decoded."""
         return tuple(stat.path for stat in self.write_stats() if stat.path)
 
     @property
@@ -221,9 +220,9 @@ class CommitMetadata:
     @property
     def decides_schema(self) -> bool:
         """
-        Whether the table's schema may change by it, as Java judges.
+        Whether the write may change the table's schema, by Java's rule.
 
-        A service repeats a schema, and that of another engine the one it began with.
+        A table service repeats a schema; another engine's service repeats the one it began with.
         """
         return self.operation_type not in _KEEPS_SCHEMA
 
@@ -255,7 +254,7 @@ class CommitMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedUpdate:
-    """A file group that a pending write will change, and from which base instant."""
+    """A file group that a pending write will change, and its base instant."""
 
     partition_path: str
     file_id: str
@@ -270,11 +269,11 @@ def workload_profile(
     planned_updates: tuple[PlannedUpdate, ...] = (),
 ) -> CommitMetadata:
     """
-    Build the content of an inflight file: what the write is about to touch (format 2.4).
+    Build the content of an inflight file: the planned changes of a write (format 2.4).
 
-    Conflict detection of other writers, Java's included, reads it while the write is
-    pending. Each partition gets one stat without file id for its planned inserts, 0 when
-    there are only updates, then one stat per file group to update.
+    Writers, Java's included, read it to detect conflicts while the write is pending. Each
+    partition gets one stat without file id for its planned inserts, 0 when there are only updates,
+    then one stat per file group to update.
 
     Args:
         operation_type: Hudi's enum name, for example `UPSERT`.

@@ -36,10 +36,9 @@ __all__ = [
     "pending_file_names",
 ]
 
-# ---------------------- The one place where paths below a table are built and checked (SEC1, SEC2)
-#
-# Names come from data (partition values), from the table's own files (plans, markers,
-# metadata) and from users; all of them are untrusted until they passed here.
+# ---- Paths below a table (SEC1, SEC2)
+# Names come from data (partition values), from the table's own files (plans, markers, metadata)
+# and from users. They are untrusted until a function here has checked them.
 
 _SEGMENT_BYTES_MAX = 255
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
@@ -54,7 +53,7 @@ def _refuse(path: str, why: str) -> MalformedNameError:
 
 def check_relative_path(path: str) -> str:
     """
-    Return ``path`` when it names something strictly below the table.
+    Return ``path`` if it is strictly below the table.
 
     Raises:
         MalformedNameError: Empty, absolute, with empty, ``.`` or ``..`` segments, with control
@@ -89,18 +88,18 @@ def check_partition_path(partition_path: str) -> str:
 
 def listed(names: object, what: str) -> tuple[str, ...]:
     """
-    Names that a caller gave. A text would be a list of its letters, and each may be a name.
+    Return a caller's names as a tuple.
 
     Raises:
-        InvalidInputError: One text, or what is no list or no text in it: a number equals no name,
-            and would mean nothing wherever names are compared.
+        InvalidInputError: A single text, whose letters could be names; no list; or an item that is
+            no text, because a number would equal no name.
     """
     if isinstance(names, str):
         raise InvalidInputError(
             f"{what} are a list of texts; put the one into brackets: [{names!r}]", kind="one_text"
         )
     found = tuple(names) if isinstance(names, Iterable) else (names,)
-    if not all(issubclass(kind, str) for kind in set(map(type, found))):  # few, of many keys
+    if not all(issubclass(kind, str) for kind in set(map(type, found))):  # few kinds, of many keys
         strange = next(one for one in found if not isinstance(one, str))
         raise InvalidInputError(
             f"{what} are a list of texts, as the table spells them: {strange!r}", kind="no_text"
@@ -109,21 +108,21 @@ def listed(names: object, what: str) -> tuple[str, ...]:
 
 
 def join(*segments: str) -> str:
-    """Join relative pieces, dropping empty ones (the unpartitioned table's), and check the result."""
+    """Join relative pieces, leaving out empty ones (the table's base), and check the result."""
     return check_relative_path("/".join(piece for piece in segments if piece))
 
 
 def parent_folder(path: str) -> str:
-    """The folder of a path; ``""`` for the table's base folder."""
+    """Return the folder of a path; ``""`` for the table's base folder."""
     return path.rpartition("/")[0]
 
 
-# -------------- Base files, log files and file slices: what a file group consists of at one moment
+# ---- Files of a file group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFile:
-    """A columnar file; its requested time is that of the instant that wrote it."""
+    """A base file; its requested time is that of the instant that wrote it."""
 
     file_group: FileGroupId
     name: str
@@ -132,7 +131,7 @@ class BaseFile:
 
     @classmethod
     def found(cls, partition_path: str, name: str, size_bytes: int) -> BaseFile | None:
-        """The base file of a name in a partition; None when the name is no base file's."""
+        """Return the base file of this name in a partition; None if the name is no base file's."""
         parsed = parse_base_file_name(name)
         if parsed is None:
             return None
@@ -151,7 +150,7 @@ class BaseFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """Appended changes; in table versions 8 and 9 it belongs to exactly one instant."""
+    """A log file; in table versions 8 and 9 it belongs to exactly one instant."""
 
     file_group: FileGroupId
     name: str
@@ -162,7 +161,7 @@ class LogFile:
 
     @classmethod
     def found(cls, partition_path: str, name: str, size_bytes: int) -> LogFile | None:
-        """The log file of a name in a partition; None for change logs and all other names."""
+        """Return the log file of this name in a partition; None for change logs and other names."""
         parsed = parse_log_file_name(name)
         if parsed is None or parsed.is_cdc:
             return None
@@ -182,16 +181,16 @@ class LogFile:
 
     @property
     def order(self) -> tuple[InstantTime, int, str]:
-        """Logs of a slice are read in this order (fmt 5.7): by requested time, not completion."""
+        """The order in which a slice's logs are read (fmt 5.7): by requested time first."""
         return (self.instant_time, self.log_version, self.write_token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
     """
-    A base file and the log files on top of it; a slice of logs alone has no base file.
+    A base file and the log files on top of it; a slice of only logs has no base file.
 
-    What an incremental read takes of a file group is a slice of the files of its range.
+    In an incremental read the slice has only the files of the read range.
     """
 
     file_group: FileGroupId
@@ -206,15 +205,14 @@ class FileSlice:
         return logs + (self.base_file.size_bytes if self.base_file else 0)
 
 
-# -------- The grammar of every file name a Hudi table uses, in both directions (fmt 2.2, 4.1, 5.1)
-#
-# Names are untrusted on the way in: what does not match the grammar is not ours to read,
-# let alone to delete (SEC2). The instant table below is the only place that knows which
-# action is spelled how in which state; the round trip over its full product is a test.
+# ---- File names (fmt 2.2, 4.1, 5.1)
+# Names are untrusted when read. A name that does not match the grammar is not read, and never
+# deleted (SEC2). Only the table of instants below spells actions and states; a test parses and
+# formats its full product.
 
-#: (action, pending state) -> what follows the requested time. Completed names are
-#: ``<requested>_<completion>.<completes_as>``, legacy ones lack the completion time. A
-#: savepoint has no requested state.
+#: (action, pending state) -> suffix after the requested time. Completed names are
+#: ``<requested>_<completion>.<completes_as>``, legacy ones lack the completion time. A savepoint
+#: has no requested state.
 PENDING_SUFFIXES: dict[tuple[Action, State], str] = {
     (Action.COMMIT, State.REQUESTED): ".commit.requested",
     (Action.COMMIT, State.INFLIGHT): ".inflight",
@@ -257,7 +255,7 @@ _MARKER = re.compile(r"(.+)\.marker\.(CREATE|MERGE|APPEND)")
 
 
 class IOType(Enum):
-    """What a marker announces (fmt 1.4); APPEND is read from old tables only."""
+    """The kind of write that a marker announces (fmt 1.4); APPEND only in old tables."""
 
     CREATE = "CREATE"
     MERGE = "MERGE"
@@ -298,11 +296,11 @@ class LogFileName:
 
 def instant_file_name(instant: Instant) -> str:
     """
-    The file name of one state of an instant, of layout 1 when it is legacy.
+    Return the file name of one state of an instant, of layout 1 if it is legacy.
 
     Raises:
-        MalformedNameError: The action has no such state (a requested savepoint), or a
-            completed instant lacks its completion time.
+        MalformedNameError: The action has no such state (a requested savepoint), or a completed
+            instant lacks its completion time.
     """
     if instant.state is State.COMPLETED:
         if instant.completion_time is None:
@@ -320,7 +318,7 @@ def instant_file_name(instant: Instant) -> str:
 
 
 def pending_file_names(action: Action, requested_time: InstantTime) -> tuple[str, ...]:
-    """The inflight and requested file names of an instant, in the order a rollback deletes them."""
+    """Return an instant's inflight and requested file names, in a rollback's order of deletes."""
     return tuple(
         requested_time + PENDING_SUFFIXES[action, state]
         for state in (State.INFLIGHT, State.REQUESTED)
@@ -331,10 +329,10 @@ def pending_file_names(action: Action, requested_time: InstantTime) -> tuple[str
 @lru_cache(maxsize=8_192)
 def parse_instant_name(name: str) -> Instant | None:
     """
-    The instant a file of the timeline folder stands for, or None for any other file.
+    Return the instant of a file in the timeline folder, or None for any other file.
 
-    A completed name without a completion time gives a legacy instant that completed when it
-    was requested; the caller that knows the file's age may correct it (fmt 2.2).
+    A completed name without a completion time gives a legacy instant that completed at its
+    requested time. A caller that knows the file's age may correct it (fmt 2.2).
     """
     match = _INSTANT.fullmatch(name)
     if match is None:
@@ -358,13 +356,13 @@ def parse_instant_name(name: str) -> Instant | None:
 
 
 def parse_base_file_name(name: str) -> BaseFileName | None:
-    """The parts of a base file's name, or None when it is something else."""
+    """Parse the name of a base file; return None for other names."""
     match = _BASE.fullmatch(name)
     return BaseFileName(*match.groups()) if match else None
 
 
 def parse_log_file_name(name: str) -> LogFileName | None:
-    """The parts of a log file's name, or None when it is something else."""
+    """Parse the name of a log file; return None for other names."""
     match = _LOG.fullmatch(name)
     if match is None:
         return None
@@ -373,7 +371,7 @@ def parse_log_file_name(name: str) -> LogFileName | None:
 
 
 def data_file_time(name: str) -> InstantTime | None:
-    """The instant in the name of a base or log file; None for any other file."""
+    """Return the instant in the name of a base or log file; None for any other file."""
     base = parse_base_file_name(name)
     if base is not None:
         return base.requested_time
@@ -382,7 +380,7 @@ def data_file_time(name: str) -> InstantTime | None:
 
 
 def is_data_file(path: str) -> bool:
-    """Whether a path names a base or log file in a partition of the table (SEC1, SEC2)."""
+    """Return whether a path names a base or log file in a partition of the table (SEC1, SEC2)."""
     try:
         check_relative_path(path)
         check_partition_path(path.rpartition("/")[0])
@@ -392,15 +390,15 @@ def is_data_file(path: str) -> bool:
 
 
 def marker_name(data_file_name: str, io_type: IOType) -> str:
-    """The marker's file name for a data file (fmt 1.4)."""
+    """Return the name of the marker of a data file (fmt 1.4)."""
     return f"{data_file_name}.marker.{io_type.value}"
 
 
 def parse_marker_name(name: str) -> tuple[str, IOType] | None:
     """
-    The data file name and kind a marker stands for.
+    Return the data file name and the kind of a marker.
 
-    None when the name is no marker, or names anything but a base or log file (SEC2).
+    None if the name is no marker, or names anything but a base or log file (SEC2).
     """
     match = _MARKER.fullmatch(name)
     if match is None:

@@ -1,4 +1,4 @@
-"""An instant: one action in one of three states, and which state may follow which."""
+"""An instant: one action in one of three states, and the legal changes of state."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = [
 ]
 
 
-# -------- An instant: one action on the table, named by its requested time, in one of three states
+# ---- Instants
 
 
 class Action(Enum):
-    """What an instant does; the value is its spelling in file names."""
+    """The action of an instant; the value is its spelling in file names."""
 
     COMMIT = "commit"
     DELTACOMMIT = "deltacommit"
@@ -40,7 +40,7 @@ class Action(Enum):
 
     @property
     def completes_as(self) -> Action:
-        """The action under which the completed file is named (fmt 2.2)."""
+        """The action in the name of the completed file (fmt 2.2)."""
         return _COMPLETES_AS.get(self, self)
 
 
@@ -64,7 +64,7 @@ WRITE_ACTIONS = frozenset(
 
 
 class State(Enum):
-    """How far an instant has come; every state is a file of its own (fmt 2.2)."""
+    """The state of an instant; each state is one file (fmt 2.2)."""
 
     REQUESTED = "requested"
     INFLIGHT = "inflight"
@@ -72,7 +72,7 @@ class State(Enum):
 
     @property
     def rank(self) -> int:
-        """0, 1, 2 in the order of life."""
+        """0, 1, 2 in the order of the states."""
         return _RANKS[self]
 
 
@@ -82,12 +82,12 @@ _RANKS = {State.REQUESTED: 0, State.INFLIGHT: 1, State.COMPLETED: 2}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instant:
     """
-    One instant as its file names tell it.
+    One instant, as parsed from a file name.
 
-    ``completion_time`` is set exactly in the completed state. Equality of two states of one
-    instant is by ``(action.completes_as, requested_time)``; a savepoint shares its requested
-    time with the commit it protects (fmt trap 19). ``legacy`` is a completed instant whose
-    file tells no completion time and holds what version 6 writes (fmt 2.2, 11.2).
+    Only a completed instant has ``completion_time``. Two states belong to one instant if
+    ``(action.completes_as, requested_time)`` are equal. A savepoint has the requested time of its
+    commit (fmt trap 19). ``legacy`` marks a completed instant of version 6, without a completion
+    time in its file name (fmt 2.2, 11.2).
     """
 
     action: Action
@@ -111,25 +111,24 @@ class Instant:
         return f"{times}.{self.action.value} ({self.state.value})"
 
 
-# ------------- Which state may follow which, for every action: the life of an instant as one table
+# ---- Changes of state
+# An instant begins with its requested file. It becomes inflight when its work starts, and
+# completed when its completed file appears. Each state is a file of its own; nothing is renamed.
+# An instant leaves the timeline in two ways: a rollback deletes its pending files
+# (``AbsentInstant.GONE``), or archiving moves a completed one to the archived timeline. The
+# exceptions are in the table, not in branches:
 #
-# Theory of operation. An instant is born when its requested file appears, becomes inflight
-# when its work starts, and completed when its completed file appears. A state is a file of
-# its own; nothing is renamed. An instant leaves the timeline in two ways: a rollback deletes
-# its pending files (``Fate.GONE``), or archiving moves a completed one to the history. The
-# exceptions live in the table, not in branches:
+# - a savepoint has no requested state; it begins inflight;
+# - the rollback of a plan's execution (compaction, log compaction, clustering) keeps the plan:
+#   its state changes from inflight back to requested;
+# - a pending clean or rollback is completed, never rolled back: its deletes are repeated (RB-5).
 #
-# - a savepoint has no requested state; it is born inflight;
-# - a plan (compaction, log compaction, clustering) that was inflight may go back to
-#   requested: rolling back its execution keeps the plan (concurrency 5);
-# - a pending clean or rollback is finished, never undone: its deletes are repeated (RB-5).
-#
-# Worked example, also a test: a commit goes requested -> inflight -> completed; a crashed one
-# goes requested -> inflight -> gone, by the rollback instant that documents it.
+# Example, also a test: a commit changes from requested to inflight to completed. A crashed one
+# changes from requested to inflight to gone, by the rollback instant that documents it.
 
 
 class AbsentInstant(Enum):
-    """Where an instant is when none of its files exists."""
+    """The state of an instant without files: not begun yet, or removed."""
 
     UNBORN = "unborn"
     GONE = "gone"
@@ -141,7 +140,7 @@ _WRITE: dict[Stage, frozenset[Stage]] = {
     AbsentInstant.UNBORN: frozenset({State.REQUESTED}),
     State.REQUESTED: frozenset({State.INFLIGHT, AbsentInstant.GONE}),
     State.INFLIGHT: frozenset({State.COMPLETED, AbsentInstant.GONE}),
-    State.COMPLETED: frozenset({AbsentInstant.GONE}),  # restore, or archiving into the history
+    State.COMPLETED: frozenset({AbsentInstant.GONE}),  # restored away, or archived
     AbsentInstant.GONE: frozenset(),
 }
 _PLAN: dict[Stage, frozenset[Stage]] = {
@@ -181,7 +180,7 @@ LEGAL_TRANSITIONS: dict[Action, dict[Stage, frozenset[Stage]]] = {
 
 def check_transition(action: Action, before: Stage, after: Stage) -> None:
     """
-    Pass when the table allows the change.
+    Raise unless the table allows the change.
 
     Raises:
         IllegalTransitionError: It does not; a defect of the caller.

@@ -1,9 +1,10 @@
 """
 Instant times: 17 digits ``yyyyMMddHHmmssSSS``, compared as text (TL-FMT-1).
 
-An instant time names an instant or orders its visibility; it is not a wall clock reading.
-Wall readings are ``int`` milliseconds; the two kinds never mix. The functions here read the digits
-as UTC, which is right for tables of that zone and for spans; ``zones`` knows the other tables.
+An instant time names an instant or orders its visibility; it is not a wall clock time. Wall times
+are ``int`` milliseconds; the two kinds never mix. The plain functions here read the digits as UTC,
+which is right for tables of that zone and for differences. ``TimelineZone`` serves the other
+tables.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ _DIGITS = re.compile(r"\d{17}|\d{14}", re.ASCII)
 
 
 def is_between(time: InstantTime, since: InstantTime, until: InstantTime | None) -> bool:
-    """Whether a time lies in (since, until], the form of every range; None has no end."""
+    """Return whether a time is in (since, until], the form of every range; None has no end."""
     return since < time and (until is None or time <= until)
 
 
 def parse_wall_ms(value: Any) -> WallMs:
     """
-    A wall time as a document of the table tells it; one that no clock shows is damage.
+    Return a wall time from a document of the table.
 
     Raises:
-        ArithmeticError, TypeError, ValueError: It is no time up to the year 9999.
+        ArithmeticError, TypeError, ValueError: It is no time up to the year 9999, so the document
+            is damaged.
     """
     at = WallMs(int(value))
     instant_time(at)
@@ -60,7 +62,7 @@ def parse_wall_ms(value: Any) -> WallMs:
 
 def instant_time(at: WallMs) -> InstantTime:
     """
-    The 17 digits of a wall time.
+    Return the 17 digits of a wall time.
 
     Args:
         at: Milliseconds since 1970-01-01 UTC, up to the year 9999.
@@ -73,7 +75,7 @@ def instant_time(at: WallMs) -> InstantTime:
 
 
 def is_instant_time(text: str) -> bool:
-    """Whether a text is a time of a timeline: a date, or zeros, which are before all dates."""
+    """Return whether a text is a time of a timeline: a date, or zeros, which precede all dates."""
     if text == EARLIEST:
         return True
     try:
@@ -85,9 +87,9 @@ def is_instant_time(text: str) -> bool:
 
 def wall_ms(time: InstantTime) -> WallMs:
     """
-    The wall time an instant time stands for, in ms since 1970-01-01 UTC.
+    Return the wall time of an instant time, in ms since 1970-01-01 UTC.
 
-    A 14-digit time of an old table stands for its last millisecond (fmt 2.1).
+    A 14-digit time of an old table is read as its last millisecond (fmt 2.1).
 
     Raises:
         InvalidInputError: The text is no date (the metadata table's bootstrap times are not).
@@ -106,18 +108,17 @@ def wall_ms(time: InstantTime) -> WallMs:
     return WallMs((moment - _EPOCH) // timedelta(milliseconds=1) + millis)
 
 
-# ----- The zone in which a table writes its instant times, and how its digits stand for wall times
-#
-# A table of zone LOCAL (Java Hudi's default, also where the property is missing) writes the digits
-# of its process's clock. Such a clock is set back in autumn, so two moments may have the same digits;
-# here the digits name the first of them, as in Java's ``LocalDateTime.atZone``.
+# ---- Time zones
+# A table of zone LOCAL (Java Hudi's default, also without the property) uses the clock of the
+# writing process. Such a clock is set back in autumn, so two wall times may have the same digits.
+# Here the digits mean the first of them, as in Java's ``LocalDateTime.atZone``.
 
 #: The value of ``hoodie.table.timeline.timezone`` that means the zone of each process.
 LOCAL = "LOCAL"
 
 _MS = timedelta(milliseconds=1)
 _DAY = timedelta(days=1)
-# Rules are compared over these years: no Hudi table is older, and no rule is known for later ones.
+# Zones are compared over these years: no Hudi table is older, and no later rules are known.
 _COMPARED_FROM, _COMPARED_TO = datetime(2015, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _HEX_DIGITS = 12
 
@@ -125,10 +126,10 @@ _HEX_DIGITS = 12
 @dataclass(frozen=True, slots=True, eq=False)
 class TimelineZone:
     """
-    Turns wall times into instant times of one table and back.
+    Convert wall times into instant times of one table and back.
 
     Args:
-        name: How people know the zone: ``UTC``, ``Europe/Berlin``.
+        name: The common name of the zone: ``UTC``, ``Europe/Berlin``.
         rules: Its offsets; None for UTC.
     """
 
@@ -136,18 +137,18 @@ class TimelineZone:
     rules: tzinfo | None = None
 
     def instant_time(self, at: int) -> InstantTime:
-        """The 17 digits that a clock of the zone shows at a wall time (ms since 1970-01-01 UTC)."""
+        """Return the 17 digits of a wall time (ms since 1970-01-01 UTC) on a clock of the zone."""
         return instant_time(WallMs(at + self._offset_ms(at)))
 
     def wall_ms(self, time: InstantTime) -> WallMs:
         """
-        The wall time that an instant time stands for, in ms since 1970-01-01 UTC.
+        Return the wall time of an instant time, in ms since 1970-01-01 UTC.
 
-        Of an hour that comes twice the first; an hour that is left out goes on as the one before
-        it, as in Java.
+        In a repeated hour it is the first one. A skipped hour continues the hour before it, as in
+        Java.
 
         Raises:
-            InvalidInputError: As ``times.wall_ms``.
+            InvalidInputError: As the function ``wall_ms``.
         """
         shown = wall_ms(time)
         if self.rules is None:
@@ -157,7 +158,7 @@ class TimelineZone:
 
     def of(self, moment: datetime) -> InstantTime:
         """
-        The digits of a datetime: one without a zone is read on the table's clock.
+        Return the digits of a datetime; one without a zone is read on the table's clock.
 
         Raises:
             OverflowError: It has no four-digit year in the table's zone.
@@ -170,12 +171,13 @@ class TimelineZone:
 
     def reached_by(self, moment: datetime) -> InstantTime:
         """
-        The greatest digits that stand for a moment or an earlier one.
+        Return the greatest digits for a datetime or an earlier one.
 
-        One without a zone is read as by ``of``; one with a zone is not ambiguous (``reached``).
+        A datetime without a zone is read as in ``of``; one with a zone is not ambiguous
+        (``reached``).
 
         Raises:
-            OverflowError: As of ``of``.
+            OverflowError: As in ``of``.
         """
         if moment.utcoffset() is None:
             return self.of(moment)
@@ -183,20 +185,20 @@ class TimelineZone:
 
     def reached(self, at: int) -> InstantTime:
         """
-        The greatest digits that the clock has shown until a wall time.
+        Return the greatest digits that the clock has shown until a wall time.
 
-        Those of the time itself, except in the hour that comes twice: there the end of its first
-        pass. A timeline that only grows stays above them until the clock is there again.
+        They are those of the time itself, except in a repeated hour: there the end of its first
+        pass. A timeline that only grows stays above them until the clock reaches them again.
         """
         turned = self._turned_back(at, since=True)
         return self.instant_time(at if turned is None else turned - 1)
 
     def from_then_on(self, at: int) -> InstantTime:
         """
-        The least digits that the clock shows from a wall time on.
+        Return the least digits that the clock shows from a wall time on.
 
-        Whatever has smaller digits is older. In the first pass of an hour that comes twice this is
-        the begin of that hour, so that nothing counts as older than it is.
+        Smaller digits are older. In the first pass of a repeated hour the result is the begin of
+        that hour, so that nothing counts as older than it is.
         """
         turned = self._turned_back(max(0, at), since=False)
         return self.instant_time(max(0, at) if turned is None else turned)
@@ -206,8 +208,8 @@ class TimelineZone:
         """
         A text that is equal for zones of equal offsets, from the year 2015 to 2100.
 
-        ``UTC`` whatever such a zone is called; else the offset, or the least and greatest of them
-        and a digest of the moments when they change.
+        ``UTC`` for every name of such a zone; else the offset, or the least and greatest offset
+        and a digest of the times of the changes.
         """
         if self.rules is None:
             return "UTC"
@@ -226,7 +228,7 @@ class TimelineZone:
         return (shown.utcoffset() or timedelta(0)) // _MS
 
     def _turned_back(self, at: int, *, since: bool) -> int | None:
-        """When the clock was set back, if its digits at ``at`` come before and after that."""
+        """Return when the clock was set back, if its digits at ``at`` occur before and after it."""
         if self.rules is None:
             return None
         shown = _moment(at).astimezone(self.rules)
@@ -246,12 +248,12 @@ class TimelineZone:
         return high
 
 
-#: Of tables that say UTC.
+#: The zone of tables of zone UTC.
 UTC_ZONE = TimelineZone("UTC")
 
 
 def utc_zone() -> TimelineZone:
-    """UTC, as the zone of a process."""
+    """Return UTC, as the zone of a process."""
     return UTC_ZONE
 
 
@@ -260,7 +262,7 @@ def _moment(at: int) -> datetime:
 
 
 def _offsets(rules: tzinfo) -> Iterator[tuple[int, int]]:
-    """(second since 1970, offset in seconds) at the start and at each change after it."""
+    """Yield (second since 1970, offset in seconds) at the start and at each later change."""
 
     def offset(second: int) -> int:
         shown = _moment(second * 1000).astimezone(rules)

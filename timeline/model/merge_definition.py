@@ -1,9 +1,9 @@
 """
-How a table says it merges two versions of a record: one frozen value out of many properties.
+How a table merges two versions of a record: one frozen value from many properties.
 
-Three generations of Hudi say it in three ways (a payload class, a merger's strategy id, a
-merge mode), and newer releases read the older ones by a fixed translation (fmt 1.5, 11.1,
-11.2). It is made here, once; ``timeline.rules`` turns the value into masks over rows.
+Three generations of Hudi define it in three ways (a payload class, a merger's strategy id, a merge
+mode). Newer releases read the older ones by a fixed translation (fmt 1.5, 11.1, 11.2), which is
+here. ``filegroups.merge`` applies the value to rows.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ _FIRST_VERSION_OF_MODES: Final = 8
 
 class PartialUpdateMode(Enum):
     """
-    What a winning record of the full schema takes from the one it replaces (fmt 7).
+    The values that a winning record of the full schema takes from the record it replaces (fmt 7).
 
-    Hudi 1.1 and 1.2 know ``IGNORE_DEFAULTS`` and ``FILL_UNAVAILABLE``. The two names that
-    its plans had beside them speak of columns a record lacks; records of the full schema
-    lack none, so for those they are the same as ``NONE``.
+    Hudi 1.1 and 1.2 know ``IGNORE_DEFAULTS`` and ``FILL_UNAVAILABLE``. The other two names from
+    its plans concern columns that a record lacks. Records of the full schema lack none, so for
+    them these are the same as ``NONE``.
     """
 
     NONE = "NONE"
     KEEP_VALUES = "KEEP_VALUES"
     FILL_DEFAULTS = "FILL_DEFAULTS"
     IGNORE_DEFAULTS = "IGNORE_DEFAULTS"
-    """A top-level column that holds its Avro default keeps the older value."""
+    """A top-level column that has its Avro default keeps the older value."""
     FILL_UNAVAILABLE = "FILL_UNAVAILABLE"
-    """A text or binary column that holds the unavailable marker keeps the older value."""
+    """A text or binary column that has the unavailable marker keeps the older value."""
 
 
 _PARTIAL_MODES: Final = {
@@ -80,32 +80,32 @@ _PARTIAL_MODES: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeDefinition:
     """
-    Everything a table says about deciding between two versions of one record.
+    A table's rules for deciding between two versions of one record.
 
-    Whoever merges follows ``mode``, ``ordering_fields``, the delete marker and the partial
-    mode; ``strategy_id`` and ``payload_class`` are the table's own words, for messages.
+    A merge follows ``mode``, ``ordering_fields``, the delete marker and the partial mode.
+    ``strategy_id`` and ``payload_class`` are the table's own names, for messages.
 
     Attributes:
-        mode: As it is carried out. ``CUSTOM`` where only a plug-in knows how: call
-            ``require_known`` before merging anything.
-        ordering_fields: Compared left to right; meaningful in event-time order only.
-        delete_field: A column that marks deletes beside ``_hoodie_is_deleted``; None for none.
-        delete_marker: Its text that means delete, compared with the value's text.
-        partial_update_mode: What a winner takes from the loser. Defaults of columns come
-            from the Avro schema of the winning record.
+        mode: The mode to execute. ``CUSTOM`` if only a plug-in can merge: call ``require_known``
+            before merging anything.
+        ordering_fields: Compared left to right; used in event-time order only.
+        delete_field: A column that marks deletes besides ``_hoodie_is_deleted``; None for none.
+        delete_marker: The text in it that means delete, compared with the value's text.
+        partial_update_mode: What a winner takes from the loser. Defaults of columns come from the
+            Avro schema of the winning record.
         unavailable_marker: The text of ``FILL_UNAVAILABLE``.
-        precombines: Logs fold as in version 6, by Java's ``preCombine``: of two records of the
-            logs the one with the greater ordering value stays, whatever the mode says of a
-            base file's row, and a delete gives way to any later record.
-        precombine_fields: What that compares, and what deletes in logs carry, where the payload
-            class names other ordering fields for a base file's row; else empty.
+        precombines: Logs fold as in version 6, by Java's ``preCombine``: of two log records the
+            one with the greater ordering value stays, whatever the mode says about a base file's
+            row, and any later record replaces a delete.
+        precombine_fields: The fields that this compares, and that deletes in logs contain, if the
+            payload class names other ordering fields for a base file's row; else empty.
         deletes_by_order: Of a delete and a record the one with the greater ordering value stays,
-            though of two records the newer does: payload classes that version 8 keeps.
-        late_rows_sign: A late record that fills gaps of a newer row leaves its meta columns
-            there, as ``PartialUpdateAvroPayload`` does.
-        strategy_id: The merger's identifier, None when the table names none.
+            although of two records the newer one does: for payload classes that version 8 keeps.
+        late_rows_sign: A late record that fills gaps of a newer row writes its meta columns there,
+            as ``PartialUpdateAvroPayload`` does.
+        strategy_id: The merger's identifier, None if the table names none.
         payload_class: The payload class, of older or upgraded tables.
-        merger: What a plug-in offers for mode ``CUSTOM``; see ``merged_by``.
+        merger: A plug-in's merger for mode ``CUSTOM``; see ``merged_by``.
     """
 
     mode: MergeMode
@@ -137,11 +137,11 @@ class MergeDefinition:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the merge mode alone says it all."""
+        """Whether the merge mode alone defines the merge."""
         return self.delete_field is None and self.partial_update_mode is PartialUpdateMode.NONE
 
     def as_document(self) -> dict[str, Any]:
-        """The value as JSON can hold it, for a worker elsewhere; a merger is no such value."""
+        """Return the value as JSON data for a worker in another process, without the merger."""
         document = {each.name: getattr(self, each.name) for each in fields(self)}
         del document["merger"]
         return {
@@ -152,7 +152,7 @@ class MergeDefinition:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> MergeDefinition:
-        """Read back what ``as_document`` made."""
+        """Build the value from the result of ``as_document``."""
         return cls(
             **{
                 **document,
@@ -165,15 +165,15 @@ class MergeDefinition:
 
     def merged_by(self, mergers: Sequence[RecordMerger]) -> MergeDefinition:
         """
-        The same, with the merger that carries it out where the mode is ``CUSTOM``.
+        Return the definition with the plug-in's merger if the mode is ``CUSTOM``.
 
         Args:
-            mergers: Of the plug-ins that the caller allows; the table's strategy id or
-                payload class chooses among them.
+            mergers: Of the plug-ins that the caller allows; the table's strategy id or payload
+                class chooses among them.
 
         Raises:
-            UnsafeSetupError: Several answer (``duplicate_merger``): guessing would merge
-                rows by the wrong one.
+            UnsafeSetupError: Several match (``duplicate_merger``): a guess could merge rows by the
+                wrong one.
         """
         if self.mode is not MergeMode.CUSTOM:
             return self
@@ -196,7 +196,7 @@ class MergeDefinition:
 
     def require_known(self) -> None:
         """
-        Refuse to merge by rules that neither this release nor an allowed plug-in knows.
+        Refuse a merge whose rules neither this release nor an allowed plug-in knows.
 
         Raises:
             UnsupportedTableError: ``kind`` ``custom_merger``; fields ``strategy_id``,
@@ -216,7 +216,7 @@ class MergeDefinition:
 
     @property
     def _told_merger(self) -> str:
-        """How the table names its merger."""
+        """The table's name for its merger."""
         told = (("strategy", self.strategy_id), ("payload class", self.payload_class))
         return ", ".join(f"{what} {name}" for what, name in told if name) or "no name"
 
@@ -228,7 +228,7 @@ _MODEL: Final = "org.apache.hudi.common.model."
 
 _SIGNING_PAYLOAD: Final = _MODEL + "PartialUpdateAvroPayload"
 
-#: What Hudi 1.1 and later do for the payload classes they have replaced by merge modes.
+#: How Hudi 1.1 and later merge for the payload classes that merge modes replaced.
 _DEFINITION_OF_PAYLOAD: Final[Mapping[str, MergeDefinition]] = MappingProxyType(
     {
         _MODEL + "DefaultHoodieRecordPayload": _EVENT,
@@ -255,12 +255,12 @@ _DEFINITION_OF_PAYLOAD: Final[Mapping[str, MergeDefinition]] = MappingProxyType(
 
 
 def known_payloads() -> Mapping[str, MergeDefinition]:
-    """Hudi's payload classes that are read as a merge definition, by full name."""
+    """Return the merge definition of each known payload class of Hudi, by full name."""
     return _DEFINITION_OF_PAYLOAD
 
 
 def definition_of_payload(payload_class: str) -> MergeDefinition | None:
-    """The rules a payload class of Hudi stands for; None for any other class."""
+    """Return the merge definition of a payload class of Hudi; None for any other class."""
     found = _DEFINITION_OF_PAYLOAD.get(
         payload_class.replace("com.uber.hoodie.", "org.apache.hudi.")
     )
@@ -271,18 +271,18 @@ def merge_definition_of(
     properties: Mapping[str, str], *, table_version: int, path: str = ".hoodie/hoodie.properties"
 ) -> MergeDefinition:
     """
-    Derive the merge rules of a table of version 6, 8 or 9.
+    Derive the merge definition of a table of version 6, 8 or 9.
 
     Args:
         properties: All of ``hoodie.properties``.
-        table_version: Decides which of several statements counts: the payload class in
-            version 6 and 9, the strategy id in version 8.
-        path: What errors name.
+        table_version: Decides which of several properties counts: the payload class in version 6
+            and 9, the strategy id in version 8.
+        path: The path that errors name.
 
     Raises:
-        CorruptTableError: A mode is no such name, only one of delete field and marker is
-            there, or statements contradict each other (``merge_mode_contradiction``, fields
-            ``stated``, ``inferred``).
+        CorruptTableError: A mode is unknown, only one of delete field and marker exists, or
+            properties contradict each other (``merge_mode_contradiction``, fields ``stated``,
+            ``inferred``).
 
     Spec: fmt 1.5, 11.1, 11.2.
     """
@@ -300,7 +300,7 @@ def merge_definition_of(
     mode = _mode(properties, payload, strategy_id, ordering, table_version=table_version, path=path)
     known = definition_of_payload(payload) if payload else None
     rules = MergeDefinition(mode=mode, ordering_fields=ordering)
-    # Version 6 writes the id of its only merger whatever the payload is, which decides (fmt 11.2).
+    # Version 6 writes the id of its only merger for every payload; the payload decides (fmt 11.2).
     by_payload = _by_payload(strategy_id) or table_version < _FIRST_VERSION_OF_MODES
     if known is not None and (mode is not MergeMode.CUSTOM or by_payload):
         rules = replace(
@@ -325,13 +325,13 @@ def merge_definition_of(
 
 def version_8_merging(definition: MergeDefinition) -> dict[str, str]:
     """
-    The properties by which a new table of version 8 says it.
+    Return the properties that define the merge in a new table of version 8.
 
-    It wants mode, id and payload to agree, and Java fails without them (fmt 1.5, 10); what
-    only a payload class says is CUSTOM there, merged by that payload.
+    In version 8 mode, id and payload must agree, and Java fails without them (fmt 1.5, 10). A rule
+    that only a payload class defines has mode CUSTOM there, and that payload merges.
 
     Raises:
-        UnsupportedTableError: Only version 9 can say it.
+        UnsupportedTableError: Only version 9 can define it.
     """
     payload = definition.payload_class
     known = definition_of_payload(payload) if payload is not None else None
@@ -359,7 +359,7 @@ def version_8_merging(definition: MergeDefinition) -> dict[str, str]:
 
 
 def version_9_merging(definition: MergeDefinition) -> dict[str, str]:
-    """The properties by which a new table of version 9 says it (fmt 11.1)."""
+    """Return the properties that define the merge in a new table of version 9 (fmt 11.1)."""
     said = {"hoodie.record.merge.mode": definition.mode.value}
     optional = {
         "hoodie.table.ordering.fields": ",".join(definition.ordering_fields),
@@ -400,7 +400,7 @@ def _mode(
             return MergeMode[stated]
         return MergeMode.EVENT_TIME_ORDERING if ordering else MergeMode.COMMIT_TIME_ORDERING
     known = definition_of_payload(payload) if payload else None
-    # Version 9 may state the mode that it reads one of its replaced payload classes as.
+    # Version 9 may also state the mode that replaced a payload class.
     replaced = known.mode if known is not None and table_version > 8 else inferred
     if stated and MergeMode[stated] not in (inferred, replaced):
         raise _contradiction(stated, inferred.value, path)
@@ -408,7 +408,7 @@ def _mode(
 
 
 def _mode_of_payload(payload: str) -> MergeMode:
-    """As Hudi infers it: only what a mode says completely has one."""
+    """Infer the mode as Hudi does: a class has one only if a mode defines it completely."""
     known = definition_of_payload(payload)
     return known.mode if known is not None and known.is_plain else MergeMode.CUSTOM
 

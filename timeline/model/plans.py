@@ -1,11 +1,10 @@
 """
 The plans and results of table services and of rollback, as their instants record them.
 
-One value per Avro record of format 3, so that the codec needs no knowledge beyond the
-schema. File names and paths in here are untrusted text: a plan is read from the table and
-may have been written by anybody, so the user of a plan validates each name against the
-grammar and the table's root before it opens or deletes anything (SEC1, SEC2). Defaults are
-the values Hudi itself writes.
+There is one value per Avro record of format 3, so the codec needs only the schema. File names and
+paths in a plan are untrusted text, because any process may have written it. Code that uses a plan
+validates each name against the grammar and the table's root before it opens or deletes anything
+(SEC1, SEC2). Defaults are the values that Hudi itself writes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionInstant:
-    """An instant named inside a cleaner plan, with its state as text."""
+    """An instant named in a cleaner plan, with its state as text."""
 
     requested_time: str
     action: str
@@ -50,7 +49,7 @@ class ActionInstant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantInfo:
-    """An instant named inside a rollback."""
+    """An instant named in a rollback."""
 
     requested_time: str
     action: str
@@ -58,7 +57,7 @@ class InstantInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanFileInfo:
-    """One file a cleaner will delete; a full path, with scheme when Java wrote it."""
+    """One file that a clean will delete; a full path, with scheme if Java wrote it."""
 
     file_path: str | None = None
     is_bootstrap_base_file: bool = False
@@ -66,7 +65,7 @@ class CleanFileInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerPlan:
-    """What a clean will delete, and the line it keeps."""
+    """The files that a clean will delete, and the earliest commit to retain."""
 
     earliest_instant_to_retain: ActionInstant | None = None
     last_completed_commit_timestamp: str = ""
@@ -82,7 +81,7 @@ class CleanerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPartitionMetadata:
-    """What a clean did in one partition; file names are relative to it."""
+    """The result of a clean in one partition; file names are relative to it."""
 
     partition_path: str
     policy: str = "KEEP_LATEST_COMMITS"
@@ -94,7 +93,7 @@ class CleanPartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanMetadata:
-    """What a completed clean did."""
+    """The result of a completed clean."""
 
     start_clean_time: str
     time_taken_in_millis: int = 0
@@ -109,7 +108,7 @@ class CleanMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackRequest:
-    """Files of one failed write to delete; absolute paths when Java wrote them."""
+    """Files of one failed write to delete; absolute paths if Java wrote them."""
 
     partition_path: str
     file_id: str = ""
@@ -120,7 +119,7 @@ class RollbackRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPlan:
-    """What a rollback will undo."""
+    """The instant and the files that a rollback will delete."""
 
     instant_to_rollback: InstantInfo | None = None
     rollback_requests: tuple[RollbackRequest, ...] = ()
@@ -129,7 +128,7 @@ class RollbackPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPartitionMetadata:
-    """What a rollback did in one partition."""
+    """The result of a rollback in one partition."""
 
     partition_path: str
     success_delete_files: tuple[str, ...] = ()
@@ -140,7 +139,7 @@ class RollbackPartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackMetadata:
-    """What a completed rollback did; the only trace of the write it undid."""
+    """The result of a completed rollback; the only trace of the write that it rolled back."""
 
     start_rollback_time: str
     time_taken_in_millis: int = 0
@@ -153,7 +152,7 @@ class RollbackMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """Which instants a restore takes away, newest first, and the one it goes back to."""
+    """The instants that a restore removes, newest first, and the one that it restores."""
 
     instants_to_rollback: tuple[InstantInfo, ...] = ()
     version: int = 2
@@ -162,7 +161,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreMetadata:
-    """What a completed restore did, by the requested time of each instant it took away."""
+    """The result of a completed restore, by the requested time of each removed instant."""
 
     start_restore_time: str
     time_taken_in_millis: int = 0
@@ -176,7 +175,7 @@ class RestoreMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceInfo:
-    """One file slice a clustering plan reads; `data_file_path` is absolute, with scheme."""
+    """One file slice that a clustering plan reads; `data_file_path` is absolute, with scheme."""
 
     data_file_path: str | None = None
     delta_file_paths: tuple[str, ...] = ()
@@ -199,7 +198,7 @@ class ClusteringGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanClusteringStrategy:
-    """Which Java class executes a clustering plan, and its parameters."""
+    """The Java class that executes a clustering plan, and its parameters."""
 
     strategy_class_name: str | None = None
     strategy_params: Mapping[str, str] = field(default_factory=dict)
@@ -209,10 +208,10 @@ class PlanClusteringStrategy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringPlan:
     """
-    Which file groups a clustering rewrites.
+    The file groups that a clustering rewrites.
 
-    `preserve_hoodie_metadata` is False where a plan does not say it, as Java takes it; Hudi's
-    own planner writes True.
+    `preserve_hoodie_metadata` is False if a plan does not contain it, as in Java; Hudi's own
+    planner writes True.
     """
 
     input_groups: tuple[ClusteringGroup, ...] = ()
@@ -223,7 +222,7 @@ class ClusteringPlan:
     missing_schedule_partitions: tuple[str, ...] = ()
 
     def file_groups(self) -> frozenset[tuple[str, str]]:
-        """The (partition path, file id) pairs that this plan owns."""
+        """Return the (partition path, file id) pairs of this plan."""
         return frozenset(
             (one.partition_path or "", one.file_id)
             for group in self.input_groups
@@ -257,7 +256,7 @@ class CompactionOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCompactionStrategy:
-    """Which Java class executes a compaction plan, and its parameters."""
+    """The Java class that executes a compaction plan, and its parameters."""
 
     compactor_class_name: str | None = None
     strategy_params: Mapping[str, str] = field(default_factory=dict)
@@ -266,7 +265,7 @@ class PlanCompactionStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """Which file slices a compaction or log compaction merges."""
+    """The file slices that a compaction or log compaction merges."""
 
     operations: tuple[CompactionOperation, ...] = ()
     extra_metadata: Mapping[str, str] | None = None
@@ -276,7 +275,7 @@ class CompactionPlan:
     missing_schedule_partitions: tuple[str, ...] = ()
 
     def file_groups(self) -> frozenset[tuple[str, str]]:
-        """The (partition path, file id) pairs that this plan owns."""
+        """Return the (partition path, file id) pairs of this plan."""
         return frozenset(
             (one.partition_path or "", one.file_id) for one in self.operations if one.file_id
         )
@@ -284,7 +283,7 @@ class CompactionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointPartitionMetadata:
-    """Files a savepoint protects in one partition; bare names."""
+    """Files that a savepoint keeps in one partition; bare names."""
 
     partition_path: str
     savepoint_data_file: tuple[str, ...] = ()
@@ -292,7 +291,7 @@ class SavepointPartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointMetadata:
-    """Who protected an instant, when (milliseconds since 1970-01-01 UTC) and which files."""
+    """The user, the time (milliseconds since 1970-01-01 UTC) and the files of a savepoint."""
 
     savepointed_by: str
     savepointed_at: int

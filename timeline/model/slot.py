@@ -34,22 +34,21 @@ __all__ = [
     "signature_of",
 ]
 
-# ------------ Seals of commit slots: what shows that somebody edited the chain afterwards (SLOT-7)
-#
-# A slot that is sealed tells the digest of the slot before it and of its own completed file.
-# Whoever changes, removes or exchanges one has to make every later slot anew; whoever noted the
-# digest of one of those elsewhere sees it. With a key each slot is signed as well, and nobody
-# without the key can make one anew.
+# ---- Hash chain and signing (SLOT-7)
+# A slot in the hash chain contains the digests of the slot before it and of its own completed
+# file. To change, remove or exchange one slot, an attacker must rewrite every later slot. A digest
+# that was recorded elsewhere then shows the change. With a key each slot is signed as well, and
+# only holders of the key can write valid slots.
 
 NOTHING_BEFORE: Final = "0" * 64
-"""What the first slot of a chain tells as the digest of the one before it."""
+"""The digest in the first slot, in place of a slot before it."""
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _KEY_ID_PURPOSE: Final = b"hoodoo: which key signs slots"
 
 
 class TamperEvidence(Enum):
-    """What a process adds to the slots it takes."""
+    """What a process adds to the slots that it takes."""
 
     NONE = "none"
     HASH = "hash"
@@ -59,11 +58,11 @@ class TamperEvidence(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashLink:
     """
-    What one slot tells of its surroundings.
+    The hashes and the signature in one slot.
 
-    ``before`` is the digest of the slot before it, ``file`` that of the completed file, ``key_id``
-    says which key signs; empty for none. ``signature``, known once the slot was written, covers
-    all else in the slot.
+    ``before`` is the digest of the slot before it, ``file`` that of the completed file. ``key_id``
+    names the signing key, empty for none. ``signature`` covers the rest of the slot and is known
+    once the slot was written.
     """
 
     before: str
@@ -75,7 +74,7 @@ class HashLink:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSigning:
     """
-    How a process seals, and what it expects of a chain it verifies.
+    How a process signs its slots, and which keys it accepts in verification.
 
     ``keys`` are known secrets, oldest last: the first signs, all of them verify. They are never
     shown.
@@ -86,16 +85,16 @@ class SlotSigning:
 
     @property
     def key(self) -> bytes | None:
-        """What signs the slots of this process; None when they are not signed."""
+        """The key that signs the slots of this process; None when they are not signed."""
         return self.keys[0] if self.evidence is TamperEvidence.HMAC else None
 
     def seal(self, before: str, body: bytes) -> HashLink | None:
         """
-        The seal of a slot that is about to be taken; None when this process seals none.
+        Return the hash link of the slot that is taken next; None if this process adds none.
 
         Args:
             before: Digest of the slot before it, empty for the first one.
-            body: The completed file that it fixes.
+            body: The completed file that the slot fixes.
         """
         if self.evidence is TamperEvidence.NONE:
             return None
@@ -110,63 +109,61 @@ NO_SEALS: Final = SlotSigning()
 
 
 def digest_of(data: bytes) -> str:
-    """SHA-256, in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def signature_of(key: bytes, data: bytes) -> str:
-    """HMAC-SHA-256, in hexadecimal."""
+    """Return the HMAC-SHA-256 in hexadecimal."""
     return hmac.new(key, data, hashlib.sha256).hexdigest()
 
 
 def key_id_of(key: bytes) -> str:
-    """Tells keys apart without telling anything about them."""
+    """Return an id that distinguishes keys and reveals nothing about them."""
     return signature_of(key, _KEY_ID_PURPOSE)[:16]
 
 
-# ----------------------------------------------------------------
-# A slot: the numbered, create-once object that fixes the order of publications (SLOT-1, SLOT-4).
-#
-# A slot holds everything a helper needs to finish what its owner began: the exact bytes of
-# the completed file (and of the plan, for upkeep), so that file bytes are a pure function of
-# the slot (SLOT-5). Slots are ours alone: Java Hudi neither reads nor needs them.
+# ---- Slots
+# A slot (SLOT-1, SLOT-4) contains everything that another writer needs to apply it: the exact
+# bytes of the completed file, and of a service's plan. So the bytes of the file are a pure
+# function of the slot (SLOT-5). Only hoodoo uses slots; Java Hudi neither reads nor needs them.
 
 #: Version of the slot's own layout; a greater one stops writing (SLOT-3).
 SLOT_LAYOUT = 1
 
-#: So many of the newest slots may not be settled; all before them are (PUB-3).
+#: At most this many of the newest slots may not be applied; all before them are (PUB-3).
 NOT_APPLIED_MAX = 2
 
 
 class SlotKind(Enum):
-    """What a slot decides."""
+    """The decision of a slot."""
 
     COMMIT = "commit"
-    PLAN = "plan"  # a table service's plan becomes visible
+    PLAN = "plan"  # makes the plan of a table service visible
     ABORT = "abort"
-    CANCEL = "cancel"  # a plan ends without having been carried out
+    CANCEL = "cancel"  # ends a plan without executing it
     CLEAN = "clean"
-    CUT = "cut"  # archiving moves its boundary
+    CUT = "cut"  # archiving moves the truncation point
     SAVEPOINT = "savepoint"
     UNSAVEPOINT = "unsavepoint"
     RESTORE = "restore"
-    VOID = "void"  # the commit or clean slot right before it never happened (FOR-4, FOR-9)
+    VOID = "void"  # the commit or clean slot right before it decides nothing (FOR-4, FOR-9)
     NOOP = "noop"
 
 
-#: What only takes away, or concerns no instant, leaves no file of its own.
+#: Kinds that only remove, or concern no instant, have no file of their own.
 _FILELESS = frozenset(
     {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
 )
 
 
-#: What deletes files of its target on the timeline.
+#: Kinds that delete files of their target on the timeline.
 _ENDING = frozenset({SlotKind.UNSAVEPOINT, SlotKind.VOID, SlotKind.NOOP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOwner:
-    """Who took the slot, for reports (SEC6)."""
+    """The process that took the slot, for reports (SEC6)."""
 
     host: str
     pid: int
@@ -176,13 +173,13 @@ class SlotOwner:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The owner in one line, for messages."""
         name = f"{self.application} " if self.application else ""
         return f"{name}(pid {self.pid} on {self.host})"
 
     @classmethod
     def told_in(cls, metadata: Mapping[str, str]) -> SlotOwner | None:
-        """Who writes an instant, as its extra metadata says; None where it does not say."""
+        """Return the owner named in an instant's extra metadata; None if there is none."""
         pid = metadata.get("hoodoo.pid", "")
         if "hoodoo.writer" not in metadata or not pid.isdecimal():
             return None
@@ -197,9 +194,9 @@ class SlotOwner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """
-    An idempotent batch and its receipt (BATCH-1).
+    An idempotent batch and its commit result (BATCH-1).
 
-    ``operation`` is the caller's word for the write, empty in slots that do not tell it.
+    ``operation`` is the caller's operation, empty in slots without it.
     """
 
     batch_id: str
@@ -212,19 +209,23 @@ class Batch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """
-    One decision.
+    One decision of the commit log.
 
-    ``requested_time`` names the instant decided about: the published or planned one, or the
+    ``requested_time`` names the instant that it decides: the committed or planned one, or the
     target of an abort, a cancel or a restore. For an abort and a restore ``own_requested_time``
-    names the rollback or restore instant. ``action`` is that of the instant's pending files:
-    a compaction that completes is published as ``compaction``, its file is named ``commit``.
-    ``body`` is the completed file (of a plan its requested file), ``plan`` the requested file of upkeep;
-    ``deletes`` are the table-relative files that are removed before the completed file
-    appears, in this order; who reads a snapshot at or above ``floor``, a completion time, needs
-    none of them (RDL-1). A plan completes nothing: its completion time is its requested time.
-    ``foreign``, beside other engines, is a digest of what its owner saw of the timeline; what has
-    it decides together with its file (FOR-4, FOR-9). ``seal`` shows later edits of the chain (SLOT-7). ``digest`` is that of the
-    slot's own bytes, empty until they are known.
+    names the rollback or restore instant. ``action`` is that of the instant's pending files: a
+    completed compaction is committed as ``compaction``, and its file is named ``commit``.
+
+    ``body`` is the completed file (for a plan its requested file), ``plan`` the requested file of
+    a clean, rollback or restore. ``deletes`` are the table-relative files that are deleted before
+    the completed file appears, in this order. A reader of a snapshot at or above ``floor``, a
+    completion time, needs none of them (RDL-1). A plan completes nothing, so its completion time
+    is its requested time.
+
+    ``foreign``, in mode ``shared``, is a digest of the timeline that the owner read. A slot with
+    it decides together with its file (FOR-4, FOR-9). ``seal`` is the hash link, which shows later
+    edits of the commit log (SLOT-7). ``digest`` is that of the slot's own bytes, empty until they
+    are known.
     """
 
     number: int
@@ -251,25 +252,25 @@ class Slot:
 
     @property
     def instant_time(self) -> InstantTime:
-        """Requested time of the instant whose completed file this slot becomes."""
+        """The requested time of the instant whose completed file this slot becomes."""
         return self.own_requested_time or self.requested_time
 
     @property
     def newest_time(self) -> InstantTime:
-        """Greatest time the slot fixes."""
+        """The greatest time that the slot fixes."""
         return max(self.completion_time, self.instant_time, self.requested_time)
 
     @property
     def own_action(self) -> Action:
-        """The action of the slot's own instant; of an abort not its target's."""
+        """The action of the slot's own instant; for an abort not that of its target."""
         return Action.ROLLBACK if self.kind is SlotKind.ABORT else self.action
 
     def strange_names(self) -> list[str]:
         """
-        What the slot says that no slot may: times that are none, files that it may not delete.
+        Return invalid content: times that are no times, and files that it may not delete.
 
-        A clean deletes data files, and what ends an instant deletes that instant's files on the
-        timeline (SEC2); no other slot deletes anything.
+        A clean deletes data files. A slot that ends an instant deletes that instant's files on the
+        timeline (SEC2). No other slot deletes anything.
         """
         times = (self.requested_time, self.completion_time, self.own_requested_time, self.floor)
         found = [time for time in times if time and not is_instant_time(time)]
@@ -288,7 +289,7 @@ class Slot:
 
     @property
     def file_name(self) -> str | None:
-        """The file that shows it: its completed file, a plan's requested one, else None."""
+        """The file that applies it: its completed file, a plan's requested one, else None."""
         if self.kind in _FILELESS:
             return None
         planned = self.kind is SlotKind.PLAN
@@ -302,7 +303,7 @@ class Slot:
         )
 
     def as_nothing(self) -> Slot:
-        """The number and the bytes of it, which decide nothing (SLOT-8)."""
+        """Return a slot with its number and bytes that decides nothing (SLOT-8)."""
         return replace(
             self,
             kind=SlotKind.NOOP,

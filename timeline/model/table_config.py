@@ -1,9 +1,9 @@
 """
 A typed view of `hoodie.properties`, the file in which a table describes itself.
 
-Every key of format 1.1 that changes how this engine reads or writes becomes a typed field;
-the raw mapping stays beside it, because an update must keep every key it does not know.
-Wrong content is refused here, once, so that no path has to ask again.
+Every key of format 1.1 that changes how hoodoo reads or writes is a typed field. The raw mapping
+is kept, because an update must keep every key that it does not know. Invalid content is refused
+here, once.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 TABLE_ID_KEY: Final = "hoodoo.table.id"
-"""Our own key: names the table in locks and registries even when it is moved."""
+"""hoodoo's own key: it names the table in locks and registries, even after the table is moved."""
 
 LAYOUT_OF_VERSION: Final[Mapping[int, int]] = {6: 1, 8: 2, 9: 2}
-"""Readable table versions and the timeline layout version each one goes with."""
+"""The timeline layout version of each readable table version."""
 
 _CHANGE_LOG_MODE: Final = "hoodie.table.cdc.supplemental.logging.mode"
 _CHANGE_LOG_MODES: Final = frozenset(CdcMode.__members__)
@@ -48,7 +48,7 @@ _KEY_GENERATOR_OF_CLASS: Final = {
     "GlobalAvroDeleteKeyGenerator": "GLOBAL_DELETE_AVRO",
 }
 
-#: By these fields rows get their keys, folders and files.
+#: The fields that decide keys, folders and files of rows.
 _OF_WRITERS: Final = (
     "table_type",
     "record_key_fields",
@@ -71,12 +71,12 @@ _WRITERS_TIMES_IN_LOGS = 8  # table version
 
 
 def table_checksum(name: str, database: str = "") -> str:
-    """The table checksum: CRC-32 over database, dot and name, as unsigned decimal (fmt 1.2)."""
+    """Return the checksum: CRC-32 of database, dot and name, as unsigned decimal (fmt 1.2)."""
     return str(zlib.crc32(f"{database}.{name}".encode()))
 
 
 def _advice(version: int) -> str:
-    """What to do about a table of a version that is not read."""
+    """Return the advice for a table of a version that is not read."""
     if version > max(LAYOUT_OF_VERSION):
         return "it was written by something newer, use a newer release"
     if version > min(LAYOUT_OF_VERSION):
@@ -92,11 +92,11 @@ class TableConfig:
     """
     The typed content of `hoodie.properties`.
 
-    `partition_field_types` has one entry per partition field: the type a CUSTOM key
-    generator gives it, else None. `metadata_partitions` names the partitions of the metadata
-    table, those still being built included; when it is not empty the metadata table is on.
-    `timeline_path` is below `.hoodie`, `history_path` below the timeline; both are checked
-    to be plain folder names. `merge` says how two versions of a record become one.
+    `partition_field_types` has one entry per partition field: its type in a CUSTOM key generator,
+    else None. `metadata_partitions` names the partitions of the metadata table, also those still
+    being built; if it is not empty the metadata table is on. `timeline_path` is below `.hoodie`,
+    `history_path` below the timeline; both are checked to be plain folder names. `merge` defines
+    how two versions of a record are merged.
     """
 
     name: str
@@ -126,7 +126,7 @@ class TableConfig:
 
     @property
     def partition_metafile_ending(self) -> str:
-        """What a partition's metadata file ends with: nothing, a text, or the base files' ending."""
+        """The suffix of a partition's metadata file: empty (a text file), or that of base files."""
         in_base_format = self.raw.get("hoodie.partition.metafile.use.base.format", "false")
         return ".parquet" if in_base_format.lower() == "true" else ""
 
@@ -137,7 +137,7 @@ class TableConfig:
 
     @property
     def may_have_old_logs(self) -> bool:
-        """Whether logs may carry the time of their base file, as in version 6 (fmt 5.1)."""
+        """Whether log names may contain the time of their base file, as in version 6 (fmt 5.1)."""
         return self.initial_version < _WRITERS_TIMES_IN_LOGS
 
     @classmethod
@@ -149,14 +149,14 @@ class TableConfig:
 
         Args:
             mapping: Every key and value of the file.
-            path: What errors name as the damaged file.
+            path: The path that errors name as the damaged file.
 
         Raises:
-            ChecksumError: the checksum is there and does not fit name and database.
-            CorruptTableError: name, type, version or layout version is missing or no such
-                value, the layout does not go with the version, or what is said about merging
-                contradicts itself.
-            UnsupportedTableError: the table version is none of 6, 8 and 9.
+            ChecksumError: The checksum exists and does not match name and database.
+            CorruptTableError: Name, type, version or layout version is missing or invalid, the
+                layout does not belong to the version, or properties for merging contradict each
+                other.
+            UnsupportedTableError: The table version is none of 6, 8 and 9.
         """
         text = _Text(mapping, path)
         name = text.required("hoodie.table.name")
@@ -215,17 +215,17 @@ class TableConfig:
 
     @property
     def merge_mode(self) -> MergeMode:
-        """What decides between two versions of a record."""
+        """The rule that decides between two versions of a record."""
         return self.merge.mode
 
     @property
     def ordering_fields(self) -> tuple[str, ...]:
-        """The fields that order versions, whether the merge mode uses them or not."""
+        """The ordering fields, whether the merge mode uses them or not."""
         return self.merge.ordering_fields
 
     @property
     def change_log_mode(self) -> CdcMode | None:
-        """What change logs hold; None where none are written. Checked when it was read."""
+        """The content of change logs; None if none are written. It was checked on reading."""
         if not self.cdc_enabled:
             return None
         told = self.raw.get(_CHANGE_LOG_MODE) or CdcMode.DATA_BEFORE_AFTER.value
@@ -233,10 +233,10 @@ class TableConfig:
 
     def differs_for_writers(self, before: TableConfig) -> tuple[str, ...]:
         """
-        What a write that began under ``before`` may not go on without, by field; none is well.
+        Return changed fields without which a write that began under ``before`` may not continue.
 
-        The table's version and its metadata table have rules of their own; what a plug-in
-        adds to ``merge`` is no part of the file.
+        An empty result means that it may. The table's version and its metadata table have their
+        own rules. A plug-in's addition to ``merge`` is no part of the file.
         """
         if self.raw == before.raw:
             return ()
@@ -246,7 +246,7 @@ class TableConfig:
 
     @property
     def metadata_table_on(self) -> bool:
-        """Whether a metadata table governs what readers see (fmt 10)."""
+        """Whether the table has a metadata table, which then decides what readers see (fmt 10)."""
         return bool(self.metadata_partitions)
 
 
@@ -295,7 +295,7 @@ class _Text:
         return text == "true" if text else default
 
     def zone(self, key: str) -> str:
-        # A table without the key is one of Java's default.
+        # Without the key Java's default applies.
         told = self.mapping.get(key, "").strip().upper() or LOCAL
         if told not in (LOCAL, UTC_ZONE.name):
             raise self.wrong(key)
@@ -323,6 +323,6 @@ def _key_generator_type(mapping: Mapping[str, str]) -> str | None:
         return kind.upper()
     class_name = mapping.get("hoodie.table.keygenerator.class")
     if class_name:
-        # A class we do not know is the user's own; Hudi's name for that is USER_PROVIDED.
+        # An unknown class is the user's own; Hudi's name for that is USER_PROVIDED.
         return _KEY_GENERATOR_OF_CLASS.get(_short_class(class_name), "USER_PROVIDED")
     return None

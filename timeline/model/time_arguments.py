@@ -1,7 +1,7 @@
 """
-A moment as a caller gives it, turned into an instant time of a table (fmt 6.5).
+Turn a time argument of a call into an instant time of a table (fmt 6.5).
 
-This is the one place that does so. Everything that asks for a moment accepts the same forms.
+Only this module does so, so every call accepts the same forms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 #: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
 TimeArgument: TypeAlias = str | int | date | datetime | np.datetime64
 
-_YEAR_MIN = 1000  # below, the year has no four digits
+_YEAR_MIN = 1000  # earlier years have fewer than four digits
 _ZONE_HOURS_MAX = 18
 _INSTANT = re.compile(r"\d{17}|\d{14}", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
@@ -42,7 +42,7 @@ _FORMS = (
     "a moment is a datetime, a date, an int of 17 or 14 digits (never seconds since 1970), or a "
     "text of 17 or 14 digits, 'yyyy-MM-dd' or 'yyyy-MM-dd HH:mm:ss[.SSS][+02:00]'"
 )
-_ABOVE_INSTANTS = 10**17  # what lies far above has more digits than Python may write
+_ABOVE_INSTANTS = 10**17  # far greater numbers have more digits than Python converts
 _BEGINNING = re.compile(r"earliest|0+", re.ASCII | re.IGNORECASE)  # Java has 3 and 14 zeros
 
 
@@ -50,16 +50,17 @@ def parse_time_travel(
     value: TimeArgument, zone: TimelineZone, *, exclusive: bool = False
 ) -> InstantTime:
     """
-    Turn a caller's moment into an instant time that includes everything up to it (fmt 6.5).
+    Turn a time argument into an instant time that includes everything up to it (fmt 6.5).
 
     Args:
         value: A text of 17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm[:ss[.SSS]]`` with a
             blank or ``T`` between and an optional zone (``Z``, ``+02:00``); an int of as many
             digits; a datetime, ``pandas.Timestamp`` or ``numpy.datetime64``; a date, which means
             its first millisecond. 14 digits mean their whole second, as in Java Hudi.
-        zone: The table's; what names no zone is read in it.
-        exclusive: Whether what lies above is meant. That differs for a moment with a zone where
-            the table's clock was set back: times go on above the digits that it had reached.
+        zone: The table's; a value without a zone is read in it.
+        exclusive: Whether the caller wants times above the result. This matters for a value with a
+            zone where the table's clock was set back: times continue above the digits that it had
+            reached.
 
     Raises:
         InvalidInputError: Any other form, or a day or hour that does not exist.
@@ -73,7 +74,7 @@ def parse_time_travel(
 
 def parse_instant(value: TimeArgument, zone: TimelineZone, *, reached: bool = False) -> InstantTime:
     """
-    Turn a caller's moment into the name of the instant that was requested or completed then.
+    Turn a time argument into the instant time that was requested or completed then.
 
     Arguments, errors: as ``parse_time_travel``. Digits stay as they are, because instants of old
     tables have 14, and those of a metadata table any number. With ``reached`` a datetime becomes
@@ -105,11 +106,12 @@ def parse_range(
     since: TimeArgument, until: TimeArgument | None, zone: TimelineZone
 ) -> tuple[InstantTime, InstantTime | None]:
     """
-    The range that a caller's moments mean: (since, until], by completion times.
+    Turn two time arguments into a range (since, until], by completion times.
 
     Args:
-        since: A moment; the text ``earliest`` and one of zeros mean no lower bound (fmt 6.6).
-        until: A moment; None for now.
+        since: A time argument; the text ``earliest`` and a text of zeros mean no lower bound (fmt
+            6.6).
+        until: A time argument; None for now.
         zone: The table's.
 
     Raises:
@@ -131,7 +133,7 @@ def parse_range(
 
 
 def time_argument_text(value: object) -> str | None:
-    """A date, datetime or numpy int as a property says it; None for what is none of these."""
+    """Return a date, datetime or numpy int as the text of a property; None for other values."""
     if (digits := _digits_of(value)) is not None:
         return digits or None
     if isinstance(value, str):
@@ -146,7 +148,7 @@ def time_argument_text(value: object) -> str | None:
 
 
 def _digits_of(value: Any) -> str | None:
-    """Those of an int, numpy's too; a truth value is none."""
+    """Return the digits of an int, numpy's too; None for a bool and other values."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     number = int(value)
@@ -154,7 +156,7 @@ def _digits_of(value: Any) -> str | None:
 
 
 def _read(value: Any) -> datetime:
-    """As a plain datetime, which has no zone where the value names none."""
+    """Return the value as a plain datetime, without a zone if the value has none."""
     if isinstance(value, str):
         return _read_text(value)
     if isinstance(value, np.datetime64):
@@ -207,7 +209,7 @@ def _refused(value: object) -> InvalidInputError:
 
 
 def _as_error_field(value: object) -> str:
-    """As plain data of an error."""
+    """Return the value as plain data for an error."""
     if isinstance(value, int) and abs(value) >= _ABOVE_INSTANTS:
         return f"an int of {value.bit_length()} bits"
     return value if isinstance(value, str) else repr(value)

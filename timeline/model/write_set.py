@@ -1,9 +1,9 @@
 """
-What an instant touches: file groups and claimed partitions, the input of conflict rules.
+The write set of an instant: accessed file groups and whole partitions, for conflict rules.
 
-A claim is a promise about whole partitions (an overwrite, a delete of partitions): file
-ids alone cannot express it, because another writer may add new file groups meanwhile
-(docs/spec/holes.md, hole 9).
+A whole partition is in a write set if the write overwrites or deletes it. File ids alone cannot
+express that, because another writer may add new file groups meanwhile (docs/spec/holes.md, hole
+9).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from timeline.model.instant_time import InstantTime
 
 __all__ = ["WHOLE_TABLE", "Access", "AccessedFileGroup", "FileGroupId", "WriteSet"]
 
-#: The claim of ``insert_overwrite_table``: every partition, also those not there yet.
+#: Every partition, also future ones: the write set of ``insert_overwrite_table``.
 WHOLE_TABLE = "*"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileGroupId:
-    """All versions of one set of records: (partition path, file id)."""
+    """The identity of a file group: (partition path, file id)."""
 
     partition_path: str
     file_id: str
@@ -32,31 +32,31 @@ class FileGroupId:
 
 
 class Access(Enum):
-    """How an instant touches a file group."""
+    """How an instant accesses a file group."""
 
     NEW = "new"  # creates it
-    BASE = "base"  # a new base file from its newest slice
+    BASE = "base"  # writes a new base file from its newest slice
     LOG = "log"  # appends a log file
     REPLACE = "replace"  # hides it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessedFileGroup:
-    """One file group an instant touches, and the slice its new content came from."""
+    """One accessed file group, and the slice that its new content comes from."""
 
     file_group: FileGroupId
     touch: Access
-    source_requested_time: InstantTime | None = None  # base of the slice that was read
+    source_requested_time: InstantTime | None = None  # base instant of the slice that was read
     files: tuple[str, ...] = ()  # names relative to the partition
     written_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSet:
-    """Everything an instant touches."""
+    """All file groups and partitions that an instant changes."""
 
     file_groups: tuple[AccessedFileGroup, ...] = ()
-    partitions: tuple[str, ...] = ()  # claimed as wholes; WHOLE_TABLE claims all
+    partitions: tuple[str, ...] = ()  # changed as a whole; WHOLE_TABLE means all
     inserting: tuple[str, ...] = field(default=())  # partitions that got keys new to the writer
 
     @staticmethod
@@ -65,7 +65,7 @@ class WriteSet:
         partitions: Iterable[str] = (),
         inserting: Iterable[str] = (),
     ) -> WriteSet:
-        """A claim in canonical order, so that equal content gives equal bytes."""
+        """Build a write set in canonical order, so that equal content gives equal bytes."""
         return WriteSet(
             file_groups=tuple(
                 sorted(file_groups, key=lambda item: (item.file_group, item.touch.value))

@@ -315,7 +315,7 @@ def _overlap(claimed: Collection[str], other: WriteSet) -> tuple[str, ...]:
     return tuple(sorted(claims & written))
 
 
-# --------------------------------------------------------------------- Conflict strategies
+# ---- Conflict strategies
 # A strategy runs after the matrix, and only if that rejected nothing. So it can reject more writes
 # or services, but can never accept two instants that would lose a row. A fixed table maps Hudi's
 # class names; no class is loaded (SEC4).

@@ -180,7 +180,7 @@ def exhausted_limit(
     return None
 
 
-# ------------------------------------------------------------------------------ Rate limit (PACE-1)
+# ---- Rate limit (PACE-1)
 # A token bucket per table, computed from the timeline alone. A write takes a token when it begins,
 # and its instant shows the time. So every writer knows the level without requests: for each write
 # that began, the tokens taken since then must not exceed the burst plus the tokens added since.
