@@ -1,8 +1,8 @@
 """
-Which tables are read and which are written: what is not handled is refused by name.
+Refuse by name each table that this release cannot read or write.
 
-Silence would be worse than a refusal: a table of an unknown kind reads as wrong rows, and a
-write into it damages what its own engine relies on.
+An error is better than silence: a read of an unknown kind of table returns wrong rows, and a write
+damages the state its own engine relies on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 _KEY_GENERATORS = frozenset(
     {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
 )
-#: What can be done with a table that is not written here for what it is.
+#: Advice for a table that this release does not write.
 ELSEWHERE = (
     "it can be read, so write it with the engine that made it, or copy its rows into a new table "
     "('hoodoo read' into a file, 'hoodoo write --key ...' from it)"
@@ -32,11 +32,11 @@ _BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
 
 def refuse_unreadable(config: TableConfig) -> None:
     """
-    Refuse what this release cannot even open.
+    Refuse a table that this release cannot open.
 
     Raises:
-        UnsupportedTableError: It was bootstrapped, or has other base files than Parquet.
-            (An unknown table version is refused when the properties are read.)
+        UnsupportedTableError: It was bootstrapped, or has base files in another format than
+            Parquet. (An unknown table version is refused when the properties are read.)
     """
     if config.raw.get(_BOOTSTRAP_BASE):
         raise UnsupportedTableError(
@@ -70,16 +70,15 @@ def refuse_old_version(config: TableConfig) -> None:
 
 def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = False) -> None:
     """
-    Refuse to write what this release would damage.
+    Refuse a table that a write of this release would damage.
 
     Args:
-        config: The table's own configuration now.
-        without_metadata_table: As of ``refuse_behind_metadata_table``.
+        config: The table's current configuration.
+        without_metadata_table: As for ``refuse_behind_metadata_table``.
 
     Raises:
-        MetadataTableOnError: The metadata table is on: it must never be written behind
-            its back (FOR-7).
-        UnsupportedTableError: A table version, type or feature that cannot be written.
+        MetadataTableOnError: The metadata table is on, and writes must not bypass it (FOR-7).
+        UnsupportedTableError: A table version, type or feature that this release cannot write.
     """
     refuse_old_version(config)
     refuse_behind_metadata_table(config, without_metadata_table=without_metadata_table)

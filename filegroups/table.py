@@ -1,8 +1,8 @@
 """
-A table over ports: open, read, write. Everything public stands on this.
+A table over ports: open, read, write. The public API is built on this module.
 
-A ``TableSnapshot`` is pinned: it gives the same answer however often it is asked and
-whatever is published meanwhile, as long as its files are retained.
+A ``TableSnapshot`` is pinned: repeated reads return the same rows, whatever is committed
+meanwhile, as long as its files are retained.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEntry:
-    """One instant as people see it, active or archived."""
+    """One instant, active or archived, as shown to users."""
 
     requested_time: InstantTime
     completion_time: InstantTime | None
@@ -72,7 +72,7 @@ class TimelineEntry:
 
 class Table(TableSnapshot):
     """
-    An opened table; reads show the newest state at the moment they are asked.
+    An opened table; each read uses the newest snapshot.
 
     Args:
         context: From ``Table.open`` or ``Table.create``.
@@ -88,7 +88,7 @@ class Table(TableSnapshot):
         Open an existing table.
 
         Raises:
-            TableNotFoundError: There is none.
+            TableNotFoundError: There is no table.
             CorruptTableError: Its properties are damaged.
             UnsupportedTableError: A table version or feature this release does not handle.
         """
@@ -104,7 +104,7 @@ class Table(TableSnapshot):
         Create a table from the properties of ``new_table_properties``.
 
         Raises:
-            InvalidInputError: There is a table already, or a property is wrong.
+            InvalidInputError: A table exists already, or a property is wrong.
         """
         now = instant_time(WallMs(world.clock.now_ms()))
         config = create_properties(world.storage, properties, now=now)
@@ -112,7 +112,7 @@ class Table(TableSnapshot):
 
     @property
     def context(self) -> TableContext:
-        """Ports, configuration, chain and limits."""
+        """Ports, configuration, commit log and limits."""
         return self._context
 
     @property
@@ -122,26 +122,26 @@ class Table(TableSnapshot):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The visible instants now; a fresh look every time."""
+        """The instants that are visible now, read on each access."""
         return self._context.snapshot()
 
     @property
     def view(self) -> FileSystemView:
-        """The file slices now; a fresh look every time."""
+        """The current file slices, read on each access."""
         return view_of(self._context, self.snapshot)
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns now, without the meta columns."""
+        """The table's current columns, without the meta columns."""
         return read_schema(self._context, self.snapshot).arrow
 
     def pin(self) -> TableSnapshot:
-        """The table as it is now, for repeated reads of one state."""
+        """Return the current snapshot of the table, for repeated reads."""
         return TableSnapshot(self._context, self._context.snapshot())
 
     def hold(self) -> TableSnapshot:
         """
-        As ``pin``, and keep its files from cleaning until its ``release``, or in a ``with`` block.
+        Like ``pin``, and keep the files from cleaning until ``release``, or in a ``with`` block.
 
         Raises: as ``lease_newest``.
         """
@@ -150,9 +150,9 @@ class Table(TableSnapshot):
 
     def held_if_allowed(self) -> TableSnapshot:
         """
-        As ``hold``; as ``pin`` for who may not write a lease.
+        Like ``hold``; like ``pin`` if this process may not write a lease.
 
-        Then only a look behind the listing tells whether cleaning was faster (RDL-2).
+        Without a lease only a check after the listing detects a clean in between (RDL-2).
         """
         try:
             return self.hold()
@@ -167,7 +167,7 @@ class Table(TableSnapshot):
         query_type: str = "snapshot",
         filter: Filter = None,  # noqa: A002
     ) -> list[FileSlice]:
-        """The newest slices now. Arguments, errors: as ``TableSnapshot.file_slices``."""
+        """Return the newest slices. Arguments, errors: as ``TableSnapshot.file_slices``."""
         state = self.pin()
         found = state.file_slices(partitions, query_type=query_type, filter=filter)
         lease = ReaderLease(self._context, state.snapshot)
@@ -184,7 +184,7 @@ class Table(TableSnapshot):
         return self._planned(lambda state: state.plan(**options))
 
     def _planned(self, plan: Callable[[TableSnapshot], ScanPlan]) -> tuple[PlannedRead, Replan]:
-        """The newest state; should cleaning be faster, one that is held while it is listed."""
+        """Plan on the newest snapshot; after a clean in between, on one held during the listing."""
 
         def again() -> PlannedRead:
             state = self.held_if_allowed()
@@ -203,23 +203,23 @@ class Table(TableSnapshot):
         pinned = self.pin()
         try:
             return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
-        except MissingFileError:  # a restore took an instant away before it was read
+        except MissingFileError:  # a restore removed an instant before it was read
             if not may_be_missing_files(pinned.snapshot.active, self._context.active()):
                 raise
         return again(), again
 
     def as_of(self, time: TimeArgument) -> TableSnapshot:
         """
-        The table as of a time, by requested times, inclusive (fmt 6.5).
+        Return the table as of a time, by requested times, inclusive (fmt 6.5).
 
         Args:
             time: A datetime, a date (its first moment), an int of 17 or 14 digits, or a text:
-                17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm:ss[.SSS]``. What names no
-                zone is in the table's.
+                17 or 14 digits, ``yyyy-MM-dd`` or ``yyyy-MM-dd HH:mm:ss[.SSS]``. A time without
+                zone is in the table's zone.
 
         Raises:
-            InvalidInputError: No such form.
-            InstantNotFoundError: Too old, cleaned, or not yet settled.
+            InvalidInputError: The time has another form.
+            InstantNotFoundError: The time is too old, cleaned, or not yet applied.
         """
         moment = parse_time_travel(time, self._context.zone)
         return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
@@ -233,7 +233,7 @@ class Table(TableSnapshot):
         with_hoodie_columns: bool = False,
         query_type: str = "snapshot",
     ) -> ScanPlan:
-        """Which files a scan reads now."""
+        """Return the files that a scan reads now."""
         return self.pin().plan(
             columns=columns,
             filter=filter,
@@ -249,7 +249,7 @@ class Table(TableSnapshot):
         columns: Sequence[str] | None = None,
         partitions: Iterable[str] | None = None,
     ) -> pa.Table:
-        """The rows of some record keys now. Arguments, errors: as ``plan_get_rows``."""
+        """Return the current rows of some record keys. Arguments, errors: as ``plan_get_rows``."""
 
         def plan(state: TableSnapshot) -> ScanPlan:
             slices = state.file_slices(partitions)
@@ -269,31 +269,32 @@ class Table(TableSnapshot):
         images: bool = False,
     ) -> pa.RecordBatchReader:
         """
-        Rows last written by instants that completed in (since, until] (fmt 6.6).
+        Return rows last written by instants that completed in (since, until] (fmt 6.6).
 
-        Where cleaning removed files of the range, or instants of it were archived, rows written
-        again since are missing here; they come in the range of their newer write.
+        If cleaning removed files of the range, or instants of it are archived, rows that were
+        written again since are missing here. They are in the range of their newer write.
 
-        With ``images`` every change on the way comes out instead, in the order of completion:
+        With ``images`` it returns every change in the range instead, in the order of completion:
         ``op`` (``i``, ``u``, ``d``), ``ts_ms`` (the instant's requested time) and the row
         ``before`` and ``after`` as structs, null where there is none.
 
         Args:
             since: Exclusive start in any form of ``as_of``; ``earliest`` for no bound.
-            until: Inclusive end; None for now. A completion time that the table told (``timeline``,
-                a receipt): a commit decided before a clock's time may be shown after it, and the
-                next range begins above it.
-            columns: Names to return, inside the images where they are asked for; None for all.
-            filter: As of ``scan``, of the rows as they come out; images have none.
+            until: Inclusive end; None for now. Use a completion time from the table
+                (``timeline``, a commit result). With a clock's time, a commit decided before it
+                may become visible after the read, and the next range begins above it.
+            columns: Names to return, inside the images if these are requested; None for all.
+            filter: As for ``scan``, on the returned rows; not allowed with images.
             partitions: Partition paths to read; None for all.
             with_hoodie_columns: Return the meta columns too; an image has none.
             images: Return changes with images instead of rows.
 
         Raises:
-            InvalidInputError: No such form or column, or a filter of images.
+            InvalidInputError: A time has no valid form, a column is unknown, or a filter is used
+                with images.
             UnsupportedTableError: The rows carry no commit time (never with images).
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
-            SnapshotExpiredError: A restore or a clean came meanwhile.
+            SnapshotExpiredError: A restore or a clean happened meanwhile.
         """
         start, end = parse_range(since, until, self._context.zone)
         if images:
@@ -324,7 +325,7 @@ class Table(TableSnapshot):
         return pa.RecordBatchReader.from_batches(plan.output_schema, batches)
 
     def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:
-        """Every instant, ascending by requested time; archived ones on request."""
+        """Return every instant, ascending by requested time, with the archived ones on request."""
         active = self._context.active()
         found = [_entry(instant) for instant in active.instants]
         if archived:
@@ -346,15 +347,15 @@ class Table(TableSnapshot):
         """
         Enter this process into the writer registry, once (REG-1).
 
-        Where several writers are expected, the storage first proves that it creates an
-        object only when it is absent (CAP-1); without that the commit slots decide nothing.
+        If several writers are expected, the storage first proves that it creates an object only if
+        it is absent (CAP-1). Without that the slots decide nothing.
 
         Raises:
             StorageCapabilityError: The storage cannot do that.
-            UnsafeSetupError: The table's slots are decided elsewhere (SLOT-6).
-            WriterDisagreementError: A live writer is configured differently, or has some of
-                the ``buckets`` for itself (``register_process``).
-            UnsupportedTableError: The table is of version 6; nothing may change it.
+            UnsafeSetupError: The table's slots are in a slot store (SLOT-6).
+            WriterDisagreementError: A live writer is configured differently, or owns some of the
+                ``buckets`` (``register_process``).
+            UnsupportedTableError: The table is of version 6, which is not written.
         """
         refuse_old_version(self.config)
         if self._registration is None:
@@ -367,7 +368,7 @@ class Table(TableSnapshot):
         self._registration.writes_to(buckets)
 
     def registered(self, buckets: str = "") -> bool:
-        """Whether this process is in the registry, as one that writes to these buckets."""
+        """Return whether this process is registered as a writer of these buckets."""
         registration = self._registration
         return registration is not None and buckets in ("", registration.buckets)
 
@@ -388,20 +389,20 @@ class Table(TableSnapshot):
         return write(self._context, plan, workload, looked)
 
     def leave(self) -> None:
-        """Leave the registry; nothing is written any more through this handle."""
+        """Leave the registry; this object must not write any more."""
         if self._registration is not None:
             self._registration.leave()
             self._registration = None
 
     def close(self) -> None:
-        """Leave the registry and give up the connections of lock and storage."""
+        """Leave the registry and close the connections of lock and storage."""
         self.leave()
         world = self._context.world
         world.lock.close()
         close_storage(world.storage)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Batches of the newest state."""
+        """Iterate over batches of the newest snapshot."""
         return iter(self.scan())
 
 

@@ -1,1 +1,1 @@
-"""Many writes in one instant: of the threads of a process, or of the processes of a host."""
+"""Group commit: many writes in one instant, of a process's threads or of a host's processes."""

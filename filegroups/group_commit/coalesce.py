@@ -1,10 +1,10 @@
 """
-Writes of a group that bring rows for the same partitions, written as one (GRP-7).
+Coalesced writes: write the rows of several members of a group as one write (GRP-7).
 
-Each of them would meet the one before it on a file group and wait for the next group, which is
-one instant for each write of the same rows. Together they are one upsert of all their rows. Rows
-of other processes are asked for, and a few come with their offer, which are written here even if
-no others join them (GRP-8); what became of them the commit tells.
+Members with rows for the same partitions conflict on a file group, so each would need a group and
+an instant of its own. Coalesced, they are one upsert of all their rows. The committer requests the
+rows of other processes. Offers may contain a few rows, which the committer writes even if it
+coalesces nothing (GRP-8). The commit records the result of each member.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ __all__ = [
     "member_results_text",
 ]
 
-#: Of the rows that are written as one: they are in memory once more, and one thread's to write.
+#: Limit of rows coalesced into one write: they are in memory twice, and one thread writes them.
 COALESCED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Of the rows of one write that come from another process, which writes bigger ones sooner itself.
+#: Limit of rows received from another process, which writes more rows faster itself.
 RECEIVED_BYTES_MAX: Final = 4 * 1024 * 1024
 
-#: Extra metadata of a commit: what each write did whose rows another process wrote.
+#: Extra metadata of a commit: the result of each write whose rows the committer wrote for it.
 JOINED_KEY: Final = "hoodoo.joined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoalescedWrite:
-    """One write of a group, or several as one; ``work`` is placed and written."""
+    """One write of a group, or several as one. ``work`` is the write to assign and write."""
 
     work: PreparedWrite
-    numbers: tuple[int, ...]  # of its writes in the group, in their order
+    numbers: tuple[int, ...]  # numbers of its writes in the group, in order
     works: tuple[PreparedWrite, ...]
 
     @property
     def number(self) -> int:
-        """Of the first of its writes, whose thread does its part."""
+        """Number of its first write, whose thread does the work."""
         return self.numbers[0]
 
     @property
     def batch_ids(self) -> tuple[str, ...]:
-        """Of all its writes that have one."""
+        """Idempotency ids of all its writes that have one."""
         return tuple(one.plan.batch_id for one in self.works if one.plan.batch_id is not None)
 
     def batches(self) -> tuple[Batch, ...]:
-        """Of several writes, once their rows are tagged; a single one's is told by its plan."""
+        """Return the batches of several writes, after tagging; empty for a single write."""
         if len(self.works) == 1:
             return ()
         return tuple(
@@ -90,19 +90,19 @@ class CoalescedWrite:
 
     def rows_of_each(self, metadata: CommitMetadata) -> list[RowCounts]:
         """
-        What the rows of each write did, once they are written.
+        Return the row counts of each write, after the files are written.
 
         Args:
-            metadata: Of the files that all its writes share.
+            metadata: Metadata of the files that all its writes share.
         """
         return [RowCounts.of(metadata)] if len(self.works) == 1 else self._counts()
 
     def parts(self, metadata: CommitMetadata) -> dict[str, MemberResult]:
         """
-        What the commit has to tell of writes whose rows came from other processes.
+        Return the results to record in the commit for writes with rows of other processes.
 
         Args:
-            metadata: As of ``rows_of_each``.
+            metadata: As for ``rows_of_each``.
         """
         if self.work.workload is self.works[0].workload:
             return {}
@@ -120,7 +120,7 @@ class CoalescedWrite:
 
 
 def member_result(metadata: CommitMetadata, rows: RowCounts | None = None) -> MemberResult:
-    """What a write did: its files, and its rows where it shares them with others."""
+    """Return the result of a write: its files, and its own row counts if it shares the files."""
     rows = rows or RowCounts.of(metadata)
     return MemberResult(
         rows_inserted=rows.inserted,
@@ -132,17 +132,17 @@ def member_result(metadata: CommitMetadata, rows: RowCounts | None = None) -> Me
 
 
 def member_results_text(parts: Mapping[str, MemberResult]) -> dict[str, str]:
-    """The extra metadata that ``member_results`` reads; none where there is nothing to tell."""
+    """Return the extra metadata that ``member_results`` reads; empty without results."""
     told = {name: astuple(part) for name, part in parts.items()}
     return {JOINED_KEY: json.dumps(told, separators=(",", ":"))} if told else {}
 
 
 def member_results(metadata: CommitMetadata) -> dict[str, MemberResult]:
     """
-    The writes of other processes whose rows a commit has, by their names in the instant.
+    Return the results of other processes' writes in a commit, by their names in the instant.
 
     Raises:
-        CorruptTableError: What it says of them is no such text.
+        CorruptTableError: The extra metadata cannot be parsed.
     """
     text = metadata.extra_metadata.get(JOINED_KEY, "{}")
     try:
@@ -163,9 +163,9 @@ _PARTS: Final = TypeAdapter(dict[str, tuple[int, int, int, int, int]])
 
 @dataclass(slots=True)
 class _CoalescingGroup:
-    """Writes that share partitions, directly or by others between them."""
+    """Writes that share partitions, directly or through other writes."""
 
-    likeness: Any  # what must be equal; None of a write that is joined with no other
+    likeness: Any  # must be equal; None for a write that cannot be coalesced
     paths: set[str]
     size_bytes: int
     batch_ids: set[str] = field(default_factory=set)
@@ -191,12 +191,12 @@ def coalesce(
     context: TableContext, works: Mapping[int, PreparedWrite], requested_time: InstantTime
 ) -> list[CoalescedWrite]:
     """
-    The writes of a group, those that can be written as one put together.
+    Return the writes of a group, with writes coalesced where possible.
 
     Args:
         context: The table.
-        works: That ``may_share`` an instant, by their number in the group, in their order.
-        requested_time: Of that instant.
+        works: Writes that ``may_share`` an instant, by their number in the group, in order.
+        requested_time: Requested time of that instant.
     """
     gathered: list[_CoalescingGroup] = []
     for number, work in works.items():
@@ -235,7 +235,7 @@ def _gathered(number: int, work: PreparedWrite) -> _CoalescingGroup:
 
 
 def _size_bytes(workload: Workload | None) -> int | None:
-    """Of rows that can be had, in memory; None of those that cannot."""
+    """Return the memory size of rows that are available here, None if they are not."""
     if isinstance(workload, LocalWorkload):
         return int(workload.rows.nbytes)
     if isinstance(workload, RemoteWorkload) and workload.rows_bytes is not None:
@@ -250,10 +250,11 @@ def _had(
     requested_time: InstantTime,
 ) -> dict[int, LocalWorkload]:
     """
-    The prepared rows of the writes that are written here, those that can be had.
+    Return the prepared rows, as far as available, of the writes that are written here.
 
-    Who offered them has only to say that it knows where they go: all are told before the first is
-    heard, and together they may take as long as one of them. The others are asked side by side.
+    A writer that offered its rows only has to confirm that it knows their instant. The committer
+    first sends all these requests and then reads the answers, with one timeout for all. It requests
+    the other writers' rows concurrently.
     """
     shared = {number for one in gathered if len(one.works) > 1 for number in one.works}
     brought = [number for number, one in works.items() if _brings_rows(one)]
@@ -275,7 +276,7 @@ def _brings_rows(work: PreparedWrite) -> bool:
 
 
 def _is_asked(work: PreparedWrite, requested_time: InstantTime, number: int) -> bool:
-    """Whether a writer could be asked for its rows; one that is lost is met again when placed."""
+    """Return whether the request for rows could be sent; the assignment reports a lost writer."""
     if not isinstance(work.workload, RemoteWorkload):
         return False
     try:
@@ -288,7 +289,7 @@ def _is_asked(work: PreparedWrite, requested_time: InstantTime, number: int) -> 
 def _request_rows(
     context: TableContext, work: PreparedWrite, *, waited_ms: int = 0
 ) -> LocalWorkload | None:
-    """What was asked for; None of a writer that has failed, or is lost, which is met again."""
+    """Return the requested rows; None if the writer failed or is lost (reported later)."""
     if not isinstance(work.workload, RemoteWorkload):
         return None
     try:
@@ -300,7 +301,7 @@ def _request_rows(
 def _rows(
     context: TableContext, requested_time: InstantTime, numbered: tuple[int, PreparedWrite]
 ) -> LocalWorkload | None:
-    """The prepared rows of a write, if they can be had."""
+    """Return the prepared rows of a write, if available."""
     number, work = numbered
     if isinstance(work.workload, LocalWorkload):
         return work.workload
@@ -310,7 +311,7 @@ def _rows(
 def _coalesced(
     context: TableContext, works: Mapping[int, PreparedWrite], had: Mapping[int, LocalWorkload]
 ) -> list[CoalescedWrite]:
-    """Some writes as one, but for those whose rows cannot be had, or turn out otherwise."""
+    """Coalesce the writes, except those whose rows are not available or cannot be coalesced."""
     found: dict[int, LocalWorkload] = {}
     if len(works) > 1:
         found = {
@@ -337,5 +338,5 @@ def _coalesced(
 
 
 def _to_write(work: PreparedWrite, rows: LocalWorkload | None) -> PreparedWrite:
-    """A write that is joined with no other: rows that came along are written here all the same."""
+    """Return a write that is not coalesced; rows in its offer are written here all the same."""
     return work if rows is None or not _brings_rows(work) else replace(work, workload=rows)

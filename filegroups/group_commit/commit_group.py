@@ -1,4 +1,4 @@
-"""Commit several writes in one instant: begin once, write side by side, commit once (GRP-1)."""
+"""Commit several writes in one instant: begin once, write concurrently, commit once (GRP-1)."""
 
 from __future__ import annotations
 
@@ -71,22 +71,22 @@ __all__ = [
     "without_known_conflict",
 ]
 
-# -------------------------------------------- The order in which the logs of a group count (GRP-2)
+# ---- Order of the logs of a group (GRP-2)
 #
-# Those of one instant in one file group count in the order of their tokens, which every reader
-# compares as texts (fmt 5.7): ``10-0-0`` comes before ``9-0-0``. Numbers of equal length keep the
+# Logs of one instant in one file group count in the order of their write tokens, which readers
+# compare as texts (fmt 5.7): ``10-0-0`` sorts before ``9-0-0``. Numbers of equal length keep the
 # order of the members.
 
-_ONE_DIGIT: Final = 10  # so many numbers have one
+_ONE_DIGIT: Final = 10  # this many numbers have one digit
 
 
 def in_text_order(tasks: Sequence[FileGroupTask], count: int) -> tuple[FileGroupTask, ...]:
     """
-    Tasks that are numbered through a whole group, with tokens whose order as texts is that.
+    Return a member's tasks with write tokens whose text order is the group's task order.
 
     Args:
-        tasks: Of one member.
-        count: Of all members; numbers are below it.
+        tasks: The tasks of one member, numbered through the whole group.
+        count: Number of tasks of all members; task numbers are below it.
     """
     first = 0 if count <= _ONE_DIGIT else 10 ** len(str(count))
     return tuple(
@@ -99,24 +99,24 @@ def in_text_order(tasks: Sequence[FileGroupTask], count: int) -> tuple[FileGroup
     )
 
 
-# ------ Which of some waiting writes may share an instant, as far as their plans and the past tell
+# ---- Writes that may share an instant, by their plans and earlier conflicts
 
 _Waiting = TypeVar("_Waiting")
 
 
 def are_compatible(first: PreparedWrite, other: PreparedWrite) -> bool:
     """
-    Whether two writes ask for the same thing with other rows, so that one commit can say it.
+    Return whether two writes differ in their rows only, so that one commit can contain both.
 
-    Overwrites claim whole partitions and are never shared; nor are rows of a cluster, whose
-    files only the markers of an instant tell.
+    Overwrites have whole partitions in their write sets and never share an instant. Nor do writes
+    with rows on a cluster, whose files only the instant's markers list.
     """
     if first.plan.operation.replaces or first.workload is None or other.workload is None:
         return False
     if first.workload.attempted() is None or other.workload.attempted() is None:
         return False
     if first.plan.reads is not None or other.plan.reads is not None:
-        return False  # each is judged by what it read
+        return False  # each is validated by its own reads
     return replace(first.plan, batch_id=None) == replace(other.plan, batch_id=None)
 
 
@@ -124,14 +124,15 @@ def without_known_conflict(
     waiting: Iterable[_Waiting], met_on: Callable[[_Waiting], frozenset[FileGroupId]]
 ) -> list[_Waiting]:
     """
-    Those of some waiting writes that did not meet in an earlier group what one before them did.
+    Return the waiting writes that may join one group, judging by their last conflicts.
 
-    Writes that meet are placed anew in each group they are offered to, only to meet again; the
-    first of them goes now, and the others in their order.
+    A write is left out if its last conflict was on the file groups of an earlier one. Writes that
+    conflict would be assigned again in each group, only to conflict again. So the first
+    of them goes now, and the others later, in order.
 
     Args:
-        waiting: In their order.
-        met_on: On which file groups one met somebody, when it was last offered.
+        waiting: The writes, in order.
+        met_on: Returns the file groups of a write's last conflict in a group.
     """
     chosen, taken = [], set[FileGroupId]()
     for one in waiting:
@@ -141,14 +142,14 @@ def without_known_conflict(
     return chosen
 
 
-# -------- The members of a group as one write: what it intends, and the files it publishes (GRP-1)
+# ---- The members of a group as one write (GRP-1)
 
-#: Extra metadata of a commit: how many writes share it.
+#: Extra metadata of a commit: number of writes in it.
 GROUP_KEY = "hoodoo.group"
 
 
 def merge_members(members: Sequence[WrittenFiles]) -> WrittenFiles:
-    """The files of all members as those of one write."""
+    """Return the files of all members as those of one write."""
     first = members[0]
     new_rows: dict[str, int] = {}
     for one in members:
@@ -169,7 +170,7 @@ def merge_members(members: Sequence[WrittenFiles]) -> WrittenFiles:
 
 
 def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
-    """The inflight content of all members: per partition one stat of new rows, then the updates."""
+    """Return the inflight content of all members: per partition new rows, then updates."""
     inserts: dict[str, int] = {}
     updates: dict[str, list[WriteStat]] = {}
     for profile in profiles:
@@ -186,42 +187,42 @@ def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
 def merged_request(
     first: WriteRequest, size: int, parts: Mapping[str, MemberResult]
 ) -> WriteRequest:
-    """What the members ask for together; their batches are told by themselves."""
+    """Return the write request of all members together, without batch ids."""
     told = {**first.extra_metadata, GROUP_KEY: str(size), **member_results_text(parts)}
     return replace(first, batch_id=None, extra_metadata=told)
 
 
-# --------- Several writes in one instant: begun once, written side by side, published once (GRP-1)
+# ---- The commit of a group (GRP-1)
 #
-# For many small writes the instant is the cost, not their rows. Members are judged as if those
-# before them in the group had been published just before (GRP-2), by the rules for strangers:
-# whoever meets one of them is not in this group, but for upserts whose rows can be written as one
-# (GRP-7). Whoever fails leaves nothing in it.
+# For many small writes the instant is the cost, not the rows. Each member is validated as if the
+# members before it had just been committed (GRP-2), by the usual conflict rules. A member that
+# conflicts leaves the group, unless its rows can be coalesced (GRP-7). A member that fails leaves
+# no files in it.
 
-#: What a member's part came to: a stat tuple for each of its tasks, or why there is none.
+#: The outcome of a member's phase: a stat tuple for each of its tasks, or the error.
 MemberOutcome = Sequence[tuple[WriteStat, ...]] | Exception
 MemberPhase = Callable[[], MemberOutcome]
 RunPhases = Callable[[Mapping[int, MemberPhase]], Mapping[int, MemberOutcome]]
-#: Told of an instant that is about to be published, and the numbers of the writes in it.
+#: Receives an instant that is about to commit, and the numbers of the writes in it.
 BeforeCommit = Callable[[InstantTime, frozenset[int]], object]
 OnConflict = Callable[[int, frozenset[FileGroupId]], object]
 
 
 class NotCommitted(Enum):
-    """Why a write is not in the group it was offered to; nothing of it was published."""
+    """Why a write is not in the group it was offered to; nothing of it was committed."""
 
-    MEETS = "meets"  # one before it: the next group may have it
-    ALONE = "alone"  # it failed, or the group was refused: as its own instant it is told why
-    LOST = "lost"  # its writer, another process, is gone or silent: nobody waits for an answer
+    MEETS = "meets"  # conflicts with an earlier member: try the next group
+    ALONE = "alone"  # it failed, or the group was rejected: commit alone
+    LOST = "lost"  # the process of its writer is lost: no answer is needed
 
 
-#: What a write of a group is told.
+#: The answer to a write of a group.
 Answer = CommitResult | NotCommitted | OutcomeUnknownError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """What is written as one in a group; ``written`` once its files are."""
+    """One write, or a coalesced one, of a group; ``written`` is set once its files exist."""
 
     joint: CoalescedWrite
     work: PreparedWrite
@@ -236,7 +237,7 @@ class _Member:
 
 
 class _LostWhileWritingError(Exception):
-    """Writers of other processes were lost, and may write files still."""
+    """Writers of other processes were lost, and may still write files."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         super().__init__(f"{len(numbers)} writers were lost while they wrote")
@@ -254,27 +255,28 @@ def commit_group(
     later: Callable[[Callable[[], None]], object] = lambda work: work(),
 ) -> list[Answer]:
     """
-    Publish as many of some writes as do not meet in one instant.
+    Commit in one instant as many of the writes as do not conflict with each other.
 
     Args:
         context: The table.
         works: Writes that ``are_compatible`` with the first one; their order is their serial order.
-        publishing: Told the requested time before the publication, and the numbers of the writes
-            in it, from where on an interruption leaves an unknown outcome of these.
-        side_by_side: Carries out the members' parts, by their number, where there are better
-            threads for them than the executor's; answers when the last one ended (PUB-2).
-        meeting: Told the number of a write that met one before it, and on which file groups.
-        join: Asked once for more such writes, which come after the others: those that came
-            while the instant was begun, which takes several rounds where the storage is far away.
-        later: Takes what is left to do of a published group, which nobody needs to wait for:
-            it never fails. Done at once where nothing is said.
+        publishing: Called before the commit, with the requested time and the numbers of the writes
+            in the instant. After this call an interruption leaves their outcome unknown.
+        side_by_side: Runs the members' phases, by their number, on better threads than those of the
+            executor; returns when the last phase ended (PUB-2).
+        meeting: Called with the number of a write that conflicts with an earlier one, and the file
+            groups.
+        join: Called once for more such writes, which follow the others: those that arrived during
+            the begin, which takes several round trips on a high-latency store.
+        later: Runs the remaining post-commit steps of the group, which never fail and for which no
+            writer waits. By default they run at once.
 
     Returns:
-        For each write, those that joined last, its receipt, or why it has none. An
-        ``OutcomeUnknownError`` of those that are published or not, nobody knows yet.
+        For each write, those from ``join`` last, its commit result, or why it has none:
+        ``OutcomeUnknownError`` if the outcome is unknown.
 
     Raises:
-        LockTimeoutError, StorageUnavailableError: Nothing of the group was published.
+        LockTimeoutError, StorageUnavailableError: Nothing of the group was committed.
     """
     begun = begin(context, action_of(context, works[0].plan.operation), context.glance())
     published = False
@@ -300,7 +302,7 @@ def commit_group(
     except OutcomeUnknownError as error:
         if not written:
             raise
-        # Who left before is not in that instant, whatever becomes of it.
+        # A write that left before is not in that instant, whatever its outcome.
         return [error if n in _numbers_of(written) else one for n, one in enumerate(answers)]
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
@@ -329,15 +331,15 @@ def commit_group(
 @contextmanager
 def _ended_by_error(context: TableContext, begun: StartedWrite) -> Iterator[None]:
     """
-    What an error leaves of the instant is taken away, as far as that may be.
+    Discard the instant after an error, as far as that is safe.
 
     Raises:
-        OutcomeUnknownError: Instead of the error, behind a slot that may stand (UNK-3).
+        OutcomeUnknownError: Instead of the error, if a slot may exist (UNK-3).
     """
     try:
         yield
     except OutcomeUnknownError:
-        begun.heartbeat.stop()  # nothing of it may be deleted
+        begun.heartbeat.stop()  # UNK-3: delete nothing
         raise
     except _LostWhileWritingError:
         raise
@@ -345,15 +347,15 @@ def _ended_by_error(context: TableContext, begun: StartedWrite) -> Iterator[None
         discard_attempt(context, begun)  # GRP-3: one abort for all
         raise
     except BaseException:
-        begun.heartbeat.stop()  # interrupted, perhaps while publishing: delete nothing
+        begun.heartbeat.stop()  # interrupted, perhaps during the commit: delete nothing
         raise
 
 
 def _end_for_good(context: TableContext, begun: StartedWrite) -> None:
     """
-    An abort slot ends an instant for which a lost writer may still write files (RB-1, RB-10).
+    End an instant by an abort slot, because a lost writer may still write its files (RB-1, RB-10).
 
-    Deleting them would do for what is there now only.
+    To delete its files would remove the present ones only.
     """
     begun.heartbeat.stop()
     target = Instant(action=begun.action, requested_time=begun.requested_time, state=State.INFLIGHT)
@@ -366,7 +368,7 @@ def _end_for_good(context: TableContext, begun: StartedWrite) -> None:
 
 
 def _is_fresh(context: TableContext, work: PreparedWrite) -> bool:
-    """BATCH-1: the twin of one that is not lies in the base snapshot, and its receipt is returned."""
+    """Return whether the batch is new; else the committed one is in the base snapshot (BATCH-1)."""
     return committed_batch(context, work.plan) is None
 
 
@@ -376,7 +378,7 @@ def _tell(answers: list[Answer], joint: CoalescedWrite, left: NotCommitted) -> N
 
 
 def _numbers_of(members: Mapping[int, _Member]) -> frozenset[int]:
-    """Of all writes that are in some members."""
+    """Return the numbers of all writes in the members."""
     return frozenset(number for one in members.values() for number in one.joint.numbers)
 
 
@@ -386,7 +388,7 @@ def _view_for(
     joints: Sequence[CoalescedWrite],
     side_by_side: RunPhases,
 ) -> FileSystemView:
-    """The view on which all are placed, their partitions listed side by side."""
+    """Return the view for all assignments, its partitions listed concurrently."""
     view = view_of(context, begun.snapshot)
     looks = [one for one in joints if one.work.plan.operation is not WriteOperation.BULK_INSERT]
     if looks:
@@ -397,7 +399,7 @@ def _view_for(
 def _listed(view: FileSystemView, work: PreparedWrite) -> MemberOutcome:
     try:
         view.latest_slices(work.workload.partition_paths() if work.workload else ())
-    except Exception as error:  # noqa: BLE001 - placing meets it again, and tells the write
+    except Exception as error:  # noqa: BLE001 - the assignment raises it again, for the write
         return error
     return ()
 
@@ -411,18 +413,18 @@ def _assigned(
     *,
     meeting: OnConflict,
 ) -> dict[int, _Member]:
-    """Those of the writes that do not meet, by their number, with tokens of their own."""
+    """Return the writes without conflicts, by number, with write tokens of their own."""
     members: dict[int, _Member] = {}
-    rivals: list[ConcurrentCommit] = []  # as those after them see the members
+    rivals: list[ConcurrentCommit] = []  # the earlier members, as later ones see them
     tasks = 0
     for joint in joints:
         try:
             member = _assign_beside(context, begun, joint, rivals, view)
         except PeerLostError as error:
             context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
-            _tell(answers, joint, NotCommitted.LOST)  # it was not asked to write anything yet
+            _tell(answers, joint, NotCommitted.LOST)  # it has no request to write yet
             continue
-        except Exception as error:  # noqa: BLE001 - as its own instant the write is told
+        except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
             context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
         if isinstance(member, NotCommitted):
@@ -464,12 +466,12 @@ def _assign_beside(
     try:
         refuse_other_key_types(plan, work.schema, schema)
     except SchemaConflictError:
-        return NotCommitted.ALONE  # where it is told
+        return NotCommitted.ALONE  # which reports it
     work = replace(work, schema=schema, schema_before=schema_before)
     if any(one.schema != schema.avro_json for one in rivals):
         return NotCommitted.MEETS
     files = plan.files
-    # New rows that would fill a file which another member fills get a file of their own.
+    # If another member fills the same small file, new rows get a file of their own.
     for chosen in (files, replace(files, small_files_max=0)) if rivals else (files,):
         placement = assign_file_groups(
             context, begun, workload, plan.rules, schema, files=chosen, view=view
@@ -485,12 +487,12 @@ def _assign_beside(
             return member
         met = verdict
         if met.file_groups and _updates(placement).issuperset(met.file_groups):
-            break  # wherever new rows go
+            break  # another target for new rows does not help
     return met
 
 
 def _updates(placement: FileGroupAssignment) -> frozenset[FileGroupId]:
-    """The file groups with keys that a write changes, whatever new rows fill."""
+    """Return the file groups with keys that a write changes, without those that new rows fill."""
     return frozenset(
         FileGroupId(path, stat.file_id)
         for path, (_, *known) in placement.profile.partition_to_write_stats.items()
@@ -499,7 +501,7 @@ def _updates(placement: FileGroupAssignment) -> frozenset[FileGroupId]:
 
 
 def _as_concurrent_commit(begun: StartedWrite, member: _Member) -> ConcurrentCommit:
-    """A member as those after it see it: published just before."""
+    """Return a member as later members see it: committed just before."""
     return ConcurrentCommit(
         action=begun.action,
         requested_time=begun.requested_time,
@@ -517,14 +519,14 @@ def _written(
     answers: list[Answer],
     side_by_side: RunPhases,
 ) -> dict[int, _Member]:
-    """Those whose files are written, and stand beside the files of those before them."""
+    """Write the members' files; return the members that conflict with no earlier one."""
     placed = _announced(context, begun, placed)
     outcomes = side_by_side(
         {number: partial(_rewrite, context, member) for number, member in placed.items()}
     )
     lost = [number for number in placed if isinstance(outcomes[number], PeerLostError)]
     if lost:
-        raise _LostWhileWritingError(lost)  # PUB-2: nobody knows that their files are all written
+        raise _LostWhileWritingError(lost)  # PUB-2: they may still write files
     members: dict[int, _Member] = {}
     rivals: list[ConcurrentCommit] = []
     for number, member in placed.items():
@@ -544,7 +546,7 @@ def _written(
 def _announced(
     context: TableContext, begun: StartedWrite, placed: dict[int, _Member]
 ) -> dict[int, _Member]:
-    """All members' files announced at once, so that far away they wait for one round (PAR-1)."""
+    """Announce all members' files at once: one round trip on a high-latency store (PAR-1)."""
     parts = [(member.workload, member.placement.tasks) for member in placed.values()]
     profile = merged_profile([member.placement.profile for member in placed.values()])
     shown = announce_tasks(context, begun, profile, parts)
@@ -566,15 +568,15 @@ def _carry_out(part: MemberPhase) -> MemberOutcome:
 
 
 def _rewrite(context: TableContext, member: _Member) -> MemberOutcome:
-    """One member's files; its failure is its own."""
+    """Write one member's files; return its error, which does not affect the others."""
     try:
         stats = member.workload.rewrite(member.placement.tasks)
-        # Asked again before the slot, which costs nothing then: here members wait side by side.
+        # Repeated before the slot, where it is free then; here the members' waits overlap.
         context.world.storage.sync_folders(
             sorted({task.partition_path for task in member.placement.tasks})
         )
         return stats
-    except Exception as error:  # noqa: BLE001 - as its own instant the write is told
+    except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
         return error
 
 
@@ -600,7 +602,7 @@ def _with_files(
 def _has_no_conflict(
     context: TableContext, begun: StartedWrite, member: _Member, rivals: list[ConcurrentCommit]
 ) -> bool:
-    """Whether a written member meets none of those before it (GRP-2)."""
+    """Return whether a written member has no conflict with the members before it (GRP-2)."""
     candidate, written = _files_of(member)
     if not isinstance(verdict_on(context, candidate, begun.requested_time, rivals), NoConflict):
         return False
@@ -628,11 +630,11 @@ def _publish(
     placed: dict[int, _Member],
     later: Callable[[Callable[[], None]], object],
 ) -> dict[int, CommitResult]:
-    """One candidate of all members; a receipt for each write, and none when it met somebody."""
+    """Commit all members as one; return each write's commit result, none after a conflict."""
     files = {number: _files_of(member) for number, member in members.items()}
     together = merge_members([written for _, written in files.values()])
     attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
-    # PUB-1: also the files of those who failed or met somebody.
+    # PUB-1: also the files of members that failed or had a conflict.
     reconcile_files(context, begun, together, frozenset[str]().union(*attempted))
     batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
     first = next(iter(members.values())).work.plan

@@ -1,15 +1,15 @@
 """
-The group committer: threads hand in writes, and whoever is first publishes for those waiting.
+The group committer: threads submit writes, and the first one commits for all that wait.
 
-Writes that come while one is being published wait and form the next group, so a group is as
-big as the load makes it. Who was just answered is waited for a moment: the threads of a busy
-process come back at once, and without that the fastest of them would lead every second group
-alone. The group's instant is begun meanwhile, and what nobody needs to wait for is done while the
-next one is: both take rounds where the storage is far away. There is no thread of its own: the
-writer that came first leads, and when the process dies all its members die with it (GRP-3).
+Writes that arrive during a commit wait and form the next group, so the load decides the group size.
+The leader waits a moment for threads of the last group, because threads of a busy process return at
+once; otherwise the fastest would lead every second group alone. Meanwhile it begins the group's
+instant. Post-commit steps for which no writer waits run during the next group. Both save round
+trips on a high-latency store. There is no extra thread: the first waiting writer leads. If the
+process dies, all its members die with it (GRP-3).
 
-Each member is woken for what is its own: waking all of them for each step of each would cost
-more than their rows, since the interpreter lets one thread run at a time.
+Each member has a condition of its own. To wake all members at each step would cost more than their
+rows, since the interpreter runs one thread at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from timeline.snapshot import Snapshot
 
 __all__ = ["PATIENCE", "GroupCommitter"]
 
-#: Who was answered may take this part of the group's time to come back.
+#: Threads of the last group may take one part in this many of its time to return.
 PATIENCE = 4
 
 
@@ -49,14 +49,14 @@ class _WaitingWrite:
     """A write that waits for its group, later its answer."""
 
     work: PreparedWrite
-    changed: threading.Condition  # of the committer's lock: wakes who waits for this write alone
+    changed: threading.Condition  # on the committer's lock; for this write only
     thread: int = field(default_factory=threading.get_ident)
     alone: bool = False
-    met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
-    part: MemberPhase | None = None  # files to write, for its own thread
-    busy: bool = False  # its thread does a part, perhaps of a leader that was interrupted
+    met_on: frozenset[FileGroupId] = frozenset()  # conflicts in an earlier group
+    part: MemberPhase | None = None  # files to write on its own thread
+    busy: bool = False  # its thread runs a part, perhaps of an interrupted leader
     outcome: MemberOutcome | None = None  # of that part
-    gone: bool = False  # its thread was interrupted and waits no more
+    gone: bool = False  # its thread was interrupted and no longer waits
     receipt: CommitResult | None = None
     failure: BaseException | None = None
 
@@ -67,15 +67,15 @@ class _WaitingWrite:
 
 class GroupCommitter:
     """
-    Publishes the writes of a process's threads together, one group at a time.
+    Commits the writes of a process's threads together, one group at a time.
 
     Args:
         context: The table; the leader alone uses it.
         writes_max: Most writes of one instant.
-        linger_ms: How long a leader waits for more writes before it begins; what it looked at
-            then is not old when they are judged.
-        before: Done by the leader before each group.
-        after: Done by the leader after each group, whose members have their answers then.
+        linger_ms: How long a leader waits for more writes before it begins; the wait precedes its
+            snapshot, so the snapshot is still fresh at validation.
+        before: Called by the leader before each group.
+        after: Called by the leader after each group, when its members have their answers.
     """
 
     def __init__(
@@ -93,22 +93,24 @@ class GroupCommitter:
         self._before = before
         self._after = after
         self._pid = 0
-        self._births: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
+        self._births: dict[
+            int, threading.Lock
+        ] = {}  # by process, so that no fork copies a held lock
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Nobody waits, and nobody leads: in a forked child neither does any thread of its parent."""
-        self._looked: Snapshot | None = None  # by the last leader; rows are prepared for it
+        """Reset all state: no write waits and no thread leads, as in a new or forked process."""
+        self._looked: Snapshot | None = None  # of the last leader; rows are prepared for it
         self._lock = threading.Lock()
-        self._gathered = threading.Condition(self._lock)  # nobody else is waited for
+        self._gathered = threading.Condition(self._lock)  # signals that no more writes are expected
         self._waiting: list[_WaitingWrite] = []
         self._leading = False
-        self._coming = 0  # threads that prepare the rows of a write
-        self._returning: set[int] = set()  # threads that were answered by the last group
+        self._coming = 0  # number of threads that prepare rows
+        self._returning: set[int] = set()  # threads of the last group that have not returned
         self._patient_until_ms = 0
 
     def _be_born(self) -> None:
-        """F26: what was under way when this process was forked is its parent's."""
+        """F26: reset the state in a forked process, because it belongs to the parent."""
         pid = self._context.world.ids.identity().pid
         if pid == self._pid:
             return
@@ -119,9 +121,10 @@ class GroupCommitter:
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """
-        Run one write, in an instant with others where they do not meet.
+        Run one write, in one instant with others that do not conflict.
 
-        Errors: as ``filegroups.writing.write.write``; one of the group's publication is every member's.
+        Errors: as ``filegroups.writing.write.write``; an error of the group's commit is raised for
+        every member.
         """
         self._be_born()
         with self._lock:
@@ -132,7 +135,7 @@ class GroupCommitter:
         finally:
             with self._lock:
                 self._coming -= 1
-        # A group judges no reads, and knows only files that a workload tells; one of one, too.
+        # A group validates no reads and needs workloads that list their files, even a group of one.
         alone = not are_compatible(work, work)
         entry = _WaitingWrite(work=work, changed=threading.Condition(self._lock), alone=alone)
         with self._lock:
@@ -157,7 +160,7 @@ class GroupCommitter:
     def _prepared(
         self, plan: WriteRequest, workload: Workload | None, looked: Snapshot
     ) -> PreparedWrite:
-        """Rows that do not fit an older look may fit the table as it is now: asked once."""
+        """Prepare rows by the cached snapshot; if they do not fit, once more by a fresh one."""
         try:
             return prepare_write(self._context, plan, workload, looked)
         except HoodooError:
@@ -169,10 +172,10 @@ class GroupCommitter:
         return prepare_write(self._context, plan, workload, now)
 
     def close(self) -> None:
-        """Nothing is kept between two writes."""
+        """Do nothing: no state is kept between two writes."""
 
     def _leave(self, entry: _WaitingWrite) -> None:
-        """Its thread was interrupted while it waited: nobody waits for it."""
+        """Remove a write whose thread was interrupted while it waited."""
         with self._lock:
             entry.gone = True
             self._waiting = [one for one in self._waiting if one is not entry]
@@ -180,12 +183,12 @@ class GroupCommitter:
             self._call_next()
 
     def _call_next(self) -> None:
-        """Wake who leads the next group; the lock is held."""
+        """Wake the leader of the next group; the lock is held."""
         if self._waiting and not self._leading:
             self._waiting[0].changed.notify_all()
 
     def _next_part(self, entry: _WaitingWrite) -> MemberPhase | None:
-        """Wait for a part to do, an answer, or the lead, which the longest waiting write takes."""
+        """Wait for a part to run, an answer, or the lead, which the longest waiting write takes."""
         with self._lock:
             while not entry.answered:
                 if entry.part is not None:
@@ -209,7 +212,7 @@ class GroupCommitter:
     def _side_by_side(
         self, group: Sequence[_WaitingWrite], parts: Mapping[int, MemberPhase]
     ) -> dict[int, MemberOutcome]:
-        """Each member writes its files on its own thread, which waits for them anyway."""
+        """Run the members' phases, each on its own thread, which waits anyway."""
         leader, others = group[0], {number: group[number] for number in parts if number}
         with self._lock:
             for entry in group:
@@ -237,7 +240,7 @@ class GroupCommitter:
     def _lead(self, leader: _WaitingWrite) -> None:
         group = [leader]
         publishing: list[tuple[InstantTime, frozenset[int]]] = []
-        left: list[Callable[[], None]] = []  # of the group, which nobody waits for
+        left: list[Callable[[], None]] = []  # post-commit steps for which no writer waits
         try:
             wait_for_rate_limit(self._context)  # others join meanwhile
             began_ms = self._context.world.clock.monotonic_ms()
@@ -264,10 +267,10 @@ class GroupCommitter:
                 self._leading = False
                 self._waiting = [one for one in self._waiting if not one.answered]
                 for entry in group:
-                    entry.part = None  # of this group, if it was interrupted before it was begun
+                    entry.part = None  # of this group, if it was interrupted before the part began
                 _wake(group)
                 self._call_next()
-            for work in left:  # while the next group is begun
+            for work in left:  # while the next group begins
                 work()
 
     def _run(
@@ -277,7 +280,7 @@ class GroupCommitter:
         left: list[Callable[[], None]],
     ) -> None:
         leader = group[0]
-        complete = leader.alone  # whether all who are in it are known
+        complete = leader.alone  # whether all members of the group are known
 
         def join() -> list[PreparedWrite]:
             nonlocal complete
@@ -310,7 +313,7 @@ class GroupCommitter:
                 later=left.append,
             )
         except Exception:
-            # It was tried for those who wait, too, and would fail for each of them.
+            # The waiting writes get the error too: it would repeat for each of them.
             if not complete:
                 with self._lock:
                     group.extend(self._others_of(leader))
@@ -338,10 +341,11 @@ class GroupCommitter:
 
     def _others_of(self, leader: _WaitingWrite) -> list[_WaitingWrite]:
         """
-        Who joins the leader; the lock is held.
+        Return the writes that join the leader; the lock is held.
 
-        Who still does a part of an interrupted leader does not: what comes of it would be taken
-        for files of the new instant. It leads a group once it has done.
+        A write whose thread still runs a part of an interrupted leader does not join, because the
+        part's files would count as files of the new instant. It leads a group when the part is
+        done.
         """
         others = (
             one
@@ -355,7 +359,7 @@ class GroupCommitter:
 
 
 def _wake(group: Iterable[_WaitingWrite]) -> None:
-    """Those who have their answers; the lock is held."""
+    """Wake the threads that have their answers; the lock is held."""
     for entry in group:
         if entry.answered:
             entry.changed.notify_all()

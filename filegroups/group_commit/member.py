@@ -1,11 +1,10 @@
 """
-The writer's side of a group that another process publishes (GRP-4).
+The writer's side of a group that another process commits (GRP-4).
 
-It keeps the rows and writes the files; the committer only asks, now and then for the rows
-themselves. A few rows it sends along, and has no part in what is done with them (GRP-8).
-Whenever the committer is gone, silent or at a loss, the writer finds out by itself what became
-of its write: the commit slot tells, and where there is none an abort slot sees to it that there
-never will be (RB-1).
+The writer keeps the rows and writes the files. The committer sends requests, and sometimes requests
+the rows. An offer may contain a few rows, which the committer then writes (GRP-8). If the committer
+is lost or does not know the outcome, the writer looks it up in the commit log. If there is no slot,
+it takes an abort slot, so that no commit can follow (RB-1).
 """
 
 from __future__ import annotations
@@ -70,42 +69,42 @@ from timeline.rollback.rollback import rollback
 __all__ = ["Member", "can_be_offered", "write_by_committer"]
 
 _LOOKS_MAX = 4
-#: Of the rows that go along with an offer: to ask about them takes longer than to write them.
+#: Limit of rows sent with an offer: requests about so few rows take longer than their write.
 OFFERED_BYTES_MAX: Final = 64 * 1024
 
 
 def can_be_offered(work: PreparedWrite) -> bool:
-    """Whether another process can publish a write: its plan is one that can be told and shared."""
+    """Return whether another process can commit the write, because its plan can be sent."""
     plan, workload = work.plan, work.workload
     if plan.operation.replaces or workload is None or workload.attempted() is None:
         return False
     if plan.rules.keys.carried:
         return False  # a committer plans by the table and the options, not by the rows
-    # What a plug-in merges, only processes that have the plug-in can write.
+    # Only processes with the plug-in can write rows that a plug-in merges.
     return plan.reads is None and plan.rules.merge.merger is None
 
 
 @dataclass(slots=True)
 class Member:
     """
-    One write as its writer sees it while a committer publishes it.
+    One write, as its writer sees it while a committer commits it.
 
     Args:
         work: The write, its rows prepared.
-        release: Of this program.
-        few_bytes: Rows that take no more memory go along with the offer.
+        release: The release of this program.
+        few_bytes: Rows up to this memory size are sent with the offer.
     """
 
     work: PreparedWrite
     release: str
     few_bytes: int = OFFERED_BYTES_MAX
-    requested_time: InstantTime | None = None  # of the instant its files were written for
+    requested_time: InstantTime | None = None  # requested time of the instant of its files
     stats: tuple[tuple[WriteStat, ...], ...] = field(default=())
-    joined_as: str | None = None  # its name there, where the committer writes its rows
-    was_asked: bool = False  # anything, since it was offered
+    joined_as: str | None = None  # its name in the instant, if the committer writes its rows
+    was_asked: bool = False  # any request since the offer
 
     def offer(self) -> Offer:
-        """What the committer must know to place the write."""
+        """Return the offer: all that the committer needs to assign file groups."""
         work, workload, few = self.work, self._workload(), self._few_rows()
         columns = workload.schema.remove_metadata().serialize().to_pybytes()
         return Offer(
@@ -124,7 +123,7 @@ class Member:
         )
 
     def _few_rows(self) -> LocalWorkload | None:
-        """The workload, if its rows go along with the offer."""
+        """Return the workload, if its rows are sent with the offer."""
         work, workload = self.work, self.work.workload
         if not isinstance(workload, LocalWorkload) or work.plan.rules.partial:
             return None
@@ -133,17 +132,17 @@ class Member:
 
     def answer(self, question: Message) -> Message:
         """
-        Do what the committer asks; what fails is told, and the write goes alone later.
+        Do a request of the committer; report a failure, after which the write commits alone.
 
         Raises:
-            PeerLostError: It is no question.
+            PeerLostError: The message is no request.
         """
         self.was_asked = True
         try:
             return self._done(question)
         except PeerLostError:
             raise
-        except Exception as error:  # noqa: BLE001 - as its own instant the write is told
+        except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
             return Failed(why=f"{type(error).__name__}: {error}"[:2000], attempted=self._tried())
 
     def _done(self, question: Message) -> Message:
@@ -190,7 +189,7 @@ class Member:
         return GivenRows(rows=None if self._few_rows() else encoded_rows(workload.rows))
 
     def receipt(self, told: WasCommitted) -> CommitResult:
-        """What a published write is told: its own rows, the group's times."""
+        """Return the commit result: the write's own rows, the group's times."""
         own = told.own if self.joined_as is not None else self._own_part(told.requested_time)
         context, plan = self.work.context, self.work.plan
         receipt = CommitResult(
@@ -220,18 +219,19 @@ class Member:
 
     def find_out(self, context: TableContext) -> CommitResult | None:
         """
-        What became of a write whose committer did not say.
+        Look up the outcome of a write whose committer did not report it.
 
         Returns:
-            Its receipt when it is published; None when it is not and never will be, and nothing
+            Its commit result if it is committed. None if it is not and never will be; then nothing
             of it is left.
 
         Raises:
-            OutcomeUnknownError: The storage or the lock do not answer, or too much happened since.
+            OutcomeUnknownError: The storage or the lock does not answer, or the timeline changed
+                too often.
         """
         given = self.joined_as is not None
         if self.requested_time is None or not (given or self.stats or self._tried()):
-            return None  # there is nothing that somebody could publish
+            return None  # there is nothing to commit
         time = self.requested_time
         try:
             slot = _ending_of(context, time)
@@ -248,19 +248,19 @@ class Member:
         return None
 
     def _own_part_in(self, slot: Slot) -> MemberResult | None:
-        """What a commit slot says of this write, None where it is not in it."""
+        """Return this write's result in a commit slot, None if it is not in it."""
         if self.joined_as is not None:
             return member_results(_metadata_in(slot)).get(self.joined_as)
         return self._own_part(slot.requested_time) if self._is_in(slot) else None
 
     def _own_part(self, published: InstantTime) -> MemberResult:
-        """What it wrote for the published instant, nothing of a group that broke up before."""
+        """Return the result of its files in the committed instant, none if they are of another."""
         written = self.stats if published == self.requested_time else ()
         stats = tuple(one for each in written for one in each)
         return member_result(CommitMetadata(partition_to_write_stats={"": stats}))
 
     def _is_in(self, slot: Slot) -> bool:
-        """A group takes all files of a member or none."""
+        """Return whether the slot has its files; a group takes all files of a member or none."""
         mine = {path for stats in self.stats for stat in stats for path in stat.paths}
         return any(
             join(one.file_group.partition_path, name) in mine
@@ -270,9 +270,9 @@ class Member:
 
     def _clear(self, context: TableContext, time: InstantTime) -> None:
         """
-        RB-10: take away what this process wrote after its instant had ended without it.
+        RB-10: delete files that this process wrote after its instant had ended without them.
 
-        Markers stay for the next clean, which looks by them for files of whoever sleeps still.
+        Markers stay for the next clean, which uses them to find files of stalled writers.
         """
         for path in self._tried():
             if data_file_time(path.rpartition("/")[2]) == time:
@@ -291,19 +291,19 @@ def write_by_committer(
     channel: Channel, member: Member, *, wait_ms: int, done: Callable[[], None] = lambda: None
 ) -> CommitResult | None:
     """
-    Have a committer publish a write.
+    Let a committer commit a write.
 
     Args:
-        channel: To the committer; closed when it cannot be used again.
+        channel: The channel to the committer; closed if it cannot be used again.
         member: The write.
-        wait_ms: Longest silence of the committer.
+        wait_ms: Longest silence of the committer, in ms.
         done: Called when the channel can be used again.
 
     Returns:
-        The receipt; None when nothing of the write was published or is left.
+        The commit result; None if the write is not committed and nothing of it is left.
 
     Raises:
-        PeerLostError: As None, and the committer is gone or silent.
+        PeerLostError: As None, and the committer is lost.
         OutcomeUnknownError: See ``Member.find_out``.
     """
     usable = False
@@ -320,7 +320,7 @@ def write_by_committer(
         return receipt
     finally:
         if not usable:
-            channel.close()  # interrupted: the committer must not wait for what does not come
+            channel.close()  # interrupted: the committer must not wait for an answer
     done()
     if isinstance(last, WasCommitted):
         return member.receipt(last)
@@ -343,37 +343,39 @@ def _conversation(
 
 def _ending_of(context: TableContext, time: InstantTime) -> Slot | None:
     """
-    The commit slot of an instant, settled, or None when it has and will have none.
+    Return the commit slot of an instant, applied; None if there is none and will be none.
 
     Outside: 1 list and the slots since the instant; for a pending one a rollback.
     """
     for _ in range(_LOOKS_MAX):
         target = context.active().find(time, *WRITE_ACTIONS)
         if target is not None and not target.completed:
-            rollback(context, target)  # or it is helped, and completed at the next look
+            rollback(
+                context, target
+            )  # or its slot is applied, and the next read shows it completed
             continue
         slot = _slot_of(context, time)
         if slot is not None:
             return slot if slot.kind is SlotKind.COMMIT else None
         if target is not None or time in context.history.times().completions:
             break
-        return None  # abandoned without a slot: its files are gone (RB-9)
+        return None  # ended without a slot: its files are deleted (RB-9)
     raise _unknown(time, "the timeline went on")
 
 
 def _slot_of(context: TableContext, time: InstantTime) -> Slot | None:
     for slot in without_void(context.chain.newest_first()):
         if context.chain.is_of_another(slot):
-            continue  # SLOT-8: of another table's times
+            continue  # SLOT-8: a slot of another table
         if slot.completion_time < time:
-            return None  # every slot of the instant was taken after its begin: times ascend
+            return None  # slots of an instant follow its begin, and their times ascend
         if slot.requested_time == time and slot.kind in (SlotKind.COMMIT, SlotKind.ABORT):
             return slot
     return None
 
 
 def _answer_from(slot: Slot, own: MemberResult) -> WasCommitted:
-    """What the committer would have said."""
+    """Return the message that the committer would have sent."""
     return WasCommitted(
         requested_time=slot.requested_time,
         completion_time=slot.completion_time,

@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 
-# ------------------ Prepared rows as text, from a writer to the committer that writes them (GRP-8)
+# ---- Prepared rows as text, from a writer to the committer that writes them (GRP-8)
 
 
 def are_rows_of(rows: pa.Table, schema: TableSchema) -> bool:
-    """Whether prepared rows are whole, and have keys: what ``decoded_rows`` takes of any."""
+    """Return whether prepared rows have all columns and keys, as ``decoded_rows`` demands."""
     keys, wanted = (KEY_COLUMN, PARTITION_COLUMN), _columns(schema)
     return [(field.name, field.type) for field in rows.schema] == wanted and not any(
         rows.column(name).null_count for name in keys
@@ -77,7 +77,7 @@ def _columns(schema: TableSchema) -> list[tuple[str, pa.DataType]]:
 
 
 def encoded_rows(rows: pa.Table) -> str:
-    """Rows as Arrow IPC in base 64."""
+    """Return rows as Arrow IPC in base 64."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
@@ -88,16 +88,16 @@ def decoded_rows(
     text: str, schema: TableSchema, partition_paths: Collection[str], *, bytes_max: int
 ) -> pa.Table:
     """
-    Read back what ``encoded_rows`` wrote, by another process.
+    Decode rows that ``encoded_rows`` made in another process.
 
     Args:
-        text: What came.
-        schema: What the rows were prepared for.
-        partition_paths: Those the rows may belong to.
-        bytes_max: What they may take in memory.
+        text: The received text.
+        schema: The schema the rows were prepared for.
+        partition_paths: The partitions the rows may belong to.
+        bytes_max: Their limit in memory, in bytes.
 
     Raises:
-        ValueError: These are no rows, or not such ones.
+        ValueError: The text has no rows, or not the expected ones.
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text, validate=True))) as stream:
@@ -117,52 +117,52 @@ def decoded_rows(
     return rows
 
 
-# ------- What a committer and a writer of another process tell each other about one write, as JSON
+# ---- Messages about one write, as JSON
 #
-# The writer offers a write; the committer asks it to find keys, to route rows and to write
-# files, and tells it in the end what became of it. Nothing here can name code: each message is
-# one of these values, checked field by field, or it is refused (SEC3). Rows travel only where
-# they are few, or those of several writers are written as one (GRP-8).
+# The writer offers a write. The committer requests that it tag keys, route rows and write files,
+# and finally sends the outcome. No message can name code: each is one of these values, checked
+# field by field, or it is refused (SEC3). Rows are sent only if they are few, or if the committer
+# coalesces them (GRP-8).
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Of who has not been asked anything yet: so much a committer keeps for each connection.
+#: Limit of an offer: a committer keeps up to this many bytes for each connection.
 OFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 
 class PeerLostError(Exception):
-    """The other side is gone, silent for too long, or told something that is no message."""
+    """The other side is closed, silent for too long, or sent an invalid message."""
 
 
 class PeerSilentError(PeerLostError):
-    """It did not answer in time; what it does, and whether it still lives, nobody knows."""
+    """The other side did not answer in time; it may still live and work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A writer has a write whose rows are prepared."""
+    """A writer offers a write with prepared rows."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["offer"] = "offer"
-    release: str  # of the writer; tasks of another one may mean something else
+    release: str  # of the writer; another release may read tasks differently
     table_id: str
     operation: str
     partial: bool
     batch_id: str | None
-    plan: Mapping[str, str]  # ``offer_of``: the committer must ask for the same
+    plan: Mapping[str, str]  # ``offer_of``: the committer's must be equal
     avro_json: str  # the schema to write with
     schema_before: str
     columns: str  # the schema of the incoming rows, Arrow IPC in base 64
     partition_paths: tuple[str, ...]
-    rows_bytes: int | None = None  # what its prepared rows take in memory, if it can give them
-    rows: str | None = None  # where they are few, they themselves: Arrow IPC in base 64
+    rows_bytes: int | None = None  # size of the prepared rows in memory, if it can send them
+    rows: str | None = None  # the rows, if they are few: Arrow IPC in base 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateFile:
-    """A base file that may hold keys."""
+    """A base file that may contain keys."""
 
     file_id: str
     path: str
@@ -171,7 +171,7 @@ class CandidateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagKeys:
-    """Find out which rows' keys live in which of these files, by partition path."""
+    """Request: find which rows' keys are in which of these files, by partition path."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -181,7 +181,7 @@ class TagKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """How many rows have new keys, by partition path, and known ones, by file group."""
+    """Answer: row counts of new keys by partition path, and of known keys by file group."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -192,7 +192,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountRows:
-    """Count rows by partition path and bucket of a bucket index."""
+    """Request: count rows by partition path and bucket of a bucket index."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -203,7 +203,7 @@ class CountRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCounted:
-    """Partition path, bucket, rows."""
+    """Answer: partition path, bucket, number of rows."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -213,7 +213,7 @@ class RowsCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignRows:
-    """New records go to these buckets; each with its file id."""
+    """Request: route new records to these insert buckets, each with its file id."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -223,7 +223,7 @@ class AssignRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """They do."""
+    """Answer: the records are routed."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -232,7 +232,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precompute:
-    """Make the small files of these tasks in memory, and write nothing yet."""
+    """Request: make the small files of these tasks in memory, and write nothing yet."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -242,7 +242,7 @@ class Precompute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precomputed:
-    """They are made, those that can be."""
+    """Answer: the small files are made, where possible."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -251,7 +251,7 @@ class Precomputed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTasks:
-    """Write these file groups, for the instant of this requested time."""
+    """Request: write these file groups, for the instant of this requested time."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -262,7 +262,7 @@ class RewriteTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The files are written: stats of each task, and all paths that were tried."""
+    """Answer: the stats of each task, and all paths that may have been created."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -273,28 +273,28 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveRows:
-    """Hand over the prepared rows, to be written in this instant by the committer."""
+    """Request: send the prepared rows, for the committer to write in this instant."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["give"] = "give"
     requested_time: InstantTime
-    name: str  # under which the commit tells of this write
+    name: str  # of this write in the commit's results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenRows:
-    """All of them; the writer knows from here on in which instant they may be."""
+    """Answer: all rows; from now on the writer knows the instant that may have them."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     kind: Literal["given"] = "given"
-    rows: str | None  # Arrow IPC in base 64; None where the offer had them
+    rows: str | None  # Arrow IPC in base 64; None if the offer had them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResult:
-    """What one write did in an instant of several."""
+    """The result of one write in an instant of several."""
 
     rows_inserted: int
     rows_updated: int
@@ -304,13 +304,13 @@ class MemberResult:
 
     @classmethod
     def of(cls, receipt: CommitResult) -> MemberResult:
-        """What a receipt tells of it."""
+        """Return the member's part of a commit result."""
         return cls(**{each.name: getattr(receipt, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The writer could not do what it was asked; these paths were tried."""
+    """Answer: the request failed; these paths may have been created."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -321,7 +321,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WasCommitted:
-    """The write is published, in an instant with ``group - 1`` others."""
+    """The write is committed, in an instant with ``group - 1`` others."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -335,7 +335,7 @@ class WasCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallBack:
-    """Nothing of the write is published or left: as its own instant it is told why."""
+    """Nothing of the write is committed or left; the writer commits it alone."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -345,7 +345,7 @@ class FallBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeUnknown:
-    """The committer does not know what became of the group: the writer looks for itself."""
+    """The committer does not know the group's outcome; the writer looks it up."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -378,14 +378,14 @@ _MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(
 
 
 class Channel(Protocol):
-    """One connection between a committer and a writer; one side speaks at a time."""
+    """One connection between a committer and a writer; one side sends at a time."""
 
     def send(self, message: Message) -> None:
         """
-        Hand over one message.
+        Send one message.
 
         Raises:
-            PeerLostError: It cannot be.
+            PeerLostError: The message cannot be sent.
         """
 
     def receive(self, wait_ms: int) -> Message:
@@ -393,24 +393,24 @@ class Channel(Protocol):
         Wait for the next message.
 
         Raises:
-            PeerLostError: None came within that time, or none will.
+            PeerLostError: No message arrived within ``wait_ms``, or none can.
         """
 
     def close(self) -> None:
-        """Give the connection up; the other side learns of it. Twice is no error."""
+        """Close the connection, which the other side notices. A second call is no error."""
 
 
 def encode_message(message: Message) -> bytes:
-    """One message as JSON."""
+    """Return one message as JSON."""
     return _MESSAGES.dump_json(message)
 
 
 def decode_message(data: bytes) -> Message:
     """
-    Read back what ``encode_message`` wrote.
+    Decode a message that ``encode_message`` made.
 
     Raises:
-        PeerLostError: These bytes are no message: another kind, a field too many or too few, or
+        PeerLostError: The bytes are no message: another kind, a field too many or too few, or
             a value of another type.
     """
     try:
@@ -422,9 +422,9 @@ def decode_message(data: bytes) -> Message:
 
 def request_fields(plan: WriteRequest) -> dict[str, str]:
     """
-    What a write asks for, field by field, but for its batch: equal texts, equal plans.
+    Return the fields of a write request as texts, except its batch: equal texts, equal requests.
 
-    Two processes compare them instead of trusting a plan that came over a wire.
+    Two processes compare these texts instead of trusting a received request.
     """
     found = {"plan": type(plan).__name__}
     for each in fields(plan):
@@ -433,16 +433,16 @@ def request_fields(plan: WriteRequest) -> dict[str, str]:
         part = getattr(plan, each.name)
         try:
             found.update(_texts_of(each.name, part))
-        except TypeError:  # a mapping is in it, which nobody can look up by
+        except TypeError:  # it contains a mapping, which is not hashable
             _gather(each.name, part, found)
     return found
 
 
 def offer_of(context: TableContext, plan: WriteRequest) -> dict[str, str]:
     """
-    All that a committer must do as the writer would: ``request_fields``, where and how it is judged.
+    Return ``request_fields``, the table's location, and the settings of validation, as texts.
 
-    A copy of a table has its identity, so the place of the table counts, too (GRP-4).
+    A copy of a table has the same identity, so the location counts, too (GRP-4).
     """
     limits = context.limits
     return {
@@ -456,7 +456,7 @@ def offer_of(context: TableContext, plan: WriteRequest) -> dict[str, str]:
 
 @lru_cache(maxsize=64, typed=True)
 def _texts_of(name: str, part: Hashable) -> Mapping[str, str]:
-    """Those of one field: the plans of a table's writes differ in few of them, if at all."""
+    """Return the texts of one field; cached, because requests for a table rarely differ."""
     found: dict[str, str] = {}
     _gather(name, part, found)
     return found

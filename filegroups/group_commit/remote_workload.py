@@ -1,11 +1,11 @@
 """
-A workload whose rows lie in another process: the committer's side of a channel (GRP-4).
+A workload whose rows are in another process: the committer's side of a channel (GRP-4).
 
-The committer decides as always (begin, places, judges, publishes); finding keys and writing
-files is asked of the writer, which has the rows, the processors and its own connection to the
-storage. Where its rows are few, or written as one with those of others, they are written here
-(GRP-8). What it answers is checked: it may only name files of this instant, where a task of its
-own put them, and give rows that it offered.
+The committer begins, assigns file groups, validates and commits as always. It requests key lookups
+and data files from the writer, which has the rows, the processors and its own connection to the
+storage. If the rows are few or coalesced, the committer writes them (GRP-8). It checks each answer:
+the writer may name only files of this instant that its own tasks make, and send only rows that it
+offered.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ from timeline.model.instant_time import InstantTime
 
 __all__ = ["RemoteWorkload", "remote_work"]
 
-_SLACK_BYTES = 4096  # masks and offsets of a few rows
-_LAST_MOMENT_MS = 100  # for an answer that is there already, whoever was waited for before
+_SLACK_BYTES = 4096  # for masks and offsets of a few rows
+_LAST_MOMENT_MS = 100  # for an answer that has arrived already, after other waits
 
 _Expected = TypeVar("_Expected", bound=Message)
 
 
 class RemoteWorkload:
     """
-    As the contract of ``filegroups.writing.workload``, by questions to the writer that has the rows.
+    Implements ``filegroups.writing.workload`` by requests to the writer that has the rows.
 
     Args:
-        channel: To the writer. Whoever asks last is the only one who asks.
-        offer: What the writer told of its write.
-        answer_ms: How long one answer may take; a writer that is silent for longer is lost.
+        channel: The channel to the writer, used by one caller at a time.
+        offer: The writer's offer.
+        answer_ms: Limit of one answer, in ms; a writer that is silent for longer is lost.
 
     Raises:
-        InvalidInputError: The offer does not tell a schema or partition paths.
+        InvalidInputError: The offer has no valid schema or partition paths.
     """
 
     def __init__(self, channel: Channel, offer: Offer, *, answer_ms: int) -> None:
@@ -96,28 +96,28 @@ class RemoteWorkload:
 
     @property
     def schema(self) -> pa.Schema:
-        """As the contract."""
+        """See ``Workload.schema``."""
         return self._schema
 
     @property
     def brings_rows(self) -> bool:
-        """Whether the rows came along with the offer."""
+        """Whether the offer contains the rows."""
         return self._offered is not None
 
     def is_empty(self) -> bool:
-        """As the contract; columns of a write without rows are the table's when it is offered."""
+        """See ``Workload.is_empty``. Without rows the offer has the table's columns."""
         return not self._paths
 
     def prepare(self, rules: RowRules, schema: TableSchema) -> None:  # noqa: ARG002
-        """The writer did, before it offered the write."""
+        """Raise: the writer prepares the rows before it offers the write."""
         raise InvariantError("the rows of another process are prepared there")
 
     def partition_paths(self) -> tuple[str, ...]:
-        """As the contract."""
+        """See ``Workload.partition_paths``."""
         return self._paths
 
     def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
-        """As the contract."""
+        """See ``Workload.tag``."""
         self._attempted = frozenset()
         if any(one.merged is not None for files in candidates.values() for one in files):
             raise UnsupportedTableError(
@@ -140,7 +140,7 @@ class RemoteWorkload:
         return WorkloadProfile(inserts=dict(found.inserts), updates=dict(found.updates))
 
     def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
-        """As the contract."""
+        """See ``Workload.spread``."""
         if isinstance(shares, SimpleBucketAssigner):
             question = CountRows(remainder=shares)
         elif isinstance(shares, ConsistentHashAssigner):
@@ -153,21 +153,21 @@ class RemoteWorkload:
         return {(path, number): rows for path, number, rows in found.rows}
 
     def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
-        """As the contract."""
+        """See ``Workload.assign``."""
         told = tuple((bucket, file_ids[bucket.number]) for bucket in buckets)
         self._ask(AssignRows(buckets=told), Assigned)
 
     def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
-        """As the contract."""
+        """See ``Workload.make_ahead``."""
         if tasks:
             self._ask(Precompute(tasks=tuple(one.to_json() for one in tasks)), Precomputed)
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
         """
-        As the contract.
+        See ``Workload.rewrite``.
 
         Raises:
-            PeerLostError: Nobody knows what the writer wrote, or still writes.
+            PeerLostError: The writer is lost; it may have written files, or may still write.
         """
         if not tasks:
             return []
@@ -185,14 +185,14 @@ class RemoteWorkload:
 
     def ask_for_rows(self, requested_time: InstantTime, name: str) -> None:
         """
-        Ask the writer for its rows, or tell it that those it offered are taken: ``given_rows`` hears.
+        Request the rows, or note that offered rows are used. ``given_rows`` reads the answer.
 
         Args:
-            requested_time: Of the instant; the writer looks there for what became of its rows.
-            name: Under which the commit tells of this write (``parts_of``).
+            requested_time: Requested time of the instant, where the writer looks up its outcome.
+            name: Name of this write in the commit's results (``parts_of``).
 
         Raises:
-            PeerLostError: The writer is gone.
+            PeerLostError: The writer is lost.
         """
         self._tell(GiveRows(requested_time=requested_time, name=name))
 
@@ -200,15 +200,15 @@ class RemoteWorkload:
         self, context: TableContext, work: PreparedWrite, *, waited_ms: int = 0
     ) -> LocalWorkload:
         """
-        The rows themselves, to be written here; the writer knows where to look for them.
+        Return the rows, to be written here, after the writer confirmed the instant.
 
         Args:
             context: The committer's table.
-            work: Of which this is the workload.
-            waited_ms: Since it was asked, for others that were asked as well.
+            work: The write with this workload.
+            waited_ms: Time since the request that was spent on other writers, in ms.
 
         Raises:
-            PeerLostError: The writer is gone, or these are not the rows that it offered.
+            PeerLostError: The writer is lost, or these are not the rows that it offered.
         """
         left_ms = max(self._answer_ms - waited_ms, _LAST_MOMENT_MS)
         told = self._hear(GivenRows, wait_ms=left_ms).rows
@@ -216,7 +216,7 @@ class RemoteWorkload:
         if text is None:
             raise self._refused("no rows")
         try:
-            # Twice: a slice of rows takes less before it is sent than its buffers do after.
+            # Twice, because a slice of rows is smaller before it is sent than its buffers after.
             bytes_max = 2 * (self.rows_bytes or 0) + _SLACK_BYTES
             rows = decoded_rows(text, work.schema, self._paths, bytes_max=bytes_max)
         except ValueError as error:
@@ -226,11 +226,11 @@ class RemoteWorkload:
         )
 
     def attempted(self) -> frozenset[str]:
-        """As the contract; what the writer told, and all that its tasks name."""
+        """See ``Workload.attempted``; all paths that the writer reported."""
         return self._attempted
 
     def release(self) -> None:
-        """The rows are the writer's."""
+        """Do nothing: the writer has the rows."""
 
     def _ask(
         self,
@@ -272,7 +272,7 @@ class RemoteWorkload:
         return answer
 
     def _note(self, attempted: Iterable[str], tasks: Sequence[FileGroupTask]) -> None:
-        """Paths that are deleted where the commit does not name them: only own ones may be."""
+        """Note paths to delete unless the commit names them; only the write's own are allowed."""
         told = frozenset(attempted)
         self._check(told, tasks)
         self._attempted |= told
@@ -289,7 +289,7 @@ class RemoteWorkload:
 
 
 def _maker_of(path: str) -> tuple[str, str, InstantTime] | None:
-    """Partition path, file id and instant of a data file; None of anything else."""
+    """Return partition path, file id and instant of a data file; None for any other file."""
     folder, _, name = path.rpartition("/")
     base, log = parse_base_file_name(name), parse_log_file_name(name)
     if base is not None:
@@ -312,18 +312,18 @@ def remote_work(
     context: TableContext, plan: WriteRequest, offer: Offer, channel: Channel, *, answer_ms: int
 ) -> PreparedWrite:
     """
-    What ``filegroups.writing.write.prepared`` makes, of a write that another process prepared.
+    Return the prepared write of another process, as ``filegroups.writing.write.prepared`` does.
 
     Args:
         context: The committer's table.
-        plan: The committer's own; equal to the writer's but for what it was told.
-        offer: The writer's.
-        channel: To the writer.
-        answer_ms: As ``RemoteWorkload``.
+        plan: The committer's write request, equal to the writer's except for offered fields.
+        offer: The writer's offer.
+        channel: The channel to the writer.
+        answer_ms: As for ``RemoteWorkload``.
 
     Raises:
-        InvalidInputError: The offer tells no schema, or no partition paths.
-        CorruptTableError: Its Avro schema is none.
+        InvalidInputError: The offer has no valid schema or partition paths.
+        CorruptTableError: Its Avro schema is not valid.
     """
     return PreparedWrite(
         context=context,

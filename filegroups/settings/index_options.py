@@ -1,9 +1,9 @@
 """
-The rows of the option table about indexes and bloom filters.
+Options of indexes and bloom filters.
 
-Data only; ``filegroups.settings.option_table`` holds them with the rest. What must be equal on all
-writers of a bucket index is also kept in the table's properties, under the keys that
-begin with ``hoodoo.``: Hudi itself does not store it.
+Data only; part of ``filegroups.settings.option_table``. Values that must be equal on all writers of
+a bucket index are also in the table's properties, under keys that begin with ``hoodoo.``, because
+Hudi itself does not store them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUCKET_PROPERTY_KEYS: Final[dict[str, str]] = {
     "bucket_hash_fields": "hoodoo.bucket.index.hash.field",
 }
 
-# By the field of WriteSettings that it sets.
+# By the field of WriteSettings that the option sets.
 INDEX_OPTIONS: Final[dict[str, Option]] = {
     "index_type": Option(
         key="hoodie.index.type",

@@ -1,8 +1,9 @@
 """
-The options of keys, partitions and merging: part of the table of options, in a file of its own.
+Options of keys, partitions and merging.
 
-They are facts of a table: made with it, kept in its properties, equal for all writers. Data
-only; ``filegroups.settings.key_settings`` makes values of them.
+They are facts of a table: fixed when it is created, stored in its properties, equal for all
+writers. Data only; part of ``filegroups.settings.option_table``.
+``filegroups.settings.key_settings`` makes values of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _option(
     return Option(key=key, default=default, kind=kind, doc=doc, aliases=aliases, choices=choices)
 
 
-# By the field of WriteSettings that it sets, or that is made of it.
+# By the field of WriteSettings that the option sets or contributes to.
 KEY_OPTIONS: Final[dict[str, Option]] = {
     "record_key_fields": _option(
         "hoodie.datasource.write.recordkey.field",
@@ -210,7 +211,7 @@ def _time_option(
     )
 
 
-# Folders of times: of key generator TIMESTAMP and of CUSTOM's fields of that type.
+# Folders of times: for key generator TIMESTAMP, and for fields of that type of CUSTOM.
 TIME_OPTIONS: Final[dict[str, Option]] = {
     "kind": _time_option(
         "timestamp.type",

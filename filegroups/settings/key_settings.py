@@ -1,10 +1,10 @@
 """
-Settings of keys, partitions and merging: what their options mean together.
+Settings of keys, partitions and merging, made from their options.
 
-``filegroups.settings.settings`` holds the values. This module translates the names of generators,
-payloads and time formats by fixed tables, and refuses contradictions between them. No class is
-loaded by a name from a property. A name outside the tables is refused, because a guess would write
-other keys or keep other rows.
+``filegroups.settings.settings`` holds the values. This module translates names of generators,
+payloads and time formats by fixed tables, and refuses contradictions. No class is loaded by a name
+from a property. A name outside the tables is refused, because a guess would write other keys or
+keep other rows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _MODES: Final[Mapping[str, MergeMode]] = MappingProxyType(
 _STRATEGIES: Final[Mapping[str, MergeMode]] = MappingProxyType(
     {MERGE_STRATEGY_IDS[mode]: mode for mode in _MODES.values()}
 )
-#: Names of the strategy before Hudi 1.0, where its default leaves the choice to the payload class.
+#: Names of the strategy before Hudi 1.0; there its default lets the payload class decide.
 _STRATEGY_OF_OLD: Final = frozenset(
     {"hoodie.datasource.write.record.merger.strategy", "hoodie.compaction.record.merger.strategy"}
 )
@@ -103,7 +103,7 @@ _STRATEGY_OF_OLD: Final = frozenset(
 
 def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None:
     """
-    Turn the texts of key and merge options into what ``WriteSettings`` holds, in place.
+    Turn the texts of key and merge options into the fields of ``WriteSettings``, in place.
 
     Args:
         properties: All layers.
@@ -111,7 +111,7 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
             ``partition_types``, ``timestamp_keys`` and ``time_properties``.
 
     Raises:
-        SettingError: A name is not known, a pattern or zone is none, or two contradict.
+        SettingError: A name is unknown, a pattern or zone is not valid, or two options contradict.
     """
     values["key_generator"] = _key_generator(properties)
     values["merge_mode"] = _merge_mode(properties)
@@ -130,11 +130,10 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
 
 def _key_generator(properties: PropertySet) -> KeyGenerator | None:
     """
-    The key generator that was asked for by type or by class name; None when by neither.
+    Return the key generator given by type or by class name; None if neither is given.
 
     Raises:
-        SettingError: The name stands for a generator that this release does not have, or
-            type and class name different ones.
+        SettingError: This release does not have the generator, or type and class name differ.
     """
     by_type, by_class = KEY_OPTIONS["key_generator_type"], KEY_OPTIONS["key_generator_class"]
     found = [
@@ -146,10 +145,10 @@ def _key_generator(properties: PropertySet) -> KeyGenerator | None:
 
 def _merge_mode(properties: PropertySet) -> MergeMode | None:
     """
-    The merge mode that was asked for by name, payload class or strategy id; None when by none.
+    Return the merge mode given by name, payload class or strategy id; None if none is given.
 
     Raises:
-        SettingError: A custom merge was asked for, or the three contradict each other.
+        SettingError: The mode is custom, or the three contradict each other.
 
     Spec: fmt 1.5.
     """
@@ -215,7 +214,7 @@ def _refuse_pair(properties: PropertySet, one: Option, other: Option) -> NoRetur
 
 
 def _times_unless_unknown(properties: PropertySet) -> TimestampKeys | None:
-    """None, too, where the table alone speaks of times, and not well: reading needs none of it."""
+    """Like ``timestamp_keys_of``; also None if only the table's own values are not valid."""
     try:
         return timestamp_keys_of(properties)
     except SettingError:
@@ -227,10 +226,10 @@ def _times_unless_unknown(properties: PropertySet) -> TimestampKeys | None:
 
 def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
     """
-    The description of folders of times; None when there is none.
+    Return the description of folders of times; None if there is none.
 
     Raises:
-        SettingError: It is incomplete, or a pattern, zone or delimiter is none.
+        SettingError: It is incomplete, or a pattern, zone or delimiter is not valid.
     """
     said = {name: _given(properties, option) for name, option in TIME_OPTIONS.items()}
     if said["kind"] is None and said["output_format"] is None:
@@ -267,8 +266,8 @@ def _input_formats(properties: PropertySet, said: Mapping[str, str | None]) -> t
     if listed is None:
         _refuse(properties, TIME_OPTIONS["input_formats"], "texts need a form", "setting_missing")
     text = said["input_delimiter"] or ","
-    # Java takes any regular expression; a delimiter is one character, and anything else is
-    # more likely an attack on whoever matches it than a delimiter (SEC14).
+    # Java accepts any regular expression. A delimiter is one character; anything else is more
+    # likely an attack by an expensive expression (SEC14).
     delimiter = _DELIMITER.fullmatch(text)
     if delimiter is None:
         _refuse(
@@ -302,9 +301,9 @@ def _check_times(properties: PropertySet, keys: TimestampKeys) -> None:
 
 def contradictions_of_keys(settings: WriteSettings) -> tuple[str, str, str, str] | None:
     """
-    Find what does not go together among key options: field, message, suggestion, kind.
+    Return the contradiction among key options: field, message, suggestion, kind.
 
-    None when all goes together.
+    None if there is none.
     """
     keys, partitions = len(settings.record_key_fields), len(settings.partition_fields)
     generator = settings.key_generator
@@ -370,10 +369,10 @@ def contradictions_of_keys(settings: WriteSettings) -> tuple[str, str, str, str]
 
 def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
     """
-    How keys of an existing table are made: its own facts; settings tell what it does not store.
+    Return how to make the keys of an existing table, from its properties and the settings.
 
-    Time formats of a CUSTOM generator and the encoding of a complex key of one field are
-    such: Java Hudi does not keep them with the table.
+    Settings supply only the facts that Java Hudi does not store with the table: the time formats of
+    a CUSTOM generator and the encoding of a complex key of one field.
     """
     told = (config.key_generator_type or "").removesuffix("_AVRO")
     if told in KeyGenerator.__members__:
@@ -400,7 +399,7 @@ def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
 
 
 def stored_times_of(config: TableConfig) -> TimestampKeys | None:
-    """How a table says itself that times become folders; None where it does not, or not rightly."""
+    """Return the table's own description of folders of times; None if missing or not valid."""
     kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
     try:
         return timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept)) if kept else None
@@ -410,9 +409,9 @@ def stored_times_of(config: TableConfig) -> TimestampKeys | None:
 
 def refuse_other_classes(settings: WriteSettings, config: TableConfig) -> None:
     """
-    Refuse Java classes and identifiers that stand for another rule than the table's, as Java does.
+    Refuse Java classes and ids that mean another rule than the table's, as Java does.
 
-    A payload class that the table was made with is taken: version 9 reads some in another mode.
+    The payload class the table was made with is accepted: version 9 reads some in another mode.
 
     Raises:
         SettingError: ``kind`` ``setting_against_table``.
@@ -434,7 +433,7 @@ def refuse_other_classes(settings: WriteSettings, config: TableConfig) -> None:
 
 
 def _meanings(settings: WriteSettings, config: TableConfig) -> dict[str, tuple[Any, Any]]:
-    """By option: what the caller's class stands for, None for nothing, and what the table has."""
+    """Return for each option what the caller's class means (or None), and what the table has."""
     payload, merge = settings.payload_class, config.merge
     found: dict[str, tuple[Any, Any]] = {}
     if payload is None or payload != merge.payload_class:
@@ -457,7 +456,7 @@ def _meanings(settings: WriteSettings, config: TableConfig) -> dict[str, tuple[A
 
 def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
     """
-    Refuse time formats other than those the table keeps: rows would get other folders.
+    Refuse time formats other than the table's, because rows would get other folders.
 
     Raises:
         SettingError: ``kind`` ``setting_against_table``.
@@ -480,18 +479,18 @@ def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
 
 
 def key_properties_of(settings: WriteSettings) -> dict[str, str]:
-    """What a new table keeps of its key generator, so that later writers need not say it."""
-    # Letter by letter: Java compares the texts of its options with those of the table.
+    """Return the properties of the key generator to store in a new table, for later writers."""
+    # Exact texts, because Java compares the texts of its options with those of the table.
     kept = dict(settings.time_properties)
     bare = settings.complex_key_bare
     if bare is not None and settings.table_version == 8 and len(settings.record_key_fields) == 1:
-        # Java takes this key in the same sense, as a write option.
+        # Java reads this key with the same meaning, as a write option.
         kept[KEY_OPTIONS["complex_key_bare"].key] = "true" if bare else "false"
     return kept
 
 
 def merge_definition_of_settings(settings: WriteSettings) -> MergeDefinition:
-    """What a new table will say about merging: its payload class, mode and markers together."""
+    """Return the merge definition of a new table: payload class, mode and markers together."""
     known = definition_of_payload(settings.payload_class) if settings.payload_class else None
     definition = known or MergeDefinition(mode=settings.effective_merge_mode)
     definition = replace(

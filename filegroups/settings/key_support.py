@@ -1,9 +1,9 @@
 """
 The effect of each of Hudi's keys: done, refused, warned about, or none by design.
 
-Two literal tables. A key of ``WARNED`` asks for something that hoodoo does not do; the user gets a
-warning. A key of ``WITHOUT_EFFECT`` changes no row, no file and no promise, whatever its value. A
-pattern that ends in ``*`` matches a family; the longest matching pattern counts.
+There are two literal tables. A key of ``WARNED`` requests something that hoodoo does not do; the
+user gets a warning. A key of ``WITHOUT_EFFECT`` changes no row, no file and no promise, whatever
+its value. A pattern that ends in ``*`` matches a family; the longest matching pattern counts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Effect(Enum):
-    """What becomes of a key."""
+    """The effect of a key."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -50,7 +50,7 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyEffect:
-    """What becomes of one key, and why; ``why`` is empty where it is done or not known."""
+    """The effect of one key, and the reason; ``why`` is empty if the key is done or unknown."""
 
     effect: Effect
     why: str = ""
@@ -60,8 +60,8 @@ def _patterns(table: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     return MappingProxyType({pattern: why for why, text in table for pattern in text.split()})
 
 
-#: By key or family, what is not done. A boolean key is told when it says true, others when they
-#: say something else than Hudi's default.
+#: By key or family, the reason of a warning. A boolean key causes it if true, another key if its
+#: value differs from Hudi's default.
 WARNED: Final = _patterns(
     (
         (
@@ -226,7 +226,7 @@ WARNED: Final = _patterns(
     )
 )
 
-#: Booleans of ``WARNED`` whose true is what happens here.
+#: Booleans of ``WARNED`` for which hoodoo behaves as with true.
 _TRUE_HERE: Final = frozenset(
     {
         "hoodie.merge.allow.duplicate.on.inserts",
@@ -237,7 +237,7 @@ _TRUE_HERE: Final = frozenset(
     }
 )
 
-#: By key or family, why it is right that nothing happens.
+#: By key or family, why the key needs no effect.
 WITHOUT_EFFECT: Final = _patterns(
     (
         (
@@ -339,11 +339,11 @@ WITHOUT_EFFECT: Final = _patterns(
 
 def effect_of(key: str, declared: Container[str]) -> KeyEffect:
     """
-    What becomes of a key, in any case and by any of Hudi's names for it.
+    Return the effect of a key, in any case and by any of Hudi's names for it.
 
     Args:
-        key: As spelled.
-        declared: Every spelling of an option that something here reads, folded to lower case.
+        key: The key as spelled.
+        declared: Every spelling of an option that hoodoo reads, in lower case.
     """
     folded = main_key(key).casefold()
     for refused in (UNSUPPORTED, UNSUPPORTED_READS):
@@ -362,12 +362,12 @@ def effect_of(key: str, declared: Container[str]) -> KeyEffect:
     return KeyEffect(effect=Effect.UNKNOWN)
 
 
-#: Told for one value, done for the other.
+#: Keys with a warning for one value, done for the other.
 _DONE_ELSE: Final = frozenset({"hoodie.metadata.enable", "hoodie.merge.allow.duplicate.on.inserts"})
 
 
 def effect_of_value(key: str, value: str, declared: Container[str]) -> KeyEffect:
-    """What becomes of a key with this value: one that asks for nothing is not refused or told."""
+    """Return the effect of a key with this value; a value that requests nothing is accepted."""
     found, folded = effect_of(key, declared), main_key(key).casefold()
     if found.effect is Effect.REFUSED:
         rule = UNSUPPORTED.get(folded) or UNSUPPORTED_READS[folded]
@@ -384,17 +384,17 @@ def effect_of_value(key: str, value: str, declared: Container[str]) -> KeyEffect
 
 def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> tuple[str, ...]:
     """
-    What a user should hear about keys: misspelled ones, and those that ask for what is not done.
+    Return warnings about misspelled keys and keys that request something not supported.
 
-    Only keys that begin with ``hoodie.`` or ``hoodoo.``, with ``spark.`` in front or not, are
-    judged, and not what a table says of itself.
+    It checks only keys that begin with ``hoodie.`` or ``hoodoo.``, with or without ``spark.``
+    before it, and not a table's own properties.
 
     Args:
-        properties: What was said.
+        properties: The given properties.
         also_known: Keys that other packages declare.
 
     Returns:
-        One text for each reason, with its keys; then one for each key that nobody knows.
+        One text for each reason, with its keys; then one for each unknown key.
     """
     declared = {key.casefold() for key in also_known}
     by_reason: dict[str, list[str]] = {}
@@ -415,24 +415,24 @@ def key_warnings(properties: PropertySet, *, also_known: Iterable[str] = ()) -> 
 def keys_without_effect(
     properties: PropertySet, *, also_known: Iterable[str] = ()
 ) -> Mapping[str, str]:
-    """The keys that were said and are without effect by design, and why."""
+    """Return the given keys without effect by design, and the reasons."""
     declared = {key.casefold() for key in also_known}
     found = {key: effect_of_value(key, value, declared) for key, value in given_keys(properties)}
     return {key: one.why for key, one in found.items() if one.effect is Effect.NONE}
 
 
-#: Outside a session ``spark.hoodie.x`` is no key of Hudi's, and who says it means one.
+#: Outside a Spark session ``spark.hoodie.x`` is no key of Hudi, but the user means one.
 _JUDGED: Final = (*OWN_PREFIXES, *(SESSION_PREFIX + prefix for prefix in OWN_PREFIXES))
 
 
 def given_keys(properties: PropertySet) -> Iterable[tuple[str, str]]:
-    """The keys of ours and Hudi's that a caller said, not those of a table's own file."""
+    """Return the caller's keys of hoodoo and Hudi, without those of a table's own file."""
     callers = properties.without_layer(TABLE_LAYER).items()
     return ((key, text) for key, text in callers if key.casefold().startswith(_JUDGED))
 
 
 def _asks(key: str, value: str) -> bool:
-    """Whether the value of a key that is warned of asks for something."""
+    """Return whether the value of a key with a warning requests something."""
     folded, text = main_key(key).casefold(), value.strip().casefold()
     if text in ("true", "false"):
         return text != ("true" if folded in _TRUE_HERE else "false")
@@ -441,7 +441,7 @@ def _asks(key: str, value: str) -> bool:
 
 
 def _longest(key: str, table: Mapping[str, str]) -> str:
-    """The pattern of a table that fits a folded key best, empty when none does."""
+    """Return the pattern of a table that fits a lower-case key best, empty if none does."""
     fitting = (
         pattern
         for pattern in table

@@ -1,8 +1,9 @@
 """
-The keys that Hudi knows, so that a misspelled one is noticed and the right one named.
+The keys that Hudi knows, to detect a misspelled key and suggest the right one.
 
 ``hudi_keys.json`` lists the keys of Hudi 1.2 with default, older spellings and a line of
-explanation; ours are in ``filegroups.settings.option_table`` and in the packages that declare more.
+explanation. hoodoo's own keys are in ``filegroups.settings.option_table`` and in the packages that
+declare more.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ __all__ = [
 ]
 
 OWN_PREFIXES: Final = ("hoodie.", "hoodoo.")
-SESSION_PREFIX: Final = "spark."  # before them, in the properties of a Spark session alone
+SESSION_PREFIX: Final = "spark."  # before the key, in the properties of a Spark session only
 
-# Families that Hudi has and whose members it does not list.
+# Families of keys whose members Hudi does not list.
 _FAMILIES: Final = (
     "hoodie.aws.",
     "hoodie.datasource.hive_sync.",
@@ -45,7 +46,7 @@ _FAMILIES: Final = (
     "hoodie.streamer.",
     "hoodie.table.keygenerator.",
 )
-_TABLE_ID: Final = "hoodoo.table.id"  # in hoodie.properties of tables of ours
+_TABLE_ID: Final = "hoodoo.table.id"  # in hoodie.properties of tables that hoodoo made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class KnownKey:
 
 @cache
 def hudi_keys() -> Mapping[str, KnownKey]:
-    """Every key of Hudi and every older spelling, folded to lower case, with what it means."""
+    """Return Hudi's keys by each spelling, in lower case."""
     content = files("filegroups.settings").joinpath("hudi_keys.json").read_text(encoding="utf-8")
     found: dict[str, KnownKey] = {}
     for key, (default, aliases, doc) in json.loads(content).items():
@@ -78,24 +79,24 @@ def _own_keys() -> frozenset[str]:
 
 
 def is_known_key(key: str) -> bool:
-    """Whether a key, in any case, is one of Hudi's or of this package's options."""
+    """Return whether a key, in any case, is one of Hudi's or of this package's options."""
     folded = key.casefold()
     return folded in _own_keys() or folded in hudi_keys() or folded.startswith(_FAMILIES)
 
 
 def main_key(key: str) -> str:
-    """Hudi's present name for a key in any case and by any of its older names; else the key."""
+    """Return Hudi's present name for a key in any case and by any of its names; else the key."""
     known = hudi_keys().get(key.casefold())
     return key if known is None else known.key
 
 
 def is_own_key(key: str) -> bool:
-    """Whether a key, in any case, is of this package's options or in a table's own file alone."""
+    """Return whether a key, in any case, is of this package's options or a table's own file."""
     return key.casefold() in _own_keys()
 
 
 def nearest_key(key: str, others: Iterable[str]) -> str | None:
-    """The known key that is spelled most like another; None when none is like it."""
+    """Return the known key with the most similar spelling; None if none is similar."""
     candidates = (*hudi_keys(), *_own_keys(), *others)
     wanted = key.casefold().removeprefix(SESSION_PREFIX)
     matches = get_close_matches(wanted, candidates, n=1, cutoff=0.8)

@@ -1,8 +1,8 @@
 """
-What non-blocking writers need of a table, checked before anything is opened (NBCC-1).
+Check that a table fits non-blocking writers, before it is opened (NBCC-1).
 
-Writers that append to one file group without looking at each other must agree on it by the
-key alone, and may only add logs: that is merge-on-read with a bucket index.
+Such writers append to one file group without reading each other's commits. So the key alone must
+determine the file group, and they may only add logs: merge-on-read with a bucket index.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["contradiction_of_non_blocking"]
 
 
 def contradiction_of_non_blocking(settings: WriteSettings) -> tuple[str, str, str] | None:
-    """Why this table cannot have non-blocking writers: field, message, suggestion; or None."""
+    """Return why the table cannot have non-blocking writers: field, message, suggestion; or None."""
     if settings.concurrency_mode is not ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL:
         return None
     instead = (

@@ -1,10 +1,9 @@
 """
-The table of options that a write or a read understands: key, default, spellings, meaning.
+The table of options of writes and reads: key, default, aliases, description.
 
-Data only, one entry an option, so that settings, documentation and the check of unknown
-keys read the same table. Keys and defaults are Hudi 1.2's; where ours differ the entry
-says so. Keys that begin with ``hoodoo.`` and the ``hoodie.write.commit.retry.`` family
-exist here only.
+Data only, one entry an option. Settings, documentation and the check of unknown keys read this
+table. Keys and defaults are those of Hudi 1.2; a different default is stated in the entry. Keys
+that begin with ``hoodoo.`` and the ``hoodie.write.commit.retry.`` family exist in hoodoo only.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _option(
     return Option(key=key, default=default, kind=kind, doc=doc, aliases=aliases, choices=choices)
 
 
-# By the field of WriteSettings that it sets.
+# By the field of WriteSettings that the option sets.
 WRITE_OPTIONS: Final[dict[str, Option]] = {
     # what is written
     "operation": _option(
@@ -423,7 +422,7 @@ WRITE_OPTIONS: Final[dict[str, Option]] = {
     ),
 }
 
-# By the field of ReadSettings that it sets.
+# By the field of ReadSettings that the option sets.
 READ_OPTIONS: Final[dict[str, Option]] = {
     "query_type": _option(
         "hoodie.datasource.query.type",

@@ -1,7 +1,7 @@
 """
-Options of the commit pace: how often writes of a table begin, whoever makes them.
+Options of the rate limit: how often writes of a table begin, of all writers together.
 
-Part of the table in ``filegroups.settings.option_table``, with what they mean together.
+Part of the table in ``filegroups.settings.option_table``, with the functions that read them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RATE_LIMIT_OPTIONS", "contradiction_of_rate_limit", "rate_limit_of"]
 
-# By the field of WriteSettings that it sets.
+# By the field of WriteSettings that the option sets.
 RATE_LIMIT_OPTIONS: Final[dict[str, Option]] = {
     "pace_per_minute": Option(
         key="hoodoo.commit.pace.per.minute",
@@ -41,7 +41,7 @@ RATE_LIMIT_OPTIONS: Final[dict[str, Option]] = {
 
 
 def contradiction_of_rate_limit(settings: WriteSettings) -> tuple[str, str, str] | None:
-    """What is wrong with the pace: field, message and suggestion; None when nothing is."""
+    """Return what is wrong with the rate limit: field, message, suggestion; None if nothing."""
     pace = rate_limit_of(settings)
     if pace is None or pace.interval_ms <= pace.wait_ms_max:
         return None
@@ -53,7 +53,7 @@ def contradiction_of_rate_limit(settings: WriteSettings) -> tuple[str, str, str]
 
 
 def rate_limit_of(settings: WriteSettings) -> RateLimit | None:
-    """The pace that the settings ask for; None for none."""
+    """Return the rate limit of the settings; None for none."""
     if not settings.pace_per_minute:
         return None
     return RateLimit(

@@ -1,8 +1,8 @@
 """
-Options of retries: how often, how long, at what cost, and what is done when losing goes on.
+Options of retries: how often, how long, at what cost, and when a retry keeps the commit lock.
 
-Part of the table in ``filegroups.settings.option_table``, with what they mean together: a preset fills
-in what the caller left open, and combinations that could not keep their word are refused.
+Part of the table in ``filegroups.settings.option_table``, with the functions that read them. A
+preset sets options that the caller left out, and contradicting options are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RETRY_OPTIONS", "contradictions_of_retries", "fill_from_preset"]
 
-# By the field of WriteSettings that it sets.
+# By the field of WriteSettings that the option sets.
 RETRY_OPTIONS: Final[dict[str, Option]] = {
     "conflict_retries": Option(
         key="hoodie.write.num.retries.on.conflict.failures",
@@ -92,11 +92,11 @@ RETRY_OPTIONS: Final[dict[str, Option]] = {
 
 def fill_from_preset(values: dict[str, Any], origins: dict[str, str]) -> None:
     """
-    Give the fields that the caller left open the values of the preset, in place.
+    Set the fields that the caller left out to the values of the preset, in place.
 
     Args:
         values: Option values by field, as read.
-        origins: The layer of each field that was said; gains the preset's.
+        origins: The layer of each given field; gains those of the preset.
     """
     name = values.get("retry_preset")
     if name is None:
@@ -108,7 +108,7 @@ def fill_from_preset(values: dict[str, Any], origins: dict[str, str]) -> None:
 
 
 def contradictions_of_retries(settings: WriteSettings) -> tuple[str, str, str] | None:
-    """What is wrong with the retries: field, message and suggestion; None when nothing is."""
+    """Return what is wrong with the retry options: field, message, suggestion; None if nothing."""
     if settings.commit_retry_base_ms > settings.commit_retry_cap_ms:
         return (
             "commit_retry_base_ms",

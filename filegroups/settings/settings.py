@@ -1,11 +1,10 @@
 """
-Settings of writes and reads: the typed, checked form of the options.
+Settings of writes and reads: the typed, checked values of the options.
 
-Built once from properties at the edge, handed down as frozen values; nothing below ever
-reads a property. Each value knows the layer it came from, and contradictions are refused
-here, before anything is touched. Defaults are Hudi's, except: conflict retries 4 (Hudi
-0), early conflict detection on, metadata table off, timeline zone UTC, compression snappy (gzip),
-log blocks parquet (avro).
+They are built once from properties and handed down as frozen values; no lower layer reads a
+property. Each value knows its layer. Contradictions are refused here, before anything changes.
+Defaults are Hudi's, except: conflict retries 4 (Hudi 0), early conflict detection on, metadata
+table off, timeline zone UTC, compression snappy (gzip), log blocks parquet (avro).
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def _own_buckets(told: object) -> object:
 
 
 class _Settings(BaseModel):
-    """What both kinds share: frozen, closed, and refusals as ``SettingError``."""
+    """Base of both settings: frozen, without extra fields, with errors as ``SettingError``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
@@ -116,7 +115,7 @@ class _Settings(BaseModel):
                 raise _as_setting_error(error, self.options, values.get("origins", {})) from error
 
     def origin(self, field: str) -> str:
-        """The layer that set a field; ``default`` when none did."""
+        """Return the layer that set a field; ``default`` if none did."""
         return self.origins.get(field, DEFAULT_LAYER)
 
     def _refuse(self, field: str, message: str, *, suggestion: str, kind: str) -> NoReturn:
@@ -135,7 +134,7 @@ class _Settings(BaseModel):
 
 
 class WriteSettings(_Settings):
-    """Everything a write is told by options; see ``filegroups.settings.option_table`` for each meaning."""
+    """All settings of a write; ``filegroups.settings.option_table`` describes each one."""
 
     options: ClassVar[Mapping[str, Option]] = WRITE_OPTIONS
 
@@ -168,7 +167,7 @@ class WriteSettings(_Settings):
     drop_partition_columns: bool = False
     change_logs: bool = False
     change_log_mode: CdcMode = CdcMode.DATA_BEFORE_AFTER
-    merge_mode: MergeMode | None = None  # None: by whether there are ordering fields
+    merge_mode: MergeMode | None = None  # None: depends on whether there are ordering fields
     payload_class: str | None = None
     merger_classes: tuple[str, ...] = ()
     delete_field: str | None = None
@@ -176,7 +175,7 @@ class WriteSettings(_Settings):
     partial_update_mode: str | None = None
     partial_update_schema: str | None = None
     unavailable_marker: str | None = None
-    metadata_enable: bool | None = None  # None: not said; False: switch an existing one off
+    metadata_enable: bool | None = None  # None: not given; False: switch an existing one off
 
     schema_reconcile: bool = False
     schema_validate: bool = False
@@ -236,7 +235,9 @@ class WriteSettings(_Settings):
     group_service_wait_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 60_000
     publish_lock: CommitLockMode = CommitLockMode.LOCK
     foreign_writers: ForeignWriters = ForeignWriters.NONE
-    clustering_updates: ClusteringUpdates | None = None  # None: by whether there are foreign ones
+    clustering_updates: ClusteringUpdates | None = (
+        None  # None: depends on whether foreign writers are expected
+    )
     conflict_strategy: str = SIMPLE.class_names[0]
     cancel_met_clustering: bool = False
     isolation: Isolation = Isolation.SNAPSHOT
@@ -257,8 +258,8 @@ class WriteSettings(_Settings):
         Read and check every option of a write.
 
         Raises:
-            SettingError: A text is not accepted, two options contradict each other, or one
-                asks for what this release does not do (``kind`` ``unsupported_setting``).
+            SettingError: A text is not accepted, two options contradict each other, or this release
+                does not support one (``kind`` ``unsupported_setting``).
         """
         properties = as_property_set(properties)
         refuse_unsupported(properties)
@@ -279,12 +280,12 @@ class WriteSettings(_Settings):
 
     @property
     def heartbeat_expiry_ms(self) -> int:
-        """Silence after which a write counts as dead (HB-2)."""
+        """Time in ms without an update after which a heartbeat is expired (HB-2)."""
         return self.heartbeat_interval_ms * self.heartbeat_misses
 
     @property
     def effective_merge_mode(self) -> MergeMode:
-        """The merge mode, event time when none was said but ordering fields were (fmt 1.5)."""
+        """The merge mode; if none is given, event time if there are ordering fields (fmt 1.5)."""
         if self.merge_mode is not None:
             return self.merge_mode
         if self.ordering_fields:
@@ -293,7 +294,7 @@ class WriteSettings(_Settings):
 
     @property
     def effective_key_generator(self) -> KeyGenerator:
-        """The key generator, chosen as Hudi does when none was said."""
+        """The key generator; if none is given, the one that Hudi chooses."""
         if self.key_generator is not None:
             return self.key_generator
         if any(self.partition_types):
@@ -303,7 +304,7 @@ class WriteSettings(_Settings):
     @model_validator(mode="before")
     @classmethod
     def _force_lazy(cls, values: Any) -> Any:
-        """With many writers failed writes are undone by the cleaner, never by the next writer."""
+        """With many writers the cleaner rolls failed writes back, never the next writer."""
         if isinstance(values, dict) and values.get("failed_writes_policy") is None:
             single = ConcurrencyMode.SINGLE_WRITER
             mode = values.get("concurrency_mode", single)
@@ -379,7 +380,7 @@ class WriteSettings(_Settings):
 
 
 class ReadSettings(_Settings):
-    """Everything a read is told by options; times are texts in any accepted form."""
+    """All settings of a read; times are texts in any accepted form."""
 
     options: ClassVar[Mapping[str, Option]] = READ_OPTIONS
 
@@ -400,8 +401,8 @@ class ReadSettings(_Settings):
         Read and check every option of a read.
 
         Raises:
-            SettingError: A text is not accepted, two options contradict each other, or one asks
-                for what reads do not do.
+            SettingError: A text is not accepted, two options contradict each other, or reads do not
+                support one.
         """
         said = as_property_set(properties)
         refuse_unsupported(said, UNSUPPORTED_READS)
@@ -418,12 +419,12 @@ class ReadSettings(_Settings):
         return cls(**values, origins=origins)
 
     def range_in(self, zone: TimelineZone) -> tuple[InstantTime, InstantTime | None]:
-        """The range of an incremental query on a table of this zone. Errors: as ``parse_range``."""
+        """Return the range of an incremental query in this zone. Errors: as ``parse_range``."""
         return parse_range(self.begin_time or "earliest", self.end_time, zone)
 
     @property
     def every_change(self) -> bool:
-        """Whether changes with their images are asked for instead of rows."""
+        """Whether the read returns changes with their images instead of rows."""
         cdc = self.incremental_format is IncrementalFormat.CDC
         return cdc and self.query_type is QueryType.INCREMENTAL
 

@@ -1,8 +1,8 @@
 """
-Options of Hudi that this release does not carry out and that would change the table.
+Options of Hudi that this release does not support and that would change the table.
 
-Each is refused by name, because silence would write another table than the one asked
-for. Options that only tune Java, Spark or speed are not here: ignoring them is right.
+Each is refused by name, because to ignore it would write another table than requested. Options that
+only tune Java, Spark or speed are not here: hoodoo ignores them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class UnsupportedRule:
     """
-    When an option is refused.
+    The rule that refuses an option.
 
-    ``accepted`` are the values that change nothing, lower case; any other is refused. An
-    empty value always counts as not said.
+    ``accepted`` are the values that change nothing, in lower case; any other value is refused. An
+    empty value counts as not given.
     """
 
     accepted: frozenset[str]
@@ -70,7 +70,7 @@ _SCHEMA_ON_READ: Final = "columns with ids (schema on read) are read, and not wr
 _CLEANS_ALL: Final = "a clean looks at all partitions, use hoodie.clean.automatic=false to keep all"
 _PARQUET_ONLY: Final = "base files are parquet only"
 
-#: Of services: what would keep files that a service deletes all the same.
+#: Options of services: they would keep files that the service deletes here all the same.
 UNSUPPORTED_SERVICES: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
         "hoodie.clean.partition.filter.regex": _unset(_CLEANS_ALL),
@@ -80,7 +80,7 @@ UNSUPPORTED_SERVICES: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
 
 UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
-        # what the table is
+        # the table
         "hoodie.table.format": _only("native", reason="other table formats are not written"),
         "hoodie.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
         "hoodie.table.base.file.format": _only("PARQUET", reason=_PARQUET_ONLY),
@@ -119,7 +119,7 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
         ),
         "hoodie.parquet.writelegacyformat.enabled": _off("only the current format is written"),
         "hoodie.parquet.write.config.injector.class": _unset("injected classes are not run"),
-        # how writing goes
+        # the write
         **UNSUPPORTED_SERVICES,
         "hoodie.bulkinsert.user.defined.partitioner.class": _unset(
             "custom partitioners are not run"
@@ -130,7 +130,7 @@ UNSUPPORTED: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     }
 )
 
-#: By Hudi's present name for a key, what would change the answer of a read and is not done.
+#: By Hudi's present key: unsupported options that would change the result of a read.
 UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
     {
         "hoodie.datasource.merge.type": _only(
@@ -153,7 +153,7 @@ UNSUPPORTED_READS: Final[Mapping[str, UnsupportedRule]] = MappingProxyType(
 def unsupported_keys(
     properties: PropertySet, rules: Mapping[str, UnsupportedRule] = UNSUPPORTED
 ) -> tuple[UnsupportedKey, ...]:
-    """Every property that asks for what is not done and would change the outcome, in order."""
+    """Return every property that requests an unsupported change of the result, in order."""
     found: dict[str, UnsupportedKey] = {}
     for key, rule in rules.items():
         for spelling in (key, *hudi_keys()[key.casefold()].aliases):
@@ -172,14 +172,14 @@ def refuse_unsupported(
     properties: PropertySet, rules: Mapping[str, UnsupportedRule] = UNSUPPORTED
 ) -> None:
     """
-    Refuse properties that ask for what is not done and would change the outcome.
+    Refuse properties that request an unsupported change of the result.
 
     Args:
-        properties: What was said.
+        properties: The given properties.
         rules: ``UNSUPPORTED`` for writes, ``UNSUPPORTED_READS`` for reads.
 
     Raises:
-        SettingError: There is one or more; ``kind`` is ``unsupported_setting``, the fields
+        SettingError: There is at least one; ``kind`` is ``unsupported_setting``. The fields
             describe the first, the message names all.
     """
     found = unsupported_keys(properties, rules)

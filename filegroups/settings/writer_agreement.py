@@ -1,4 +1,4 @@
-"""What all writers of one table must have alike, as texts that a registry compares (REG-1)."""
+"""The settings that all writers of a table must share, as texts for the registry (REG-1)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["agreement", "agreement_of"]
 
 def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:
     """
-    What must be equal on all writers of a table, as texts to compare.
+    Return the settings that must be equal on all writers of a table, as texts to compare.
 
-    A single writer and many writers differ in ``mode``: a process that believes to be
-    alone must not meet one that does not.
+    A single writer and many writers differ in ``mode``: a process configured as the only writer
+    must not run beside one that is not.
     """
     return {
         "mode": settings.concurrency_mode.value,
@@ -44,12 +44,12 @@ def agreement_of(
     settings: WriteSettings, world: Ports, zone: TimelineZone = UTC_ZONE
 ) -> dict[str, str]:
     """
-    What this process and every other writer must have equal, table facts left out.
+    Return the settings that must be equal in all writer processes, without facts of the table.
 
     Args:
-        settings: The writer's.
+        settings: The writer's settings.
         world: Its ports.
-        zone: In which it writes instant times. UTC is not told: earlier releases know no other.
+        zone: The zone of its instant times. UTC is left out: earlier releases know no other.
     """
     everything = agreement(
         settings, lock_provider=world.lock.provider, lock_identity=world.lock.identity
@@ -71,10 +71,10 @@ def agreement_of(
 
 def _index_agreement(settings: WriteSettings) -> str:
     """
-    Keys may be looked up in different ways at the same time, but in the same place.
+    Return the text of the index: writers may use different lookups, but of the same scope.
 
-    Who looks in the partition alone inserts again what lies in another one, which who looks in
-    the whole table promises not to happen. Buckets must be the same.
+    A lookup in one partition inserts a key again that another partition has, and a global index
+    promises that this does not happen. Buckets must be the same.
     """
     if settings.index_type is IndexType.BUCKET:
         fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)

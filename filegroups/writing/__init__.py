@@ -1,1 +1,1 @@
-"""Writes of rows: from the batch that comes in to the commit."""
+"""Writes of rows, from the incoming batch to the commit."""
