@@ -184,7 +184,7 @@ class Table(TableSnapshot):
         return self._planned(lambda state: state.plan(**options))
 
     def _planned(self, plan: Callable[[TableSnapshot], ScanPlan]) -> tuple[PlannedRead, Replan]:
-        """Plan on the newest snapshot; after a clean in between, on one held during the listing."""
+        """Plan on the newest snapshot; after a clean in between, on one pinned by a lease."""
 
         def again() -> PlannedRead:
             state = self.held_if_allowed()

@@ -19,7 +19,7 @@ __all__ = ["contradiction_of_non_blocking"]
 
 
 def contradiction_of_non_blocking(settings: WriteSettings) -> tuple[str, str, str] | None:
-    """Return why the table cannot have non-blocking writers: field, message, suggestion; or None."""
+    """Return why a table cannot have non-blocking writers: field, message, suggestion; or None."""
     if settings.concurrency_mode is not ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL:
         return None
     instead = (

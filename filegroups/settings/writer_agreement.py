@@ -15,7 +15,7 @@ def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str
     Return the settings that must be equal on all writers of a table, as texts to compare.
 
     A single writer and many writers differ in ``mode``: a process configured as the only writer
-    must not run beside one that is not.
+    must not run together with another writer.
     """
     return {
         "mode": settings.concurrency_mode.value,

@@ -126,7 +126,7 @@ def write(
     Raises:
         InvalidInputError: The rows do not fit, or another operation has the batch id. The write
             did not begin.
-        ConflictError: Rejected for good; the fields hold the report, or those of all attempts.
+        ConflictError: Rejected for good; the fields contain the report, or those of all attempts.
         OutcomeUnknownError: The outcome is unknown; do not repeat the write blindly.
         HeartbeatExpiredError, RolledBackError: The writer was fenced in every attempt.
         LockTimeoutError, StorageUnavailableError: The lock or the storage did not answer.
@@ -192,7 +192,7 @@ def _to_its_end(
 
 
 def _next_attempt(work: PreparedWrite, tries: RetryState) -> CommitResult | Conflict:
-    """Make the next attempt from a fresh snapshot; keep the commit lock if the rules say so."""
+    """Make the next attempt from a fresh snapshot; keep the commit lock if the retry rules allow."""
     hold_ms = tries.hold_ms(work.context)
     if hold_ms is None:
         tries.pause(work.context)
