@@ -127,8 +127,8 @@ def without_known_conflict(
     Return the waiting writes that may join one group, judging by their last conflicts.
 
     A write is left out if its last conflict was on the file groups of an earlier one. Writes that
-    conflict would be assigned again in each group, only to conflict again. So the first
-    of them goes now, and the others later, in order.
+    conflict would be assigned again in each group, only to conflict again. So the first of
+    them joins now, the rest later in order.
 
     Args:
         waiting: The writes, in order.

@@ -192,7 +192,7 @@ def _to_its_end(
 
 
 def _next_attempt(work: PreparedWrite, tries: RetryState) -> CommitResult | Conflict:
-    """Make the next attempt from a fresh snapshot; keep the commit lock if the retry rules allow."""
+    """Make the next attempt from a fresh snapshot; keep the commit lock if the rules allow it."""
     hold_ms = tries.hold_ms(work.context)
     if hold_ms is None:
         tries.pause(work.context)
