@@ -114,8 +114,8 @@ def wait_for_executor(
     Wait until no live executor seems to have the plan, or the plan has ended.
 
     The heartbeat of a dead executor expires after the tolerated interval (HB-2), and the plan
-    becomes free. A shorter wait cannot detect a dead executor. Outside: as ``is_plan_leased``, once
-    a second while another executor has the plan; then 1 list more.
+    becomes free. A shorter wait succeeds only if a live executor finishes. Outside: as
+    ``is_plan_leased``, once a second while another executor has the plan; then 1 list more.
 
     Args:
         context: The table.
@@ -172,8 +172,8 @@ def leased_plan(context: TableContext, plan: Instant) -> Iterator[Heartbeat | No
     """
     Hold the lease of a plan for a block. Results, calls outside, errors: as ``lease_plan``.
 
-    If the plan ended while this executor slept, or its files are missing since, the block's output
-    is deleted (RB-10).
+    If the block fails because its heartbeat expired or files are missing, and the plan has ended,
+    the output of the block is deleted (RB-10).
     """
     heartbeat = lease_plan(context, plan)
     if heartbeat is None:
@@ -471,7 +471,7 @@ def discard_output(
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
     elif ended is PlanOutcome.COMPLETED_ELSEWHERE:
-        if archived:  # GC-6: an inflight file made too late shows it as pending
+        if archived:  # GC-6: an inflight file made too late makes it pending again
             for name in pending_file_names(plan.action, plan.requested_time):
                 storage.delete(context.instant_path(name))
         named = _named_by_result(context, plan)
@@ -491,8 +491,8 @@ def _ended_for_sure(
     """
     Return how a plan ended, checked before any delete, and whether only the archive has its result.
 
-    After archiving, an inflight file that an executor created too late looks like that of a
-    cancelled plan. A cancelled plan looks archived once the timeline begins above it.
+    After archiving, an inflight file that an executor created too late equals that of a
+    cancelled plan. A cancelled plan seems archived once the timeline begins above it.
     """
     if ended not in (PlanOutcome.CANCELLED, PlanOutcome.COMPLETED_ELSEWHERE):
         return ended, False

@@ -223,7 +223,7 @@ class PlannedService(TableService, Protocol):
         """The service as a writer runs it after its own commit, perhaps with one phase only."""
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
-        """Return whether its trigger asks for a plan."""
+        """Return whether its trigger is reached, so that a plan is due."""
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
         """Return the figures of a plan made from the present state; change nothing."""
@@ -237,7 +237,7 @@ class PlannedService(TableService, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledPlan:
-    """A committed plan that another executor will carry out."""
+    """A committed plan that another executor will execute."""
 
     planned: Instant
 
@@ -309,7 +309,7 @@ def run_plan(
                 waited_ms=wait_ms,
             )
         receipt = _executed(context, service, planned) if standing is ExecutorState.FREE else None
-        # No receipt: the plan has ended, or another executor leased it just before.
+        # No result: the plan has ended, or another executor leased it just before.
         if (
             receipt is not None
             or wait_for_executor(context, planned, wait_ms=0) is not ExecutorState.HELD

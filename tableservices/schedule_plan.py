@@ -1,8 +1,8 @@
 """
 Schedule: commit a service's plan as an instant of the timeline (PLAN-1 to PLAN-3).
 
-A plan must hold every change that completed before its requested time. Compaction would lose a log
-file that completed earlier and is not in the plan. So the plan is made from a snapshot, and its
+A plan must include every change that completed before its requested time. Compaction would lose a
+log file that completed earlier and is not in the plan. So the plan is made from a snapshot, and its
 commit section succeeds only if there was no commit since. On a busy table this fails again and
 again. After some attempts the plan is made inside the commit section, as Java does.
 """

@@ -22,7 +22,7 @@ class ServiceResult(Protocol):
 
     @property
     def completion_time(self) -> InstantTime | None:
-        """Its completion time; None for a plan that another executor will carry out."""
+        """Its completion time; None for a plan that another executor will execute."""
 
     @property
     def text(self) -> str:

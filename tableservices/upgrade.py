@@ -82,8 +82,8 @@ __all__ = [
 # ---- Convert the timeline of version 6 to the layout of versions 8 and 9 (fmt 2.2, 11.2)
 #
 # The new files are written to their own folder, which version 6 does not read, before the
-# properties name the new version. The old files are deleted afterwards. So a crash leaves a whole
-# table of one version or the other, and the upgrade starts again.
+# properties name the new version. Then the old files are deleted. So a crash leaves a whole table
+# of one version or the other, and the upgrade starts again.
 #
 # Completion times are the modification times of the old files, as in Java Hudi, where they are
 # possible: after the instant's request and before the next one's. The files of a copied table may
@@ -309,7 +309,7 @@ def _carry_out(context: TableContext, planned: Instant, files: FileRules) -> Non
     )
     storage = context.world.storage
     path = context.instant_path(instant_file_name(done))
-    with suppress(ObjectExistsError):  # another executor's files hold the same rows
+    with suppress(ObjectExistsError):  # another executor's files have the same rows
         storage.create(path, encode_legacy_commit(metadata))
     delete_markers(storage, planned.requested_time)
     context.world.events.emit(
@@ -406,7 +406,7 @@ def upgrade(
     without_metadata_table: bool = False,
 ) -> Upgrade | None:
     """
-    Upgrade the table to version 9; open it again afterwards.
+    Upgrade the table to version 9; then open it again.
 
     Outside: lock, as ``plan_upgrade``, 1 get, 2 creates, 3 deletes; of version 6 also 1 get, 1 put
     and 1 delete per file of the timeline, and where it has logs those of ``merge_logs``, of version
@@ -485,7 +485,7 @@ def _upgrade_old_layout(
     if planned.file_groups_merged or interrupted_merge(context, context.active()):
         merge_logs(context, files)
         lease.assert_held()
-        snapshot = context.snapshot()  # the merge took long, and Java begins without a lock
+        snapshot = context.snapshot()  # the merge is slow, and Java begins without a lock
         _refuse_work_in_progress(context, snapshot.active)
         _refuse_logs(logged_slices(context, snapshot))
     write_new_timeline(context)

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class ServiceExecutor(Enum):
-    """The place where the work on file groups runs."""
+    """Which processes work on file groups: this one, or a Spark cluster."""
 
     LOCAL = "local"
     SPARK = "spark"

@@ -3,12 +3,12 @@ Write the archived timeline: level 0 files, manifests, ``_version_``, merged lev
 
 Java Hudi writes all of it under the table's lock. In hoodoo two archivers may work at once, so each
 manifest is created only if absent, and from the manifest before it. A whole manifest with a number
-beyond ``_version_`` comes from an archiver that did not write ``_version_`` yet; the next one
+beyond ``_version_`` is from an archiver that did not write ``_version_`` yet; the next one
 builds on it. A file that no kept manifest names is deleted only when it is old, because another
 archiver may be about to name it.
 
-File names do not identify the table. So a writer checks afterwards that the table is still the
-same, and deletes its files from the archived timeline of another table (SLOT-10).
+File names do not identify the table. So after its writes a writer checks that the table is still
+the same, and deletes its files from the archived timeline of another table (SLOT-10).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
     "undo_if_table_replaced",
 ]
 
-#: Files written to the archived timeline, by path; the bytes tell them from files of others.
+#: Files written to the archived timeline, by path; their bytes identify them.
 CreatedFiles = dict[str, bytes]
 
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")

@@ -104,7 +104,7 @@ def _merged(
         try:
             batches = (*read_truncated_batches(storage, earlier[-1].number), *batches)
         except ObjectMissingError:
-            break  # deleted by another truncation, so this one fails; or lost: keep what is there
+            break  # deleted by another truncation, so this one fails; or missing: stop here
         del earlier[-1]
     return batches
 

@@ -183,7 +183,7 @@ def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
 
 def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int) -> Iterator[Slot]:
     """
-    Truncate and move instants, again and again, until none is left or a process needs them.
+    Truncate and move instants, again and again, until no more can move.
 
     ``tries`` limits how often a decision may be stale because another process committed meanwhile.
     """

@@ -271,7 +271,7 @@ def kept_by_savepoint(
     timeline: ActiveTimeline, saved: Collection[InstantTime]
 ) -> tuple[Instant, ...]:
     """
-    Return the writes of these savepoints that come before the first write without a savepoint.
+    Return the writes of these savepoints that precede the first write without a savepoint.
 
     Where commits behind a savepoint are archived (``hoodie.archive.beyond.savepoint``), readers
     know them as archived because they are below that first write. Without its savepoint the saved

@@ -108,7 +108,7 @@ def pending_that_need_files(timeline: ActiveTimeline) -> tuple[Instant, ...]:
 
 def _oldest_needed(timeline: ActiveTimeline, *, unshown: int) -> InstantTime | None:
     """
-    Return the earliest time at which a pending instant needs the visible files; None without one.
+    Return the oldest time whose visible files a pending instant needs; None without one.
 
     The base snapshot of a write may lack the newest ``unshown`` commits before its requested time:
     they had slots, but not yet their completed files. On a store where this is rare, such a write
@@ -340,7 +340,7 @@ def is_due(timeline: ActiveTimeline, settings: CleaningSettings) -> bool:
 #
 # Theory of operation. Every file group is a row of slices, oldest first. Each reason to keep a
 # slice gives the first slice to keep; all newer slices are kept too. The oldest of these wins.
-# The slices before it are deleted, except those that a savepoint pins. The reasons:
+# The slices before it are deleted, except those with a savepoint. The reasons:
 #
 # - the policy: the newest slice completed before the earliest commit to retain (a query that
 #   began just before that commit reads it), or the newest N slices;

@@ -67,8 +67,8 @@ __all__ = ["ClusteringResult", "GroupTask", "execute_clustering", "file_groups_o
 # ---- One group of a clustering: read its slices, order the rows, write new files
 #
 # File ids follow from the plan and from ``_WAY``, without random values. So a second executor
-# writes the same files (CMP-2). An executor that orders rows in another way writes other files;
-# these are replaced when the plan completes.
+# writes the same files (CMP-2). An executor that orders rows differently writes other files;
+# these are committed as replaced.
 
 _WAY = 1  # increase it when the execution of plans changes, so that file names change too
 
@@ -195,11 +195,11 @@ def _write_piece(world: Ports, piece: _OutputPiece) -> WriteStat:
 # Writers continue during a clustering. Before the commit each group is checked again (CL-1). A
 # group is left out if the newest slice of one of its file groups differs from the plan, or is
 # missing; the rest is committed. The commit section repeats the check for later commits. On a
-# conflict the service gives way, not the writer.
+# conflict the service is rejected, not the writer.
 #
 # No file is deleted before the slot, because another executor may complete the plan at any time.
 # The new files of left-out groups, and files of this plan under other names, are committed as
-# replaced instead. So no reader sees them, even if a late executor writes them afterwards. They are
+# replaced instead. So no reader sees them, even if a late executor writes them again. They are
 # deleted when this executor has the slot.
 
 _KEPT_META = META_COLUMNS[:3]  # the others are equal in all rows of a file: written again
@@ -241,7 +241,7 @@ def execute_clustering(
     Args:
         context: The table.
         planned: The pending instant.
-        settings: The curve where the plan has none, and whether to give way to begun writes.
+        settings: The curve where the plan has none, and whether announced writes take precedence.
         files: How to write base files.
 
     Returns:
@@ -443,7 +443,7 @@ class _ClusteringRun:
         """
         Return the plan's files that are not committed, by path. Outside: 1 list a partition.
 
-        They belong to left-out groups, or to an executor that ran the plan in another way.
+        They belong to left-out groups, or to an executor that ran the plan differently.
         """
         made = {stat.path for stat in stats}
         found = {}

@@ -157,7 +157,8 @@ def _adopted(world: Ports, task: CompactionTask, path: str) -> WriteStat:
     """
     Return the statistics of a file that another executor wrote; its footer proves a base file.
 
-    The slice is merged again nevertheless, because writers must learn whether it had deleted keys.
+    The slice is merged again nevertheless, because writers must learn whether deleted keys were
+    left out.
     """
     rows = read_footer(world.storage, path).rows
     stat = world.storage.stat(path)

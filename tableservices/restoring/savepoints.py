@@ -193,7 +193,7 @@ def _take(
     def decide(turn: CommitSection) -> Slot | None:
         refuse_during_foreign_service(turn.timeline)
         # The newest slot of the snapshot may have been deleting files while they were listed,
-        # unless the snapshot shows that it is applied.
+        # unless it is applied in the snapshot.
         slots = slots_since_snapshot(context, max(0, head - 1), turn.head)
         if slots is None or any(
             slot.kind is SlotKind.RESTORE
