@@ -227,14 +227,14 @@ _BEGUN = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 
 class TimelineReader:
     """
-    List the timeline folder repeatedly, and parse only what changed.
+    List the timeline folder repeatedly, and parse only new names.
 
     One write lists the timeline several times. Between two listings at most a few of thousands of
     names appear.
 
     Names of legacy instants have no completion time (fmt 2.2). In layout 2 it is the modification
-    time of the file, as in Java. In layout 1 it is the requested time, because layout 1 orders
-    nothing by completion time, and the files of a copied table have other ages (fmt 11.2).
+    time of the file, as in Java. In layout 1 it is the requested time. Layout 1 orders nothing by
+    completion time, and the files of a copied table have other ages (fmt 11.2).
     """
 
     def __init__(

@@ -377,8 +377,9 @@ class TableContext:
         """
         Check that the listed timeline belongs to the table of the cached commit log (SLOT-9).
 
-        One file of the newest slots must exist, unless all of them are plans, truncations or a
-        commit whose owner is about to apply it. Outside: nothing if one exists, else 1 get.
+        It does if the timeline has a file of one of the newest slots. It has none if all of them
+        are plans, truncations or a commit whose owner is about to apply it; then the identity is
+        read. Outside: nothing if it has one, else 1 get.
         """
         known = self.chain.newest_known(head)
         if known and not any(self.chain.tells_table(slot, active.file_names) for slot in known):
@@ -389,10 +390,10 @@ class TableContext:
         Return a cached snapshot, for decisions that a later refresh corrects.
 
         A writer of many small commits refreshed in its last commit, and knows the files that it
-        added since. Outside: nothing if that is recent; else as ``snapshot``.
+        added since. Outside: nothing if the cache is recent enough; else as ``snapshot``.
 
         Args:
-            age_ms_max: The greatest age in ms, if greater than ``glance_ms``.
+            age_ms_max: The greatest age of the cache in ms, if greater than ``glance_ms``.
         """
         last = self.timelines.last
         age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms

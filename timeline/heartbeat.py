@@ -2,8 +2,8 @@
 Heartbeats show that the writer of a pending instant is alive (HB-1 to HB-4).
 
 The file is Java Hudi's: ``.hoodie/.heartbeat/<requested time>``, empty, written again with every
-beat. Other processes check its modification time (fmt 1). The writer checks itself by its own
-monotonic clock. After too long a gap it is fenced for good and never beats again, so a paused
+beat (fmt 1). Other processes check its modification time. The writer checks itself by its own
+monotonic clock. After too long a gap it is fenced for good and never beats again. So a paused
 process cannot revive an instant that others already rolled back (hole 5).
 
 An expired heartbeat is only a guess. Safety does not depend on it, because a rollback takes an

@@ -148,7 +148,7 @@ class ReaderLease:
 
     def beat(self) -> None:
         """
-        Take or renew the lease when it is due; without write access the reader goes unleased.
+        Take or renew the lease when it is due; without write access the reader has no lease.
 
         Outside: nothing, or as ``show``.
         """

@@ -14,7 +14,7 @@ __all__ = ["HIDDEN", "redact", "redact_text"]
 
 HIDDEN: Final = "***"
 
-# Not a bare "key", because record and partition keys are no secrets. Short words must stand alone:
+# Not a bare "key", because record and partition keys are no secrets. Short words match only alone:
 # "bypass" and "author" are no secrets, nor is a fencing token.
 _HIDDEN_NAME: Final = (
     r"passw|passphrase|pwd|secret|(?<!fencing)(?<!fencing[._])(?<!write_)token|credential|sasl"

@@ -97,7 +97,7 @@ class CommitReader:
 
     def let_go(self, file_names: Collection[str]) -> None:
         """
-        Drop what left the timeline from the cache, once the cache is larger than the timeline.
+        Drop instants that left the timeline from the cache, once it is larger than the timeline.
 
         A process may live for months, and the metadata of one commit may take megabytes. Archived
         instants can still be read from the archived timeline.

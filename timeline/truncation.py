@@ -284,8 +284,8 @@ def is_truncated_since(context: TableContext, slot: Slot, overruns: int) -> bool
     """
     Return whether a slot was applied and truncated while this process slept (HELP-2).
 
-    The archived timeline does not list what a restore or a cancel removed, and the slot that
-    removed it may be truncated too. Outside: nothing while the mark is recent, else 1 list.
+    The archived timeline does not list instants that a restore or a cancel removed, and the slot
+    that removed them may be truncated too. Outside: nothing while the mark is recent, else 1 list.
     """
     if _slots_are_kept(context, overruns):
         return False
@@ -304,13 +304,13 @@ def _write_mark(context: TableContext, number: int) -> int:
 
 
 def _is_trusted(context: TableContext) -> bool:
-    """Whether no archiver can have overrun the mark; half the grace is left for slow requests."""
+    """Return whether no archiver can have overrun the mark; slow requests have half the grace."""
     silence_ms = context.world.clock.monotonic_ms() - context.pin.shown_at_ms
     return 2 * silence_ms < GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
 
 
 def _slots_are_kept(context: TableContext, overruns: int) -> bool:
-    """Whether all slots above the mark still exist; a process in no registry keeps no slots."""
+    """Return whether all slots above the mark still exist; without registry entry none are kept."""
     pin = context.pin
     return pin.entry is not None and pin.overruns == overruns and _is_trusted(context)
 

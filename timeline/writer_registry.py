@@ -344,7 +344,7 @@ def refuse_disagreement(
 
 def refuse_with_writers(context: TableContext) -> None:
     """
-    Refuse an operation that must not run beside a writer. Outside: 1 list, 1 get per entry.
+    Refuse an operation while another writer is live. Outside: 1 list, 1 get per entry.
 
     Raises:
         InvalidInputError: Another writer is live (``writers_at_work``).

@@ -196,7 +196,7 @@ class MergeDefinition:
 
     def require_known(self) -> None:
         """
-        Refuse a merge whose rules neither this release nor an allowed plug-in knows.
+        Refuse a merge if neither this release nor an allowed plug-in knows its rules.
 
         Raises:
             UnsupportedTableError: ``kind`` ``custom_merger``; fields ``strategy_id``,

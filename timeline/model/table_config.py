@@ -233,10 +233,10 @@ class TableConfig:
 
     def differs_for_writers(self, before: TableConfig) -> tuple[str, ...]:
         """
-        Return changed fields without which a write that began under ``before`` may not continue.
+        Return the changed fields that a write begun under ``before`` cannot adopt; empty for none.
 
-        An empty result means that it may. The table's version and its metadata table have their
-        own rules. A plug-in's addition to ``merge`` is no part of the file.
+        The table's version and its metadata table have their own rules. A plug-in's addition to
+        ``merge`` is no part of the file.
         """
         if self.raw == before.raw:
             return ()
@@ -246,7 +246,7 @@ class TableConfig:
 
     @property
     def metadata_table_on(self) -> bool:
-        """Whether the table has a metadata table, which then decides what readers see (fmt 10)."""
+        """Whether a metadata table governs what readers see (fmt 10)."""
         return bool(self.metadata_partitions)
 
 

@@ -2,12 +2,12 @@
 Show the result of my action against another one, for every pair of actions.
 
 ``timeline.rules.conflicts`` decides by file groups and whole partitions. This table shows the same
-for actions, with what the other rules add (plans, table services, strategies), for readers and for
-``hoodoo explain --matrix``. No code branches on it. A test runs every cell that can be run on a
-table and compares the results.
+for actions, with the effect of the other rules (plans, table services, strategies). It serves
+readers and ``hoodoo explain --matrix``. No code branches on it. A test runs every cell that can be
+run on a table and compares the results.
 
-A cell applies if both access the same file group, or the same partition as a whole, and the other
-action became pending or completed after mine began and before mine commits.
+A cell applies if both actions access the same file group, or the same partition as a whole. The
+other action became pending or completed after mine began and before mine commits.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def ahead_ms(now: WallMs, newest: InstantTime | None, zone: TimelineZone) -> int
     return min(zone.wall_ms(newest) - now, wall_ms(newest) - wall_ms(zone.reached(now)))
 
 
-# ---- Timestamps as folder names (timestamp columns)
+# ---- Folder names of timestamp columns
 # Java Hudi writes three forms, and no property of the table records which (fmt 4.1). A DataFrame
 # write uses the stored number, or with
 # ``hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`` the text of

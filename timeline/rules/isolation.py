@@ -157,8 +157,8 @@ def _in_some_order(
     """
     Validate as if this write came before the first insert that it did not read.
 
-    Then no commit with a read set may follow that insert: it may depend on the insert and on the
-    rows of this write. And this write may not access file groups written since.
+    Then no commit with a read set may follow that insert: it may have read the insert, but could
+    not read the rows of this write. And this write may not access file groups written since.
     """
     passed: list[ConcurrentCommit] = []  # the first insert that was not read, and all later commits
     for rival in rivals:
