@@ -1,1 +1,1 @@
-"""Adapters of the storage port: where the bytes of a table may lie."""
+"""Adapters of the storage port, one for each place where a table's bytes may be."""

@@ -18,10 +18,10 @@ from timeline.system import Started, start_in_background
 
 __all__ = ["ComputeLock", "DataFile", "FileCache", "StagedFiles"]
 
-# ---------------------- The file object ``LocalStorage.open_output`` hands out for a new data file
+# ---- The file object that ``LocalStorage.open_output`` returns for a new data file
 #
-# Its own file because it has a small life of its own: written through a big buffer, made
-# durable by closing, removed when its ``with`` block ends by an exception.
+# It writes through a big buffer, becomes durable when closed, and is deleted when its ``with``
+# block ends by an exception.
 
 _BUFFER_BYTES = 1 << 20
 
@@ -31,11 +31,11 @@ class DataFile(io.BufferedWriter):
     A new binary file that only grows.
 
     Args:
-        descriptor: Open for writing; owned by this object from now on.
+        descriptor: Open for writing; this object owns it from now on.
         path: Relative path, for errors.
         calls: The system calls to use.
         durable: Whether closing waits until the bytes are on the disk (LOC-2).
-        remove: Takes the unfinished file away.
+        remove: Deletes the unfinished file.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class DataFile(io.BufferedWriter):
 
     def close(self) -> None:
         """
-        Write what is buffered, make it durable and close; a second call does nothing.
+        Write the buffer, make the file durable and close it; a second call does nothing.
 
         Raises:
-            StorageUnavailableError: The disk refused; the unfinished file is removed.
+            StorageUnavailableError: The disk refused; the unfinished file is deleted.
         """
         if self.closed:
             return
@@ -75,7 +75,7 @@ class DataFile(io.BufferedWriter):
         """Close without keeping anything; a second call does nothing."""
         if self.closed:
             return
-        # The raw file is closed first: closing the buffer would write it out.
+        # Close the raw file first: closing the buffer would write it out.
         self.raw.close()
         self._remove()
 
@@ -98,7 +98,7 @@ class DataFile(io.BufferedWriter):
 
 
 class _RawDataFile(io.RawIOBase):
-    """The unbuffered side: system calls with typed errors."""
+    """The unbuffered layer: system calls with typed errors."""
 
     def __init__(self, descriptor: int, path: str, calls: Syscalls) -> None:
         super().__init__()
@@ -130,25 +130,25 @@ class _RawDataFile(io.RawIOBase):
             os.close(self._descriptor)
 
 
-# ---------- The permit that a storage gives threads which compute for its table (``GivesPermits``)
+# ---- The permit for threads that compute for a table (``HasComputeLock``)
 
 
 class ComputeLock:
-    """One lock for each process: a fork copies locks that nobody there gives back."""
+    """One lock per process: a forked child would inherit locks that no thread there releases."""
 
     def __init__(self) -> None:
         self._locks: dict[int, threading.Lock] = {}
 
     @property
     def here(self) -> threading.Lock:
-        """This process's."""
+        """Return this process's lock."""
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
-# ---------------- Temporary files that are written and made durable before their object is created
+# ---- Temporary files that are written and made durable before their object is created
 #
-# Waiting for the disk is most of a small commit. The bytes of the completed file are known
-# before the slot is taken that decides about it, so both wait for the disk at once.
+# Waiting for the disk is most of a small commit. The bytes of the completed file are known before
+# its slot is taken, so both wait for the disk at the same time.
 
 TemporaryFile = tuple[OpenFolder, str]  # the folder of a temporary file, and its name
 
@@ -163,28 +163,28 @@ class _Staged:
 
 
 class StagedFiles:
-    """Temporary files that are being written for objects to come, by the object's path."""
+    """Temporary files that are written for later objects, by the object's path."""
 
     def __init__(self) -> None:
         self._files: dict[str, _Staged] = {}
 
     def begin(self, path: str, data: bytes, write: Callable[[], TemporaryFile]) -> None:
-        """Have ``write`` make a durable temporary file of these bytes, beside the caller."""
+        """Start ``write`` on another thread; it makes a durable temporary file of these bytes."""
         self.drop(path)
         with contextlib.suppress(RuntimeError):  # the interpreter ends: no new threads
             self._files[path] = _Staged(data=data, written=start_in_background(write))
 
     def take(self, path: str, data: bytes, folder: int) -> str | None:
         """
-        The finished temporary file for an object, which then is the caller's to remove.
+        Return the finished temporary file for an object; the caller must then delete it.
 
         Args:
             path: The object.
-            data: What it must consist of.
-            folder: Descriptor of the folder it must lie in.
+            data: The content it must have.
+            folder: Descriptor of the folder it must be in.
 
         Returns:
-            None when there is none, or it failed: the caller's own attempt will say why.
+            None if there is none, or it failed: the caller's own attempt raises the reason.
         """
         staged = self._files.pop(path, None)
         if staged is None:
@@ -200,32 +200,32 @@ class StagedFiles:
         return None
 
     def drop(self, path: str) -> None:
-        """Take away what nobody took; none is no error."""
+        """Delete a file that was not taken; none is no error."""
         staged = self._files.pop(path, None)
         if staged is not None:
             staged.drop()
 
 
 def _remove(written: TemporaryFile) -> None:
-    # A temporary name is hidden from listings: what stays behind is seen by nobody.
+    # Listings hide temporary names, so a file that stays does no harm.
     opened, name = written
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=opened.descriptor)
 
 
-# ----------------------------------- Small data files that this process wrote or read a moment ago
+# ---- Small data files that this process wrote or read a moment ago
 #
 # A write that changes a few rows reads the same small base file for its keys, its rows and its
-# footer, and the next one reads what this one wrote. A data file never changes and its name is
-# never used again, so its bytes say the same from memory; whether the file is still there is for
-# the publication to judge, as always.
+# footer, and the next write reads the file that this one wrote. A data file never changes and its
+# name is never used again, so its bytes in memory stay right. The commit checks whether the file
+# still exists.
 
 _FILE_BYTES_MAX = 1 << 20
 _BYTES_MAX = 16 << 20
 
 
 class FileCache:
-    """Whole files by path, the longest unused ones forgotten first."""
+    """Cache whole files by path; drop the least recently used ones first."""
 
     def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -234,7 +234,7 @@ class FileCache:
         self._size_bytes = 0
 
     def keep(self, path: str, data: bytes) -> None:
-        """Remember a file, unless it is too big."""
+        """Cache a file, unless it is too big."""
         if len(data) > _FILE_BYTES_MAX:
             return
         with self._guard:
@@ -245,14 +245,14 @@ class FileCache:
                 self._drop(next(iter(self._files)))
 
     def find(self, path: str) -> bytes | None:
-        """A file's bytes, None when they are not known."""
+        """Return a file's bytes, or None if they are not cached."""
         with self._guard:
             if path in self._files:
                 self._files.move_to_end(path)
             return self._files.get(path)
 
     def forget(self, path: str) -> None:
-        """A file was deleted or given up here."""
+        """Drop a file that this process deleted or gave up."""
         with self._guard:
             self._drop(path)
 

@@ -1,21 +1,22 @@
 """
-A table's storage whose creations are decided elsewhere, for stores that cannot (SLOT-6, CAP-1).
+A table's storage with an external slot store, for stores without create-if-absent (SLOT-6, CAP-1).
 
-Network file systems without hard links, gateways and S3 look-alikes write an object over
-another one's. Three kinds of objects are created below a table, and only two of them need a
-decision that such a store cannot make:
+Network file systems without hard links, gateways and some S3-compatible stores overwrite an object
+instead of refusing. A table creates three kinds of objects, and only two of them need a decision
+that such a store cannot make:
 
-- Commit slots lie wholly in the slot store; the storage never sees them.
-- Names that two actors may take with different meanings (``_CLAIMED``) are claimed in the slot
-  store, with their content, and then written. Who finds a claim without its file writes it, so
-  that a claimant which died in between blocks nobody.
-- Everything else is fixed by a slot, a plan's requested file too, or its name by a nonce: who
-  writes it again writes the same. It is looked for, then written whole, and never claimed: a
-  claimant may die before its file, and whoever helps (HELP-1) must not take that for done.
+- Commit slots are wholly in the slot store; the storage never contains them.
+- Names that two actors may create with different contents (``_CLAIMED``) are claimed in the slot
+  store, with their content, and then written. A client that finds a claim without its file writes
+  the file, so a claimant that died in between blocks no other client.
+- A slot or a plan's requested file fixes the content of everything else, or a nonce makes the name
+  unique, so each writer writes the same bytes. The client checks for such an object, then writes it
+  whole, and never claims it: a claimant may die before its file, and a helper (HELP-1) must not
+  take the claim for the file.
 
-The storage is asked for no conditional write at all, only for whole ones. Rows of the slot
-store belong to a table's identity and not to its address, so those of a dropped table are
-never taken for those of its successor.
+The storage receives no conditional write at all, only whole ones. Rows of the slot store belong to
+a table's identity and not to its address. So the rows of a dropped table are never taken for those
+of its successor.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ BORN = "born"  # folder of the slot store: the identities that an address has ha
 _INLINE_BYTES_MAX = 256 * 1024  # rows of DynamoDB end at 400 KiB
 _POINTER: Final = b"@sha256:"
 
-#: Two actors may want these names with different contents, and must not both get them.
+# : Names that two actors may create with different contents; only one of them may succeed.
 _CLAIMED: Final = re.compile(
     r"\.hoodie/(?:"
-    # TL-REQ-1: a begin's, whose times are even (TL-RES-1)
+    # TL-REQ-1: the requested file of a begin, whose times are even (TL-RES-1)
     r"timeline/[0-9]{16}[02468]\.(?:delta|replace)?commit\.requested|"
-    r"timeline/history/manifest_[0-9]+|"  # two archivers, each with files of its own
+    r"timeline/history/manifest_[0-9]+|"  # two archivers, each with its own files
     r"\.bucket_index/.+|"  # the first buckets of a partition, of random file ids
-    r"hoodie\.properties"  # a table is made once
+    r"hoodie\.properties"  # a table is created once
     rf")|{re.escape(PROBE_FOLDER)}/[^/]+"
 )
 
@@ -72,10 +73,10 @@ class ExternalSlotStorage(NonAtomicStorage):
     A table's storage together with the slot store that decides for it.
 
     Args:
-        inner: Where the table lies; it need not create atomically.
-        store: Where slots and claims are decided.
-        where: The slot store by name, equal for all processes that mean the same one.
-        key: The table by name within it, equal for all its writers.
+        inner: The table's storage; its creates need not be atomic.
+        store: The slot store for slots and claims.
+        where: The name of the slot store, equal for all processes that use it.
+        key: The table's name in it, equal for all its writers.
         ids: Makes the identity of a table that has none yet.
     """
 
@@ -86,7 +87,7 @@ class ExternalSlotStorage(NonAtomicStorage):
         self._births = f"{BORN}/{quote(key, safe='')}"
         self._ids = ids
         self._table_id: str | None = None
-        self._is_present = False  # the slot store was seen to know the table
+        self._is_present = False  # whether the slot store is known to know the table
 
     @property
     def capabilities(self) -> StorageCapabilities:
@@ -94,7 +95,7 @@ class ExternalSlotStorage(NonAtomicStorage):
         return replace(self._inner.capabilities, atomic_create=True, slots=self._slots_at)
 
     def read(self, path: str) -> bytes:
-        """As the inner storage; a slot comes from the slot store."""
+        """Read from the inner storage; a slot comes from the slot store."""
         if not _is_slot(path):
             return self._inner.read(path)
         table_id = self._known_id()
@@ -104,9 +105,9 @@ class ExternalSlotStorage(NonAtomicStorage):
 
     def stat(self, path: str) -> FileStat | None:
         """
-        As the inner storage; a slot's age counts from the first look at it.
+        Return the entry from the inner storage; a slot's age counts from its first stat.
 
-        Clocks of databases and storages are never compared (HB-2): the look leaves a stamp on
+        Clocks of databases and storages are never compared (HB-2). The first stat writes a stamp on
         the storage, and a slot is at least as old as that.
         """
         if not _is_slot(path):
@@ -123,7 +124,7 @@ class ExternalSlotStorage(NonAtomicStorage):
         return None if found is None else replace(found, size_bytes=size_bytes)
 
     def names(self, folder: str) -> Names:
-        """As the inner storage; slots come from the slot store."""
+        """Return names from the inner storage; slots come from the slot store."""
         if folder != SLOTS:
             return self._inner.names(folder)
         table_id = self._known_id()
@@ -131,10 +132,10 @@ class ExternalSlotStorage(NonAtomicStorage):
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
-        Create-if-absent, decided by the slot store where it matters.
+        Create if absent; the slot store decides for slots and claimed names.
 
-        Outside: a slot 1 get and 1 create in the slot store, a claimed name 1 stat and 1
-        write besides, others 1 stat and 1 write.
+        Outside: a slot 1 get and 1 create in the slot store, a claimed name 1 stat and 1 write in
+        addition, others 1 stat and 1 write.
         """
         if path == TABLE_DESCRIPTOR:
             if self._born(data) != data:
@@ -147,7 +148,7 @@ class ExternalSlotStorage(NonAtomicStorage):
             super().create(path, data, durable=durable)
 
     def delete(self, path: str) -> None:
-        """As the inner storage; a slot or claim goes from the slot store, too."""
+        """Delete from the inner storage; delete a slot or claim from the slot store, too."""
         if _is_slot(path):
             self._forget(path)
             self._inner.delete(_stamp_of(path))
@@ -157,7 +158,7 @@ class ExternalSlotStorage(NonAtomicStorage):
         self._inner.delete(path)
 
     def close(self) -> None:
-        """Give up the slot store's connections."""
+        """Close the slot store's connections."""
         self._store.close()
 
     def _claim(self, path: str, data: bytes, *, durable: bool) -> None:
@@ -167,15 +168,15 @@ class ExternalSlotStorage(NonAtomicStorage):
         except ObjectExistsError:
             self._help(name, path)
             raise
-        if self._inner.stat(path) is not None:  # somebody made it who asks no slot store
+        if self._inner.stat(path) is not None:  # a client without the slot store made it
             self._forget(path)
             raise ObjectExistsError(path)
         self._inner.write(path, data, durable=durable)
 
     def _help(self, name: str, path: str) -> None:
-        """Write what was claimed and is not there: its claimant may be dead."""
+        """Write a claimed file that is missing: its claimant may be dead."""
         if path.endswith(".requested"):
-            return  # nobody waits for another's begin, and one that comes late is a stray (RB-7)
+            return  # no client waits for the begin of another; a late one is a stray (RB-7)
         try:
             data = self._unpacked(self._store.read(name), path)
         except ObjectMissingError:
@@ -184,7 +185,7 @@ class ExternalSlotStorage(NonAtomicStorage):
             self._inner.write(path, data, durable=True)
 
     def _decide(self, name: str, data: bytes, path: str) -> None:
-        """Create a row; long contents lie on the storage, under a name that tells them."""
+        """Create a row; a long content is on the storage, under a name that contains its digest."""
         if len(data) <= _INLINE_BYTES_MAX and not data.startswith(_POINTER):
             packed, body = data, None
         else:
@@ -194,7 +195,8 @@ class ExternalSlotStorage(NonAtomicStorage):
         try:
             self._store.create(name, packed)
         except ObjectExistsError:
-            if body is not None and self._row(name) != packed:  # else an own earlier request's
+            # Keep the body if the row is ours, from an earlier request.
+            if body is not None and self._row(name) != packed:
                 self._inner.delete(body)
             raise ObjectExistsError(path) from None
 
@@ -204,10 +206,10 @@ class ExternalSlotStorage(NonAtomicStorage):
         try:
             return self._inner.read(f"{BODIES}/{row[len(_POINTER) :].decode()}")
         except ObjectMissingError:
-            raise ObjectMissingError(path) from None  # collected since the row was read
+            raise ObjectMissingError(path) from None  # truncated since the row was read
 
     def _forget(self, path: str) -> None:
-        """Remove a row first, then its body: what is left over blocks no name."""
+        """Delete a row first, then its body: a leftover body blocks no name."""
         table_id = self._known_id()
         if table_id is None:
             return
@@ -225,7 +227,7 @@ class ExternalSlotStorage(NonAtomicStorage):
             return None
 
     def _known_id(self) -> str | None:
-        """The identity if the table has one; asked for once. Outside: 1 get."""
+        """Return the identity if the table has one; read once. Outside: 1 get."""
         if self._table_id is None:
             try:
                 self._table_id = decode_table_descriptor(
@@ -237,12 +239,11 @@ class ExternalSlotStorage(NonAtomicStorage):
 
     def _present_id(self) -> str:
         """
-        The identity now, made when there is none: what is decided must be this table's.
+        Return the current identity, made if missing: every decision must belong to this table.
 
         Raises:
             TableReplacedError: The table was dropped and made again under this handle (F27).
-            UnsafeSetupError: The slot store was emptied: it would let taken numbers be taken
-                again.
+            UnsafeSetupError: The slot store was emptied: it would let taken numbers be taken again.
         """
         facts = decode_table_descriptor(self._born())
         table_id = facts.table_id
@@ -261,10 +262,11 @@ class ExternalSlotStorage(NonAtomicStorage):
 
     def _born(self, fresh: bytes | None = None) -> bytes:
         """
-        What the file of the table's identity holds; the slot store decides who makes it.
+        Return the content of the table's identity file; the slot store decides its maker.
 
-        Births at one address are numbered. The newest one is this table's, unless its table
-        has lived: then its file was there before the first row, and is gone with the table.
+        Identities at one address are numbered. The newest one belongs to this table, unless its
+        table has already lived: then its file existed before the first row, and was deleted with
+        the table.
         """
         while True:
             try:
@@ -286,10 +288,10 @@ class ExternalSlotStorage(NonAtomicStorage):
             try:
                 self._store.create(f"{self._births}/{number + 1:06d}", fresh)
             except (ObjectExistsError, AmbiguousWriteError):
-                continue  # the next look tells who was born (UNK-2)
+                continue  # the next read shows which identity was made (UNK-2)
 
     def _has_lived(self, table_id: str) -> bool:
-        folders = (HOODIE, TIMELINE, SLOTS)  # what is claimed first, or decided
+        folders = (HOODIE, TIMELINE, SLOTS)  # the first objects that are claimed or decided
         return any(self._store.names(f"{table_id}/{folder}") for folder in folders)
 
 

@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 
-# --------- Temporary files on a local disk whose writer was killed before it named or removed them
+# ---- Temporary files on a local disk whose writer died before it renamed or deleted them
 #
-# No listing shows them (LOC-3), so nobody else would ever find them.
+# No listing shows them (LOC-3), so no other code finds them.
 
 
 def temporaries_below(root: str) -> Stats:
     """
-    Every temporary file of ours, named by its path below the root, sorted; links stay unseen.
+    Return every temporary file of ours by its path below the root, sorted; ignore links.
 
     Raises:
         StorageUnavailableError: A folder cannot be read.
@@ -58,22 +58,22 @@ def temporaries_below(root: str) -> Stats:
             try:
                 described = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # its writer lives
+                continue  # its writer is alive
             path = f"{folder}/{name}".removeprefix(f"{root}/")
             found.append(replace(file_stat_of(name, described), name=path))
     return sorted(found, key=lambda one: one.name)
 
 
 def _refuse(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # a folder removed since
+    if not isinstance(error, FileNotFoundError):  # a folder deleted since
         raise system_call_error(error, str(error.filename), "looking for temporary files")
 
 
-# -------- Names that no listing shows: what file systems and half-done writes leave behind (LOC-3)
+# ---- Names that listings hide: leftovers of file systems and of unfinished writes (LOC-3)
 #
-# They are known by name only, in one place, so that every adapter hides the same ones:
-# Hadoop's checksum files, our own temporary files, and the temporary files Java renames
-# (``<name>.<uuid>``, fmt 1 and 2).
+# The rules are in one place, so that every adapter hides the same names: Hadoop's checksum files,
+# our own temporary files, and the temporary files that Java renames (``<name>.<uuid>``, fmt 1 and
+# 2).
 
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -83,37 +83,37 @@ _UUID_SUFFIX_LENGTH = 37
 
 
 def is_leftover(name: str) -> bool:
-    """Tell whether a file of this name is hidden from listings."""
+    """Return whether listings hide a file of this name."""
     if name.endswith(".crc") or name.startswith(TEMPORARY_PREFIX):
         return True
-    # The dot's place is looked at first: the pattern would cost a third of a big listing.
+    # Check the dot's position first: the pattern would cost a third of a big listing.
     if len(name) <= _UUID_SUFFIX_LENGTH or name[-_UUID_SUFFIX_LENGTH] != ".":
         return False
     return _UUID_SUFFIX.search(name) is not None
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file of this name is a temporary one of ours: the prefix and a nonce."""
+    """Return whether this is the name of our temporary files: the prefix and a nonce."""
     return _TEMPORARY.match(name) is not None
 
 
 def checksum_sibling(name: str) -> str:
-    """Name of the checksum file that Java's local file system keeps beside ``name``."""
+    """Return the name of the checksum file that Java's local file system keeps for ``name``."""
     return f".{name}.crc"
 
 
-# ------------- Walking into a table's folders without ever following a symbolic link (SEC1, SEC12)
+# ---- Opening a table's folders without following a symbolic link (SEC1, SEC12)
 #
-# Each step opens the next folder relative to the one before and refuses links, so a link
-# planted between a check and its use changes nothing: there is no check apart from the
-# use. The file also holds the few system calls a test may want to fail or to record.
+# Each step opens the next folder relative to the one before and refuses links. The open is the
+# check, so a link planted between check and use changes nothing. ``Syscalls`` has the few system
+# calls that a test may fail or record.
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Non-blocking: opening a planted named pipe must not hang a reader.
+# Non-blocking: opening a planted named pipe must not block a reader.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FOLDER_MODE = 0o750
 _ATTEMPTS_MAX = 3
-_KEPT_MAX = 16  # open folders a table keeps: its few own ones, and partitions in use
+_KEPT_MAX = 16  # open folders kept per table: its own few, and partitions in use
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free space or move the table, then repeat",
@@ -140,7 +140,7 @@ class Syscalls:
 
 
 def system_call_error(error: OSError, path: str, doing: str) -> StorageUnavailableError:
-    """The typed form of a failed system call, with the path and what to do."""
+    """Return the typed error of a failed system call, with the path and the next step."""
     code = errno.errorcode.get(error.errno or 0, "unknown")
     advice = _ADVICE.get(error.errno or 0, "check the file system, then repeat")
     return StorageUnavailableError(
@@ -151,7 +151,7 @@ def system_call_error(error: OSError, path: str, doing: str) -> StorageUnavailab
 
 
 def no_hard_links_error(path: str) -> StorageCapabilityError:
-    """The error of a file system on which create-if-absent cannot be whole or not at all."""
+    """Return the error of a file system that cannot create an object whole or not at all."""
     return StorageCapabilityError(
         "the file system has no hard links, so nothing can be created whole or not at all; "
         "let a database decide (hoodoo.slots.backend), or keep the table on another one (ext4, xfs, "
@@ -162,7 +162,7 @@ def no_hard_links_error(path: str) -> StorageCapabilityError:
 
 
 def symlink_error(path: str) -> MalformedNameError:
-    """The refusal of a symbolic link below a table's base folder."""
+    """Return the error for a symbolic link below a table's base folder."""
     return MalformedNameError(
         "a symbolic link inside the table is never followed, it may lead anywhere; "
         f"put the real file or folder there: {path!r}",
@@ -173,7 +173,7 @@ def symlink_error(path: str) -> MalformedNameError:
 
 class OpenFolder:
     """
-    An open folder; its descriptor is closed when the last user lets go of it.
+    An open folder; its descriptor is closed when the last user drops it.
 
     Never list through ``descriptor`` itself: all users share one position in the folder.
     """
@@ -186,7 +186,7 @@ class OpenFolder:
         self.identity = (found.st_dev, found.st_ino)
 
     def again(self) -> int:
-        """A descriptor of its own for the caller, with a position of its own."""
+        """Return a new descriptor for the caller, with a position of its own."""
         return os.open(".", _FOLDER_FLAGS, dir_fd=self.descriptor)
 
     def __del__(self) -> None:
@@ -196,11 +196,10 @@ class OpenFolder:
 
 class FolderWalker:
     """
-    Opens folders below one base folder, and keeps the last few open.
+    Open folders below one base folder, and keep the last few open.
 
-    A kept folder is used again only while its path still leads to it, which one ``stat``
-    tells: whatever was put on the way since, a link to elsewhere included, makes the answer
-    another folder, and then the path is walked anew.
+    A kept folder is used again only if one ``stat`` shows that its path still leads to it. If the
+    path changed since, also by a link, the result is another folder, and the path is opened anew.
 
     Args:
         root: Absolute real path of the base folder; may not exist yet.
@@ -212,8 +211,8 @@ class FolderWalker:
         self._root = root
         self._calls = calls
         self._strict = strict
-        # Folders whose own name is known to be on the disk: one more fsync per folder and
-        # process, because whoever made it may have died before his.
+        # Folders whose own name is known to be on the disk. Each process syncs each folder once
+        # more, because the process that made it may have died before its sync.
         self._anchored: set[str] = set()
         self._kept: OrderedDict[str, OpenFolder] = OrderedDict()
 
@@ -234,7 +233,7 @@ class FolderWalker:
         opened = OpenFolder(self._walk(folder, make=make, durable=durable))
         self._kept[folder] = opened
         while len(self._kept) > _KEPT_MAX:
-            with contextlib.suppress(KeyError):  # another thread was faster
+            with contextlib.suppress(KeyError):  # another thread removed it first
                 self._kept.popitem(last=False)
         return opened
 
@@ -268,7 +267,7 @@ class FolderWalker:
         return descriptor
 
     def _nearest(self, folder: str, *, make: bool, durable: bool) -> tuple[str, int]:
-        """The deepest kept folder on the way, else the base, and a descriptor of its own."""
+        """Return the deepest kept folder on the path, else the base, and a new descriptor of it."""
         above = folder.rpartition("/")[0]
         while above:
             if not durable or above in self._anchored:
@@ -279,7 +278,7 @@ class FolderWalker:
         return "", self._open_root(make=make, durable=durable)
 
     def forget(self, folder: str) -> None:
-        """Take a removed folder out of the ones known to be on the disk."""
+        """Drop a deleted folder from the folders known to be on the disk."""
         prefix = folder + "/"
         self._anchored = {
             known for known in self._anchored if known != folder and not known.startswith(prefix)
@@ -289,11 +288,11 @@ class FolderWalker:
                 self._kept.pop(known, None)
 
     def unanchored(self, folders: Iterable[str]) -> set[str]:
-        """Those of these folders whose own name may not be on the disk yet."""
+        """Return those of these folders whose own name may not be on the disk yet."""
         return set(folders) - self._anchored
 
     def anchor(self, folders: Iterable[str]) -> None:
-        """These folders' names are on the disk now."""
+        """Record that these folders' names are on the disk."""
         self._anchored.update(folders)
 
     def _anchor(self, parent: int, child: int, walked: str) -> None:
@@ -339,14 +338,14 @@ class FolderWalker:
                 raise symlink_error(walked) from error
             raise
         self._anchored.discard(walked)
-        with contextlib.suppress(FileExistsError):  # somebody else was faster
+        with contextlib.suppress(FileExistsError):  # another process created it first
             os.mkdir(segment, _FOLDER_MODE, dir_fd=parent)
         return os.open(segment, flags, dir_fd=parent)
 
 
 def open_regular(name: str, folder: int, path: str) -> tuple[int, int]:
     """
-    Open a file for reading, relative to its folder; returns descriptor and size in bytes.
+    Open a file for reading, relative to its folder; return descriptor and size in bytes.
 
     Raises:
         FileNotFoundError: There is none, or a folder has this name.
@@ -371,7 +370,7 @@ def open_regular(name: str, folder: int, path: str) -> tuple[int, int]:
 
 
 def remove_tree(name: str, parent: int) -> None:
-    """Remove a folder; writers that still add to it make it start over a few times."""
+    """Delete a folder; start over a few times if writers still add files to it."""
     for attempt in range(_ATTEMPTS_MAX):
         try:
             folder = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent)
@@ -404,12 +403,12 @@ def _is_link(name: str, folder: int) -> bool:
         return False
 
 
-# -------------------------------- What the file system says of a name, as the storage port's words
+# ---- Entries of the file system as values of the storage port
 
 
 def entry_of(name: str, found: os.stat_result, path: str) -> FileStat:
     """
-    The entry of a file or folder.
+    Return the entry of a file or folder.
 
     Raises:
         MalformedNameError: It is a symbolic link, a pipe or a device (SEC1).
@@ -424,37 +423,37 @@ def entry_of(name: str, found: os.stat_result, path: str) -> FileStat:
 
 
 def file_stat_of(name: str, found: os.stat_result) -> FileStat:
-    """The entry of what is known to be a file or folder."""
+    """Return the entry of a known file or folder."""
     is_folder = stat.S_ISDIR(found.st_mode)
     return FileStat(
         name=name,
         is_folder=is_folder,
         size_bytes=0 if is_folder else found.st_size,
         modified_ms=found.st_mtime_ns // 1_000_000,
-        # Every rewrite is a new file under the old name, so the inode alone nearly suffices.
+        # Every rewrite is a new file under the old name, so the inode alone is almost enough.
         version=f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}",
     )
 
 
-# ------------------ Names of a folder's files, listed again and again at the price of what changed
+# ---- Names of a folder's files, listed often, at the cost of the changes only
 #
-# A timeline has thousands of names and every commit looks at it several times, while only a
-# few names come and go in between. What a name is (a plain file, to be shown) is worked out
-# once; afterwards it only has to be there.
+# A timeline has thousands of names, and every commit lists them several times, while few names
+# change in between. The type of a name (a visible plain file) is determined once; after that the
+# name only has to exist.
 
 _FOLDERS_MAX = 16
 _LOOKED_UP_ONE_BY_ONE_MAX = 64
 
 
 class NameLists:
-    """The last name lists of a few folders. Threads may share it: each entry is one value."""
+    """The last name lists of a few folders; thread-safe, since each entry is one value."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[str, tuple[frozenset[str], tuple[str, ...]]] = OrderedDict()
 
     def read(self, folder: str, opened: OpenFolder) -> list[str]:
         """
-        Names of the plain files in a folder, sorted; leftovers are hidden (LOC-3).
+        Return the names of the plain files in a folder, sorted; hide leftovers (LOC-3).
 
         Raises:
             MalformedNameError: A symbolic link is among the new names.
@@ -491,7 +490,7 @@ def _plain(folder: str, names: Iterable[str], descriptor: int) -> list[str]:
         try:
             mode = os.lstat(name, dir_fd=descriptor).st_mode
         except FileNotFoundError:
-            continue  # removed since
+            continue  # deleted since
         if stat.S_ISREG(mode):
             found.append(name)
         elif stat.S_ISLNK(mode):
@@ -513,13 +512,13 @@ def _scanned(folder: str, descriptor: int) -> list[str]:
     return found
 
 
-# --------------------------- The clock of a file system, read from the stamp it puts on a new file
+# ---- The clock of a file system, read from the timestamp of a new file
 #
-# A network file system stamps with its server's clock, and a process's own may be off by an hour:
-# it would take living writers for dead and the leases of readers for ended (F12). So ages of files
-# are measured from a stamp of the same file system, kept for a moment by the monotonic clock.
+# A network file system uses its server's clock, and a process's own clock may be off by an hour: it
+# would take living writers for dead and the leases of readers for ended (F12). So ages of files are
+# measured from a timestamp of the same file system, kept for a moment by the monotonic clock.
 
-#: Whoever judges looks at several files at once; a clock that is set back or forth shows soon.
+# : One check reads several files at once; a changed clock still shows soon.
 _AGE_MS_MAX: Final = 1_000
 _FILE_MODE: Final = 0o600
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -530,21 +529,21 @@ class FolderClock:
     The time of a folder's file system.
 
     Args:
-        clock: The own clocks: the monotonic one for the moment between two stamps, the wall
-            clock where nothing can be stamped.
-        stamp: Makes a file and gives its modification time in ms, None where it cannot.
+        clock: The own clocks: the monotonic one for the time between two stamps, the wall clock if
+            no file can be stamped.
+        stamp: Creates a file and returns its modification time in ms, or None if it cannot.
     """
 
     def __init__(self, clock: Clock, stamp: Callable[[], int | None]) -> None:
         self._clock = clock
         self._stamp = stamp
-        self._read: tuple[int, int] | None = None  # a stamp, and the monotonic time after it
+        self._read: tuple[int, int] | None = None  # a timestamp, and the monotonic time after it
 
     def now_ms(self) -> int:
         """
-        Milliseconds since 1970 UTC; a second late when the clock behind it was set.
+        Return milliseconds since 1970 UTC; up to a second late after a change of the clock.
 
-        Outside: a small file is made and removed, at most once a second.
+        Outside: creates and deletes a small file, at most once a second.
         """
         monotonic_ms = self._clock.monotonic_ms()
         read = self._read
@@ -552,14 +551,14 @@ class FolderClock:
             stamp_ms = self._stamp()
             if stamp_ms is None:
                 return self._clock.now_ms()
-            # A pause in between makes it late, which lets others live longer.
+            # A pause in between makes it late, so other writers count as alive for longer.
             monotonic_ms = self._clock.monotonic_ms()
             read = self._read = (stamp_ms, monotonic_ms)
         return read[0] + monotonic_ms - read[1]
 
 
 def folder_clock(folders: FolderWalker, ids: Ids, clock: Clock) -> FolderClock:
-    """Of the table in this folder; of the own clock while it is none or may not be written."""
+    """Return the clock of this folder's table; the own clock if it is missing or read-only."""
 
     def stamp() -> int | None:
         for folder in (OURS, HOODIE):
@@ -574,7 +573,8 @@ def _stamp_in(folders: FolderWalker, folder: str, name: str) -> int:
     opened = folders.open(folder)
     descriptor = os.open(name, _NEW_FILE, _FILE_MODE, dir_fd=opened.descriptor)
     try:
-        os.write(descriptor, b"\n")  # the bytes bring the server's stamp, as those of others do
+        # a written byte brings the server's timestamp, as for other files
+        os.write(descriptor, b"\n")
         return file_stat_of(name, os.fstat(descriptor)).modified_ms
     finally:
         os.close(descriptor)

@@ -1,13 +1,14 @@
 """
-Storage of a table on this machine's disk (or a file system that looks like one).
+Storage of a table on this machine's disk (or a file system that behaves like one).
 
-A new object appears under its name whole or not at all: it is written and made durable
-under a temporary name in the same folder and then linked to its own (LOC-1); creating
-the final name with ``O_EXCL`` would show torn content for a moment, and for ever after
-a power cut. Only an empty object is its name and nothing else. Symbolic links below the base folder are never followed (SEC1).
+A new object appears under its name whole or not at all. The storage writes it and makes it durable
+under a temporary name in the same folder, and then links it to its own name (LOC-1). Creating the
+final name with ``O_EXCL`` would show torn content for a moment, and for ever after a power cut. An
+empty object has only its name, so it is created directly. Symbolic links below the base folder are
+never followed (SEC1).
 
-Addresses are written the way Java Hudi writes them: ``file:`` and the absolute path,
-one slash, nothing escaped (``file:/data/flights``).
+Addresses have Java Hudi's form: ``file:`` and the absolute path, one slash, nothing escaped
+(``file:/data/flights``).
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ __all__ = ["DurabilityName", "LocalStorage"]
 DurabilityName = Literal["strict", "relaxed"]
 Made = TypeVar("Made")
 
-_FILE_MODE = 0o640  # SEC12; the umask may take more away
+_FILE_MODE = 0o640  # SEC12; the umask may remove further bits
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_ATTEMPTS_MAX = 3  # a folder removed by another process between opening and using it
+_ATTEMPTS_MAX = 3  # a folder deleted by another process between opening and use
 
-# After these a link was certainly not made; after any other error nobody knows.
+# After these the link was certainly not made; after any other error the outcome is unknown.
 _LINK_NOT_MADE = frozenset(
     (
         errno.ENOENT,
@@ -85,13 +86,13 @@ class LocalStorage:
     One table's folder on a local disk.
 
     Args:
-        base: Folder of the table; made by the first write. Links on the way to it are
-            resolved once, here.
-        durability: ``relaxed`` never waits for the disk: a power cut may then lose the
-            newest commits or leave empty files behind (``hoodoo.storage.durability``).
-        ids: Where temporary names come from.
-        clock: What ``now_ms`` answers instead of the file system's own clock.
-        calls: The system calls; tests put failing or recording ones in.
+        base: Folder of the table; the first write creates it. Links in its own path are resolved
+            once, here.
+        durability: ``relaxed`` never waits for the disk: a power cut may then lose the newest
+            commits or leave empty files (``hoodoo.storage.durability``).
+        ids: Source of temporary names.
+        clock: The clock for ``now_ms`` instead of the file system's own.
+        calls: The system calls; tests pass failing or recording ones.
     """
 
     def __init__(
@@ -126,15 +127,15 @@ class LocalStorage:
         )
 
     def now_ms(self) -> int:
-        """The file system's clock, as it stamps; a process's own may be far off (F12)."""
+        """Return the file system's clock; a process's own may be far off (F12)."""
         return self._clock.now_ms()
 
     def locate(self, path: str) -> str:
-        """``file:`` and the absolute path; ``""`` is the base folder."""
+        """Return ``file:`` and the absolute path; ``""`` is the base folder."""
         return f"file:{self._root}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``, and as ``check_size``."""
+        """Return the whole content. Raises: ``ObjectMissingError``, and as ``check_size``."""
         with self._inside(path, "reading") as (folder, name):
             descriptor, size_bytes = open_regular(name, folder, path)
             try:
@@ -144,7 +145,7 @@ class LocalStorage:
                 os.close(descriptor)
 
     def stat(self, path: str) -> FileStat | None:
-        """The object's entry, or None when there is none; ``""`` is the base folder."""
+        """Return the object's entry, or None if there is none; ``""`` is the base folder."""
         try:
             if not path:
                 return file_stat_of("", os.stat(self._root))
@@ -154,21 +155,21 @@ class LocalStorage:
             return None
 
     def list(self, folder: str) -> Stats:
-        """Direct children (files and folders) sorted by name; a missing folder is empty."""
+        """Return direct children (files and folders) sorted by name; none for a missing folder."""
         found = []
         with self._scanned(folder) as entries:
             for entry in entries:
                 try:
                     described = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # removed since
+                    continue  # deleted since
                 if stat.S_ISDIR(described.st_mode) or not is_leftover(entry.name):
                     found.append(entry_of(entry.name, described, _below(folder, entry.name)))
         found.sort(key=_name_of)
         return found
 
     def names(self, folder: str) -> Names:
-        """Names of the direct child files, sorted; a missing folder is empty."""
+        """Return the names of the direct child files, sorted; none for a missing folder."""
         if folder:
             check_relative_path(folder)
         try:
@@ -180,10 +181,10 @@ class LocalStorage:
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
-        Create-if-absent, whole or not at all; parents are made.
+        Create if absent, whole or not at all; create missing parents.
 
-        Outside: one fsync of the file and one of its folder when durable and strict; one
-        more for each folder on the way that this process meets for the first time.
+        Outside: one fsync of the file and one of its folder if durable and strict; one more for
+        each parent folder that this process uses for the first time.
 
         Raises:
             ObjectExistsError: The name is taken.
@@ -198,7 +199,7 @@ class LocalStorage:
                 self._sync_name(folder, path, durable=durable)
                 return
             with self._temporary(folder, path, data, durable=durable) as temporary:
-                # Before the name appears: a stale checksum makes Java refuse the new bytes.
+                # Before the name appears: an outdated checksum makes Java refuse the new bytes.
                 _remove_quietly(checksum_sibling(name), folder)
                 self._link(folder, temporary, name, path)
                 self._sync_name(folder, path, durable=durable)
@@ -219,7 +220,7 @@ class LocalStorage:
         self._place(path, "writing", put, durable=durable)
 
     def delete(self, path: str) -> None:
-        """Remove an object and its ``.crc`` sibling; absent is no error."""
+        """Delete an object and its ``.crc`` sibling; absent is no error."""
         with (
             contextlib.suppress(ObjectMissingError),
             self._inside(path, "deleting") as (folder, name),
@@ -228,7 +229,7 @@ class LocalStorage:
             os.unlink(name, dir_fd=folder)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder with everything below it; links in it go, what they name stays."""
+        """Delete a folder with everything below it; delete links in it, but not their targets."""
         self._folders.forget(folder)
         with (
             contextlib.suppress(ObjectMissingError),
@@ -242,30 +243,30 @@ class LocalStorage:
 
     def open_input(self, path: str) -> IO[bytes]:
         """
-        A seekable binary file (an Arrow native file) over the mapped bytes.
+        Return a seekable binary file (an Arrow native file) over the mapped bytes.
 
-        Mapping costs no copy and fits because data files never change. The file must not be
-        a Python object: Arrow's threads let go of it late, and one that wants the
-        interpreter's lock while the process ends aborts the process.
+        The mapping makes no copy; it is safe because data files never change. The file must not be
+        a Python object: Arrow's threads release it late, and a thread that needs the interpreter's
+        lock while the process ends aborts the process.
 
         Raises: ``ObjectMissingError``.
         """
         with self._inside(path, "opening") as (folder, name):
             descriptor, size_bytes = open_regular(name, folder, path)
             try:
-                if size_bytes == 0:  # nothing cannot be mapped
+                if size_bytes == 0:  # an empty file cannot be mapped
                     return cast(IO[bytes], pa.BufferReader(b""))
-                # By descriptor, not by path: what was checked is what gets opened (SEC1).
+                # By descriptor, not by path: open exactly the checked file (SEC1).
                 return cast(IO[bytes], pa.memory_map(f"/dev/fd/{descriptor}"))
             finally:
                 os.close(descriptor)
 
     def open_output(self, path: str) -> IO[bytes]:
         """
-        A new binary file for a data file; parents are made.
+        Return a new binary file for a data file; create missing parents.
 
-        Closing makes its bytes durable (in strict mode), ``sync_folders`` its name and the
-        names of its folders.
+        Closing makes its bytes durable (in strict mode), ``sync_folders`` its name and the names of
+        its folders.
 
         Raises:
             ObjectExistsError: The name is taken.
@@ -298,22 +299,22 @@ class LocalStorage:
                 above = above.rpartition("/")[0]
         if not self._strict:
             return
-        # A folder whose name is on the disk already needs no sync of the one above it.
+        # A folder whose name is on the disk already needs no sync of its parent.
         fresh = self._folders.unanchored(walked)
         wanted.update(folder.rpartition("/")[0] for folder in fresh)
-        # Deepest first: a name is worth syncing only when what it names is there.
+        # Deepest first: a name on the disk is useful only if its content is there.
         for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
             try:
                 self._calls.fsync(self._folders.open(folder).descriptor)
             except (FileNotFoundError, NotADirectoryError):
-                fresh.discard(folder)  # nothing was created there
+                fresh.discard(folder)  # no file was created there
             except OSError as error:
                 raise system_call_error(error, folder, "making a folder durable") from error
         self._folders.anchor(fresh)
 
     @contextlib.contextmanager
     def stage(self, path: str, data: bytes) -> Iterator[None]:
-        """As ``WorksAhead``: the temporary file is written and synced on another thread."""
+        """Stage the file on another thread; see ``StagesFiles``."""
         if self._strict and data:
             self._staged.begin(path, data, lambda: self._write_ahead(path, data))
         try:
@@ -322,7 +323,7 @@ class LocalStorage:
             self._staged.drop(path)
 
     def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
-        """As ``WorksAhead``."""
+        """Begin ``sync_folders``; see ``StagesFiles``."""
         wanted = tuple(folders)
         if not self._strict:
             return _nothing
@@ -330,16 +331,16 @@ class LocalStorage:
 
     @property
     def compute_permit(self) -> threading.Lock:
-        """As ``GivesPermits``."""
+        """Return the permit; see ``HasComputeLock``."""
         return self._permit.here
 
     def temporaries(self) -> Stats:
-        """As ``LeavesTemporaries``."""
+        """Return temporary files; see ``ListsTemporaries``."""
         return temporaries_below(self._root)
 
     @contextlib.contextmanager
     def _inside(self, path: str, doing: str) -> Iterator[tuple[int, str]]:
-        """The open folder of a path and its last segment; system errors become typed ones."""
+        """Yield the open folder of a path and its last segment; make system errors typed."""
         folder, _, name = check_relative_path(path).rpartition("/")
         try:
             opened = self._folders.open(folder)
@@ -352,14 +353,14 @@ class LocalStorage:
     def _place(
         self, path: str, doing: str, put: Callable[[int, str], Made], *, durable: bool
     ) -> Made:
-        """Open and if needed make the folder of a new object, then put the object there."""
+        """Open the folder of a new object, create it if missing, then put the object there."""
         folder, _, name = check_relative_path(path).rpartition("/")
         for attempt in range(_ATTEMPTS_MAX):
             try:
                 opened = self._folders.open(folder, make=True, durable=durable)
                 return put(opened.descriptor, name)
             except OSError as error:
-                # Another process may remove the folder between opening and using it.
+                # Another process may delete the folder between opening and use.
                 if isinstance(error, FileNotFoundError) and attempt + 1 < _ATTEMPTS_MAX:
                     continue
                 raise system_call_error(error, path, doing) from error
@@ -367,7 +368,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _temporary(self, folder: int, path: str, data: bytes, *, durable: bool) -> Iterator[str]:
-        """A finished temporary file beside its later name; gone afterwards, whatever happens."""
+        """Yield a finished temporary file next to its final name; always delete it afterwards."""
         name = self._staged.take(path, data, folder)
         if name is None:
             name = self._write_temporary(folder, data, durable=durable)
@@ -395,7 +396,7 @@ class LocalStorage:
         return opened, self._write_temporary(opened.descriptor, data, durable=True)
 
     def _name_anew(self, folder: int, name: str, path: str) -> None:
-        """An empty object: there is nothing in it to be torn, so its name is all of it."""
+        """Create an empty object directly: it has no content that could be torn."""
         try:
             os.close(self._calls.open_new(name, _NEW_FILE, _FILE_MODE, dir_fd=folder))
         except FileExistsError as error:
@@ -419,8 +420,8 @@ class LocalStorage:
                 temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False
             )
         except OSError as error:
-            # A network file system may lose the answer and repeat the call: two names for
-            # our own temporary file say that the link was made, whatever the error (LOC-1).
+            # A network file system may lose the answer and repeat the call. Two names for our own
+            # temporary file mean that the link was made, whatever the error (LOC-1).
             if _links(temporary, folder) == 2:
                 return
             if isinstance(error, FileExistsError):
@@ -433,7 +434,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _scanned(self, folder: str) -> Iterator[Iterable[os.DirEntry[str]]]:
-        """The entries of a folder, none of a missing one; system errors become typed ones."""
+        """Yield the entries of a folder, none if it is missing; make system errors typed."""
         if folder:
             check_relative_path(folder)
         try:
@@ -455,7 +456,7 @@ class LocalStorage:
 
 
 def _nothing() -> None:
-    """There is nothing to wait for."""
+    """Do nothing: there is no work to wait for."""
 
 
 def _below(folder: str, name: str) -> str:
@@ -490,6 +491,6 @@ def _links(name: str, folder: int) -> int:
 
 
 def _remove_quietly(name: str, folder: int) -> None:
-    # Only for names that listings hide: what stays behind is seen by nobody.
+    # Only for names that listings hide, so a file that stays does no harm.
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)

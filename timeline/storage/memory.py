@@ -1,9 +1,9 @@
 """
-Storage in this process's memory, for tests, simulation and throw-away tables.
+Storage in this process's memory, for tests, simulation and temporary tables.
 
-Keeps the whole contract of the port with none of a disk's accidents. Handles that share
-one ``MemoryWorld`` see the same tables, as processes share a disk; there is no hidden
-global registry, so two tests never meet.
+It keeps the whole contract of the port without the failures of a disk. Handles that share one
+``MemoryWorld`` see the same tables, as processes share a disk. There is no hidden global registry,
+so tests cannot affect each other.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class _Folder:
 
 class MemoryWorld:
     """
-    What several handles share: tables by name, and the clock that stamps their objects.
+    The state that handles share: tables by name, and the clock for their timestamps.
 
     Args:
-        clock: Where ``modified_ms`` comes from; the machine's clock by default.
+        clock: Source of ``modified_ms``; the machine's clock by default.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -66,12 +66,12 @@ class MemoryWorld:
         self._version = 0
 
     def table(self, name: str) -> _Folder:
-        """The base folder of a table, made when it is not there."""
+        """Return the base folder of a table; create it if missing."""
         with self.guard:
             return self._tables.setdefault(name, _Folder(self.clock.now_ms()))
 
     def new_object(self, data: bytes) -> _Object:
-        """An object with a fresh version; call it under the guard."""
+        """Return an object with a fresh version; call it under the guard."""
         self._version += 1
         return _Object(data, self.clock.now_ms(), self._version)
 
@@ -82,7 +82,7 @@ class MemoryStorage:
 
     Args:
         uri: ``memory://`` and a name.
-        world: What is shared with other handles; a world of its own by default.
+        world: The state shared with other handles; a new one by default.
 
     Raises:
         InvalidInputError: The address is not of this form.
@@ -112,15 +112,15 @@ class MemoryStorage:
         )
 
     def now_ms(self) -> int:
-        """The world's clock."""
+        """Return the world's clock."""
         return self._world.clock.now_ms()
 
     def locate(self, path: str) -> str:
-        """``memory://name/path``; ``""`` is the base folder."""
+        """Return ``memory://name/path``; ``""`` is the base folder."""
         return f"{self.base_uri}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``, and as ``check_size``."""
+        """Return the whole content. Raises: ``ObjectMissingError``, and as ``check_size``."""
         folder, _, name = check_relative_path(path).rpartition("/")
         with self._world.guard:
             found = self._find(folder)
@@ -130,7 +130,7 @@ class MemoryStorage:
             return found.files[name].data
 
     def stat(self, path: str) -> FileStat | None:
-        """The object's entry, or None when there is none; ``""`` is the base folder."""
+        """Return the object's entry, or None if there is none; ``""`` is the base folder."""
         with self._world.guard:
             if not path:
                 return _folder_stat("", self._root)
@@ -143,7 +143,7 @@ class MemoryStorage:
             return _folder_stat(name, found.folders[name]) if name in found.folders else None
 
     def list(self, folder: str) -> Stats:
-        """Direct children (files and folders) sorted by name; a missing folder is empty."""
+        """Return direct children (files and folders) sorted by name; none for a missing folder."""
         with self._world.guard:
             found = self._find(check_relative_path(folder) if folder else "")
             if found is None:
@@ -158,7 +158,7 @@ class MemoryStorage:
         return entries
 
     def names(self, folder: str) -> Names:
-        """Names of the direct child files, sorted; a missing folder is empty."""
+        """Return the names of the direct child files, sorted; none for a missing folder."""
         with self._world.guard:
             found = self._find(check_relative_path(folder) if folder else "")
             if found is None:
@@ -166,7 +166,7 @@ class MemoryStorage:
             return sorted(name for name in found.files if not is_leftover(name))
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002
-        """Create-if-absent; parents are made. Raises: ``ObjectExistsError``."""
+        """Create if absent; create missing parents. Raises: ``ObjectExistsError``."""
         folder, _, name = check_relative_path(path).rpartition("/")
         with self._world.guard:
             place = self._make(folder, path)
@@ -186,7 +186,7 @@ class MemoryStorage:
             place.files[name] = self._world.new_object(bytes(data))
 
     def delete(self, path: str) -> None:
-        """Remove an object and its ``.crc`` sibling; absent is no error."""
+        """Delete an object and its ``.crc`` sibling; absent is no error."""
         folder, _, name = check_relative_path(path).rpartition("/")
         with self._world.guard:
             place = self._find(folder)
@@ -195,7 +195,7 @@ class MemoryStorage:
                 place.files.pop(name, None)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder with everything below it; absent is no error."""
+        """Delete a folder with everything below it; absent is no error."""
         parent, _, name = check_relative_path(folder).rpartition("/")
         with self._world.guard:
             place = self._find(parent)
@@ -204,9 +204,9 @@ class MemoryStorage:
 
     def open_input(self, path: str) -> IO[bytes]:
         """
-        A seekable binary file (an Arrow native file). Raises: ``ObjectMissingError``.
+        Return a seekable binary file (an Arrow native file). Raises: ``ObjectMissingError``.
 
-        Copied out of Python's memory: see ``LocalStorage.open_input`` for why.
+        It is a copy outside Python's memory: see ``LocalStorage.open_input`` for the reason.
         """
         copy = pa.BufferOutputStream()
         copy.write(self.read(path))
@@ -214,7 +214,7 @@ class MemoryStorage:
 
     def open_output(self, path: str) -> IO[bytes]:
         """
-        A new binary file; the name is taken at once, the bytes appear when it closes.
+        Return a new binary file; the name is taken at once, the bytes appear when it closes.
 
         Raises:
             ObjectExistsError: The name is taken.
@@ -225,7 +225,7 @@ class MemoryStorage:
         )
 
     def sync_folders(self, folders: Iterable[str]) -> None:
-        """Nothing to do but to check: memory has no power cut to survive."""
+        """Check the folders; memory needs no sync, because it does not survive a power cut."""
         for folder in folders:
             if folder:
                 check_relative_path(folder)
@@ -248,7 +248,7 @@ class MemoryStorage:
 
 
 class _OutputFile(io.BytesIO):
-    """A data file in the making."""
+    """An unfinished data file."""
 
     def __init__(self, *, keep: Callable[[bytes], None], remove: Callable[[], None]) -> None:
         super().__init__()

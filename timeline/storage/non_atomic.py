@@ -1,4 +1,4 @@
-"""Storages without an atomic create: the test that finds them (CAP-1), and the adapter for them."""
+"""Storages without an atomic create: the test for them (CAP-1), and their adapter."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from timeline.ports.storage import (
 
 __all__ = ["PROBE_FOLDER", "NonAtomicStorage", "prove_atomic_create"]
 
-# ---------------- The proof that a storage really creates an object only when it is absent (CAP-1)
+# ---- The proof that a storage really creates an object only if it is absent (CAP-1)
 #
-# Some stores accept the condition and ignore it (several S3 look-alikes do); a table with
-# more than one writer on such a store loses commits, so the promise is tried, not believed.
+# Some stores accept the condition and ignore it (several S3-compatible ones do). A table with
+# several writers on such a store loses commits, so the promise is tested.
 
 PROBE_FOLDER = ".hoodie/.hoodoo/probe"
 
 
 def prove_atomic_create(storage: Storage, ids: Ids) -> None:
     """
-    Create one object twice; the second must be told that it exists and change nothing.
+    Check that a second create of one object reports that it exists and changes nothing.
 
     Outside: 2 creates, 1 read, 1 delete.
 
     Raises:
-        StorageCapabilityError: It does not claim to, or does not.
-        StorageUnavailableError: No answer, so nothing is known.
+        StorageCapabilityError: The storage does not promise it, or does not do it.
+        StorageUnavailableError: No answer, so the result is unknown.
     """
     if not storage.capabilities.atomic_create:
         raise _incapable(storage, "it does not claim to")
@@ -57,7 +57,7 @@ def prove_atomic_create(storage: Storage, ids: Ids) -> None:
         if storage.read(path) != b"first":
             raise _incapable(storage, "a refused creation changed the object")
     except AmbiguousWriteError as error:
-        # Nothing rests on the object yet, so the next write proves it by another name.
+        # No data depends on the object yet, so the next write repeats the proof under another name.
         raise StorageUnavailableError(
             f"the storage did not answer while it was tried; write again: {path}", path=path
         ) from error
@@ -75,19 +75,19 @@ def _incapable(storage: Storage, why: str) -> StorageCapabilityError:
     )
 
 
-# ------- A storage that is asked for whole writes only, never to create something unless it exists
+# ---- A storage that receives whole writes only, never a create-if-absent
 #
-# For stores whose create is not atomic, or that refuse the condition altogether. Looking first
-# and writing then is enough for what one actor alone writes, or what everybody would write the
-# same; for the rest there is ``DecidedStorage``, which is this and a slot store (SLOT-6).
+# For stores whose create is not atomic, or that refuse the condition. A check before the write is
+# enough if only one actor writes the object, or if all would write the same bytes. For the rest
+# there is ``ExternalSlotStorage``, which adds a slot store (SLOT-6).
 
 
 class NonAtomicStorage:
     """
-    Passes calls on, but for creates.
+    Pass all calls on, except creates.
 
     Args:
-        inner: Where the table lies.
+        inner: The table's storage.
     """
 
     def __init__(self, inner: Storage) -> None:
@@ -129,10 +129,10 @@ class NonAtomicStorage:
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
-        Look, then write; two that look at once both write. Outside: 1 stat, 1 write.
+        Check, then write; two that check at once both write. Outside: 1 stat, 1 write.
 
         Raises:
-            ObjectExistsError: The name was taken when it was looked for.
+            ObjectExistsError: The name was taken at the check.
         """
         if self._inner.stat(check_relative_path(path)) is not None:
             raise ObjectExistsError(path)
@@ -175,6 +175,6 @@ class NonAtomicStorage:
         return sync_soon(self._inner, folders)
 
     def temporaries(self) -> Stats:
-        """As the inner storage; none where it leaves none."""
+        """Return temporary files of the inner storage; none if it leaves none."""
         inner = self._inner
         return inner.temporaries() if isinstance(inner, ListsTemporaries) else []

@@ -1,8 +1,8 @@
 """
-Addresses of tables in object stores: from what a user wrote to one canonical form.
+Addresses of tables in object stores: from the user's text to one canonical form.
 
-Pure and apart from the clients, because the lock of a table is found by the same address
-as the table itself and must come out equal for every spelling (hole 14).
+Pure and separate from the clients: the lock of a table is found by the same address as the table,
+so the address must be equal for every spelling (hole 14).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
     "with_account",
 ]
 
-#: Scheme as written -> the store it means. What Hadoop calls s3a and s3n is S3.
+# : From the scheme as written to its store. Hadoop's s3a and s3n mean S3.
 OBJECT_SCHEMES = {
     "s3": "s3",
     "s3a": "s3",
@@ -43,12 +43,12 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectAddress:
-    """Where a table lies in an object store."""
+    """The address of a table in an object store."""
 
     kind: str  # s3, gs or az
     bucket: str  # Azure: the container
-    prefix: str  # the table's folder, without slashes at its ends; "" is the whole bucket
-    account: str | None = None  # Azure only; None when the address does not say it
+    prefix: str  # the table's folder, without outer slashes; "" is the whole bucket
+    account: str | None = None  # Azure only; None if the address does not contain it
     domain: str = "core.windows.net"  # Azure only
 
     @property
@@ -62,28 +62,27 @@ class ObjectAddress:
         return f"abfss://{self.bucket}@{self.account}.dfs.{self.domain}{tail}"
 
     def key_of(self, path: str) -> str:
-        """The object's key for a path below the table; ``""`` is the table's folder."""
+        """Return the object's key for a path below the table; ``""`` is the table's folder."""
         if not self.prefix:
             return path
         return f"{self.prefix}/{path}" if path else self.prefix
 
 
 def is_object_address(text: str) -> bool:
-    """Whether an address names one of the object stores that are known here."""
+    """Return whether an address names one of the supported object stores."""
     return text.partition("://")[0].lower() in OBJECT_SCHEMES and "://" in text
 
 
 def parse_object_address(text: str) -> ObjectAddress:
     """
-    Read an address; nothing in it is unescaped, repeated slashes count as one, as in Hadoop.
+    Parse an address; unescape nothing, and count repeated slashes as one, as in Hadoop.
 
     Args:
         text: ``s3://bucket/folder`` (also s3a, s3n), ``gs://bucket/folder``,
-            ``abfss://container@account.dfs.core.windows.net/folder`` or
-            ``az://container/folder``.
+            ``abfss://container@account.dfs.core.windows.net/folder`` or ``az://container/folder``.
 
     Raises:
-        StorageCapabilityError: The scheme is no object store of these.
+        StorageCapabilityError: The scheme is not one of these object stores.
         InvalidInputError: The address has no bucket, or names a folder that could leave it.
     """
     match = _FORM.match(text)
@@ -120,10 +119,10 @@ def parse_object_address(text: str) -> ObjectAddress:
 
 def with_account(address: ObjectAddress, account: str | None) -> ObjectAddress:
     """
-    An Azure address with the account that the options name, where it says none itself.
+    Add the account from the options to an Azure address that has none itself.
 
     Raises:
-        InvalidInputError: The two differ, or it is no name of an account.
+        InvalidInputError: The two differ, or it is not a valid account name.
     """
     if address.kind != "az" or account is None or account == address.account:
         return address

@@ -1,4 +1,4 @@
-"""Clients of object stores: made from options, with their clock and their errors."""
+"""Clients of object stores: their options, clock and errors."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ __all__ = [
 ]
 
 
-# -------------- What a failed request to an object store did: the judgement of its client's errors
+# ---- The outcome of a failed request to an object store, from the client's error
 #
-# Told apart with care, because the protocol acts on it: only an answer that surely means
-# "nothing happened" may be reported as a failure, all the rest is unknown (UNK-1). obstore
-# says more in its texts than in its classes, so texts are read; what is not understood counts
-# as unknown, which is always safe.
+# The protocol depends on the difference: only an answer that certainly means "not executed" may
+# count as a failure; every other outcome is unknown (UNK-1). obstore's texts contain more than its
+# classes, so texts are parsed. A text that is not understood counts as unknown, which is always
+# safe.
 
 
 class RequestFailure(Enum):
-    """What a failed request did."""
+    """The outcome of a failed request."""
 
     MISSING = "there is no such object"
     NO_BUCKET = "there is no such bucket"
@@ -71,7 +71,7 @@ class RequestFailure(Enum):
     UNKNOWN = "no clear answer came back"
 
 
-# To the letter: a ConnectionReset comes after the request was sent.
+# The exact word: a ConnectionReset occurs after the request was sent.
 _NOT_CONNECTED = re.compile(r"kind: Connect\b")
 _STATUS = re.compile(r"status code: (\d{3})")
 _BY_STATUS = {
@@ -93,7 +93,7 @@ _ADVICE = {
 
 
 def classify_failure(error: Exception) -> RequestFailure:
-    """Judge an error of obstore (or of Python, which it uses too)."""
+    """Classify an error of obstore (or of Python, which it raises, too)."""
     from obstore import exceptions
 
     text = str(error)
@@ -104,8 +104,8 @@ def classify_failure(error: Exception) -> RequestFailure:
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
     if isinstance(error, exceptions.AlreadyExistsError):
-        # The client calls every 409 so, although S3 means "somebody else is at it" by it;
-        # Azure really says that the blob is there.
+        # The client uses this class for every 409, although in S3 it means that another request is
+        # in progress; in Azure it does mean that the blob exists.
         busy = status == 409 and "<Code>BlobAlreadyExists" not in text
         return RequestFailure.BUSY if busy else RequestFailure.EXISTS
     if isinstance(error, exceptions.PreconditionError):
@@ -120,16 +120,16 @@ def classify_failure(error: Exception) -> RequestFailure:
         return _BY_STATUS.get(
             status, RequestFailure.WRONG if status < 500 else RequestFailure.UNKNOWN
         )
-    if "redirect without LOCATION" in text:  # S3's way to say that the region is wrong
+    if "redirect without LOCATION" in text:  # S3's answer for a wrong region
         return RequestFailure.WRONG
     return RequestFailure.NOT_SENT if _NOT_CONNECTED.search(text) else RequestFailure.UNKNOWN
 
 
 def is_no_such_range(error: Exception) -> bool:
     """
-    Whether the object has none of the bytes that were asked for: it may be empty.
+    Return whether the object has none of the requested bytes: it may be empty.
 
-    S3 refuses the range of an empty object, others answer as if none had been asked for.
+    S3 refuses a range of an empty object; other stores answer as without a range.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -139,7 +139,7 @@ def is_no_such_range(error: Exception) -> bool:
 def request_error(
     error: Exception, path: str, doing: str, fate: RequestFailure | None = None
 ) -> StorageUnavailableError:
-    """The typed form of a failed request, with the path and what to do."""
+    """Return the typed error of a failed request, with the path and the next step."""
     known = fate or classify_failure(error)
     advice = _ADVICE.get(known, "try again later")
     return StorageUnavailableError(
@@ -150,20 +150,20 @@ def request_error(
 
 
 def first_line(error: Exception) -> str:
-    """What may be shown: behind it follows a dump, and a query may hold a signature (SEC5)."""
+    """Return the first line; the rest is a dump, and a query may contain a signature (SEC5)."""
     line = str(error).split("\n", 1)[0].partition(": <?xml")[0]
     return re.sub(r"(://[^\s?]+)\?\S+", r"\1?***", line)[:300]
 
 
-# --------------------------- The clock of an object store, read from the stamps it puts on objects
+# ---- The clock of an object store, read from the timestamps of its objects
 #
-# Heartbeats are judged by the store's stamps; a machine whose own clock is off by minutes
-# would take every living writer for dead (F12). Stores tell their time only by stamping, in
-# whole seconds, so this clock is learned from a small object and kept by the monotonic clock.
+# Heartbeats are compared by the store's timestamps: a machine whose own clock is off by minutes
+# would take every living writer for dead (F12). Stores show their time only in timestamps, in whole
+# seconds. So this clock is read from a small object and kept by the monotonic clock.
 
 CLOCK_OBJECT = ".hoodie/.hoodoo/probe/clock"
 
-_AGE_MS_MAX = 10 * 60_000  # a quartz drifts less than a stamp is coarse in this time
+_AGE_MS_MAX = 10 * 60_000  # in this time, a quartz drifts less than a timestamp's resolution
 _SECOND_MS = 1_000
 
 
@@ -173,7 +173,7 @@ class StoreClock:
 
     Args:
         clock: The own clocks.
-        stamp: Writes the object of this path and gives the store's stamp on it, ms since 1970.
+        stamp: Writes the object of this path and returns its timestamp, ms since 1970.
         path: Path of the object that is written.
     """
 
@@ -183,15 +183,15 @@ class StoreClock:
         self._clock = clock
         self._stamp = stamp
         self._path = path
-        self._ahead_ms = 0  # of the store's time over the own monotonic clock
+        self._ahead_ms = 0  # how far the store's time is ahead of the own monotonic clock
         self._read_at_ms: int | None = None
 
     def now_ms(self) -> int:
         """
-        The store's time in whole seconds, as it stamps, ms since 1970 UTC.
+        Return the store's time in whole seconds, ms since 1970 UTC.
 
-        Where the store cannot be asked (no right to write), the own clock has to do.
-        Outside: 1 put and 1 head, once in ten minutes.
+        It falls back to the own clock if it cannot write to the store. Outside: 1 put and 1 head,
+        once in ten minutes.
         """
         monotonic_ms = self._clock.monotonic_ms()
         if self._read_at_ms is None or monotonic_ms - self._read_at_ms > _AGE_MS_MAX:
@@ -206,25 +206,26 @@ class StoreClock:
         except UnavailableError:
             if self._read_at_ms is None:
                 self._ahead_ms = sent_wall_ms - sent_ms
-            self._read_at_ms = self._clock.monotonic_ms()  # asked again as late as otherwise
+            # the next attempt is after the usual time
+            self._read_at_ms = self._clock.monotonic_ms()
             return
         got_ms = self._clock.monotonic_ms()
-        # The stamp was put between sending and answer and its second is cut off.
+        # The timestamp is between the times of request and answer, and its second is truncated.
         least, most = stamp_ms - got_ms, stamp_ms + _SECOND_MS - sent_ms
         own = sent_wall_ms - sent_ms
         self._ahead_ms = own if least <= own < most else (least + most) // 2
         self._read_at_ms = got_ms
 
 
-# -------------------------------------------------- From options to the clients of an object store
+# ---- From options to the clients of an object store
 #
-# Its own file because the storage adapter and the storage-based lock need the very same
-# credentials and endpoints. obstore speaks to S3, GCS and Azure; it is an extra and is
-# imported when the first address of an object store is opened.
+# The storage adapter and the storage-based lock need the same credentials and endpoints. obstore
+# supports S3, GCS and Azure; it is an extra and is imported when the first address of an object
+# store is opened.
 
 _TEXT, _BOOL, _MS = OptionKind.TEXT, OptionKind.BOOL, OptionKind.MS
 
-#: By the field of ``ObjectSettings`` that it sets; Hadoop's and Hudi's keys are other spellings.
+# : By the field of ``ObjectSettings`` that it sets; Hadoop's and Hudi's keys are aliases.
 STORAGE_OPTIONS: Mapping[str, Option] = {
     "s3_access_key": Option(
         key="hoodoo.storage.s3.access.key",
@@ -317,21 +318,21 @@ _AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazon
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _METADATA_HOSTS = frozenset(("169.254.169.254", "fd00:ec2::254", "metadata.google.internal"))
 _CONNECT_SECONDS = 5
-# What a burst opened is not kept for the 90 s of the client's own default; and a store that closes
-# an idle connection just when it is used again leaves a create unanswered, hence UNKNOWN.
+# Connections of a burst do not stay open for the 90 s of the client's default. If a store closes an
+# idle connection just when a request uses it, a create stays unanswered (UNKNOWN).
 _IDLE_SECONDS = 20
 _RETRIES_MAX = 6
-_MUCH_TIMES = 10  # many bytes may take this many times longer than a small object
+_MUCH_TIMES = 10  # requests with many bytes may take this many times longer than small ones
 
 
 def is_storage_key(key: str) -> bool:
-    """Whether a property says how storage is reached; executors need exactly these."""
+    """Return whether a property configures storage access; executors need exactly these."""
     return key.lower().startswith(_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
-    """How an object store is reached; secrets show nowhere but in the requests (SEC5)."""
+    """The access to an object store; secrets appear only in the requests (SEC5)."""
 
     s3_access_key: str | None = None
     s3_secret_key: str | None = None
@@ -356,15 +357,15 @@ class ObjectSettings:
         cls, properties: Mapping[str, str], address: ObjectAddress
     ) -> ObjectSettings:
         """
-        The settings among all properties; an empty text counts as not said.
+        Read the settings from all properties; an empty text counts as absent.
 
-        What the table says of itself is never looked at.
+        The table's own file is never read.
 
         Raises:
-            SettingError: A value is wrong, half a pair of keys is missing, or the endpoint is
-                one that must not be asked (SEC11).
+            SettingError: A value is wrong, half a pair of keys is missing, or the endpoint is not
+                allowed (SEC11).
         """
-        # A table that names an endpoint would be sent the caller's credentials (SEC11).
+        # An endpoint from a table would receive the caller's credentials (SEC11).
         said = as_property_set(properties).without_layer(TABLE_LAYER)
         values: dict[str, Any] = {}
         for field, option in STORAGE_OPTIONS.items():
@@ -389,16 +390,16 @@ class ObjectSettings:
             self.endpoint_url()
 
     def wait_ms(self, *, much: bool) -> int:
-        """How long a request may take, in milliseconds; longer where it moves many bytes."""
+        """Return the time limit of a request, in ms; longer if it moves many bytes."""
         return self.request_ms * (_MUCH_TIMES if much else 1)
 
     def endpoint_url(self) -> str | None:
         """
-        The endpoint with its scheme, None for AWS itself.
+        Return the endpoint with its scheme, or None for AWS itself.
 
         Raises:
-            SettingError: It is no address, speaks plain HTTP over a network without leave, or
-                is the host that gives out a machine's own credentials (SEC11).
+            SettingError: It is not an address, uses plain HTTP over a network without permission,
+                or is the host that serves a machine's own credentials (SEC11).
         """
         told = self.s3_endpoint
         if told is None or told == "s3.amazonaws.com":
@@ -423,28 +424,29 @@ class ObjectSettings:
         return host in _LOOPBACK or self.allow_http or self.s3_tls is False
 
     def region(self) -> str | None:
-        """The region that was said, or that of an AWS endpoint."""
+        """Return the configured region, or that of an AWS endpoint."""
         if self.s3_region is not None or self.s3_endpoint is None:
             return self.s3_region
         found = _AWS_HOST.search(self.s3_endpoint)
         return found[1] if found else None
 
 
-#: The process whose threads carry out the requests of all clients, once there was one.
+# : The process whose threads execute the requests of all clients, once there was one.
 _ANSWERED_IN: list[int] = []
 
 
 def assert_not_forked(pid: int) -> None:
     """
-    Call it before a request: one of a forked child would wait for ever, whatever its time-outs.
+    Raise in a forked child, where a request would wait for ever; call it before a request.
 
-    obstore's threads are those of the process that asked first, and a fork does not copy them.
+    obstore's threads belong to the process that sent the first request, and a fork does not copy
+    them.
 
     Args:
         pid: Of this process.
 
     Raises:
-        UnsafeSetupError: The process was forked from one that had asked already.
+        UnsafeSetupError: The parent process had already sent a request.
     """
     if not _ANSWERED_IN:
         _ANSWERED_IN.append(pid)
@@ -466,13 +468,13 @@ def open_client(
     much: bool = False,
 ) -> ObjectStore:
     """
-    A client for one bucket; nothing is asked yet.
+    Return a client for one bucket; send no request yet.
 
     Args:
-        address: Where the table lies.
-        settings: How the store is reached.
-        retries: Whether the client repeats failed requests itself. Never for conditional
-            writes: the repetition of one that was done is answered as a foreign one (F16).
+        address: The table.
+        settings: The access to the store.
+        retries: Whether the client repeats failed requests itself. Never for conditional writes:
+            the repetition of an executed one fails like one after a stranger's (F16).
         timeout_ms: For one request; the settings' by default.
         much: For requests of many bytes, with more time.
 
@@ -493,7 +495,7 @@ def open_client(
         "connect_timeout": timedelta(milliseconds=min(wait_ms, _CONNECT_SECONDS * 1000)),
         "pool_idle_timeout": timedelta(seconds=_IDLE_SECONDS),
     }
-    # Inside this time no credential expires, and a caller with a budget hears in time.
+    # In this time no credential expires, and a caller with a budget gets an error in time.
     retry: Any = {
         "max_retries": _RETRIES_MAX if retries else 0,
         "retry_timeout": timedelta(milliseconds=2 * wait_ms),

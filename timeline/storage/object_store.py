@@ -45,17 +45,17 @@ from timeline.system import SystemClock, SystemIds
 
 __all__ = ["ObjectInput", "ObjectOutput", "ObjectStorage"]
 
-# ------------- The file objects that the object-store adapter hands out: one to read, one to write
+# ---- The file objects of the object-store adapter: one to read, one to write
 #
-# Reading fetches only the ranges that are asked for, because a key look-up needs the footer
-# and one column of a data file. Writing gathers the bytes and sends them when the file is
-# closed: the object appears whole or not at all, and nothing half-sent is left to pay for.
+# A reader fetches only the requested ranges, because a key look-up needs only the footer and one
+# column of a data file. A writer collects the bytes and sends them at close: the object appears
+# whole or not at all, and no unfinished upload stays to be paid for.
 
-_FETCH_BYTES_MIN = 128 * 1024  # a little more costs nothing beside the way there and back
-_EXIT_WAIT_MS_MAX = 500  # what Arrow needs is a few; a file held by the program is held for good
+_FETCH_BYTES_MIN = 128 * 1024  # a few more bytes cost nothing compared with the round trip
+_EXIT_WAIT_MS_MAX = 500  # Arrow needs a few ms; a file that the program keeps is kept for good
 _EXIT_PAUSE_MS = 5
 
-# Closed files that something still holds; see _wait_for_arrow.
+# Closed files that are still referenced; see _wait_for_arrow.
 _CLOSED: weakref.WeakSet[ObjectInput] = weakref.WeakSet()
 _HOOKED: list[bool] = []
 
@@ -65,9 +65,9 @@ class ObjectInput(io.RawIOBase):
     A seekable file over an object that never changes.
 
     Args:
-        fetch: Gives the bytes from a start to an end (exclusive).
+        fetch: Returns the bytes from a start to an end (exclusive).
         size_bytes: Size of the object.
-        tail: Its last bytes, where they are known already.
+        tail: Its last bytes, if they are already known.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class ObjectInput(io.RawIOBase):
 
 def _wait_for_arrow() -> None:
     """
-    Let Arrow's threads forget their files before the interpreter goes.
+    Let Arrow's threads release their files before the interpreter ends.
 
-    One that lets go of a Python object while the process ends aborts the process.
+    A thread that releases a Python object while the process ends aborts the process.
     """
     gc.collect()
     clock = SystemClock()
@@ -149,11 +149,11 @@ def _wait_for_arrow() -> None:
 
 class ObjectOutput(io.BufferedIOBase):
     """
-    A data file in the making.
+    An unfinished data file.
 
     Args:
-        keep: Makes the object out of all its bytes.
-        done: Called once at the end, whether it was kept or given up.
+        keep: Creates the object from all its bytes.
+        done: Called once at the end, whether it was kept or not.
     """
 
     def __init__(self, *, keep: Callable[[bytes], None], done: Callable[[], None]) -> None:
@@ -174,7 +174,7 @@ class ObjectOutput(io.BufferedIOBase):
         return len(view)
 
     def close(self) -> None:
-        """Make the object; a second call does nothing. Errors are those of ``keep``."""
+        """Create the object; a second call does nothing. Raises the errors of ``keep``."""
         if self.closed:
             return
         try:
@@ -183,14 +183,14 @@ class ObjectOutput(io.BufferedIOBase):
             self.abort()
 
     def abort(self) -> None:
-        """Keep nothing; a second call does nothing."""
+        """Discard the bytes; a second call does nothing."""
         if not self.closed:
             super().close()
             self._gathered = bytearray()
             self._done()
 
     def __del__(self) -> None:
-        # Forgotten is given up: the base class would close it, and so make the object.
+        # A dropped file is discarded: the base class would close it, and so create the object.
         self.abort()
 
     def __exit__(
@@ -205,24 +205,24 @@ class ObjectOutput(io.BufferedIOBase):
             self.abort()
 
 
-# -------------- Storage of a table in an object store: S3 and what speaks its language, GCS, Azure
+# ---- Storage of a table in an object store: S3 and compatible stores, GCS, Azure
 #
-# Objects appear whole, creation is conditional (``If-None-Match: *``, generation 0), and
-# there are no folders: a folder is there while something lies below it. Invariants:
+# Objects appear whole, and creation is conditional (``If-None-Match: *``, generation 0). There are
+# no folders: a folder exists while it contains an object. Invariants:
 #
-# - A conditional write is sent once; an answer that leaves its fate open is an
-#   ``AmbiguousWriteError``, and repeating it is the caller's decision (UNK-1, F14, F16).
-# - Times are the store's: ``now_ms`` is its clock in whole seconds, as its stamps are.
-# - A data file is one conditional write up to 64 MiB; a larger one is sent in parts that
-#   appear together, after a look that its name is free (names are never reused).
+# - A conditional write is sent once. An answer that leaves the outcome open is an
+#   ``AmbiguousWriteError``, and the caller decides whether to repeat (UNK-1, F14, F16).
+# - Times are the store's: ``now_ms`` is its clock in whole seconds, like its timestamps.
+# - A data file is one conditional write up to 64 MiB. A larger one is sent in parts that appear
+#   together, after a check that its name is free (names are never reused).
 
 _CREATES_MAX = 4
 _NOT_DONE = frozenset(
     (RequestFailure.BUSY, RequestFailure.THROTTLED)
-)  # said by the store, so it can be said again
+)  # answered by the store, so it can be sent again
 _PAUSE_MS = 50  # before the second create; doubled for each further one
 _WHOLE_READ_BYTES_MAX = 4 << 20
-_SOON_BYTES_MAX = 4 << 20  # takes no longer than any other answer, down to 140 kB/s
+_SOON_BYTES_MAX = 4 << 20  # takes no longer than any small answer, down to 140 kB/s
 _TAIL_BYTES = 256 << 10  # Parquet's footer, and all of a small file
 _CONDITIONAL_BYTES_MAX = 64 << 20
 _PART_BYTES = 16 << 20
@@ -234,12 +234,12 @@ class ObjectStorage:
     One table's objects.
 
     Args:
-        address: Where the table lies.
-        settings: How the store is reached.
+        address: The table.
+        settings: The access to the store.
         clock: Waits, and counts the time since the store's clock was read.
         ids: Spreads repetitions.
-        clients: The clients to use instead of real ones (tests): with retries, without, and
-            for much data.
+        clients: The clients to use instead of real ones (tests): with retries, without, and for
+            much data.
 
     Raises:
         MissingExtraError: obstore is not installed.
@@ -271,7 +271,7 @@ class ObjectStorage:
         self._permit = ComputeLock()
         self._being_written: set[str] = set()
         self._kept = FileCache()
-        self._checksums: set[str] = set()  # paths of .crc files met so far
+        self._checksums: set[str] = set()  # paths of .crc files seen so far
 
     @property
     def base_uri(self) -> str:
@@ -280,21 +280,21 @@ class ObjectStorage:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Conditional creation, seen by everybody with access."""
+        """Conditional creation, seen by every process with access."""
         return StorageCapabilities(
             atomic_create=True, shared_between_processes=True, local_root=None, far=True
         )
 
     def now_ms(self) -> int:
-        """The store's clock in whole seconds. Outside: 1 put and 1 head every ten minutes."""
+        """Return the store's clock in whole seconds. Outside: 1 put, 1 head every ten minutes."""
         return self._store_clock.now_ms()
 
     def locate(self, path: str) -> str:
-        """The canonical address; ``""`` is the table's folder."""
+        """Return the canonical address; ``""`` is the table's folder."""
         return f"{self.base_uri}/{check_relative_path(path)}" if path else self.base_uri
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``, and as ``check_size``. Outside: 1 get."""
+        """Return the content. Raises: ``ObjectMissingError``, as ``check_size``. Outside: 1 get."""
         import obstore
 
         key = self._key(path)
@@ -308,7 +308,7 @@ class ObjectStorage:
             raise self._missing_or(error, path, "reading") from error
 
     def stat(self, path: str) -> FileStat | None:
-        """The object's entry, or None; ``""`` is the table's folder. Outside: 1 head, 1 list."""
+        """Return the object's entry, or None; ``""`` is the folder. Outside: 1 head, 1 list."""
         if path:
             found = self._head(path)
             if found is not None:
@@ -316,7 +316,7 @@ class ObjectStorage:
         return _folder_stat(path.rpartition("/")[2]) if self._has_children(path) else None
 
     def list(self, folder: str) -> Stats:
-        """Direct children sorted by name. Outside: 1 list for each 1,000 of them."""
+        """Return direct children sorted by name. Outside: 1 list for each 1,000 of them."""
         folders, files = self._children(folder)
         entries = [_folder_stat(name) for name in folders]
         entries += [_file_stat(name, found) for name, found in files if not is_leftover(name)]
@@ -324,19 +324,19 @@ class ObjectStorage:
         return entries
 
     def names(self, folder: str) -> Names:
-        """Names of the direct child files, sorted. Outside: as ``list``."""
+        """Return the names of the direct child files, sorted. Outside: as ``list``."""
         return sorted(name for name, _ in self._children(folder)[1] if not is_leftover(name))
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002
         """
-        Create-if-absent, whole or not at all; what is answered is durable. Outside: 1 put.
+        Create if absent, whole or not at all; it is durable on return. Outside: 1 put.
 
-        A request that was surely not done (throttled, or another one for the same name was
-        under way) is repeated up to three times.
+        A request that was certainly not executed (throttled, or another one for the same name was
+        in progress) is repeated up to three times.
 
         Raises:
             ObjectExistsError: The name is taken.
-            AmbiguousWriteError: The answer was lost, or says neither.
+            AmbiguousWriteError: The answer was lost, or leaves the outcome open.
         """
         self._drop_checksum(path)
         self._put_if_absent(self._once, path, data)
@@ -354,17 +354,17 @@ class ObjectStorage:
             raise request_error(error, path, "writing") from error
 
     def delete(self, path: str) -> None:
-        """Remove an object and its ``.crc`` sibling, where one was met; absent is no error."""
+        """Delete an object and its ``.crc`` sibling, if one was seen; absent is no error."""
         self._drop_checksum(path)
         self._kept.forget(path)
         self._delete([self._key(path)], path)
 
     def delete_folder(self, folder: str) -> None:
-        """Remove everything below a folder. Outside: 1 list and 1 delete for each 1,000."""
+        """Delete everything below a folder. Outside: 1 list and 1 delete for each 1,000."""
         self.found_to_delete(folder)()
 
     def found_to_delete(self, folder: str) -> Callable[[], None]:
-        """The first half of ``delete_folder``; the answer is the second."""
+        """List a folder for ``delete_folder``; the returned function deletes it."""
         import obstore
 
         prefix = self._key(folder)
@@ -373,20 +373,20 @@ class ObjectStorage:
             keys = [found["path"] for page in pages for found in page]
         except Exception as error:
             raise request_error(error, folder, "listing") from error
-        # An object that carries the folder's own name is a marker some tools leave there.
+        # An object with the folder's own name is a marker that some tools create.
         return partial(self._delete, [key for key in keys if key != prefix], folder)
 
     def open_input(self, path: str) -> IO[bytes]:
         """
-        A seekable binary file: small objects are fetched whole, of others what is read.
+        Return a seekable binary file; fetch small objects whole, of others the ranges read.
 
-        Raises: ``ObjectMissingError``. Outside: 1 get, which tells the size along with the end
-        of the object; 1 more for each range that is read before it (Azure: and 1 head first).
+        Raises: ``ObjectMissingError``. Outside: 1 get, which returns the size and the end of the
+        object; 1 more for each earlier range (Azure: and 1 head first).
         """
         return self._open_input(path)
 
     def open_kept(self, path: str) -> IO[bytes]:
-        """As ``open_input``. Outside: nothing for a small file that was at hand a moment ago."""
+        """Open like ``open_input``. Outside: no request for a small file that is cached."""
         known = self._kept.find(path)
         if known is None:
             return self._open_input(path, keep=True)
@@ -407,7 +407,7 @@ class ObjectStorage:
 
         if size_bytes > _WHOLE_READ_BYTES_MAX:
             return cast(IO[bytes], ObjectInput(fetch, size_bytes, tail=tail))
-        copy = pa.BufferOutputStream()  # out of Python's memory, see LocalStorage.open_input
+        copy = pa.BufferOutputStream()  # outside Python's memory, see LocalStorage.open_input
         if size_bytes > len(tail):
             copy.write(fetch(0, size_bytes - len(tail)))
         copy.write(tail)
@@ -418,7 +418,7 @@ class ObjectStorage:
 
     def open_output(self, path: str) -> IO[bytes]:
         """
-        A new binary file; the object appears when it closes.
+        Return a new binary file; the object appears when it closes.
 
         Raises:
             ObjectExistsError: A file of this name is open here; at closing: the name is taken.
@@ -438,11 +438,11 @@ class ObjectStorage:
 
     @property
     def compute_permit(self) -> threading.Lock:
-        """As ``GivesPermits``."""
+        """Return the permit; see ``HasComputeLock``."""
         return self._permit.here
 
     def sync_folders(self, folders: Iterable[str]) -> None:
-        """Nothing to do but to check: what the store answered is durable."""
+        """Check the folders; no sync is needed, because an answered write is durable."""
         for folder in folders:
             if folder:
                 check_relative_path(folder)
@@ -456,7 +456,7 @@ class ObjectStorage:
         return self._key(folder) if folder else self._address.prefix
 
     def _client_for(self, size_bytes: int) -> Any:
-        """Who waits as long as so much needs, and no longer: a dead connection tells nothing."""
+        """Return the client whose time limit fits this size; a broken connection shows no error."""
         return self._much if _is_much(size_bytes) else self._plain
 
     def _put_if_absent(
@@ -486,7 +486,7 @@ class ObjectStorage:
             pause_ms *= 2
 
     def _keep(self, path: str, data: bytes) -> None:
-        """Make a data file out of its bytes; only their own answer can have been lost."""
+        """Create a data file from its bytes; an existing object with these bytes is our own."""
         import obstore
 
         if len(data) > _CONDITIONAL_BYTES_MAX:
@@ -506,7 +506,7 @@ class ObjectStorage:
                 raise request_error(error, path, "writing a data file") from error
             return
         try:
-            # Repeated by the client and here, so "exists" may mean the own first try.
+            # The client and this method repeat it, so "exists" may mean our own first attempt.
             client = self._client_for(len(data))
             self._put_if_absent(client, path, data, again=_NOT_DONE | {RequestFailure.UNKNOWN})
         except ObjectExistsError as error:
@@ -536,13 +536,13 @@ class ObjectStorage:
 
     def _end_of(self, path: str) -> tuple[int, bytes]:
         """
-        An object's size and its last bytes, none where only the size could be asked for.
+        Return an object's size and its last bytes; no bytes if only the size was available.
 
         Raises: ``ObjectMissingError``. Outside: 1 get; of an empty object and on Azure 1 head.
         """
         import obstore
 
-        if self._address.kind != "az":  # which knows no ranges from the end
+        if self._address.kind != "az":  # Azure supports no ranges from the end
             key = self._key(path)
             try:
                 found = obstore.get(self._plain, key, options={"range": {"suffix": _TAIL_BYTES}})
@@ -577,7 +577,7 @@ class ObjectStorage:
             raise request_error(error, folder, "listing") from error
         cut = len(prefix) + 1 if prefix else 0
         folders = [name for each in found["common_prefixes"] if (name := each[cut:].rstrip("/"))]
-        # An empty rest is the marker object that some tools make for a folder.
+        # An empty rest is the marker object that some tools create for a folder.
         files = [(name, each) for each in found["objects"] if (name := str(each["path"])[cut:])]
         for name, _ in files:
             if name.endswith(".crc"):
@@ -601,10 +601,10 @@ class ObjectStorage:
 
     def _drop_checksum(self, path: str) -> None:
         """
-        Remove a checksum sibling (LOC-3), if one was ever seen here.
+        Delete a checksum sibling (LOC-3), if one was ever seen here.
 
-        Hadoop keeps them on local disks only; a table that was copied from one may bring
-        them along, and a request for each write to be sure would double the cost.
+        Hadoop keeps them on local disks only. A table that was copied from one may have them, and a
+        request for each write to be sure would double the cost.
         """
         if not self._checksums:
             return
@@ -641,7 +641,7 @@ def _file_stat(name: str, found: Any) -> FileStat:
         is_folder=False,
         size_bytes=int(found["size"]),
         modified_ms=modified_ms,
-        # S3's tag is a hash of the content: the same bytes again differ by their time only.
+        # S3's tag is a hash of the content: the same bytes written again differ only in their time.
         version=f"{found.get('version') or ''}{found['e_tag']}@{modified_ms}",
     )
 

@@ -1,8 +1,8 @@
 """
-From an address a user wrote to the storage behind it.
+Open the storage behind a user's address.
 
-Its own file because it is the only place that knows which kinds of address exist; an
-address that comes from a table's own files is never resolved here (SEC11).
+Only this module knows which kinds of address exist. It never resolves an address that comes from a
+table's own files (SEC11).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def storage_for(
     address: str | os.PathLike[str], *, options: Mapping[str, str] | None = None
 ) -> Storage:
     """
-    Open the storage of one table; nothing is read or made yet.
+    Open the storage of one table; read and create nothing yet.
 
     Args:
         address: A path, absolute or not, or ``file:/path``, ``file:///path``,
-            ``file://localhost/path``, or that of an object store. Nothing in it is unescaped,
-            as in Hadoop.
-        options: The caller's ``hoodoo.storage.*`` options and their spellings in Hadoop and
-            Hudi; others are not looked at. Never options a table brought (SEC11).
+            ``file://localhost/path``, or that of an object store. Nothing in it is unescaped, as in
+            Hadoop.
+        options: The caller's ``hoodoo.storage.*`` options and their spellings in Hadoop and Hudi;
+            others are ignored. Never options of a table (SEC11).
 
     Raises:
-        StorageCapabilityError: A scheme that is not supported, or that nobody knows.
+        StorageCapabilityError: An unsupported or unknown scheme.
         MissingExtraError: An object store, and its client is not installed.
         SettingError: An option has a value it cannot have.
-        InvalidInputError: The address is empty, holds control characters or names a host.
+        InvalidInputError: The address is empty, contains control characters or names a host.
     """
     text = os.fspath(address)
     if not text.strip() or re.search(r"[\x00-\x1f\x7f]", text):
@@ -64,7 +64,7 @@ def storage_for(
 
 def _local_path(text: str) -> str:
     match = _SCHEME.match(text)
-    # A lone colon in a path is no scheme when the path has a slash before it.
+    # A colon in a path is not a scheme if the path has a slash before it.
     if match is None or os.sep in match.group(1):
         return text
     scheme, rest = match.group(1).lower(), match.group(2)

@@ -1,8 +1,8 @@
 """
-A storage that notes every call made to the one behind it.
+A storage that records every call to an inner storage.
 
-What a path costs in outside calls is part of its contract; tests count the noted calls
-and users see them as ``storage.call`` events.
+The number of outside calls is part of a function's contract. Tests count the recorded calls, and
+users see them as ``storage.call`` events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageCall:
-    """One call: what was asked, how long it took and how it ended."""
+    """One call: its arguments, duration and result."""
 
     operation: str  # name of the port's method
     path: str
@@ -37,13 +37,13 @@ _Texts: TypeAlias = list[str]
 
 class RecordingStorage:
     """
-    Passes every call on and notes it.
+    Pass every call on and record it.
 
     Args:
         inner: The storage that does the work.
         events: Receives ``storage.call`` for each call.
-        calls: Grows by each call; give one list to several storages to see their order.
-        timer: Seconds on a clock that never goes back.
+        calls: Receives each call; pass one list to several storages to see their order.
+        timer: Seconds on a monotonic clock.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class RecordingStorage:
         self._timer = timer or SystemClock().precise_seconds
 
     def operations(self) -> _Texts:
-        """The noted calls as ``operation path`` texts, in order."""
+        """Return the recorded calls as ``operation path`` texts, in order."""
         return [f"{call.operation} {call.path}" for call in self.calls]
 
     def count(self, *operations: str) -> int:
-        """How many calls of these operations were made; of all when none is named."""
+        """Return the number of calls of these operations; of all if none is named."""
         if not operations:
             return len(self.calls)
         return sum(call.operation in operations for call in self.calls)
 
     def forget(self) -> None:
-        """Start counting anew."""
+        """Restart the count."""
         self.calls.clear()
 
     @property
@@ -88,7 +88,7 @@ class RecordingStorage:
         return self._note("now_ms", "", self._inner.now_ms)
 
     def locate(self, path: str) -> str:
-        """As the inner storage; not counted, it asks nobody."""
+        """As the inner storage; not counted, since it sends no request."""
         return self._inner.locate(path)
 
     def read(self, path: str) -> bytes:
@@ -134,7 +134,7 @@ class RecordingStorage:
         return self._note("open_output", path, lambda: self._inner.open_output(path))
 
     def sync_folders(self, folders: Iterable[str]) -> None:
-        """As the inner storage; one call, however many folders."""
+        """As the inner storage; one call for any number of folders."""
         wanted = tuple(folders)
         self._note("sync_folders", " ".join(wanted), lambda: self._inner.sync_folders(wanted))
 
