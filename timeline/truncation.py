@@ -1,11 +1,11 @@
 """
-Read the truncation point, and keep this process's low-water mark above it (GC-2 to GC-4).
+Read the truncation point, and keep the low-water mark of this process valid (GC-2 to GC-4).
 
 Every process that changes the table writes a low-water mark in its registry entry: it needs the
 slots above that number. The archiver stops below every mark that it finds, except marks that were
-not renewed for the grace. The owner of such a mark notices by its own monotonic clock that it may
-have been overrun. It then reads the truncation point, and abandons its writes if that is above the
-mark.
+not renewed for the grace. The owner of such a mark notices by its own monotonic clock that the
+archiver may have passed it. The owner then reads the truncation point. If that is above the mark,
+the owner abandons its writes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def read_truncated_batches(storage: Storage, number: int) -> tuple[CommittedBatc
 
 def set_low_water_mark(context: TableContext) -> None:
     """
-    Write a mark that is above the truncation point (GC-3). Outside: 1 put, 1 list, slot probes.
+    Write a mark that is not below the truncation point (GC-3).
+
+    Outside: 1 put, 1 list, slot probes.
 
     The archiver reads the marks again after it moved the truncation point. So either the archiver
     sees this mark, or this function sees the new truncation point.
