@@ -370,7 +370,7 @@ def complete(
         TableConfigConflictError: Another engine's restore is pending; the plan remains, or the
             restore removes it.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``.
+            ``timeline.commit.commit.commit_write``.
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
     nonce = context.world.ids.nonce()

@@ -58,8 +58,8 @@ def schedule(context: TableContext, action: Action, build: Build) -> Instant | N
     Raises:
         TableConfigConflictError: Another engine's restore is pending (BEG-3).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``; the next commit section of any process applies a
-            plan whose slot was taken.
+            ``timeline.commit.commit.commit_write``; the next commit section of any process applies
+            a plan whose slot was taken.
     """
     for tries_left in reversed(range(_TRIES_OUTSIDE + 1)):
         draft = _Draft.of(context, build)

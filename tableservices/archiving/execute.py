@@ -126,7 +126,7 @@ def archive(
 
     Raises:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
-            ``timeline.commit.commit.publish``; the next archive continues from here.
+            ``timeline.commit.commit.commit_write``; the next archive continues from here.
         TableConfigConflictError, UnsupportedTableError: As ``refuse_uncleanable``.
         CorruptTableError: A file of the archived timeline or an instant cannot be read; nothing
             more was moved.
@@ -185,7 +185,7 @@ def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int)
     """
     Truncate and move instants, again and again, until no more can move.
 
-    ``tries`` limits how often a decision may be stale because another process committed meanwhile.
+    ``tries`` limits how often a decision may be stale because another process took a slot.
     """
     finished = stale = 0
     while stale < tries:

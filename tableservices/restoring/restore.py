@@ -182,8 +182,8 @@ def restore(
         TableConfigConflictError: The metadata table is on.
         UnsupportedTableError: This release does not write the table.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``; the next begin or
-            commit section of any process finishes a restore whose slot was taken.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``; the next begin
+            or commit section of any process finishes a restore whose slot was taken.
         BudgetSpentError: Other writers committed during every attempt.
     """
     nonce = context.world.ids.nonce()
@@ -302,7 +302,8 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
         InvalidInputError: A savepoint keeps an instant to remove.
         ServiceConflictError: Another engine's clean is pending.
         TableConfigConflictError: The metadata table is on; it would still list deleted files.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``publish``.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``commit_write``.
     """
     nonce = context.world.ids.nonce()
     storage = context.world.storage

@@ -109,8 +109,8 @@ def rollback_write(
         TableConfigConflictError: The metadata table is on.
         UnsupportedTableError: This release does not write the table.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As ``publish``; the
-            next commit section finishes a rollback whose slot was taken.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
+            ``commit_write``; the next commit section finishes a rollback whose slot was taken.
     """
     planned = plan_rollback(context, requested_time, force=force)
     if not planned.target.completed:

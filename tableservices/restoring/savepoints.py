@@ -114,7 +114,7 @@ def savepoint(
             cleaned.
         InvalidInputError: The write has a savepoint already, or is being archived.
         ServiceConflictError: Another engine's clean, rollback or restore is pending.
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
         BudgetSpentError: The table was restored during every attempt.
     """
     nonce = context.world.ids.nonce()
@@ -233,7 +233,7 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
         InvalidInputError: Writes after it were archived but the saved one was not. Without the
             savepoint it would be the first of the timeline. Readers, also of Java Hudi, take a
             write above the first that is not on the timeline for uncommitted (fmt 6.3).
-        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``publish``.
+        LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
     """
     nonce = context.world.ids.nonce()
 
