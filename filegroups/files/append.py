@@ -1,11 +1,10 @@
 """
-Append to one file group: its log file, the twin of the base file that ``rewrite`` makes.
+Append to one file group by log files; ``rewrite`` writes base files instead.
 
-Updates and rows that say of themselves that they are deleted are written as they come,
-without a look at what is there; readers merge them by the table's rules. A delete by key
-carries the ordering value of the row it deletes, read from the merged slice: a commit-time
-delete would be forgotten behind a late row, the deleted one would come back, and readers
-of Hudi 1.0 fail at it (fmt 5.5).
+Updates, and rows marked as deleted, are written without a read of existing rows; readers merge them
+by the table's rules. A delete by key carries the ordering value of the row it deletes, read from
+the merged slice. A commit-time delete would lose its effect after a late row: the deleted row would
+be visible again, and readers of Hudi 1.0 fail on it (fmt 5.5).
 
 Record positions are left out: they are optional, and wrong ones are dangerous (fmt 5.3).
 """
@@ -69,7 +68,7 @@ def write_task(
     storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None
 ) -> tuple[WriteStat, ...]:
     """
-    Write a file group as its task says: log files where it has a target, else a base file.
+    Write a file group as its task says: log files if it has a target, else a base file.
 
     Arguments, errors and calls outside: as ``append_to_file_group`` and ``write_file_group``.
     """
@@ -80,13 +79,14 @@ def write_task(
 
 def block_format(settings: LogSettings, rules: MergeRules, schema: pa.Schema) -> LogFormat:
     """
-    What data blocks hold: Parquet, which is smaller, but Avro where an ordering field is a text.
+    Return the format of data blocks: Parquet, or Avro if an ordering field is a text.
 
-    The reader of Java Hudi 1.0.2 and 1.2.0 keeps such a value of a Parquet block in memory that
-    the next row overwrites. So its queries compare the last row's value and show older rows.
+    Parquet is smaller. But the reader of Java Hudi 1.0.2 and 1.2.0 keeps a text of a Parquet block
+    in memory that the next row overwrites. So its queries compare the last row's value and return
+    older rows.
 
     Args:
-        settings: Their format, if it is there, is taken.
+        settings: Their format wins if it is set.
         rules: Name the ordering fields.
         schema: The table's columns.
     """
@@ -104,25 +104,26 @@ def append_to_file_group(
     Append rows to a slice: a block of records, then one of deletes (fmt 5.4).
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         task: What to write and how; its base file, if any, is the slice's.
-        target: How log files are made, and the slice's own.
-        incoming: Rows with ``_hoodie_record_key`` and the table's columns, or some of them
-            where the task is partial; of equal keys one is written. An explicit delete needs
-            the record keys only.
+        target: Settings of log files, and the slice's existing ones.
+        incoming: Rows with ``_hoodie_record_key`` and the table's columns, or some of them if the
+            task is partial; of equal keys one is written. An explicit delete needs the record keys
+            only.
 
     Returns:
-        One stat a log file, more than one when it would grow too big; none when there is
-        nothing to write (no rows, or deletes of keys that are not there).
+        One stat per log file, more than one if it would grow too big; none if there is nothing to
+        write (no rows, or deletes of missing keys).
 
     Raises:
-        MissingFileError: A file of the slice is gone: it was cleaned meanwhile (hole 12).
+        MissingFileError: A file of the slice was cleaned since (hole 12).
         CorruptTableError: A file of the slice is damaged.
-        InvalidInputError: A value does not fit the schema, or an ordering no delete block.
+        InvalidInputError: A value does not fit the schema, or an ordering value no delete block.
         StorageUnavailableError: The storage failed; a marker may remain for the rollback.
 
-    Outside, a log file: 1 create (marker), 1 open_output; for deletes by key before it the
-    slice's files; for a file group's first log 1 stat and at most 1 create (partition metadata). The caller makes names durable (``sync_folders``) before it publishes.
+    Outside, per log file: 1 create (marker), 1 open_output. For deletes by key, first the slice's
+    files. For a file group's first log, 1 stat and at most 1 create (partition metadata). The
+    caller makes names durable (``sync_folders``) before it commits.
     """
     check_partition_path(task.partition_path)
     written = written_schema(task, incoming)
@@ -179,9 +180,9 @@ def append_to_file_group(
 
 def _is_based_on(task: FileGroupTask, target: LogTarget) -> tuple[str, tuple[str, ...]]:
     """
-    The base file and the logs that a log's stat says it lies upon: told as by Java.
+    Return the base file and the logs below a new log, for its stat, as Java writes them.
 
-    Java Hudi looks there for the row before a change, so tables with change logs tell it.
+    Java Hudi reads the row before a change there, so only tables with CDC logs have them.
     """
     if task.change_log is None:
         return "", ()
@@ -193,7 +194,7 @@ def current_rows(
     storage: Storage, task: FileGroupTask, target: LogTarget, columns: tuple[str, ...]
 ) -> pa.Table:
     """
-    The record keys and some columns of the merged slice a task appends to.
+    Return the record keys and some columns of the merged slice that a task appends to.
 
     A dotted name is a field inside a struct.
 
@@ -228,7 +229,7 @@ def current_rows(
             base_file=base,
             log_files=target.logs,
         )
-        # Corrupt blocks are told by those who read the table.
+        # Reads of the table report corrupt blocks.
         rows = merged_slice_rows(storage, NullEvents(), one, read)
     if rows is None:
         rows = read.output_schema.empty_table()
@@ -252,7 +253,7 @@ def _changes(
     incoming: pa.Table,
     schema: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
-    """The records to write, and the keys to delete with their ordering values."""
+    """Return the records to write, and the keys to delete with their ordering values."""
     rules = _rules(task)
     incoming, by_key = split_relocated_keys(incoming)
     ordering = rules.ordering_fields if rules.by_order or rules.merger else ()
@@ -274,7 +275,7 @@ def _changes(
     if by_key is not None and len(by_key):
         held = current_rows(storage, task, target, ordering).cast(shape)
         there = held.filter(pc.is_in(held.column(KEY_COLUMN), value_set=pc.unique(by_key)))
-        # A key that plain inserts wrote twice is deleted with the ordering of each.
+        # A key that plain inserts wrote twice is deleted with the ordering value of each row.
         deletes = pa.concat_tables([deletes, there])
     return records, deletes
 
@@ -297,7 +298,7 @@ def _blocks(
     deletes: pa.Table,
     written: TableSchema,
 ) -> Iterator[_Block]:
-    """Blocks of bounded size, encoded when they are asked for; ``written`` is the records' schema."""
+    """Yield blocks of bounded size, encoded on demand; ``written`` is the records' schema."""
     avro_json = avro_with_meta(written.avro_json)
     header: dict[int, str] = {
         HeaderKey.INSTANT_TIME: task.requested_time,
@@ -333,7 +334,7 @@ def _parts(rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
 
 
 def _without_value(columns: list[pa.ChunkedArray]) -> pa.Array | None:
-    """Deletes of rows that have no ordering value: those hold by commit time; None for none."""
+    """Return a mask of rows without ordering value: commit-time deletes; None for none."""
     missing = np.zeros(len(columns[0]), np.bool_)
     for column in columns:
         missing |= np.asarray(pc.is_null(column)).astype(np.bool_)

@@ -33,12 +33,12 @@ __all__ = [
     "select_blocks",
 ]
 
-# ------------------------------ Which blocks of a slice's logs count, and in which order (fmt 5.7)
+# ---- Selection of blocks (fmt 5.7)
 #
-# Decided from headers alone, before a single record is decoded: blocks of instants that are
-# not visible, of instants that were rolled back, and of instants whose content a log
-# compaction has put together anew are left out. The block of a log compaction takes the place
-# of the newest instant it replaces, not its own: what others wrote between the two is newer.
+# Headers alone decide, before any record is decoded. Three kinds of blocks are left out: those of
+# invisible instants, of instants that were rolled back, and of instants that a log compaction has
+# merged. The block of a log compaction takes the position of the newest instant it replaces, not
+# its own: blocks that others wrote between the two are newer.
 
 _COUNTING = DATA_BLOCKS | {BlockType.DELETE}
 
@@ -46,7 +46,7 @@ _COUNTING = DATA_BLOCKS | {BlockType.DELETE}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibleInstants:
     """
-    Whose blocks count, as a plain value that can be sent to another process.
+    The instants whose blocks count, as a plain value that can be sent to another process.
 
     ``times`` are requested times; every instant below ``archived_below`` counts too.
     """
@@ -57,9 +57,10 @@ class VisibleInstants:
     @classmethod
     def of(cls, snapshot: Snapshot) -> VisibleInstants:
         """
-        What a snapshot shows (fmt 6.3, 6.5).
+        Return the visible instants of a snapshot (fmt 6.3, 6.5).
 
-        Outside: the history's times where savepoints keep every write of the timeline.
+        Outside: the times of the archived timeline if savepoints keep every write of the active
+        one.
         """
         active, as_of = snapshot.active, snapshot.as_of
         times, below = set(snapshot.completions), active.archived_below
@@ -77,7 +78,7 @@ class VisibleInstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedBlocks:
-    """Data and delete blocks in the order they are applied, and what was corrupt."""
+    """Data and delete blocks in the order they are applied, and the corrupt ones."""
 
     blocks: tuple[LogBlock, ...]
     corrupt: tuple[LogBlock, ...] = ()
@@ -85,11 +86,11 @@ class SelectedBlocks:
 
 def select_blocks(blocks: Iterable[LogBlock], visible: Container[InstantTime]) -> SelectedBlocks:
     """
-    Choose the blocks of a slice that count.
+    Select the blocks of a slice that count.
 
     Args:
         blocks: Of all log files, in the files' order.
-        visible: The instants that count in the snapshot that is read.
+        visible: The instants that count in the snapshot.
 
     Raises:
         CorruptTableError: A block lacks a header entry that it needs.
@@ -122,16 +123,17 @@ def find_corrupt_log(
     base_time: InstantTime | None,
 ) -> LogFile | None:
     """
-    A log file that lost a part of what was published in it, the first such (F21).
+    Return the first log file that lost a committed part (F21), or None.
 
-    A crash tears what was not published yet, and that is passed over. In a file of one instant
-    that counts, nothing may be torn and something must be there. Logs of version 6 are named
-    after the base file below and keep what crashed in them: they are never called damaged.
+    A crash truncates data that was not committed yet; such damage is ignored. In a file of one
+    instant that counts, no block may be corrupt and at least one must exist. Logs of version 6 are
+    named after the base file below and keep blocks of crashed writes: they are never reported as
+    damaged.
 
     Args:
         logs: Of a slice.
-        blocks: All that were found in them.
-        visible: The instants that count in the snapshot that is read.
+        blocks: All blocks found in them.
+        visible: The instants that count in the snapshot.
         base_time: Requested time of the base file below, None without one.
     """
     found: dict[str, list[LogBlock]] = {log.path: [] for log in logs}
@@ -155,7 +157,7 @@ def find_corrupt_log(
 def _after_log_compactions(
     compacted: dict[InstantTime, tuple[InstantTime, ...]],
 ) -> list[InstantTime]:
-    """The instants to read, oldest first; ``compacted`` has what each of all replaces."""
+    """Return the instants to read, oldest first; ``compacted`` maps each to those it replaces."""
     if not any(compacted.values()):
         return list(compacted)
     stands_for: dict[InstantTime, InstantTime] = {}
@@ -163,20 +165,18 @@ def _after_log_compactions(
     for time in reversed(compacted):
         replaced = compacted[time]
         if replaced:
-            # Itself replaced by a later one: then that one stands for all of these.
+            # If a later one replaces this one, that one replaces all of these.
             final = stands_for.get(time, time)
             for original in replaced:
                 stands_for[original] = final
             if final == time and not any(original in compacted for original in replaced):
-                newest_first[time] = None  # what it replaces is gone: its own place is left
+                newest_first[time] = None  # its instants are gone: it keeps its own position
             continue
         newest_first.setdefault(stands_for.get(time, time))
     return list(newest_first)[::-1]
 
 
-# ----------- The blocks of log files: chosen by their headers, then read, one file after the other
-#
-# Shared by all who read log files, whatever they make of a block's content.
+# ---- Reading of selected blocks, file by file
 
 _KEPT_OPEN_MAX = 64  # log files of a slice, between finding blocks and reading them
 
@@ -195,17 +195,17 @@ class OpenedFile:
         return bytes(self._file.read(length))
 
     def close(self) -> None:
-        """Give the file back; a second time is no error."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
 
 @contextmanager
 def opened(storage: Storage, path: str) -> Iterator[OpenedFile]:
     """
-    A file that is read in ranges.
+    Open a file for reads of ranges.
 
     Raises:
-        MissingFileError: It is gone.
+        MissingFileError: It is missing.
 
     Outside: 1 open_input.
     """
@@ -224,7 +224,7 @@ def find_blocks(
     base_time: InstantTime | None = None,
 ) -> tuple[LogBlock, ...]:
     """
-    The blocks of a slice's logs that count, in the order in which they are applied, unread.
+    Return the blocks of a slice's logs that count, unread, in the order they are applied.
 
     Errors and calls outside: as ``read_blocks``, 1 open_input for each file.
     """
@@ -248,23 +248,22 @@ def read_blocks(
     Read the blocks of a slice's logs that count.
 
     Args:
-        storage: Where the table lies.
-        events: Told of corrupt blocks that hold nothing that was published (``log.corrupt``).
+        storage: Storage of the table.
+        events: Receives corrupt blocks without committed data (``log.corrupt``).
         logs: In the order of ``LogFile.order``.
         visible: The instants whose blocks count.
-        decode: Makes something of a block and its content, which is not kept.
+        decode: Decodes a block and its content, which is not kept.
         base_time: Requested time of the base file below, None without one.
 
     Returns:
-        What ``decode`` made, in the order in which blocks are applied.
+        The results of ``decode``, in the order in which blocks are applied.
 
     Raises:
-        MissingFileError: A log file is gone.
-        CorruptTableError: A log file is damaged, and what was lost with it was published.
-        UnsupportedTableError: A block is of a kind that is not known.
+        MissingFileError: A log file is missing.
+        CorruptTableError: A log file is damaged, and the lost part was committed.
+        UnsupportedTableError: A block is of an unknown kind.
 
-    Outside: 1 open_input for each file; 2 for those above the first 64 that have blocks that
-    count.
+    Outside: 1 open_input for each file; 2 for those after the first 64 that have blocks that count.
     """
     files = {log.path: log for log in logs}
     with ExitStack() as kept:

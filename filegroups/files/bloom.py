@@ -1,11 +1,10 @@
 """
 Bloom filters over record keys, byte for byte as Java Hudi stores them in base file footers.
 
-A BLOOM-index writer in Java looks into the footer of every base file; a filter that lacks
-one key makes its update a duplicate insert. So bits, rows and header follow fmt 4.5
-exactly, the peculiar Murmur tail included. Keys are hashed as numpy columns: the part of
-the hash that does not depend on the seed is computed once per key, and the chained rounds
-run over blocks that stay in the processor's cache.
+A BLOOM-index writer in Java reads the footer of every base file; a filter that lacks one key turns
+its update into a duplicate insert. So bits, rows and header follow fmt 4.5 exactly, including the
+peculiar Murmur tail. Keys are hashed as numpy columns. The part of the hash without the seed is
+computed once per key; the chained rounds run over blocks that fit the processor's cache.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _BITS_MAX = 1 << 30  # a header above this is damage, not a filter
 _ROWS_MAX = 1 << 12
 _LEAST_ENTRIES = 256
 _FEW_HASHES = 10
-_FEW_KEYS = 2048  # below, setting bits in place is cheaper than a byte for every bit
-_SMALL_ROW_BYTES = 1 << 14  # where a byte for every bit costs nothing
+_FEW_KEYS = 2048  # below, setting single bits is cheaper than a byte for every bit
+_SMALL_ROW_BYTES = 1 << 14  # below, a byte for every bit costs nothing
 
 _Bytes = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.uint32]
@@ -48,13 +47,13 @@ _Words = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BloomSettings:
-    """How filters of new files are sized; defaults are Hudi's."""
+    """The size of filters of new files; defaults are Hudi's."""
 
     kind: str = DYNAMIC  # hoodie.bloom.index.filter.type
     entries: int = 60_000  # hoodie.index.bloom.num_entries: keys one row of bits holds
     error_rate: float = 1e-9  # hoodie.index.bloom.fpp
     entries_max: int = 100_000  # hoodie.bloom.index.filter.dynamic.max.entries
-    hashes: int | None = None  # bits set for each key; None for the fewest bits in all, as Hudi
+    hashes: int | None = None  # bits set for each key; None for the fewest bits in total, as Hudi
 
     @property
     def vector_bits(self) -> int:
@@ -73,12 +72,12 @@ class BloomSettings:
 
     def fitted(self, keys: int) -> BloomSettings:
         """
-        The same for a file of so many keys: a dynamic filter says its own size (fmt 4.5).
+        Return settings for a file with so many keys; a dynamic filter stores its size (fmt 4.5).
 
-        Hudi's 60,000 entries are 431 kB in the footer of the smallest file, which costs a
-        small commit more than its rows. Room is left for growth, up to the configured size.
-        Of a small file hashing is the cost, not its bits: a third of the rounds over nearly
-        twice the bits errs as rarely.
+        Hudi's 60,000 entries take 431 kB in the footer of the smallest file, which costs a small
+        commit more than its rows. The filter leaves room for growth, up to the configured size. For
+        a small file hashing is the cost, not the bits: a third of the rounds over nearly twice the
+        bits has the same error rate.
         """
         if self.kind != DYNAMIC:
             return self
@@ -93,7 +92,7 @@ class BloomFilter:
 
     Args:
         settings: Size of an empty filter, and when a dynamic one stops growing.
-        content: Bytes to start from instead; ``load`` is the way to give them.
+        content: Bytes of an existing filter; use ``load`` for them.
     """
 
     __slots__ = (
@@ -134,11 +133,11 @@ class BloomFilter:
 
         Args:
             text: The base64 text of ``org.apache.hudi.bloomfilter``.
-            kind: The type code beside it (``DYNAMIC_V0`` or ``SIMPLE``).
-            settings: Where growth of a dynamic filter ends; its size is in the text.
+            kind: The type code in the footer (``DYNAMIC_V0`` or ``SIMPLE``).
+            settings: The growth limit of a dynamic filter; the text has its size.
 
         Raises:
-            CorruptTableError: The text is no such filter (``bad_bloom_filter``).
+            CorruptTableError: The text is not such a filter (``bad_bloom_filter``).
         """
         sizes = settings or BloomSettings()
         try:
@@ -152,7 +151,7 @@ class BloomFilter:
 
     def add(self, keys: pa.Array | pa.ChunkedArray) -> None:
         """
-        Put record keys in, in this order (it decides the row of a dynamic filter).
+        Add record keys in this order, which decides the row of a dynamic filter.
 
         Shapes: keys (n,) strings without nulls.
 
@@ -165,11 +164,11 @@ class BloomFilter:
 
     @property
     def entries(self) -> int:
-        """Keys one row of bits holds; 0 where the format does not say (SIMPLE)."""
+        """Keys that one row of bits holds; 0 if the format does not have it (SIMPLE)."""
         return self._entries
 
     def may_contain(self, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it may be in: False is certain. Shapes: (n,) -> (n,)."""
+        """Return for each key whether it may be in: False is certain. Shapes: (n,) -> (n,)."""
         answers = []
         for chunk in _chunks(keys):
             found = np.zeros(len(chunk), np.bool_)
@@ -183,7 +182,7 @@ class BloomFilter:
         return np.concatenate(answers) if answers else np.zeros(0, np.bool_)
 
     def to_base64(self) -> str:
-        """The text that goes into the footer."""
+        """Return the text for the footer."""
         head = _HEAD.pack(-1, self._hashes, _MURMUR, self._bits)
         rows = [row.tobytes() for row in self._rows]
         if self.kind == SIMPLE:
@@ -218,7 +217,7 @@ class BloomFilter:
         return np.zeros((self._bits + 7) // 8, np.uint8)
 
     def _spread(self, keys: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-        """Which keys go into which row of bits, as Java's dynamic filter fills them."""
+        """Yield rows of bits and their keys, as Java's dynamic filter fills them."""
         if self.kind == SIMPLE:
             yield 0, keys
             return
@@ -236,8 +235,8 @@ class BloomFilter:
             yield len(self._rows) - 1, part
 
     def _round_robin(self, keys: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-        # A full filter reuses its rows: its first key too many goes to row 0, the following
-        # ones to 0, 1, 2, ... again.
+        # A full filter reuses its rows: the first excess key is added to row 0, the following ones
+        # to 0, 1, 2, ... again.
         count = len(self._rows)
         number = np.arange(self._overflow, self._overflow + len(keys))
         target = np.maximum(number - 1, 0) % count
@@ -272,7 +271,7 @@ def _positions(
     keys: pa.Array, bits: int, hashes: int
 ) -> Iterator[tuple[Any, npt.NDArray[np.intp]]]:
     """
-    Bit positions of all keys, block by block: (which keys, their positions).
+    Yield bit positions of all keys by block: (which keys, their positions).
 
     Shapes: m keys, (hashes, m).
     """
@@ -291,7 +290,7 @@ def _positions(
             where = slice(start, min(start + _BLOCK_ROWS, len(matrix)))
             yield where, _hashed(matrix[where], lengths[where], bits, hashes)
         return
-    order = np.argsort(lengths, kind="stable")  # neighbours of like length: little is padded
+    order = np.argsort(lengths, kind="stable")  # neighbours have similar lengths: little padding
     for start in range(0, len(order), _BLOCK_ROWS):
         block = order[start : start + _BLOCK_ROWS]
         span = np.arange(int(lengths[block[-1]]))
@@ -312,10 +311,11 @@ def _hashed(
     matrix: npt.NDArray[np.uint8], lengths: npt.NDArray[Any], bits: int, hashes: int
 ) -> npt.NDArray[np.intp]:
     """
-    The chained rounds of a block of keys; each round's hash is the next one's seed.
+    Return the chained rounds of a block of keys; each round's hash is the next one's seed.
 
-    Keys of different lengths take the same steps: one without a further word is multiplied
-    by one. Shapes: (m, longest), (m,) -> (hashes, m).
+    Keys of different lengths take the same steps: a key without a further word is multiplied by
+    one.
+    Shapes: (m, longest), (m,) -> (hashes, m).
     """
     lengths = lengths.astype(np.uint32)
     words = _mixed_words(matrix, lengths)
@@ -337,8 +337,8 @@ def _hashed(
         np.right_shift(value, 15, out=spare)
         np.bitwise_xor(value, spare, out=value)
         made[number] = value
-    # |signed value rem bits|: Java keeps the dividend's sign, so the magnitude's remainder.
-    # Division by a constant is vectorised in numpy, the remainder is not.
+    # |signed value rem bits|: Java keeps the dividend's sign, so use the magnitude's remainder.
+    # numpy vectorises division by a constant, but not the remainder.
     magnitude = np.abs(made.view(np.int32)).view(np.uint32)
     np.floor_divide(magnitude, np.uint32(bits), out=made)
     np.multiply(made, np.uint32(bits), out=made)
@@ -349,11 +349,11 @@ def _hashed(
 def _mixed_words(
     matrix: npt.NDArray[np.uint8], lengths: _Words
 ) -> list[tuple[np.uint32 | _Words, _Words]]:
-    """For each full word of four bytes: by what the hash is multiplied, and the mixed word."""
+    """Return for each full word of four bytes the factor of the hash, and the mixed word."""
     count, longest = matrix.shape
     full = longest // 4
     packed = np.ascontiguousarray(matrix[:, : full * 4]).view("<u4")
-    # Always a copy: a column of one word is the caller's own bytes, which must not change.
+    # Always copy: a column of one word is the caller's own bytes, which must not change.
     words = packed.T.astype(np.uint32, order="C").reshape(full, count)
     words *= _M
     words ^= words >> np.uint32(24)
@@ -373,9 +373,9 @@ def _tail(
     matrix: npt.NDArray[np.uint8], lengths: _Words
 ) -> tuple[_Words | None, np.uint32 | _Words]:
     """
-    What the last one to three bytes add: sign-extended, taken from the END of the key.
+    Return the terms of the last one to three bytes: sign-extended, from the END of the key.
 
-    Returns None when no key has such a rest, else the addend and the factor of each key.
+    None if no key has such a rest, else the addend and the factor of each key.
     """
     rest = lengths & np.uint32(3)
     if not rest.any():

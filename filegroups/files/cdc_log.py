@@ -1,8 +1,8 @@
 """
-The change log of one rewritten base file: written beside it, and read again (fmt 5.4).
+The CDC log of one rewritten base file: write it, and read it (fmt 5.4).
 
-The log has the base file's write token and requested time, so whatever rolls back or cleans
-the one finds the other; nothing but the base file's write stat names it to readers.
+The log has the base file's write token and requested time, so that a rollback or clean of one finds
+the other. Readers find it only through the base file's write stat.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BLOCK_BYTES: Final = 256 * 1024 * 1024  # hoodie.logfile.data.block.max.size
 
 
 def cdc_log_name(base: BaseFileName) -> str:
-    """The name of the change log that belongs to a base file."""
+    """Return the name of the CDC log that belongs to a base file."""
     return LogFileName(base.file_id, base.requested_time, 1, base.write_token, is_cdc=True).text
 
 
@@ -75,20 +75,20 @@ def write_cdc_of_merge(
     by_values: bool = False,
 ) -> dict[str, int]:
     """
-    Write the change log of a base file that was merged from another.
+    Write the CDC log of a base file that was merged from another.
 
     Args:
-        storage: Where the table lies.
-        partition_path: Where both files lie.
+        storage: Storage of the table.
+        partition_path: The partition of both files.
         base: The new base file's name.
         before: Rows of the old one, with record key and commit time.
-        outcome: The new one's.
-        mode: Which images are written.
+        outcome: The merge result in the new one.
+        mode: The images to write.
         avro_json: The table's schema without meta columns.
         by_values: Whether rows may change without a new commit time.
 
     Returns:
-        Path and size of the log, as the write stat names it.
+        Path and size of the log, for the write stat.
 
     Errors: as ``write_cdc_log``. Outside: 1 create (marker), 1 open_output.
     """
@@ -122,15 +122,15 @@ def write_cdc_log(
     requested_time: InstantTime,
 ) -> int:
     """
-    Write a change log; blocks end near 256 MiB, and a piece of the rows is held at a time.
+    Write a CDC log; blocks end near 256 MiB, and only a part of the rows is encoded at a time.
 
     Args:
-        storage: Where the table lies.
-        path: Relative path of the new file; its marker is there.
-        changes: What happened.
-        states: The rows before and after that the changes speak of, with the record key and
-            the table's columns.
-        mode: Which images are written.
+        storage: Storage of the table.
+        path: Relative path of the new file; its marker exists.
+        changes: The changes.
+        states: The rows before and after, to which the changes refer, with the record key and the
+            table's columns.
+        mode: The images to write.
         avro_json: The table's schema without meta columns.
         requested_time: Of the writing instant.
 
@@ -187,15 +187,15 @@ def read_cdc_log(
     storage: Storage, path: str, requested_time: InstantTime
 ) -> Iterator[tuple[LogBlock, pa.Table]]:
     """
-    Read a change log block by block.
+    Read a CDC log block by block.
 
     Yields:
-        The block and its rows, as written: ``op``, and what its mode has of ``ts_ms``,
-        ``record_key``, ``before`` and ``after``.
+        The block and its rows, as written: ``op``, and those of ``ts_ms``, ``record_key``,
+        ``before`` and ``after`` that its mode has.
 
     Raises:
-        MissingFileError: It is gone.
-        CorruptTableError: It is damaged: it was published whole, so nothing is skipped.
+        MissingFileError: It is missing.
+        CorruptTableError: It is damaged. It was committed whole, so no block is skipped.
 
     Outside: 1 open_input, 1 stat.
     """
@@ -210,7 +210,7 @@ def read_cdc_log(
 
 
 def kinds_of(rows: pa.Table) -> pa.Array:
-    """The column ``op`` of a change log as numbers of ``Kind``."""
+    """Return the column ``op`` of a CDC log as numbers of ``Kind``."""
     return pc.index_in(rows.column(OPERATION), value_set=pa.array(OPERATIONS))
 
 

@@ -1,10 +1,10 @@
 """
 The changes of one file group by one instant, each with its images before and after.
 
-Where a change log tells what happened, it is believed, and images it lacks are looked up in
-the file slices before and after. Where there is none (the first rows of a file group, log
-files of merge-on-read, replaced file groups, tables without change logs) the merged slices
-tell: what is new, what is gone, and what the instant left its commit time on.
+If there is a CDC log, its changes count, and images it lacks are read from the file slices before
+and after. Otherwise (the first rows of a file group, log files of merge-on-read, replaced file
+groups, tables without CDC logs) the merged slices are compared: new rows, missing rows, and rows
+with the instant's commit time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BATCH_ROWS: Final = 16 * 1024
 
 
 class CdcSource(Enum):
-    """Where a unit's changes are told."""
+    """The source of a unit's changes."""
 
     LOGGED = "change logs"
     INSERTED = "a file of new rows"
@@ -61,10 +61,10 @@ class CdcSource(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcUnit:
     """
-    What one instant did to one file group: all that is held in memory at a time.
+    The changes of one instant to one file group: only one unit is in memory at a time.
 
-    ``before`` and ``after`` are the merged slices at the two sides of its completion, None
-    where there is none or none is needed; ``logs`` are paths of change logs.
+    ``before`` and ``after`` are the merged slices just before and after its completion, None if
+    there is none or none is needed; ``logs`` are paths of CDC logs.
     """
 
     file_group: FileGroupId
@@ -84,16 +84,16 @@ class CdcUnit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcRead:
     """
-    How every unit is read: a plain value, which an executor can send elsewhere.
+    How to read every unit: a plain value, which an executor can send to another process.
 
     Args:
-        slices: How states are read; its columns hold the record key, the commit time and an
-            image's columns.
+        slices: How to read slices; its columns are the record key, the commit time and an image's
+            columns.
         image: An image's columns.
         completions: Requested time -> completion time, of the instants whose rows count.
         archived_below: Every instant below counts too.
-        avro_json: The table's schema, where states are compared by values; None where commit
-            times tell what was updated.
+        avro_json: The table's schema, if slices are compared by values; None if commit times show
+            the updates.
     """
 
     slices: SliceRead
@@ -113,7 +113,7 @@ class CdcRead:
 
 @dataclass(frozen=True, slots=True)
 class _Until:
-    """The instants that completed before a moment, or at it."""
+    """The instants that completed before a time, or at it."""
 
     read: CdcRead
     moment: InstantTime
@@ -130,15 +130,15 @@ def read_cdc(
     storage: Storage, events: EventSink, unit: CdcUnit, read: CdcRead
 ) -> Iterator[pa.RecordBatch]:
     """
-    Read the changes of a unit; of one record there is one change.
+    Read the changes of a unit; each record has one change.
 
     Yields:
         Batches of ``read.output_schema``; ``ts_ms`` is the requested time of the instant.
 
     Raises:
-        MissingFileError: A file is gone.
-        CorruptTableError: A file is damaged, or a change log speaks of a record that no slice
-            has (``change_without_record``).
+        MissingFileError: A file is missing.
+        CorruptTableError: A file is damaged, or a CDC log has a record that no slice has
+            (``change_without_record``).
 
     Outside: those of ``read_slice`` for at most two slices, those of ``read_cdc_log``.
     """
@@ -162,7 +162,7 @@ def read_cdc(
 
 
 class _Sides:
-    """The states of a file group before and after, each read once and only when asked for."""
+    """The rows of a file group before and after; each side is read once, when first needed."""
 
     def __init__(self, storage: Storage, events: EventSink, unit: CdcUnit, read: CdcRead) -> None:
         self.storage = storage
@@ -178,7 +178,7 @@ class _Sides:
         return self._state(self.unit.after, inclusive=True)
 
     def stream(self, one: FileSlice | None, *, inclusive: bool) -> Iterator[pa.Table]:
-        """A state piece by piece, with computed keys where none are stored."""
+        """Yield the rows of a side in batches, with computed keys if none are stored."""
         if one is None:
             return
         read = self.read.slices
@@ -207,10 +207,10 @@ def _compared(sides: _Sides) -> Iterator[pa.RecordBatch]:
 
 def _keys_suffice(rows: pa.Table, sides: _Sides) -> bool:
     """
-    Whether a log's keys find the images it lacks.
+    Return whether a log's keys are enough to find the images it lacks.
 
-    Plain inserts may have written a key twice; then its name alone does not tell which of
-    its rows was meant, and the slices tell the whole of it.
+    Plain inserts may have written a key twice. Then the key does not identify the row, and the
+    slices are compared instead.
     """
     held = rows.schema.names
     lacking = [
@@ -265,7 +265,7 @@ def _logged(block: LogBlock, rows: pa.Table, sides: _Sides) -> Iterator[pa.Recor
 
 
 def _found(rows: pa.Table, state: pa.Table, expected: np.ndarray, sides: _Sides) -> Positions:
-    """Where the state has each record; -1 for those that are not expected there."""
+    """Return the position of each record in a side; -1 for records that are not expected there."""
     found = pc.index_in(rows.column(RECORD_KEY), value_set=state.column(KEY_COLUMN))
     positions = np.asarray(pc.fill_null(found, -1)).astype(np.intp)
     if (positions[expected] < 0).any():
@@ -279,7 +279,7 @@ def _found(rows: pa.Table, state: pa.Table, expected: np.ndarray, sides: _Sides)
 
 
 def _shaped(block: LogBlock, column: pa.ChunkedArray, sides: _Sides) -> pa.Array:
-    """Images of a log in the columns and types of a reader."""
+    """Return images of a log in the columns and types of a reader."""
     read = sides.read.slices
     values = column.combine_chunks()
     values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)

@@ -1,9 +1,8 @@
 """
-Write rows that only move: a clustering's base files, commit times kept.
+Write rows that only move: a clustering's base files, with their commit times.
 
-A name is a function of the plan (CMP-2), and a file is created whole or not at all: two
-executors of one plan, one of them taken for dead, make the same file. What is there already
-is adopted.
+The file name follows from the plan (CMP-2), and a file is created whole or not at all. So two
+executors of one plan, one of which seemed dead, create the same file. An existing file is adopted.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ __all__ = ["write_clustered_file"]
 
 def write_clustered_file(storage: Storage, task: FileGroupTask, rows: pa.Table) -> int:
     """
-    Write one base file, or adopt it where it is; returns its size in bytes.
+    Write one base file, or adopt an existing one; return its size in bytes.
 
-    Holds the file in memory, as it is stored.
+    The encoded file is in memory.
 
     Args:
-        storage: Where the table lies.
-        task: The file: place, name, schema, layout.
+        storage: Storage of the table.
+        task: The file: path, name, schema, layout.
         rows: Commit time, sequence number, record key, then the table's own columns.
 
     Raises:
-        CorruptTableError: What is there under the name is no base file of so many rows.
-        StorageUnavailableError: The storage failed; a marker may remain, by which a cancel
-            finds what was written.
+        CorruptTableError: The existing file of that name is not a base file.
+        StorageUnavailableError: The storage failed, or the existing file has another number of
+            rows; a marker may remain, by which a cancel finds what was written.
 
-    Outside: 1 create (marker) and 1 create; 1 open_input and 1 stat when the file is there.
+    Outside: 1 create (marker) and 1 create; 1 open_input and 1 stat if the file exists.
     """
     path = join(task.partition_path, task.file_name)
     schema = TableSchema.from_avro(task.avro_json).arrow

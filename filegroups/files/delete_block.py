@@ -43,28 +43,27 @@ __all__ = [
     "wrapped",
 ]
 
-# ---------------------------- Columns of byte strings, the parts that Avro records are joined from
+# ---- Columns of byte strings, from which Avro records are joined
 #
-# An Avro record is the bytes of its fields one after another. To write many records without
-# a loop over them, the bytes of each field are made for all rows as one binary column, and
-# Arrow joins the columns row by row.
+# An Avro record is the bytes of its fields in sequence. Each field's bytes are made for all rows as
+# one binary column, and Arrow joins the columns row by row. So there is no loop over records.
 
 _KIND: Final = pa.large_binary()
 _VARINT_BYTES_MAX: Final = 10
-# Of one row without bytes: ``pa.scalar`` of a Python value would import pandas to look at it.
+# One row without bytes: ``pa.scalar`` of a Python value would import pandas.
 _NO_BYTES: Final = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]
 _NOTHING: Final = pa.Array.from_buffers(_KIND, 1, _NO_BYTES)[0]
 
 
 def join_parts(*parts: pa.Array | bytes) -> pa.Array:
-    """The parts of every row one after another; bytes stand in every row, nulls nowhere."""
+    """Join the parts of every row; a bytes part is in every row, a null in none."""
     columns = [pa.scalar(part, _KIND) if isinstance(part, bytes) else part for part in parts]
     return pc.binary_join_element_wise(*columns, _NOTHING)
 
 
 def longs(values: npt.NDArray[Any]) -> pa.Array:
     """
-    Avro's ints and longs: zigzag, then seven bits to a byte, the lowest first.
+    Encode Avro's ints and longs: zigzag, then seven bits per byte, the lowest first.
 
     Shapes: values (n,) of signed integers -> (n,).
     """
@@ -89,7 +88,7 @@ def longs(values: npt.NDArray[Any]) -> pa.Array:
 
 def cells(matrix: npt.NDArray[np.uint8], kept: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """
-    The bytes of each row of a matrix, all or the kept ones.
+    Return the bytes of each row of a matrix, all or the kept ones.
 
     Shapes: matrix (n, width), kept (n, width) -> (n,).
     """
@@ -100,17 +99,17 @@ def cells(matrix: npt.NDArray[np.uint8], kept: npt.NDArray[np.bool_] | None = No
 
 
 def blobs(column: pa.Array) -> pa.Array:
-    """Texts or bytes without nulls, each behind its length."""
+    """Encode texts or bytes without nulls, each after its length."""
     return with_lengths(column.cast(_KIND))
 
 
 def with_lengths(column: pa.Array) -> pa.Array:
-    """Each value behind its length."""
+    """Prefix each value with its length."""
     return join_parts(longs(np.diff(_borders(column))), column)
 
 
 def content_of(column: pa.Array) -> bytes:
-    """The bytes of all rows one after another."""
+    """Return the bytes of all rows in sequence."""
     borders = _borders(column)
     content = column.buffers()[2]
     return bytes(memoryview(content)[borders[0] : borders[-1]]) if content else b""
@@ -130,11 +129,11 @@ def _column(lengths: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]) -> p
     return pa.Array.from_buffers(_KIND, len(lengths), buffers, null_count=0)
 
 
-# ----------------- The typed wrappers around the ordering of a delete, one for each type of column
+# ---- Typed wrappers of ordering values, one per column type
 #
-# A reader in Java compares the wrapped value with the row's own, and a value of another class
-# is an exception there (fmt 5.5). So a column is wrapped as Java's writers wrap it: what Avro
-# stores as a plain number, also dates, times of day and timestamps, stays that number.
+# A Java reader compares the wrapped value with the row's own, and raises an exception for a value
+# of another class (fmt 5.5). So a column is wrapped as by Java's writers. Values that Avro stores
+# as plain numbers (also dates, times of day and timestamps) stay numbers.
 
 NULL: Final = 0
 INT: Final = 2
@@ -163,14 +162,14 @@ _DECIMAL: Final = pa.decimal128(30, 15)
 class DeleteLayout:
     """How delete records are read."""
 
-    records: Items  # the whole array, to step over its items
+    records: Items  # the whole array, to skip its items
     names: RecordPlan  # record key and partition path
     wrappers: tuple[RecordPlan | None, ...]  # by branch inside an array; None for null
 
 
 @cache
 def delete_layout() -> DeleteLayout:
-    """The layout of every delete block; releases before 1.1 lack the last branch only."""
+    """Return the layout of every delete block; releases before 1.1 lack only the last branch."""
     named = ["null", *(name for name, _ in _WRAPPERS), _wrapper(*_LOCAL_DATE)]
     array = _record("ArrayWrapper", wrappedValues=["null", {"type": "array", "items": named}])
     texts_only = {"recordKey": ["null", "string"], "partitionPath": ["null", "string"]}
@@ -206,7 +205,7 @@ def _plan(schema: dict[str, Any]) -> RecordPlan:
 
 def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """
-    The branch and the value of every row, in the wrapper of the column's type.
+    Return the branch and the value of every row, in the wrapper of the column's type.
 
     Raises:
         InvalidInputError: No wrapper holds the type (``ordering_type``) or one of the values.
@@ -227,10 +226,10 @@ def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
     """
-    The length and the bytes of every text.
+    Return the length and the bytes of every text.
 
     Raises:
-        InvalidInputError: A text is null; `name` says whose.
+        InvalidInputError: A text is null; the error names the column `name`.
     """
     whole = one_array(column).cast(pa.string())
     if whole.null_count:
@@ -244,7 +243,7 @@ def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
 
 def _numbers(kind: str) -> Callable[[pa.Array], pa.Array]:
     def encode(column: pa.Array) -> pa.Array:
-        # A view keeps the number that a date, a time or a timestamp is stored as.
+        # A view keeps the stored number of a date, a time or a timestamp.
         if not pa.types.is_integer(column.type):
             column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
         return longs(column.to_numpy(zero_copy_only=False).astype(kind))
@@ -278,13 +277,13 @@ def _decimals(column: pa.Array) -> pa.Array:
 
 def _shortest(big: npt.NDArray[np.uint8]) -> pa.Array:
     """
-    Two's complement numbers without the leading bytes that only repeat the sign, as in Java.
+    Drop leading bytes of two's complement numbers that only repeat the sign, as in Java.
 
     Shapes: big (n, width), the highest byte first.
     """
     width = big.shape[1]
     sign = np.where(big[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
-    # A byte may go when it repeats the sign and the next one begins with the sign's bit.
+    # A byte is dropped if it repeats the sign and the next byte begins with the sign's bit.
     spare = (big[:, :-1] == sign) & ((big[:, 1:] ^ sign) < 0x80)
     dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
     return with_lengths(cells(big, np.arange(width) >= dropped[:, None]))
@@ -304,19 +303,18 @@ _WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], pa.
     (pa.types.is_fixed_size_binary, 6, lambda column: blobs(column.cast(pa.binary()))),
     (pa.types.is_string, 7, blobs),
     (pa.types.is_large_string, 7, blobs),
-    (pa.types.is_date32, INT, _numbers("i4")),  # in Java a DateWrapper is no number any more
+    (pa.types.is_date32, INT, _numbers("i4")),  # in Java a DateWrapper is not a number
     (pa.types.is_decimal, 9, _decimals),
 )
 
 
-# ------ The content of delete blocks: which keys a write removed, and the ordering of each removal
+# ---- The content of delete blocks
 #
-# The content is one Avro array of records whose ordering is a union of wrapper records, one
-# for each type (fmt 5.5). All records are decoded in step, as in data blocks. That needs to
-# know where each record begins, which an Avro array does not say. In the blocks that exist
-# all records share the partition path and the wrapper, so those bytes are searched for, and
-# the records between them must touch one another from the first byte to the last; where they
-# do not, the array is walked item by item.
+# The content is one Avro array of records whose ordering is a union of wrapper records, one per
+# type (fmt 5.5). All records are decoded in lockstep, as in data blocks. That needs the start of
+# each record, which an Avro array does not have. In existing blocks all records share the partition
+# path and the wrapper, so the decoder searches for those bytes. The records between them must be
+# adjacent from the first byte to the last; otherwise the decoder walks the array item by item.
 
 COMMIT_TIME: Final = "is_commit_time"
 _ORDERING: Final = "ordering_"
@@ -325,16 +323,16 @@ _VERSION: Final = 3
 _JAVA_VERSIONS: Final = (1, 2)
 _HEAD: Final = struct.Struct(">ii")
 _CHUNK_ROWS: Final = 16 * 1024
-_SEARCHED_RECORDS_MIN: Final = 256  # fewer are walked sooner than searched for
+_SEARCHED_RECORDS_MIN: Final = 256  # a walk of fewer records is faster than a search
 _ORDERING_FIELDS_MAX: Final = 64
 _PRESENT: Final = b"\x02"  # the branch of a nullable value that is not null
-_BY_COMMIT_TIME: Final = bytes([2 * INT, 0])  # an int of 0, as Java's deletes say
+_BY_COMMIT_TIME: Final = bytes([2 * INT, 0])  # an int of 0, as in Java's deletes
 
 Integers = npt.NDArray[np.int64]
 
 
 def ordering_names(deletes: pa.Table) -> list[str]:
-    """Names of the ordering columns of decoded deletes, in the order of the fields."""
+    """Return the names of the ordering columns of decoded deletes, in the order of the fields."""
     return [name for name in deletes.column_names if name.startswith(_ORDERING)]
 
 
@@ -343,20 +341,20 @@ def decode_deletes(content: bytes, *, path: str) -> pa.Table:
     Decode the content of a delete block.
 
     Args:
-        content: As ``read_content`` gives it.
-        path: What errors name as the damaged file.
+        content: From ``read_content``.
+        path: The file that errors name.
 
     Returns:
-        Columns ``_hoodie_record_key``, ``_hoodie_partition_path``, ``is_commit_time`` and,
-        unless all are deletes by commit time, ``ordering_0`` and so on. An ordering has the
-        type of its wrapper, and is null in a delete by commit time: one with an int of 0
-        or nothing as its ordering, which holds whatever the row's ordering is.
+        Columns ``_hoodie_record_key``, ``_hoodie_partition_path``, ``is_commit_time`` and, unless
+        all are commit-time deletes, ``ordering_0`` and so on. An ordering has the type of its
+        wrapper, and is null in a commit-time delete. Such a delete has an int of 0 or nothing as
+        its ordering and is valid for any ordering of the row.
 
     Shapes: a table of n deletes in the order of the records.
 
     Raises:
-        CorruptTableError: The bytes are no delete records, or their orderings have types
-            that cannot be compared.
+        CorruptTableError: The bytes are not delete records, or their orderings have types that
+            cannot be compared.
         UnsupportedTableError: The content has another version (``delete_block_version``).
     """
     if len(content) < _HEAD.size:
@@ -382,18 +380,18 @@ def encode_deletes(
     is_commit_time: pa.Array | pa.ChunkedArray | None = None,
 ) -> bytes:
     """
-    Write the content of a delete block.
+    Encode the content of a delete block.
 
     Args:
         keys: Record keys.
-        partition_paths: One for each key, or the one of all.
-        orderings: The ordering columns; none makes all deletes hold by commit time, which
-            readers of 1.0.x do not survive once such a key is inserted again (fmt 5.5).
-        is_commit_time: Which deletes hold by commit time although there are orderings.
+        partition_paths: One for each key, or one for all.
+        orderings: The ordering columns. Without any, all are commit-time deletes; readers of 1.0.x
+            fail on those once such a key is inserted again (fmt 5.5).
+        is_commit_time: A mask of commit-time deletes among deletes with orderings.
 
     Raises:
-        InvalidInputError: A key, a partition path or an ordering is null, or an ordering has
-            a type or a value that no wrapper holds.
+        InvalidInputError: A key, a partition path or an ordering is null, or an ordering has a type
+            or a value that no wrapper holds.
     """
     paths: pa.Array | bytes
     if isinstance(partition_paths, str):
@@ -441,11 +439,11 @@ def _long(value: int) -> bytes:
     return content_of(longs(np.array([value])))
 
 
-# ---------------------------------------------------------------- where records begin
+# ---- Find the start of each record
 
 
 def _records(chunk: Chunk, size: int) -> Cursor:
-    """A cursor with one row for each record of the array that fills the chunk."""
+    """Return a cursor with one row for each record of the array that fills the chunk."""
     borders = np.array([PADDING_BYTES, PADDING_BYTES + size], np.int64)
     whole = Cursor(chunk, borders[:1], borders[1:])
     searched = _touching_records(whole.at(slice(None)))
@@ -459,10 +457,10 @@ def _records(chunk: Chunk, size: int) -> Cursor:
 
 def _touching_records(whole: Cursor) -> Cursor | None:
     """
-    Find the records by the bytes between key and ordering, which are those of the first one.
+    Find the records by the bytes between key and ordering, which all share with the first one.
 
-    Every record found is proven: it begins where the one before ends, its key ends where
-    the searched bytes begin, and the last one ends where the array does.
+    The result is verified: every record begins where the one before ends, its key ends where the
+    searched bytes begin, and the last one ends where the array does.
     """
     record = delete_layout().records.item
     assert isinstance(record, Record)
@@ -498,7 +496,7 @@ def _touching_records(whole: Cursor) -> Cursor | None:
 def _positions(
     content: npt.NDArray[np.uint8], start: int, searched: npt.NDArray[np.uint8]
 ) -> Integers:
-    """Where some bytes stand, from a start on."""
+    """Return the positions of some bytes after a start."""
     room = content[start : len(content) - len(searched) + 1]
     at = np.flatnonzero(room == searched[0]) + start
     for place in range(1, len(searched)):
@@ -506,7 +504,7 @@ def _positions(
     return at
 
 
-# ---------------------------------------------------------------- what they say
+# ---- Decode keys and orderings
 
 
 class _Found:
@@ -534,7 +532,7 @@ class _Found:
         field: int,
         read: Callable[[int, Cursor, Integers, int], None],
     ) -> None:
-        """Read a branch, and then the rows of each branch together."""
+        """Read the branch numbers, and then the rows of each branch together."""
         branches = cursor.branches(BRANCHES)
         present = np.unique(branches).tolist()
         if len(present) == 1:
@@ -547,7 +545,7 @@ class _Found:
             cursor.put_back(chosen_rows, part)
 
     def _read_single(self, branch: int, cursor: Cursor, rows: Integers, field: int) -> None:
-        """An ordering that stands alone, where an int of 0 means commit time."""
+        """Read a single ordering, in which an int of 0 means commit time."""
         if branch == NULL:
             self._by_commit_time[rows] = True
         elif branch == ARRAY:
@@ -585,7 +583,7 @@ class _Found:
         return values
 
     def table(self, chunk: Chunk) -> pa.Table:
-        """All deletes."""
+        """Return all deletes."""
         fields = self._fields[~self._by_commit_time]
         if len(fields) and (fields != fields[0]).any():
             chunk.damaged("deletes with different ordering fields")
@@ -612,7 +610,7 @@ class _Found:
 
 
 def _common_type(types: set[pa.DataType]) -> pa.DataType | None:
-    """The type all orderings of a field have, or the widest of their numbers."""
+    """Return the type of all orderings of a field, or the widest of their number types."""
     if len(types) == 1:
         return next(iter(types))
     if types <= {pa.int32(), pa.int64()}:

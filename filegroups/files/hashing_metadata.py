@@ -1,9 +1,9 @@
 """
-Hashing metadata: which range of hashes belongs to which file group of a partition (fmt 9).
+Hashing metadata: maps ranges of hashes to the file groups of a partition (fmt 9).
 
-The JSON of ``<instant>.hashing_meta``. The first one of a partition follows from its path
-and the number of buckets alone, file ids included, so two writers that make it at the
-same moment, Java or not, make the same.
+The JSON of ``<instant>.hashing_meta``. A partition's first metadata follows from its path and the
+number of buckets alone, file ids included. So two writers that create it at the same time, Java or
+not, create the same.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HashingMetadata:
 
 
 def first_hashing_metadata(partition_path: str, buckets: int) -> HashingMetadata:
-    """What a partition begins with: ranges of one length."""
+    """Return the first metadata of a partition: ranges of equal length."""
     step = (HASH_MAX + buckets - 1) // buckets
     bounds = [min(step * number, HASH_MAX) for number in range(buckets + 1)]
     return HashingMetadata(
@@ -81,7 +81,7 @@ def decode_hashing_metadata(data: bytes, *, path: str) -> HashingMetadata:
     Read a metadata file.
 
     Raises:
-        CorruptTableError: It is no such JSON, or its ranges do not ascend.
+        CorruptTableError: It is not such JSON, or its ranges do not ascend.
     """
     try:
         document: dict[str, Any] = json.loads(data)
@@ -109,7 +109,7 @@ def decode_hashing_metadata(data: bytes, *, path: str) -> HashingMetadata:
 
 
 def encode_hashing_metadata(metadata: HashingMetadata) -> bytes:
-    """The bytes Java writes for the same metadata."""
+    """Return the bytes Java writes for the same metadata."""
     nodes = ", ".join(
         "{\n"
         f'    "value" : {node.value},\n'
@@ -133,7 +133,7 @@ def encode_hashing_metadata(metadata: HashingMetadata) -> bytes:
 
 
 def _named_uuid(partition_path: str, start: int, end: int) -> str:
-    """Java's name-based UUID (version 3) of a range in a partition."""
+    """Return Java's name-based UUID (version 3) of a range in a partition."""
     digest = hashlib.md5(
         _RANGE.pack(start, end) + partition_path.encode(), usedforsecurity=False
     ).digest()

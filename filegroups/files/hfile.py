@@ -1,14 +1,14 @@
 """
 HFile: the sorted key-value file of Hudi's metadata table, read without a JVM.
 
-The subset that Hudi's own writer and older HBase ones leave in tables: version 3, blocks
-with checksums, gzip or no compression, an index of one or more levels, keys of HBase's
-form of which only the row counts. Layout: data blocks; what is loaded on opening (root
-index, meta index, file info); a trailer of 4096 bytes at the end that says where.
+This module reads the subset that Hudi's own writer and older HBase ones write: version 3, blocks
+with checksums, gzip or no compression, an index of one or more levels, and HBase keys, of which
+only the row counts. Layout: data blocks; the parts loaded on opening (root index, meta index, file
+info); a trailer of 4096 bytes at the end with the offsets.
 
-Bytes are untrusted: every length is held against what is there, and blocks have a
-greatest size. Entries of a block are a chain of lengths, walked in a plain loop over one
-small block; all else works on whole columns.
+Bytes are untrusted: every length is checked against the data, and blocks have a maximum size. The
+entries of a block are a chain of lengths, which a plain loop reads within one small block.
+Everything else works on whole columns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Trailer:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """An entry of an index block: the least key below it, and where that lies."""
+    """An entry of an index block: the least key below it, and the offset of its block."""
 
     key: bytes
     offset: int
@@ -73,7 +73,7 @@ class _Blocks:
     compression: int
 
     def head(self, offset: int) -> tuple[bytes, int, int, int]:
-        """Magic, bytes on disk behind the head, bytes when decompressed, bytes with checksums."""
+        """Return magic, stored bytes after the head, decompressed bytes, bytes with checksums."""
         if not 0 <= offset <= self.size_bytes - _HEAD.size - _TRAILER_BYTES:
             raise _damaged(self.path, f"a block at {offset}")
         head = _HEAD.unpack(self.source.read_at(offset, _HEAD.size))
@@ -89,8 +89,8 @@ class _Blocks:
             raise _damaged(self.path, f"a block {magic!r} at {offset}")
         data = self.source.read_at(offset + _HEAD.size, with_head - _HEAD.size)
         if self.compression == _GZIP:
-            # Checksums stand behind the compressed bytes; whatever is left there is theirs. A byte
-            # more than there are is asked for: gzip's own checksum is looked at behind the last.
+            # Checksums follow the compressed bytes. Ask for one byte more than the block has: gzip
+            # verifies its own checksum only after the last byte.
             stream = zlib.decompressobj(31)
             try:
                 data = stream.decompress(data, unpacked + 1)
@@ -105,7 +105,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HFile:
-    """An opened file. ``entry_count`` is what the trailer claims, ``info`` what its writer noted."""
+    """An opened file. ``entry_count`` and ``info`` are from the file and untrusted."""
 
     path: str
     entry_count: int
@@ -116,7 +116,7 @@ class HFile:
 
     def read_all(self) -> pa.Table:
         """
-        Every entry in key order.
+        Return every entry in key order.
 
         Shapes: columns ``key`` and ``value`` (n,) of bytes.
 
@@ -132,7 +132,7 @@ class HFile:
 
     def look_up(self, keys: Sequence[bytes]) -> pa.Table:
         """
-        The entries of some keys; each block is read at most once.
+        Return the entries of some keys; each block is read at most once.
 
         Shapes: keys (n,) -> columns ``key`` and ``value`` (at most n,), in key order.
 
@@ -163,7 +163,7 @@ class HFile:
     def _blocks_of(
         self, keys: Iterable[bytes], children: Sequence[_Child], levels: int
     ) -> Iterator[tuple[int, list[bytes]]]:
-        """The data blocks that may hold some of the keys, each with those keys."""
+        """Yield the data blocks that may hold some of the keys, each with those keys."""
         if not levels:
             raise _damaged(self.path, "its index has more levels than it says")
         least = [child.key for child in children]
@@ -179,7 +179,7 @@ class HFile:
                 yield offset, some
 
     def _index_block(self, offset: int) -> tuple[_Child, ...]:
-        """An intermediate or leaf block of the index: it tells where each entry begins."""
+        """Read an intermediate or leaf block of the index, which has the offset of each entry."""
         content = self._blocks.content(offset, _INDEX_MAGICS)
         try:
             (count,) = struct.unpack_from(">i", content)
@@ -199,7 +199,7 @@ class HFile:
 
     def _entries(self, offset: int) -> Iterator[tuple[bytes, bytes]]:
         content = self._blocks.content(offset, _DATA_MAGICS)
-        # HBase's writer, and Hudi's after it, may put a version behind each value.
+        # HBase's writer, and Hudi's after it, may put a version after each value.
         versioned = self.info.get(_MEMSTORE_KEY) == _MEMSTORE_VERSION
         at, end = 0, len(content)
         while at < end:
@@ -221,9 +221,9 @@ def open_hfile(source: ByteSource, size_bytes: int, *, path: str) -> HFile:
     Open a file: read its trailer, root index and file info.
 
     Args:
-        source: The bytes; a region of a log file counts from its own beginning.
-        size_bytes: How many there are.
-        path: What errors name.
+        source: The bytes; offsets in a region of a log file count from the region's start.
+        size_bytes: The number of bytes.
+        path: The file that errors name.
 
     Raises:
         CorruptTableError: The file is damaged.
@@ -302,7 +302,7 @@ def _root_index(content: bytes, trailer: _Trailer, path: str) -> tuple[_Child, .
 
 
 def _file_info(blocks: _Blocks, offset: int) -> dict[bytes, bytes]:
-    """File info: the third block of what is loaded on opening, after the two indexes."""
+    """Read the file info: the third block loaded on opening, after the two indexes."""
     at = offset
     for _ in range(3):
         magic, size, *_ = blocks.head(at)
@@ -334,7 +334,7 @@ def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
 
 
 def _row(key: bytes, path: str) -> bytes:
-    """The row of a key of HBase's form; the rest says nothing here."""
+    """Return the row of an HBase key; the rest has no meaning here."""
     length = int.from_bytes(key[:2], "big")
     if len(key) < 2 + length:
         raise _damaged(path, "a short key")
@@ -342,7 +342,7 @@ def _row(key: bytes, path: str) -> bytes:
 
 
 def _fields(message: bytes, path: str) -> list[tuple[int, int | bytes]]:
-    """The fields of a protobuf message: numbers and byte strings; others are stepped over."""
+    """Return the numbers and byte strings of a protobuf message; other fields are skipped."""
     found: list[tuple[int, int | bytes]] = []
     at = 0
     while at < len(message):
@@ -375,7 +375,7 @@ def _varint(data: bytes, at: int, path: str) -> tuple[int, int]:
 
 
 def _variable_int(data: bytes, at: int, path: str) -> tuple[int, int]:
-    """Hadoop's variable-length integer and where it ends."""
+    """Return Hadoop's variable-length integer and its end."""
     length = _variable_int_bytes(data, at, path)
     first = int.from_bytes(data[at : at + 1], "big", signed=True)
     if length == 1:

@@ -1,4 +1,4 @@
-"""The log files of a slice, read into changes, and the settings of log writes."""
+"""Read the log files of a slice into changes; settings of log writes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,13 @@ from timeline.system import NullEvents
 
 __all__ = ["LogFormat", "LogRead", "LogSettings", "LogTarget", "keys_of_log", "read_logs"]
 
-# -------------- How a file group grows by log files instead of a new base file, and on top of what
-#
-# Merge-on-read only: updates and deletes of records that are there are appended, and whoever
-# reads merges them (fmt 5, 6.7).
+# ---- Settings of log writes (fmt 5, 6.7)
 
 _MIB = 1024 * 1024
 
 
 class LogFormat(Enum):
-    """What the data blocks of a log file hold (fmt 5.4); readers take both."""
+    """The format of data blocks in a log file (fmt 5.4); readers accept both."""
 
     PARQUET = "parquet"
     AVRO = "avro"
@@ -56,23 +53,23 @@ class LogFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """How log files are made."""
+    """Settings of log files."""
 
-    format: LogFormat | None = None  # None: Parquet, where Java's queries read it right
-    file_bytes_max: int = 1024 * _MIB  # hoodie.logfile.max.size: a fuller file gets a successor
-    block_bytes_max: int = 256 * _MIB  # rows of one block in memory; Java reads it as a whole
+    format: LogFormat | None = None  # None: Parquet, unless Java's queries read it wrong
+    file_bytes_max: int = 1024 * _MIB  # hoodie.logfile.max.size: then a new file begins
+    block_bytes_max: int = 256 * _MIB  # rows of one block in memory; Java reads a block whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTarget:
-    """That a task appends, how, and to which log files of its slice."""
+    """The settings and the existing log files for a task that appends to its slice."""
 
     settings: LogSettings = field(default_factory=LogSettings)
-    logs: tuple[LogFile, ...] = ()  # those that are there, in their order
+    logs: tuple[LogFile, ...] = ()  # existing ones, in their order
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> LogTarget:
-        """Read back what ``dataclasses.asdict`` made of one, its format as text."""
+        """Read back the output of ``dataclasses.asdict``, with the format as text."""
         settings = dict(document["settings"])
         settings["format"] = LogFormat(settings["format"]) if settings["format"] else None
         logs = (
@@ -82,24 +79,24 @@ class LogTarget:
         return cls(settings=LogSettings(**settings), logs=tuple(logs))
 
 
-# ------- The log files of a slice, read into changes: blocks chosen by their headers, then decoded
+# ---- Log files read into changes
 #
-# Only what merging and the caller need is decoded: wanted columns, keys, ordering fields.
-# A block's records come in its writer's schema and leave in the reader's (fmt 5.4); a block of
-# partial updates says itself which columns it tells of.
+# Block headers decide which blocks count; only those are decoded, and only the needed columns:
+# wanted ones, keys, ordering fields. Records are converted from the writer's schema to the reader's
+# (fmt 5.4). A block of partial updates lists its columns.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRead:
     """
-    What is read of log files.
+    What to read of log files.
 
-    ``schema`` has the wanted columns, the record key and what ``rules`` look at, in the
-    table's types. ``keys`` tells how keys are computed where the rows carry none (tables
-    without meta columns); the columns it needs are in the schema then. Blocks of other
-    instants than those ``visible`` do not count. ``history`` has the names that columns had
-    when a block was written, where a table keeps ids of columns. ``base_time`` is the requested
-    time of the base file below, to which positions in blocks may refer.
+    ``schema`` has the wanted columns, the record key and the columns that ``rules`` need, in the
+    table's types. ``keys`` says how keys are computed if the rows have none (tables without meta
+    columns); the schema then includes the columns it needs. Only blocks of ``visible`` instants
+    count. ``history`` has the names of columns when a block was written, if the table has column
+    ids. ``base_time`` is the requested time of the base file below, to which positions in blocks
+    may refer.
     """
 
     schema: pa.Schema
@@ -120,13 +117,13 @@ def read_logs(
     Read the logs of a slice and fold them.
 
     Args:
-        storage: Where the table lies.
-        events: Told of corrupt blocks.
+        storage: Storage of the table.
+        events: Receives corrupt blocks.
         logs: In the order of ``LogFile.order``.
-        read: What is wanted.
+        read: What to read.
 
     Returns:
-        One change for each record key; None when nothing in the logs counts.
+        One change for each record key; None if nothing in the logs counts.
 
     Errors and calls outside: as ``read_blocks``.
     """
@@ -145,7 +142,7 @@ def read_logs(
     if not changes:
         return None
     folded = fold_changes(join_changes(changes, read.schema), read.rules)
-    # Java merges by position where all blocks have them: each copy of a repeated key has its own.
+    # Java merges by position if all blocks have positions: each copy of a key has its own change.
     chunks = [chunk for column in partial for chunk in column.chunks]
     keys = pa.chunked_array(chunks, pa.string()) if chunks else None
     return replace(folded, every_copy=all(placed), partial_keys=keys)
@@ -155,13 +152,13 @@ def keys_of_log(
     storage: Storage, log: LogFile, schema: pa.Schema, keys: VirtualKeys | None
 ) -> pa.ChunkedArray:
     """
-    The record keys that one log file tells of, written and deleted ones, each once.
+    Return the record keys in one log file, written and deleted ones, each once.
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         log: The file.
-        schema: The table's columns, as they are now.
-        keys: How keys are computed where rows carry none.
+        schema: The table's current columns.
+        keys: How keys are computed if rows have none.
 
     Errors and calls outside: as ``read_blocks``.
     """
@@ -202,11 +199,11 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
 
 
 def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, frozenset[str]]:
-    """The wanted columns that a data block has, and the names of all columns it has."""
+    """Return the wanted columns that a data block has, and the names of all its columns."""
     renaming = read.history.renaming_for(block.instant_time) if read.history else None
     try:
         if renaming is not None:
-            # Names of another time, at any level: decoded as written, then looked up by id.
+            # Columns have older names, at any level: decode as written, then match by id.
             rows = renaming.apply(_written(block, content, None))
             held = frozenset(rows.schema.names)
             wanted = _held(read.schema, held)
@@ -234,7 +231,7 @@ def _records(block: LogBlock, content: bytes, read: LogRead) -> tuple[pa.Table, 
 
 
 def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Table:
-    """The rows of a data block: all columns as written, or the wanted ones of those it has."""
+    """Return the rows of a data block: all columns as written, or the wanted ones that it has."""
     if block.block_type is BlockType.AVRO_DATA:
         return decode_block(content, block.schema_json, wanted, path=block.path)
     if block.block_type is BlockType.PARQUET_DATA:
@@ -247,7 +244,7 @@ def _written(block: LogBlock, content: bytes, wanted: pa.Schema | None) -> pa.Ta
     position = rows.schema.get_field_index(KEY_COLUMN)
     if position < 0:
         return rows
-    # The file's key is not repeated inside the record.
+    # The record does not repeat the file's key.
     keys = pc.cast(entries.column("key"), pa.string())
     return rows.set_column(position, rows.schema.field(position), keys)
 
@@ -259,7 +256,7 @@ def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
     if read.rules.reads_order:
         names = ordering_names(deletes)
         if read.rules.definition.precombines:
-            # Java 0.15 compares values of one class only, and a record's text is none of String.
+            # Java 0.15 compares values of one class only, and a record's text is not a String.
             commit_time |= any(pa.types.is_string(deletes.column(name).type) for name in names)
         for name, ordering in zip(read.rules.log_ordering_fields, names, strict=False):
             kind = read.schema.field(name).type
@@ -269,7 +266,7 @@ def _deletes(block: LogBlock, content: bytes, read: LogRead) -> Changes:
 
 
 def _cast_ordering(column: pa.ChunkedArray, kind: pa.DataType, block: LogBlock) -> pa.ChunkedArray:
-    """An ordering in the column's type: its wrapper has fewer types than a column may have."""
+    """Cast ordering values to the column's type: wrappers have fewer types than columns."""
     if column.type == kind:
         return column
     try:
@@ -288,7 +285,7 @@ def _cast_ordering(column: pa.ChunkedArray, kind: pa.DataType, block: LogBlock) 
 
 
 def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
-    """Rows whose ordering value is Java's word for none: an int of 0 in a single field."""
+    """Return a mask of rows without ordering value for Java: an int of 0 in a single field."""
     if not rules.by_order or len(rules.ordering_fields) != 1:
         return np.zeros(rows.num_rows, np.bool_)
     position = rows.schema.get_field_index(rules.ordering_fields[0])
@@ -298,13 +295,13 @@ def _natural(rows: pa.Table, rules: MergeRules) -> Mask:
 
 
 def _compared(rules: MergeRules) -> Iterable[str]:
-    """The ordering fields that are looked at."""
+    """Return the ordering fields that are compared."""
     fields = (*rules.ordering_fields, *rules.log_ordering_fields)
     return dict.fromkeys(fields if rules.reads_order else ())
 
 
 def _with_inner_ordering(schema: pa.Schema, rules: MergeRules) -> pa.Schema:
-    """Also ordering fields inside structs as columns: a delete has nothing else of the struct."""
+    """Add ordering fields inside structs as columns: a delete has nothing else of the struct."""
     for name in _compared(rules):
         if name not in schema.names:
             kind = ordering_column(schema.empty_table(), name).type
@@ -341,7 +338,7 @@ def _with_keys(rows: pa.Table, block: LogBlock, keys: VirtualKeys | None) -> pa.
 
 @lru_cache(maxsize=64)
 def _field_names(schema_json: str, path: str) -> frozenset[str]:
-    """Every block of a writer has the same text."""
+    """Return the field names of a schema; cached, because a writer's blocks share one text."""
     try:
         return frozenset(each["name"] for each in json.loads(schema_json)["fields"])
     except (ValueError, KeyError, TypeError) as error:

@@ -1,9 +1,9 @@
 """
 Base files: Parquet as Java Hudi writes and reads it, through the storage port.
 
-What makes a Parquet file a Hudi base file is its footer: the Avro schema, the range of
-record keys and the bloom filter, without which a Java writer's BLOOM index fails
-(fmt 4.4). Files are written once, whole, and never changed.
+A Hudi base file is a Parquet file with Hudi's footer: the Avro schema, the range of record keys and
+the bloom filter, without which a Java writer's BLOOM index fails (fmt 4.4). Files are written once,
+whole, and never changed.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _KEY_MIN = "hoodie_min_record_key"
 _KEY_MAX = "hoodie_max_record_key"
 _NO_DICTIONARY = frozenset({KEY_COLUMN, SEQUENCE_COLUMN})  # every value differs
 _BATCH_ROWS = 65_536
-_THREADS_PAY_ROWS = 10_000  # of fewer rows, handing columns to threads costs more than decoding
+_THREADS_PAY_ROWS = 10_000  # for fewer rows, threads cost more than decoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetSettings:
-    """How base files are laid out."""
+    """The layout of base files."""
 
     compression: str = "snappy"  # hoodie.parquet.compression.codec, lower case
     row_group_bytes: int = 120 * 1024 * 1024  # hoodie.parquet.block.size, before compression
@@ -81,7 +81,7 @@ class ParquetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a base file's footer says; the texts come from the table and are untrusted."""
+    """The contents of a base file's footer; the texts are untrusted."""
 
     rows: int
     schema: pa.Schema
@@ -106,7 +106,7 @@ def write_base_file(
     Write a new base file and return its size in bytes.
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         path: Relative path of the new file; never an existing one.
         rows: Meta columns first, then the table's own, in order.
         avro_json: The table's schema without meta columns.
@@ -133,7 +133,7 @@ def base_file_bytes(
     settings: ParquetSettings | None = None,
 ) -> bytes:
     """
-    A whole base file in memory, for who makes a small one or must create it whole or not at all.
+    Return a whole base file in memory: a small one, or one to create whole or not at all.
 
     Arguments: as ``write_base_file``.
     """
@@ -144,7 +144,7 @@ def base_file_bytes(
 
 
 def _base_metadata(rows: pa.Table, avro_json: str, bloom: BloomFilter | None) -> dict[str, str]:
-    """What makes a Parquet file a base file (fmt 4.4)."""
+    """Return the footer metadata of a base file (fmt 4.4)."""
     metadata = _schema_metadata(rows, avro_json)
     if bloom is not None:
         metadata |= {_BLOOM: bloom.to_base64(), _BLOOM_KIND: bloom.kind}
@@ -163,7 +163,7 @@ def _schema_metadata(rows: pa.Table, avro_json: str) -> dict[str, str]:
 
 def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> bytes:
     """
-    A whole Parquet file in memory: the content of a block of a log file (fmt 5.4).
+    Return a whole Parquet file in memory: the content of a block of a log file (fmt 5.4).
 
     Args:
         rows: Meta columns first, then the table's own, in order.
@@ -177,7 +177,7 @@ def parquet_bytes(rows: pa.Table, avro_json: str, settings: ParquetSettings) -> 
 
 
 def empty_file(properties: Mapping[str, str]) -> bytes:
-    """A file without rows whose footer holds properties, as Java keeps those of a partition."""
+    """Return a file without rows whose footer has properties, as Java stores a partition's."""
     made = io.BytesIO()
     schema = pa.schema([pa.field("dummyint", pa.int64())], metadata=dict(properties))
     pq.ParquetWriter(made, schema).close()
@@ -190,7 +190,7 @@ def _write(
     rows = to_stored_rows(rows)
     with pq.ParquetWriter(sink, rows.schema, **_layout(rows.schema, settings)) as writer:
         writer.write_table(rows, row_group_size=_row_group_rows(rows, settings))
-        # The writer drops the Arrow schema's metadata, so the footer's keys go in here.
+        # The writer drops the Arrow schema's metadata, so the footer's keys are added here.
         writer.add_key_value_metadata(metadata)
 
 
@@ -209,19 +209,19 @@ def read_base_file(
     Read a base file.
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         path: Relative path.
-        schema: What to return: columns the file lacks become nulls, older types are
-            promoted (``promote``). None returns the file as it is.
+        schema: The schema to return: columns the file lacks become null, older types are promoted
+            (``promote``). None returns the file as it is.
         columns: Names to return, in this order; None returns all.
-        row_filter: Rows to return, in the schema's names and types; row groups that cannot
-            match are not read, unless a column it names had another type or name, or has floats.
-        renaming: What the schema's columns are called in this file (``SchemaHistory``).
-        use_threads: Whether columns are decoded side by side.
-        kept: Whether what this process knows of the file will do (``open_cached``).
+        row_filter: Rows to return, in the schema's names and types. Row groups that cannot match
+            are not read, unless a column it names had another type or name, or has floats.
+        renaming: The names of the schema's columns in this file (``SchemaHistory``).
+        use_threads: Whether columns are decoded in parallel.
+        kept: Whether a copy cached in this process is acceptable (``open_cached``).
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or does not fit the schema.
 
     Outside: 1 open_input.
@@ -247,10 +247,10 @@ def read_batches(
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """
-    Read a base file piece by piece, holding about one batch in memory.
+    Read a base file in batches, with about one batch in memory.
 
-    Arguments, errors and the call outside are those of ``read_base_file``; batches have at
-    most ``batch_rows`` rows, empty ones are left out.
+    Arguments, errors and the call outside are those of ``read_base_file``. Batches have at most
+    ``batch_rows`` rows; empty ones are left out.
     """
     with _opened(storage, path) as (source, file):
         plan = _plan(file, schema, columns, row_filter, renaming)
@@ -271,7 +271,7 @@ def read_keys(storage: Storage, path: str) -> pa.ChunkedArray:
     Read the record keys of a base file, in the file's order.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or has no record keys.
     """
     with _opened(storage, path) as (_, file):
@@ -283,16 +283,16 @@ def read_keys_between(storage: Storage, path: str, low: str, high: str) -> pa.Ch
     Read the record keys of a base file that may hold some between two keys.
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         path: Relative path.
         low: Least key of interest, in Java's order.
         high: Greatest key of interest.
 
     Returns:
-        All keys of the file; None when its footer says that none lies in the range.
+        All keys of the file; None if its footer excludes the range.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or has no record keys.
 
     Outside: 1 open_kept.
@@ -311,10 +311,10 @@ def read_keys_if(
     storage: Storage, path: str, wanted: Callable[[Footer], bool]
 ) -> pa.ChunkedArray | None:
     """
-    Read the record keys of a base file, or none when its footer says that is not needed.
+    Read the record keys of a base file; None if its footer is not ``wanted``.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged or has no record keys.
 
     Outside: 1 open_kept.
@@ -324,16 +324,16 @@ def read_keys_if(
 
 
 def filter_columns(row_filter: pc.Expression, schema: pa.Schema) -> list[str]:
-    """The columns an expression names: those without which it cannot be computed."""
+    """Return the columns an expression needs."""
     return [name for name in schema.names if not works_without(row_filter, schema, name)]
 
 
 def read_footer(storage: Storage, path: str, *, kept: bool = False) -> Footer:
     """
-    Read a base file's footer only; ``kept`` as of ``read_base_file``.
+    Read a base file's footer only; ``kept`` as in ``read_base_file``.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged.
     """
     with _opened(storage, path, kept=kept) as (_, file):
@@ -361,12 +361,12 @@ def _footer(file: pq.ParquetFile | InMemoryParquet) -> Footer:
 
 @dataclass(frozen=True, slots=True)
 class _ReadPlan:
-    names: list[str]  # what is returned
-    shape: pa.Schema  # the same, and what a filter of the promoted rows needs
+    names: list[str]  # the columns to return
+    shape: pa.Schema  # the same, and those that a filter of the promoted rows needs
     scan: pa.Schema  # the same columns and all others a filter may name, with the file's types
-    present: list[str]  # the columns that are read, as the file calls them
-    pushed: pc.Expression | None  # filters while reading
-    late: pc.Expression | None  # filters what was promoted
+    present: list[str]  # the columns to read, by their names in the file
+    pushed: pc.Expression | None  # applied while reading
+    late: pc.Expression | None  # applied to the promoted rows
     renaming: Renaming | None
 
 
@@ -397,7 +397,7 @@ def _layout(schema: pa.Schema, settings: ParquetSettings) -> dict[str, Any]:
 def _row_group_rows(rows: pa.Table, settings: ParquetSettings) -> int:
     if rows.num_rows == 0:
         return 1
-    if rows.get_total_buffer_size() <= settings.row_group_bytes:  # cheaper to tell than nbytes
+    if rows.get_total_buffer_size() <= settings.row_group_bytes:  # cheaper than nbytes
         return settings.row_group_rows_max
     fitting = settings.row_group_bytes * rows.num_rows // max(rows.nbytes, 1)
     return int(max(1, min(fitting, settings.row_group_rows_max)))
@@ -463,11 +463,11 @@ def _reads_otherwise(
     row_filter: pc.Expression, target: pa.Schema, held: Mapping[str, pa.Field]
 ) -> bool:
     """
-    Whether a filter names a column of which the file cannot tell what the filter asks.
+    Return whether a filter names a column that the file stores with other values.
 
-    Values change on the way: a float is compared as the double Java makes of it, a number as the
-    text it became; milliseconds may lie under the label of microseconds (``stored_in``), and their
-    statistics under the same; an older struct lacks fields. The limits of floats leave NaN out, and are -0.0
+    Such values are converted: a float is compared as the double Java makes of it, a number as the
+    text it became. Milliseconds may have the label of microseconds (``stored_in``), and so may
+    their statistics. An older struct lacks fields. The limits of floats exclude NaN, and are -0.0
     and 0.0 for either of the two.
     """
     told = (each for each in target if each.name in held)
@@ -484,7 +484,7 @@ def _compares_as(source: pa.DataType, target: pa.DataType) -> bool:
             types.is_timestamp(source)
             and types.is_timestamp(target)
             and source.tz == target.tz
-            and source.unit != "us"  # a coarser target then says that the label is wrong
+            and source.unit != "us"  # a coarser target then means that the label is wrong
         )
     )
 
@@ -495,7 +495,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def works_without(row_filter: pc.Expression, schema: pa.Schema, name: str) -> bool:
-    """Whether an expression names no such column. It does not tell what it names: tried on no rows."""
+    """Return whether an expression does not name a column, by evaluating it on no rows."""
     try:
         schema.remove(schema.get_field_index(name)).empty_table().filter(row_filter)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError):
@@ -511,7 +511,7 @@ def _scanner(
     use_threads: bool,
     batch_rows: int = _BATCH_ROWS,
 ) -> Any:
-    import pyarrow.dataset as ds  # it imports pandas, as long as all the rest
+    import pyarrow.dataset as ds  # imports pandas, which takes as long as all the rest
 
     return ds.Scanner.from_fragment(
         ds.ParquetFileFormat().make_fragment(source),
@@ -534,42 +534,42 @@ def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
         raise schema_mismatch_error(error, "a base file", path, kind="bad_base_file") from error
 
 
-# -------------------------------------------------------------- Small Parquet files, decoded once
+# ---- Small Parquet files, decoded once
 #
-# A base file is read by the look for keys, by the merge and by every scan, a log's block by every
-# scan; of few rows, opening and decoding takes many times as long as telling equal bytes.
+# The key lookup, the merge and every scan read a base file; every scan reads a log's block. With
+# few rows, opening and decoding costs many times as much as comparing the bytes with cached ones.
 
 _FILE_BYTES_MAX: Final = 16_384
 _ROWS_MAX: Final = 1_000
-_DECODED_BYTES_MAX: Final = 65_536  # well packed bytes may hold very much
+_DECODED_BYTES_MAX: Final = 65_536  # well compressed bytes may hold very much
 _FILES_KEPT: Final = 512  # at most 40 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class InMemoryParquet:
-    """What is asked of a ``pq.ParquetFile``, with all rows at hand; any thread may ask."""
+    """The used part of a ``pq.ParquetFile``, with all rows in memory; thread-safe."""
 
     schema_arrow: pa.Schema
     metadata: pq.FileMetaData
     rows: pa.Table
 
     def read(self, columns: Sequence[str] | None = None, **_: Any) -> pa.Table:
-        """As of ``pq.ParquetFile``; no thread is needed."""
+        """As in ``pq.ParquetFile``; uses no threads."""
         return self.rows if columns is None else self.rows.select(list(columns))
 
     def iter_batches(
         self, batch_size: int, columns: Sequence[str] | None = None, **_: Any
     ) -> list[pa.RecordBatch]:
-        """As of ``pq.ParquetFile``."""
+        """As in ``pq.ParquetFile``."""
         return list(self.read(columns).to_batches(batch_size))
 
 
 def open_parquet(source: IO[bytes]) -> pq.ParquetFile | InMemoryParquet:
     """
-    Open a Parquet file; a small one is decoded at once, or was when its bytes were met before.
+    Open a Parquet file; a small one is decoded at once and cached by its bytes.
 
     Raises:
-        pa.ArrowException, OSError: The footer is damaged. Whoever asks for damaged rows is told.
+        pa.ArrowException, OSError: The footer is damaged. Damaged rows raise when they are read.
     """
     if source.seek(0, os.SEEK_END) > _FILE_BYTES_MAX:
         return pq.ParquetFile(source)
@@ -579,7 +579,7 @@ def open_parquet(source: IO[bytes]) -> pq.ParquetFile | InMemoryParquet:
 
 @lru_cache(maxsize=_FILES_KEPT)
 def _decoded(data: bytes) -> InMemoryParquet | None:
-    """None where the rows would take much memory, or are damaged."""
+    """Decode a file; None if the rows would take much memory, or are damaged."""
     with suppress(pa.ArrowException, OSError):
         file = pq.ParquetFile(pa.BufferReader(data))
         if file.metadata.num_rows > _ROWS_MAX:
@@ -590,36 +590,35 @@ def _decoded(data: bytes) -> InMemoryParquet | None:
     return None
 
 
-# ------- Permits to compute: threads that write small files of one table compute one after another
+# ---- Compute permits: threads that write small files of one table compute in sequence
 #
-# The interpreter runs one thread at a time anyway. Sixteen that want to run at once only hand
-# that right around, at every call of Arrow, between processors: of 14 ms of processor time that a
-# small commit took, 4 were spent so. Big tables are another matter: there Arrow works for long
-# without the interpreter, and threads are what makes use of all processors.
+# The interpreter runs one thread at a time anyway. Sixteen ready threads only pass that right
+# between processors, at every call of Arrow: of 14 ms processor time of a small commit, 4 were
+# spent so. For big tables Arrow works long without the interpreter, and threads use all processors.
 
 _SMALL_BYTES = 1 << 20
 
 
 def is_small(rows: pa.Table) -> bool:
-    """Whether making a file of these rows takes about as long as waiting for its disk."""
-    return bool(rows.get_total_buffer_size() <= _SMALL_BYTES)  # cheaper to tell than nbytes
+    """Return whether making a file of these rows takes about as long as waiting for its disk."""
+    return bool(rows.get_total_buffer_size() <= _SMALL_BYTES)  # cheaper than nbytes
 
 
 def with_compute_lock(storage: Storage, rows: pa.Table) -> AbstractContextManager[object]:
     """
-    Within the block no other thread computes for this table, if there are few rows.
+    Return a context in which no other thread computes for this table, if there are few rows.
 
-    Nothing may be asked of a port within, or others would wait for its answer as well.
+    Call no port inside, or other threads would wait for its answer as well.
 
     Args:
-        storage: Where the table lies; one without a permit (``GivesPermits``) keeps nobody waiting.
-        rows: What is computed with.
+        storage: Storage of the table; without a permit (``GivesPermits``) no thread waits.
+        rows: The rows of the computation.
     """
     permit: AbstractContextManager[object] | None = getattr(storage, "compute_permit", None)
     return permit if permit is not None and is_small(rows) else nullcontext()
 
 
-# --- Keys of base files that store none: computed from the key columns (fmt 4.2, meta columns off)
+# ---- Keys of base files that store none: computed from the key columns (fmt 4.2)
 
 
 def read_virtual_keys(storage: Storage, path: str, keys: VirtualKeys) -> pa.ChunkedArray:
@@ -627,7 +626,7 @@ def read_virtual_keys(storage: Storage, path: str, keys: VirtualKeys) -> pa.Chun
     Compute the record keys of a base file, in the file's order.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: The file does not exist.
         CorruptTableError: The file is damaged, lacks a key column or has rows without a key.
 
     Outside: 1 open_input.

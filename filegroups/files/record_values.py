@@ -1,8 +1,8 @@
 """
-The values of a record as one text, so that whole rows are compared by one kernel.
+Encode the values of a record as one text, so that one kernel compares whole rows.
 
-Arrow compares no nested values; the Avro datum of a row is equal exactly where its values
-are, nulls and every bit of a float included.
+Arrow cannot compare nested values. The Avro datums of two rows are equal exactly if their values
+are, including nulls and every bit of a float.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CHUNK_ROWS: Final = 16 * 1024
 
 def record_values(rows: pa.Table, schema_json: str) -> pa.ChunkedArray:
     """
-    A text for each row that is equal exactly where all the schema's columns are.
+    Return a text per row; two texts are equal exactly if all the schema's columns are.
 
     Shapes: rows (n,) with the schema's columns -> (n,).
 
     Raises:
-        InvalidInputError: A column is missing or has a value that the schema does not take.
+        InvalidInputError: A column is missing or has a value that the schema does not accept.
     """
     record = parse_schema(schema_json, path="")
     chunks = []

@@ -1,10 +1,9 @@
 """
 Write one file group: the single function that both executors run.
 
-A task is a frozen value that travels as JSON, so that the local executor's threads and
-Spark's tasks do exactly the same: announce the file, read the old one, merge, write the
-new one, and answer with Hudi's write stat. Nothing becomes visible here; publishing the
-instant does that.
+A task is a frozen value that travels as JSON, so the local executor's threads and Spark's tasks do
+exactly the same: create the marker, read the old file, merge, write the new one, and return Hudi's
+write stat. Nothing becomes visible before the instant is committed.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ _APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupTask:
-    """Everything one task needs beside its rows."""
+    """Everything a task needs besides its rows."""
 
     requested_time: InstantTime
     operation: WriteOperation
@@ -98,26 +97,26 @@ class FileGroupTask:
     deletes: DeleteKind = DeleteKind.NONE
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     bloom: BloomSettings | None = field(default_factory=BloomSettings)  # None writes none
-    merge: MergeDefinition | None = None  # all of it, instead of mode and ordering fields
+    merge: MergeDefinition | None = None  # the full rules, instead of mode and ordering fields
     stores_keys: bool = True  # False leaves the meta columns empty
     virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
-    automatic_keys: bool = False  # rows bring no key and get one here
-    change_log: CdcMode | None = None  # what a rewrite tells of its changes; None nothing
+    automatic_keys: bool = False  # rows have no key and get one here
+    change_log: CdcMode | None = None  # the images in a rewrite's CDC log; None writes no log
     partial: bool = False  # rows have some of the columns; records keep the others
     log: LogTarget | None = None  # append to the slice instead of writing a new base file
     partition_metafile: str = ""  # the ending of a new partition's metadata file
-    partition_marked: bool = False  # the partition's metadata file was seen
+    partition_marked: bool = False  # the partition's metadata file exists
     announced: bool = False  # its base file has a marker already
 
     @property
     def file_name(self) -> str:
-        """The file this task will write, of several log files the first."""
+        """The file this task will write; the first of several log files."""
         if self.log is not None:
             return LogFileName(self.file_id, self.requested_time, 1, self.write_token).text
         return BaseFileName(self.file_id, self.write_token, self.requested_time).text
 
     def to_json(self) -> str:
-        """The task as text, for a worker elsewhere."""
+        """Return the task as text, for a worker in another process."""
         document = asdict(self)
         for name in ("operation", "merge_mode", "deletes"):
             document[name] = document[name].value
@@ -132,7 +131,7 @@ class FileGroupTask:
 
     @classmethod
     def from_json(cls, text: str) -> FileGroupTask:
-        """Read back what ``to_json`` wrote."""
+        """Read back the output of ``to_json``."""
         document: dict[str, Any] = json.loads(text)
         document["operation"] = WriteOperation(document["operation"])
         document["merge_mode"] = MergeMode(document["merge_mode"])
@@ -154,12 +153,12 @@ class FileGroupTask:
 
 
 def stats_to_json(stats: tuple[WriteStat, ...]) -> str:
-    """Write stats as text, for the way back from a worker."""
+    """Return write stats as text, for the result of a worker."""
     return json.dumps([asdict(each) for each in stats])
 
 
 def stats_from_json(text: str) -> tuple[WriteStat, ...]:
-    """Read back what ``stats_to_json`` wrote."""
+    """Read back the output of ``stats_to_json``."""
     stats = []
     for document in json.loads(text):
         if document["log_files"] is not None:
@@ -172,10 +171,10 @@ def stats_from_json(text: str) -> tuple[WriteStat, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFileGroup:
-    """What a new file group will hold; its whole file, where that is small."""
+    """The rows of a new file group, and its encoded file if that is small."""
 
     outcome: MergeOutcome
-    content: bytes | None  # None of a big one, or when nothing changes
+    content: bytes | None  # None for a big one, or if nothing changes
 
 
 def make_new_file_group(storage: Storage, task: FileGroupTask, incoming: pa.Table) -> NewFileGroup:
@@ -197,30 +196,30 @@ def write_file_group(
     """
     Write the next version of a file group, or its first.
 
-    Where the table keeps change logs, the next version's lies beside it; the first needs none.
+    If the table has CDC logs, the next version gets one; the first needs none.
 
     Args:
-        storage: Where the table lies.
+        storage: Storage of the table.
         task: What to write and how.
-        incoming: Rows with ``_hoodie_record_key`` and the table's columns (other meta
-            columns are filled here); keys are unique unless the operation only appends.
-            An explicit delete needs the record keys only.
-        made: The first version of a new file group, where it was made already.
+        incoming: Rows with ``_hoodie_record_key`` and the table's columns (other meta columns are
+            filled here); keys are unique unless the operation only appends. An explicit delete
+            needs the record keys only.
+        made: The first version of a new file group, if it was made already.
 
     Returns:
-        One stat; none when nothing would change (no rows, only late or unmatched ones), and
-        then no file was written and the old one stays the newest.
+        One stat; none if nothing would change (no rows, only late or unmatched ones). Then no file
+        was written and the old one stays the newest.
 
     Raises:
-        MissingFileError: The base file is gone: it was cleaned meanwhile, so the caller must
-            plan anew from a fresh snapshot (concurrency hole 12).
+        MissingFileError: The base file was cleaned since, so the caller must plan again from a new
+            snapshot (concurrency hole 12).
         CorruptTableError: The base file is damaged or does not fit the schema.
         InvalidInputError: A value does not fit the schema.
         StorageUnavailableError: The storage failed; a marker may remain for the rollback.
 
-    Outside: with a base file 2 open_kept; 1 stat and at most 1 create (partition metadata that
-    was not seen, new file groups only); 1 create (marker, unless it is announced); 1 open_output;
-    the last two again for a change log. The caller makes the names durable (``sync_folders``) before it publishes.
+    Outside: with a base file 2 open_kept; 1 stat and at most 1 create (partition metadata not seen
+    yet, new file groups only); 1 create (marker, unless it exists); 1 open_output; the last two
+    again for a CDC log. The caller makes the names durable (``sync_folders``) before it commits.
     """
     schema = TableSchema.from_avro(task.avro_json).arrow
     check_partition_path(task.partition_path)
@@ -268,19 +267,19 @@ def write_file_group(
 def _small_file(
     storage: Storage, task: FileGroupTask, outcome: MergeOutcome, schema: pa.Schema
 ) -> bytes | None:
-    """A first version whole, to be written at once; None of a big one, or when there is none."""
+    """Return a first version as a whole file; None if it is big or empty."""
     if not outcome.changed or not is_small(outcome.table):
         return None
     return base_file_bytes(
         full_rows(outcome.table, task, schema, task.file_name),
         avro_json=task.avro_json,
-        bloom=bloom_for(storage, task, outcome),  # of a first version, nothing is read for it
+        bloom=bloom_for(storage, task, outcome),  # for a first version this reads nothing
         settings=task.parquet,
     )
 
 
 def announce_base_file(storage: Storage, task: FileGroupTask) -> None:
-    """Make the marker of a task's base file. Outside, errors: as ``create_marker``."""
+    """Create the marker of a task's base file. Outside, errors: as ``create_marker``."""
     io_type = IOType.CREATE if task.base_path is None else IOType.MERGE
     create_marker(storage, task.requested_time, task.partition_path, task.file_name, io_type)
 
@@ -288,10 +287,10 @@ def announce_base_file(storage: Storage, task: FileGroupTask) -> None:
 def _log_changes(
     storage: Storage, task: FileGroupTask, before: pa.Table, outcome: MergeOutcome
 ) -> dict[str, int] | None:
-    """Write the change log of a rewrite; its path and size, as the stat has them."""
+    """Write the CDC log of a rewrite; return its path and size for the write stat."""
     if task.change_log is None:
         return None
-    # Where a late record fills values in, no commit time tells of it.
+    # If a late record fills in values, no commit time shows it.
     by_values = task.merge is not None and task.merge.updates_partially
     return write_cdc_of_merge(
         storage,
@@ -314,27 +313,27 @@ def create_partition_metadata(
     looks: bool = True,
 ) -> None:
     """
-    Make the file by which Java finds a partition, unless it is there (fmt 4.1).
+    Create the metadata file by which Java finds a partition, unless it exists (fmt 4.1).
 
     Args:
         storage: The table's.
         partition_path: The partition.
-        requested_time: Of the instant that makes it.
-        ending: ``.parquet`` for a table with ``hoodie.partition.metafile.use.base.format``,
-            whose properties lie in the footer of a file without rows, as from Java.
-        looks: Whether to look for it first.
+        requested_time: Requested time of the instant that creates it.
+        ending: ``.parquet`` for a table with ``hoodie.partition.metafile.use.base.format``; then
+            the properties are in the footer of a file without rows, as from Java.
+        looks: Whether to check first if it exists.
 
     Raises:
-        StorageUnavailableError: No answer; the file may be there or still come.
+        StorageUnavailableError: No answer; the file may exist now or later.
 
-    Outside: 1 stat, and 1 create when it is new; 1 create where it ``looks`` not, since that
-    costs as much as looking.
+    Outside: 1 stat, and 1 create if it is new. Without ``looks`` 1 create, which costs as much as
+    the check.
     """
     path = join(partition_path, PARTITION_METADATA + ending)
     if looks and storage.stat(path) is not None:
         return
     depth = partition_path.count("/") + 1 if partition_path else 0
-    # The date is a comment of Java's properties files; the instant's own keeps this repeatable.
+    # The date is a comment of Java's properties files; the instant's own time makes it repeatable.
     moment = datetime.strptime(requested_time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     told = {"commitTime": requested_time, "partitionDepth": str(depth)}
     if ending:
@@ -344,7 +343,7 @@ def create_partition_metadata(
         data = format_properties(told, comments)
     try:
         storage.create(path, data)
-    except ObjectExistsError:  # another task of this or another write made it first
+    except ObjectExistsError:  # another task of this or another write created it first
         return
     except AmbiguousWriteError as error:
         raise StorageUnavailableError(
@@ -355,7 +354,7 @@ def create_partition_metadata(
 def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:
     empty = _merged_schema(schema).empty_table()
     if task.deletes is DeleteKind.EXPLICIT:
-        return append_rows(empty, empty)  # nothing there, nothing to delete
+        return append_rows(empty, empty)  # an empty file group has nothing to delete
     rows = with_meta_columns(task, incoming, schema)
     if task.deletes is DeleteKind.NONE:
         return append_rows(empty, rows)
@@ -371,8 +370,8 @@ def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> M
 def _next_version(
     storage: Storage, task: FileGroupTask, base_path: str, incoming: pa.Table, schema: pa.Schema
 ) -> tuple[pa.Table, MergeOutcome]:
-    """The rows that were there, and the merged ones."""
-    # Partition path and file name are equal in all rows and written anew: not read, not merged.
+    """Return the existing rows, and the merged ones."""
+    # Partition path and file name are equal in all rows and written again: not read, not merged.
     base = read_base_file(storage, base_path, schema=_merged_schema(schema), kept=True)
     if task.virtual_keys is not None and task.operation not in _APPENDING:
         keys = task.virtual_keys.of(base)
@@ -403,14 +402,14 @@ def _rules(task: FileGroupTask) -> MergeRules | None:
 
 
 def written_schema(task: FileGroupTask, incoming: pa.Table) -> TableSchema:
-    """The table's columns, those of a partial update that the rows have."""
+    """Return the table's columns; for a partial update those that the rows have."""
     schema = TableSchema.from_avro(task.avro_json)
     return schema.only(incoming.schema.names) if task.partial else schema
 
 
 def with_meta_columns(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> pa.Table:
     """
-    Incoming rows in the shape that is merged: commit time, sequence number, key, own columns.
+    Return incoming rows as merged: commit time, sequence number, key, own columns.
 
     Raises:
         InvalidInputError: A value does not fit the schema.
@@ -420,14 +419,14 @@ def with_meta_columns(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema
     numbers = pc.cast(pa.array(np.arange(count)), pa.string())
     own = normalise(incoming, schema)
     sequence = pc.binary_join_element_wise(prefix, numbers, "")
-    # A row without a key of its own gets its sequence number, as from Java (fmt 4.3).
+    # A row without a key gets its sequence number as key, as in Java (fmt 4.3).
     key = sequence if task.automatic_keys else pc.cast(incoming.column(KEY_COLUMN), pa.string())
     columns = [_constant(task.requested_time, count), sequence, key, *own.columns]
     return pa.Table.from_arrays(columns, schema=_merged_schema(schema))
 
 
 def full_rows(rows: pa.Table, task: FileGroupTask, schema: pa.Schema, file_name: str) -> pa.Table:
-    """The file's rows in full: with the columns that are equal in all of them."""
+    """Return the file's full rows, with the columns that are equal in all of them."""
     count = rows.num_rows
     if not task.stores_keys:
         nothing = [pa.nulls(count, pa.string())] * len(META_COLUMNS)
@@ -448,14 +447,14 @@ def _constant(value: str, count: int) -> pa.Array:
 
 
 def _repeated(value: str, count: int) -> pa.Array:
-    # A dictionary of one value: Parquet stores it as such, and plain text is read back.
+    # A dictionary of one value: Parquet stores it so, and readers return plain text.
     indices = pa.repeat(pa.scalar(0, pa.int8()), count)
     return pa.DictionaryArray.from_arrays(indices, pa.repeat(pa.scalar(value), 1))
 
 
 def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> BloomFilter | None:
     """
-    The filter over the keys of a task's new base file; None where it shall have none.
+    Return the bloom filter of a task's new base file; None if it has none.
 
     Outside: 1 open_input of the base file before it, if any.
     """
@@ -468,12 +467,12 @@ def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> B
             try:
                 old = BloomFilter.load(footer.bloom_base64, footer.bloom_kind, task.bloom)
             except CorruptTableError:
-                pass  # of an old format: made anew below, all keys are at hand
+                pass  # an old format: create a new one below from all keys
             else:
-                # One made for fewer keys is made anew: every further row of bits is one
-                # more look for each key that is sought.
+                # A filter made for fewer keys is replaced: each further row of bits costs one more
+                # check per searched key.
                 if old.kind != DYNAMIC or old.entries >= min(rows, task.bloom.entries):
-                    # Keys of deleted records stay in it, which only costs a needless look.
+                    # Keys of deleted records stay in it, which only costs needless reads.
                     old.add(outcome.new_keys)
                     return old
     made = BloomFilter(task.bloom.fitted(rows))
@@ -484,7 +483,7 @@ def bloom_for(storage: Storage, task: FileGroupTask, outcome: MergeOutcome) -> B
 def base_file_stat(
     task: FileGroupTask, path: str, outcome: MergeOutcome, size_bytes: int
 ) -> WriteStat:
-    """What a commit tells of a new base file."""
+    """Return the write stat of a new base file."""
     previous = None if task.base_path is None else task.base_path.rpartition("/")[2]
     return WriteStat(
         file_id=task.file_id,

@@ -1,9 +1,9 @@
 """
-The rows of one file slice: its base file, merged with its logs where it has any.
+Read one file slice: its base file, merged with its logs if it has any.
 
-A filter is pushed into the base file only where no log touches it. A row that a log changes
-must be merged before it is judged: its old version may not show, and its new one may pass a
-filter that the old one failed.
+A filter is pushed into the base file only if the slice has no logs. A row that a log changes must
+be merged before the filter is evaluated: its old version may not be visible, and its new one may
+pass a filter that the old one failed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _BATCH_ROWS = 65_536
 @dataclass(frozen=True, slots=True)
 class WholeFileGroups:
     """
-    All that lies in the file groups of an incremental read at the end of its range.
+    The whole file groups of an incremental read at the end of its range.
 
     Args:
         visible: The instants whose log blocks count there.
-        of: The merged slice of a file group; None where a file of it was cleaned. Asked only
-            where logs of the range have partial updates.
+        of: Returns the merged slice of a file group, None if a file of it was cleaned. Called only
+            if logs of the range have partial updates.
     """
 
     visible: Container[InstantTime]
@@ -63,21 +63,21 @@ class WholeFileGroups:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRead:
     """
-    What is read of every slice: a plain value, which an executor can send elsewhere.
+    What to read of every slice: a plain value, which an executor can send to another process.
 
     Args:
         file_schema: The table's schema with the meta columns.
-        columns: What comes out, in this order.
-        filter: Rows that come out; None for all.
-        base_filter: Rows of base files that count at all, before anything is merged.
+        columns: The columns to return, in this order.
+        filter: The rows to return; None for all.
+        base_filter: Rows of base files that count, before the merge.
         rules: How versions of a record merge.
         keys: How keys are computed in a table without meta columns; else None.
-        finds_keys: Whether the filter asks for computed keys, not for what files show instead.
-        visible: The instants whose log blocks count in the snapshot that is read.
-        wholes: Of an incremental read: what its partial updates need.
-        whole_filter: Rows of whole slices that come out, whenever they were written.
-        history: What columns were called when files were written, in a table with column ids.
-        folders: Columns that files leave out, because the folder's name tells them.
+        finds_keys: Whether the filter compares computed keys instead of the key column in files.
+        visible: The instants whose log blocks count in the snapshot.
+        wholes: For an incremental read: what its partial updates need.
+        whole_filter: Rows of whole slices to return, whenever they were written.
+        history: The names of columns when files were written, in a table with column ids.
+        folders: Columns that files leave out, because the folder's name has their values.
     """
 
     file_schema: pa.Schema
@@ -95,16 +95,16 @@ class SliceRead:
 
     @property
     def files_suffice(self) -> bool:
-        """Whether a base file alone shows its rows, to any reader of Parquet."""
+        """Whether any Parquet reader gets the right rows from a base file alone."""
         return self.history is None and self.folders is None
 
     def renaming_for(self, base: BaseFile) -> Renaming | None:
-        """How the schema's columns are called in a base file; None where as now."""
+        """Return how the schema's columns are named in a base file; None if unchanged."""
         return self.history.renaming_for(base.requested_time) if self.history else None
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Schema of what comes out."""
+        """Schema of the returned batches."""
         return pa.schema([self.file_schema.field(name) for name in self.columns])
 
 
@@ -112,14 +112,14 @@ def read_slice(
     storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
 ) -> Iterator[pa.RecordBatch]:
     """
-    Read a slice piece by piece.
+    Read a slice in batches.
 
-    A slice without logs is streamed, one with logs is held in memory (the needed columns).
+    A slice without logs is streamed; one with logs is in memory (the needed columns).
 
     Raises:
-        MissingFileError: A file is gone.
+        MissingFileError: A file is missing.
         CorruptTableError: A file is damaged or does not fit the schema.
-        UnsupportedTableError: A log file has blocks that are not read.
+        UnsupportedTableError: A log file has blocks of an unsupported kind.
 
     Outside: 1 open_input of the base file, those of ``read_logs``.
     """
@@ -148,13 +148,12 @@ def assert_base_fits(stored: pa.Schema, base: BaseFile, read: SliceRead) -> None
     Refuse a base file whose columns cannot be read in the table's schema.
 
     Args:
-        stored: What its footer tells.
+        stored: Its footer's schema.
         base: The file.
-        read: What a reader wants; all its columns are judged.
+        read: The read; all its columns are checked.
 
     Raises:
-        CorruptTableError, UnsupportedTableError: As ``read_base_file``, but for what single
-            values tell.
+        CorruptTableError, UnsupportedTableError: As ``read_base_file``, except for single values.
     """
     renaming = read.renaming_for(base)
     _assert_fits(stored, renaming, read, ("a base file", base.path, "bad_base_file"))
@@ -165,8 +164,8 @@ def assert_logs_fit(storage: Storage, one: FileSlice, read: SliceRead) -> None:
     Refuse a slice whose logs cannot be read in the table's schema, by their headers alone.
 
     Raises:
-        MissingFileError: A log file is gone.
-        CorruptTableError, UnsupportedTableError: As ``read_logs``, but for what records tell.
+        MissingFileError: A log file is missing.
+        CorruptTableError, UnsupportedTableError: As ``read_logs``, except for single records.
 
     Outside: 1 open_input for each log file.
     """
@@ -197,7 +196,7 @@ def _assert_fits(
 def _by_computed_keys(
     storage: Storage, events: EventSink, one: FileSlice, read: SliceRead, keys: VirtualKeys
 ) -> Iterator[pa.RecordBatch]:
-    """Files store no keys: those that are computed are judged, and none is shown."""
+    """Filter by computed keys, which files do not store and the result does not contain."""
     wanted = {*read.columns, *(name.partition(".")[0] for name in keys.fields)}
     if read.filter is not None:
         wanted.update(filter_columns(read.filter, read.file_schema))
@@ -220,7 +219,7 @@ def _with_folders(
     read: SliceRead,
     folders: DroppedPartitionColumns,
 ) -> Iterator[pa.RecordBatch]:
-    """The columns that files have, then those of the folder, then the filter over both."""
+    """Read the columns of files, add those of the folder, then filter by both."""
     wanted = {*read.columns}
     if read.filter is not None:
         wanted.update(filter_columns(read.filter, read.file_schema))
@@ -239,7 +238,7 @@ def merged_slice_rows(
     storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
 ) -> pa.Table | None:
     """
-    The merged, filtered and projected rows of a slice; None when no log of it counts.
+    Return the merged, filtered and projected rows of a slice; None if none of its logs counts.
 
     Errors and calls outside: as ``read_slice``.
     """
@@ -251,7 +250,7 @@ def merged_slice_rows(
     del changes  # else a filter would hold the file group a third time
     if read.keys is not None:
         position = rows.schema.get_field_index(KEY_COLUMN)
-        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for merging, never stored
+        nothing = pa.nulls(rows.num_rows, pa.string())  # computed for the merge, never stored
         rows = rows.set_column(position, rows.schema.field(KEY_COLUMN), nothing)
     if read.filter is not None:
         rows = rows.filter(read.filter)
@@ -271,10 +270,10 @@ def merged_slice_rows(
 
 def _whole(one: FileSlice, wholes: WholeFileGroups) -> FileSlice:
     """
-    All of a file group at the end of a range that has partial updates.
+    Return the whole file group at the end of a range with partial updates.
 
-    What the range does not tell of their records lies in older files. A late change fills columns
-    of a newer row, whose commit time may lie before the range.
+    Older files have the values that the range lacks. A late change fills columns of a newer row,
+    whose commit time may be before the range.
 
     Raises:
         InstantNotFoundError: An older file was cleaned.
@@ -294,10 +293,10 @@ def merge_slice(
     storage: Storage, events: EventSink, one: FileSlice, read: SliceRead
 ) -> MergeOutcome | None:
     """
-    The merged rows of a slice with what became of them; None when no log of it counts.
+    Return the merged rows of a slice and their changes; None if none of its logs counts.
 
-    They have the wanted columns and what merging looked at, unfiltered; keys that are not
-    stored are there as computed. Errors and calls outside: as ``read_slice``.
+    The rows have the wanted columns and those that the merge reads, unfiltered; keys that are not
+    stored are computed. Errors and calls outside: as ``read_slice``.
     """
     changes = _changes(storage, events, one, read)
     return None if changes is None else _merged(storage, one, read, changes)
@@ -343,7 +342,7 @@ def _both(one: pc.Expression | None, other: pc.Expression | None) -> pc.Expressi
 
 
 def _merge_schema(read: SliceRead) -> pa.Schema:
-    """The wanted columns, those of the filter, and those that merging looks at."""
+    """Return the wanted columns, those of the filter, and those that the merge reads."""
     names = {KEY_COLUMN, *read.columns, *read.rules.columns_for(read.file_schema)}
     if read.keys is not None:
         names.update(name.partition(".")[0] for name in read.keys.fields)

@@ -371,7 +371,7 @@ class SlicesAtTime:
 
     @property
     def completions(self) -> Mapping[InstantTime, InstantTime]:
-        """Completion times of all instants; archived ones only if needed or if none is active."""
+        """Completion times; archived ones if needed, or if savepoints keep all active writes."""
         archived = self._archived
         if self._snapshot.active.first_write_time is None:
             archived = self._snapshot.archived.completions

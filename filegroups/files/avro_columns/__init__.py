@@ -1,11 +1,11 @@
 """
 The records of a log block as Arrow columns, and back: the codec of Avro data blocks.
 
-A block holds, per record, its length as a big-endian int32 and an Avro datum (fmt 5.4).
-Decoding works on chunks of some thousand records that stay in the processor's cache, all
-records of a chunk in lockstep; encoding builds the bytes of whole columns and joins them.
-Neither ever loops over rows in Python. The bytes are taken as hostile: every length is
-held against what is there before anything is allocated.
+A block holds, per record, its length as a big-endian int32 and an Avro datum (fmt 5.4). The decoder
+works on chunks of some thousand records that fit the processor's cache, all records of a chunk in
+lockstep. The encoder builds the bytes of whole columns and joins them. Neither loops over rows in
+Python. The bytes are untrusted: every length is checked against the data before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def decode_block(
     path: str,
 ) -> pa.Table:
     """
-    Decode the whole content of an Avro data or change data block.
+    Decode the whole content of an Avro data or CDC data block.
 
-    As ``decode_records``, after the two numbers the content begins with.
+    As ``decode_records``, after the two numbers at the start of the content.
 
     Raises:
         CorruptTableError: As ``decode_records``, or the content's version is unknown.
@@ -78,19 +78,18 @@ def decode_records(
     Decode the length-prefixed records of a block.
 
     Args:
-        content: The bytes behind the version and the count of the block's content.
-        count: Records in it.
+        content: The bytes after the version and the count of the block's content.
+        count: Number of records.
         writer_schema_json: The Avro JSON of the block's header.
-        reader_schema: The columns to build, matched by exact name; other columns are
-            stepped over. A column the writer lacks is null, an older type is promoted.
-            None: the writer's columns.
-        path: What errors name as the damaged file.
+        reader_schema: The columns to build, matched by exact name; other columns are skipped. A
+            column the writer lacks is null, an older type is promoted. None: the writer's columns.
+        path: The file that errors name.
 
     Shapes: a table of `count` rows in the order of the records, in chunks.
 
     Raises:
         CorruptTableError: The bytes are not `count` records of the schema.
-        UnsupportedTableError: A column to build has a type this engine does not handle
+        UnsupportedTableError: A column to build has a type that hoodoo does not support
             (``unsupported_type``).
         InvalidInputError: A column or value cannot be promoted to the reader's type
             (``schema_mismatch``, ``lossy_value``).
@@ -109,18 +108,18 @@ def decode_datums(
     path: str,
 ) -> pa.Table:
     """
-    Decode records that are values of a column, as an HFile has them.
+    Decode records that are values of a column, as in an HFile.
 
     Args:
         values: One datum each, no nulls.
-        writer_schema_json: As of ``decode_records``, and so the rest.
-        reader_schema: The columns to build.
-        path: What errors name as the damaged file.
+        writer_schema_json: As in ``decode_records``.
+        reader_schema: The columns to build, as in ``decode_records``.
+        path: The file that errors name.
 
     Shapes: values (n,) -> a table of n rows, in their order.
 
     Raises:
-        CorruptTableError: A value is no record of the schema.
+        CorruptTableError: A value is not a record of the schema.
         UnsupportedTableError: As ``decode_records``.
         InvalidInputError: As ``decode_records``.
     """
@@ -167,7 +166,7 @@ def _decoded(
 
 
 def _chunks(starts: Integers, ends: Integers) -> Iterator[slice]:
-    """Runs of rows of a limited number and size; a larger record stands alone."""
+    """Yield runs of rows of a limited number and size; a larger record is a run by itself."""
     row, count = 0, len(starts)
     while row < count:
         limit = int(np.searchsorted(ends, starts[row] + _CHUNK_BYTES, side="right"))
@@ -185,7 +184,7 @@ def _read_chunk(
     shift = PADDING_BYTES - base
     cursor = Cursor(chunk, starts + shift, ends + shift)
     columns = read_record(plan, cursor, early_end=True)
-    to_the_end = len(plan.steps) - 1 in plan.picks  # else the last fields were not visited
+    to_the_end = len(plan.steps) - 1 in plan.picks  # else the last fields were not read
     if to_the_end and (cursor.position != cursor.end).any():
         chunk.damaged("bytes behind a record's last field")
     return columns
@@ -196,16 +195,16 @@ def encode_records(table: pa.Table, schema_json: str) -> bytes:
     Encode rows as the whole content of an Avro data block, version 3.
 
     Args:
-        table: The rows; columns in any order, of types that fit the schema's without loss.
-            A column of the schema that is missing is written as null.
+        table: The rows; columns in any order, of types that fit the schema's without loss. A column
+            of the schema that is missing is written as null.
         schema_json: The Avro JSON for the block's header; decides order and unions.
 
     Raises:
-        InvalidInputError: A column is not in the schema or does not fit it
-            (``schema_mismatch``, ``lossy_value``), a value is null where the schema has no
-            null (``null_value``), or no symbol of an enum (``unknown_symbol``).
-        UnsupportedTableError: The schema has a type this engine does not handle.
-        CorruptTableError: The text is no Avro record.
+        InvalidInputError: A column is not in the schema or does not fit it (``schema_mismatch``,
+            ``lossy_value``); a value is null where the schema has no null (``null_value``), or is
+            not a symbol of its enum (``unknown_symbol``).
+        UnsupportedTableError: The schema has a type that hoodoo does not support.
+        CorruptTableError: The text is not an Avro record.
     """
     record = parse_schema(schema_json, path="")
     fields = list(arrow_type(record))
@@ -234,7 +233,7 @@ def encode_records(table: pa.Table, schema_json: str) -> bytes:
 
 
 def _parts(table: pa.Table) -> Iterator[pa.Table]:
-    """Runs of rows of a limited number and size."""
+    """Yield runs of rows of a limited number and size."""
     row = 0
     while row < table.num_rows:
         part = table.slice(row, _CHUNK_ROWS)

@@ -1,10 +1,10 @@
 """
-Avro records to Arrow columns in lockstep: one field of all records at a time.
+Decode Avro records to Arrow columns in lockstep: one field of all records at a time.
 
-A plan fits a writer's schema to the columns the reader wants: which fields are built and
-which are only stepped over (fmt 5.4). Running it on a cursor visits the fields in the order of the schema; every step is a few numpy or Arrow
-calls on all rows of a chunk. Nested values become rows of their own: the items of all
-arrays are one longer cursor, so the depth of a schema costs calls, never a loop over rows.
+A plan fits a writer's schema to the columns of the reader: which fields are built and which are
+skipped (fmt 5.4). Running it on a cursor visits the fields in the order of the schema. Every step
+is a few numpy or Arrow calls on all rows of a chunk. Nested values become rows of their own: the
+items of all arrays are one longer cursor. So nesting costs calls, never a loop over rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Plan", "RecordPlan", "plan_record", "read_record"]
 
 _INT32: Final = np.iinfo(np.int32)
 _DECIMAL_BYTES_MAX: Final = 16
-# Fixed values are stored for null rows, too: how much larger than its bytes a chunk may get.
+# Fixed values are stored for null rows, too. The limit of a chunk's growth over its bytes.
 _GROWTH_MAX: Final = 8
 _GROWTH_FREE_BYTES: Final = 1024 * 1024
 
@@ -54,8 +54,8 @@ class RecordPlan:
     The fields of a record in the writer's order, and those of the struct to build.
 
     Args:
-        steps: Per writer's field its layout, and how it is read; None: stepped over.
-        picks: Per field of the struct the writer's field it is.
+        steps: For each of the writer's fields its layout, and how it is read; None: skipped.
+        picks: For each field of the struct the position of the writer's field.
         built: The struct.
     """
 
@@ -73,18 +73,18 @@ class ItemsPlan:
     built: pa.DataType
 
 
-Plan = Leaf | ChoicePlan | RecordPlan | ItemsPlan  # each tells the Arrow type it builds
+Plan = Leaf | ChoicePlan | RecordPlan | ItemsPlan  # each has the Arrow type it builds
 
 
 def plan_record(record: Record, wanted: pa.DataType) -> RecordPlan:
     """
-    Choose the fields of a writer's record that a reader's struct names exactly as it does.
+    Plan the read of those writer's fields that a reader's struct has by exact name.
 
-    Every chosen value is built with the writer's type, so promotions are left to the
-    caller (``filegroups.schema.casting.promote``), and what the writer lacks is left out.
+    Every chosen value is built with the writer's type, so the caller promotes it
+    (``filegroups.schema.casting.promote``). Fields that the writer lacks are left out.
 
     Raises:
-        UnsupportedTableError: A chosen field has a type that this engine does not handle
+        UnsupportedTableError: A chosen field has a type that hoodoo does not support
             (``unsupported_type``).
     """
     positions = {name: position for position, name in enumerate(record.names)}
@@ -107,7 +107,7 @@ def _plan(node: Node, wanted: pa.DataType) -> Plan:
     if isinstance(node, Leaf):
         return node
     if isinstance(node, Record):
-        # A struct is pruned; asked for as anything else it is read whole and then refused.
+        # A struct is pruned; if another type is wanted, it is read whole and refused later.
         return plan_record(node, wanted if types.is_struct(wanted) else arrow_type(node))
     if isinstance(node, Union):
         return _plan_choice(node, wanted)
@@ -118,8 +118,8 @@ def _plan(node: Node, wanted: pa.DataType) -> Plan:
         assert isinstance(node.item, Record)
         item = plan_record(node.item, entry)
         built = pa.map_(pa.string(), item.built.field(1).type)
-        # Keys of a map are never null. The entries must say so, too: Arrow's Parquet writer
-        # trusts the entries' own type and overruns its buffers where the two differ.
+        # Keys of a map are never null. The entries' type must say so, too: Arrow's Parquet writer
+        # trusts it and overruns its buffers if the two differ.
         return ItemsPlan(node=node, item=replace(item, built=built.field(0).type), built=built)
     element = wanted.value_type if types.is_list(wanted) else arrow_type(node.item)
     inner = _plan(node.item, element)
@@ -146,15 +146,15 @@ def _plan_choice(node: Union, wanted: pa.DataType) -> ChoicePlan:
 
 def read_record(plan: RecordPlan, cursor: Cursor, *, early_end: bool = False) -> list[pa.Array]:
     """
-    Build the children of a record's struct, moving the cursor behind the record.
+    Build the children of a record's struct, and move the cursor after the record.
 
     Args:
-        early_end: Stop after the last field that is wanted.
+        early_end: Stop after the last wanted field.
 
     Shapes: cursor (n rows) -> arrays (n,).
 
     Raises:
-        CorruptTableError: A value is not what the schema says.
+        CorruptTableError: A value does not match the schema.
     """
     steps: Sequence[tuple[Node, Plan | None]] = plan.steps
     if early_end:
@@ -199,14 +199,14 @@ def _read_choice(plan: ChoicePlan, cursor: Cursor) -> pa.Array:
 
 
 def _fixed_bytes(kind: pa.DataType) -> int:
-    """Bytes that Arrow keeps for a null of fixed types."""
+    """Return the bytes that Arrow stores for a null of fixed types."""
     if pa.types.is_struct(kind):
         return sum(_fixed_bytes(field.type) for field in kind)
     return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 0
 
 
 def _positions(live: npt.NDArray[np.bool_]) -> pa.Array:
-    """Per row the place of its value among the live ones, null for the others."""
+    """Return the position of each row's value among the live ones, null for the others."""
     return pa.array(np.cumsum(live) - 1, mask=~live)
 
 
@@ -320,7 +320,7 @@ def _fixed(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
 
 
 def _decimals(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
-    """Big-endian two's complement numbers of up to 16 bytes as pairs of 64-bit words."""
+    """Read big-endian two's complement numbers of up to 16 bytes as pairs of 64-bit words."""
     lengths: Any
     if leaf.kind == "bytes":
         lengths = cursor.lengths(live)
@@ -335,8 +335,8 @@ def _decimals(leaf: Leaf, cursor: Cursor, live: Live) -> pa.Array:
         cursor.chunk.damaged("a decimal of more than 16 bytes")
     cursor.advance(lengths)
     words = cursor.chunk.words_big
-    # The padding before the content lets both words be loaded for short numbers, too; the
-    # bytes before the number are then shifted out and replaced by its sign.
+    # The padding before the content makes both words loadable for short numbers, too. The bytes
+    # before the number are then shifted out and replaced by its sign.
     low = words[cursor.position - 8].astype(np.int64)
     short = np.clip(8 - lengths, 0, 7) * 8
     low = (low << short) >> short

@@ -1,10 +1,10 @@
 """
-Arrow columns to Avro records: the bytes of whole columns, joined row by row.
+Encode Arrow columns as Avro records: the bytes of whole columns, joined row by row.
 
-What is short (numbers, branches of unions, lengths) is written into a buffer with the same
-room for every row, always eight bytes at a time: what is too much is overwritten by the
-next field of the same row. What is long (texts, nested values) stays an Arrow array of
-bytes. Arrow then joins the few arrays of both kinds into one datum per row.
+Short values (numbers, branches of unions, lengths) are written into a buffer with the same room for
+every row, always eight bytes at a time; the next field of the row overwrites the excess. Long
+values (texts, nested values) stay an Arrow array of bytes. Arrow then joins the few arrays of both
+kinds into one datum per row.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Live = npt.NDArray[np.bool_] | None
 
-_SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: what stays in the cache
+_SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: fits the cache
 _SLACK_BYTES: Final = 16  # the last value of a row is written eight or sixteen bytes wide
 _FIFTY_SIX: Final = np.uint64(56)
-# Spreading 56 bits over eight bytes: the reverse of the reader's joins.
+# Spread 56 bits over eight bytes: the reverse of the reader's joins.
 _SPREADS: Final = tuple(
     (np.uint64(low), np.uint64(high), np.uint64(shift))
     for low, high, shift in (
@@ -46,7 +46,7 @@ _SPREADS: Final = tuple(
         (0x007F007F007F007F, 0x7F007F007F007F00, 1),
     )
 )
-# By width in bytes: the bits that say "more follows" in the first eight bytes.
+# By width in bytes: the continuation bits in the first eight bytes.
 _MORE: Final = np.array(
     [0, *((1 << 8 * (width - 1)) - 1 & 0x8080808080808080 for width in range(1, 9))]
     + [0x8080808080808080] * 2,
@@ -56,7 +56,7 @@ _MORE: Final = np.array(
 
 def encode_rows(record: Record, columns: list[pa.Array], rows: int) -> pa.Array:
     """
-    Write the datum of every row behind its length as a big-endian int32.
+    Write the datum of every row after its length as a big-endian int32.
 
     Args:
         record: The schema; its Arrow types are exactly those of the columns.
@@ -66,8 +66,8 @@ def encode_rows(record: Record, columns: list[pa.Array], rows: int) -> pa.Array:
     Shapes: columns (rows,) -> binary array (rows,).
 
     Raises:
-        InvalidInputError: A value is null where the schema has no null
-            (``null_value``), or is no symbol of an enum (``unknown_symbol``).
+        InvalidInputError: A value is null where the schema has no null (``null_value``), or is not
+            a symbol of its enum (``unknown_symbol``).
         UnsupportedTableError: The schema has a union of several types.
     """
     writer = _Writer(rows)
@@ -82,7 +82,7 @@ def encode_rows(record: Record, columns: list[pa.Array], rows: int) -> pa.Array:
 
 
 def _joined(pieces: list[pa.Array]) -> pa.Array:
-    """Per row the bytes of all pieces; a null piece has none."""
+    """Join the bytes of all pieces per row; a null piece has none."""
     separator = pa.scalar(b"", pa.binary())
     return pc.binary_join_element_wise(
         *pieces, separator, null_handling="replace", null_replacement=""
@@ -95,7 +95,7 @@ def _widths(piece: pa.Array) -> Integers:
 
 
 class _Shorts:
-    """Short values that stand beside each other, until they are laid out row by row."""
+    """Adjacent short values, until they are laid out row by row."""
 
     def __init__(self) -> None:
         self._puts: list[tuple[Any, Any, Any]] = []
@@ -107,7 +107,7 @@ class _Shorts:
         self.most += most
 
     def array(self, rows: int) -> pa.Array:
-        """The bytes kept, as one array of a value per row."""
+        """Return the kept bytes as one array with a value per row."""
         stride = self.most + _SLACK_BYTES
         content = np.zeros(rows * stride + _SLACK_BYTES, np.uint8)
         words_at: Any = np.ndarray((len(content) - 7,), "<u8", content.data, strides=(1,))
@@ -128,7 +128,7 @@ class _Shorts:
 
 
 class _Writer:
-    """Collects the bytes of some rows as pieces that stand beside each other."""
+    """Collects the bytes of some rows as adjacent pieces."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -136,7 +136,7 @@ class _Writer:
         self._shorts = _Shorts()
 
     def pieces(self) -> list[pa.Array]:
-        """All pieces in order."""
+        """Return all pieces in order."""
         if self._shorts.most:
             self._pieces.append(self._shorts.array(self._rows))
             self._shorts = _Shorts()
@@ -231,7 +231,7 @@ class _Writer:
             inner.value(node.item.nodes[1], column.items.slice(first, size), f"{name}.value")
         else:
             inner.value(node.item, column.values.slice(first, size), f"{name}.element")
-        # An array is one block: its count, its items, and a count of zero behind them.
+        # An array is one block: its count, its items, and a count of zero after them.
         self._varint(counts, counts > 0)
         if size:
             lists = pa.ListArray.from_arrays(
@@ -272,7 +272,7 @@ class _Writer:
     def _decimal(self, leaf: Leaf, column: pa.Array, live: Live) -> None:
         width = leaf.width or decimal_width(column.type.precision)
         stored = np.frombuffer(column.buffers()[1], np.uint8)[16 * column.offset :]
-        digits = stored[: 16 * self._rows].reshape(-1, 16)[:, ::-1]  # the sign comes first
+        digits = stored[: 16 * self._rows].reshape(-1, 16)[:, ::-1]  # the sign is first
         kept = np.zeros((self._rows, width), np.uint8)
         kept[:, -16:] = digits[:, -width:]
         if width > 16:
@@ -286,7 +286,7 @@ class _Writer:
 
 
 def _numbers(column: pa.Array, kind: Any) -> Any:
-    """The stored numbers of a column; any number where it is null. Shapes: (n,) -> (n,)."""
+    """Return the stored numbers of a column; any number for a null. Shapes: (n,) -> (n,)."""
     stored = column.buffers()[1]
     if stored is None:
         return np.zeros(len(column), kind)

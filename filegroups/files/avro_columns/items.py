@@ -13,15 +13,15 @@ from timeline.errors import CorruptTableError
 
 __all__ = ["PADDING_BYTES", "Chunk", "Cursor", "Live", "find_items", "skip"]
 
-# ---------- Positions in many records at once, and the vectorised reads of Avro's primitive values
+# ---- Cursors over many records
 #
-# A cursor holds one position per record of a chunk. Each read takes the same field of all
-# records with a handful of numpy operations, and moves every position behind it. No read
-# trusts a byte: after each one all positions are still inside their own records, so the
-# next one may load eight bytes (and eight more) at any of them from the padded chunk.
+# A cursor holds one position per record of a chunk. Each read takes the same field of all records
+# with a few numpy operations, and moves every position after it. No read trusts a byte: after each
+# one all positions are still inside their own records. So the next read may load eight bytes (and
+# eight more) at any of them from the padded chunk.
 
 PADDING_BYTES: Final = 16
-"""Zero bytes before and behind a chunk's content, so that no load leaves the buffer."""
+"""Zero bytes before and after a chunk's content, so that no load leaves the buffer."""
 
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -32,7 +32,7 @@ _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _LOW_BITS: Final = np.uint64(0x0101010101010101)
 _PAYLOAD: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 _SHIFT_COUNT: Final = np.uint64(56)
-# Joining the 7-bit groups of eight bytes: pairs, then fours, then eights.
+# Join the 7-bit groups of eight bytes: pairs, then fours, then eights.
 _JOINS: Final = tuple(
     (np.uint64(low), np.uint64(high), np.uint64(shift))
     for low, high, shift in (
@@ -45,11 +45,11 @@ _JOINS: Final = tuple(
 
 class Chunk:
     """
-    The bytes of some whole records, padded, with the views the reads need.
+    The bytes of some whole records, padded, with the views for reads.
 
     Args:
         content: The bytes, without padding; they are copied.
-        path: What errors name as the damaged file.
+        path: The file that errors name.
     """
 
     __slots__ = ("content", "path", "words", "words_big")
@@ -60,7 +60,7 @@ class Chunk:
         shape = (len(padded) - 7,)
         self.content = padded
         self.path = path
-        # The eight bytes from every single position on, without a copy.
+        # The eight bytes from every position on, without a copy.
         self.words: Any = np.ndarray(shape, "<u8", padded.data, strides=(1,))
         self.words_big: Any = np.ndarray(shape, ">u8", padded.data, strides=(1,))
 
@@ -69,7 +69,7 @@ class Chunk:
         Refuse the chunk.
 
         Raises:
-            CorruptTableError: Always; `why` names the finding.
+            CorruptTableError: Always; `why` names the cause.
         """
         raise CorruptTableError(
             f"a record in the log block is damaged ({why}): restore the file or roll its "
@@ -83,8 +83,8 @@ class Cursor:
     """
     One position per record.
 
-    Shapes: position (n,), end (n,): bytes from the start of the padded chunk; both
-    ascending, and `position <= end` for every row at all times.
+    Shapes: position (n,), end (n,): bytes from the start of the padded chunk; both ascending, and
+    `position <= end` for every row at all times.
     """
 
     __slots__ = ("chunk", "end", "position")
@@ -98,11 +98,11 @@ class Cursor:
         return len(self.position)
 
     def at(self, rows: Any) -> Cursor:
-        """A cursor over some of the rows; `put_back` brings its positions home."""
+        """Return a cursor over some of the rows; `put_back` writes its positions back."""
         return Cursor(self.chunk, self.position[rows], self.end[rows])
 
     def put_back(self, rows: Any, part: Cursor) -> None:
-        """Take over the positions that a cursor from `at` reached."""
+        """Copy the positions of a cursor from `at` back."""
         self.position = self.position.copy()
         self.position[rows] = part.position
 
@@ -118,11 +118,11 @@ class Cursor:
             self.chunk.damaged("a value runs past its end")
 
     def bytes_here(self) -> npt.NDArray[np.uint8]:
-        """The byte at every position, without moving."""
+        """Return the byte at every position, without moving."""
         return self.chunk.content[self.position]
 
     def words_here(self) -> Words:
-        """The eight bytes from every position on as one little-endian number each."""
+        """Return the eight bytes from every position on as one little-endian number each."""
         words: Words = self.chunk.words[self.position]
         return words
 
@@ -173,7 +173,7 @@ class Cursor:
 
     def lengths(self, live: Live) -> Integers:
         """
-        Read the length in bytes that stands before a text, per row; 0 where `live` is false.
+        Read the length in bytes before a text, per row; 0 where `live` is false.
 
         Raises:
             CorruptTableError: A length is negative or leaves its record.
@@ -186,7 +186,7 @@ class Cursor:
 
     def slices(self, lengths: Integers | int) -> pa.Array:
         """
-        Copy the bytes from every position on, and move behind them.
+        Copy the bytes from every position on, and move after them.
 
         Shapes: lengths (n,) -> binary array (n,) without nulls.
 
@@ -196,8 +196,8 @@ class Cursor:
         starts = self.position
         self.advance(lengths)
         rows = len(starts)
-        # The whole chunk as one binary array in which every second element is a slice and
-        # the others are what lies between: Arrow then copies the slices at memory speed.
+        # The whole chunk becomes one binary array: every second element is a slice, the others are
+        # the bytes between. Arrow then copies the slices at memory speed.
         offsets = np.empty(2 * rows + 1, np.int32)
         offsets[0:-1:2] = starts
         offsets[1::2] = self.position
@@ -223,12 +223,12 @@ class Cursor:
         return codes >> np.uint8(1)
 
 
-# ----------------- Stepping over Avro values, and finding where the items of arrays and maps begin
+# ---- Skip values, and find the items of arrays and maps
 #
-# Items have no fixed place, so they are found the way a reader would: all rows step over
-# their first item together, then over their second, and so on. The few rows with far more
-# items than the others, for which such a step would cost as much as for thousands, are
-# walked one item at a time by plain code; so are the hostile ones.
+# Items have no fixed position, so they are found as a reader would: all rows skip their first item
+# together, then their second, and so on. Rows with far more items than the others are walked one
+# item at a time by plain code, because a step for few rows costs as much as for thousands. Hostile
+# rows are walked, too.
 
 _LOCKSTEP_ROWS_MIN: Final = 48  # below, one step of all rows costs more than walking each
 _VARINT_BYTES_MAX: Final = 10
@@ -236,13 +236,13 @@ _VARINT_BYTES_MAX: Final = 10
 
 def skip(node: Node, cursor: Cursor, live: Live = None) -> None:
     """
-    Move a cursor behind one value without building it.
+    Move a cursor after one value without building it.
 
     Args:
         live: Rows that have the value; only for leaves.
 
     Raises:
-        CorruptTableError: A value is not what the schema says.
+        CorruptTableError: A value does not match the schema.
     """
     if node.width is not None:
         cursor.advance(node.width if live is None else live * np.int64(node.width))
@@ -278,12 +278,12 @@ def _skip_choice(node: Union, cursor: Cursor) -> None:
 
 def find_items(node: Items, cursor: Cursor) -> tuple[Integers, Cursor]:
     """
-    Find the items of one array or map per row, and move the cursor behind it.
+    Find the items of one array or map per row, and move the cursor after it.
 
     Shapes: cursor (n,) -> counts (n,), items (sum of counts,) in the order of the bytes.
 
     Raises:
-        CorruptTableError: An array is not what the schema says.
+        CorruptTableError: An array does not match the schema.
     """
     finder = _Finder(node.item, cursor)
     rows = np.arange(len(cursor))
@@ -306,11 +306,11 @@ class _Finder:
         self._walker: _Walker | None = None
 
     def block(self, rows: Integers) -> Integers:
-        """Read the next block of some rows; returns those whose array has not ended."""
+        """Read the next block of some rows; return the rows whose array has not ended."""
         part = self._cursor.at(rows)
         counts = part.integers(None)
         sized = np.flatnonzero(counts < 0)
-        if len(sized):  # such a block tells its size in bytes, too
+        if len(sized):  # such a block has its size in bytes, too
             sizes = part.at(sized)
             sizes.lengths(None)
             part.put_back(sized, sizes)
@@ -342,7 +342,7 @@ class _Finder:
         part = part.at(order)
         taken = 0
         while True:
-            # The rows that still have items are the first ones.
+            # The rows that still have items are first.
             active = int(np.searchsorted(-left, -taken))
             if active < len(rows):
                 self._cursor.position[rows[active:]] = part.position[active:]
@@ -358,7 +358,7 @@ class _Finder:
             self._walk_items(row, count - taken)
 
     def walk_array(self, row: int) -> None:
-        """Read what is left of one row's array, with its end."""
+        """Read the rest of one row's array, including its end."""
         walker = self._walking()
         end = int(self._cursor.end[row])
         starts: list[int] = []
@@ -385,7 +385,7 @@ class _Finder:
         return self._walker
 
     def found(self) -> tuple[Integers, Cursor]:
-        """All items so far, in the order of the bytes."""
+        """Return all items so far, in the order of the bytes."""
         none = np.zeros(0, np.int64)
         rows = np.concatenate([none, *self._rows])
         starts = np.concatenate([none, *self._starts])
@@ -396,14 +396,14 @@ class _Finder:
 
 
 class _Walker:
-    """Steps over single values, one byte after another."""
+    """Skips single values, byte by byte."""
 
     def __init__(self, cursor: Cursor) -> None:
         self._chunk = cursor.chunk
         self._bytes = cursor.chunk.content.data
 
     def value(self, node: Node, at: int, end: int) -> int:
-        """The position behind one value."""
+        """Return the position after one value."""
         if node.width is not None:
             at += node.width
         elif isinstance(node, Leaf):
@@ -427,7 +427,7 @@ class _Walker:
         return at
 
     def array(self, item: Node, at: int, end: int, starts: list[int] | None) -> int:
-        """The position behind an array; `starts` takes where its items begin."""
+        """Return the position after an array; add the starts of its items to `starts`."""
         while True:
             count, at = self._number(at)
             if count < 0:

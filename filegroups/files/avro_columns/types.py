@@ -1,9 +1,9 @@
 """
-The Avro schema of a log block as a tree of layouts, the way the column codec needs it.
+The Avro schema of a log block as a tree of layouts, for the column codec.
 
-Only what decides the bytes is kept: which kinds of field lie in which order, and which
-Arrow type their values have. Names are resolved and repeated names share one node, so a
-hostile schema can neither recurse nor blow up: its size is counted before use.
+A tree has only what decides the bytes: the kinds and order of the fields, and the Arrow types of
+their values. Names are resolved and repeated names share one node. So a hostile schema can neither
+recurse nor grow without limit: its size is counted before use.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Leaf:
 
     Args:
         kind: Avro's name of the type (``int``, ``string``, ``fixed``, ``enum`` ...).
-        arrow: The Arrow type its values have before any promotion.
-        width: Bytes of every value; None where they differ from value to value.
+        arrow: The Arrow type of its values before any promotion.
+        width: Bytes of every value; None if they differ between values.
         symbols: The texts of an enum.
     """
 
@@ -76,7 +76,7 @@ class Leaf:
 
     @property
     def built(self) -> pa.DataType:
-        """The Arrow type, by the name that every plan of the decoder has for it."""
+        """The Arrow type, by the name that every plan of the decoder uses."""
         return self.arrow
 
     @property
@@ -92,7 +92,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Fields one after another."""
+    """Fields in sequence."""
 
     names: tuple[str, ...]
     nodes: tuple[Node, ...]
@@ -103,7 +103,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """An array, or a map: then every item is a record of key and value."""
+    """An array or a map; in a map every item is a record of key and value."""
 
     item: Node
     is_map: bool
@@ -127,16 +127,15 @@ Node = Leaf | Record | Items | Union
 
 def parse_schema(schema_json: str, *, path: str) -> Record:
     """
-    Read the Avro JSON of a record.
+    Parse the Avro JSON of a record.
 
     Args:
         schema_json: The writer's schema, as in a block's header.
-        path: What errors name as the damaged file.
+        path: The file that errors name.
 
     Raises:
-        CorruptTableError: The text is no Avro record (``bad_schema``).
-        UnsupportedTableError: The schema is recursive or beyond the limits
-            (``unsupported_type``).
+        CorruptTableError: The text is not an Avro record (``bad_schema``).
+        UnsupportedTableError: The schema is recursive or beyond the limits (``unsupported_type``).
     """
     try:
         return _parse(schema_json)
@@ -151,7 +150,7 @@ def parse_schema(schema_json: str, *, path: str) -> Record:
 
 @lru_cache(maxsize=64)
 def _parse(schema_json: str) -> Record:
-    """Blocks of one table repeat the same few texts."""
+    """Parse a schema; cached, because blocks of one table repeat the same few texts."""
     root = _node(json.loads(schema_json), "", {}, 0)
     if not isinstance(root, Record):
         raise ValueError("no record")
@@ -160,7 +159,7 @@ def _parse(schema_json: str) -> Record:
 
 def arrow_type(node: Node) -> pa.DataType:
     """
-    The Arrow type that holds the values of a node without promotion.
+    Return the Arrow type that holds the values of a node without promotion.
 
     Raises:
         UnsupportedTableError: A union has several branches that are not null.
@@ -182,12 +181,12 @@ def arrow_type(node: Node) -> pa.DataType:
 
 
 def is_null(node: Node) -> bool:
-    """Whether a branch of a union stands for null."""
+    """Return whether a branch of a union is null."""
     return isinstance(node, Leaf) and node.kind == "null"
 
 
 def unsupported_type_error(what: Any) -> UnsupportedTableError:
-    """The error for a type that Arrow or this engine cannot hold."""
+    """Return the error for a type that Arrow or hoodoo cannot hold."""
     text = json.dumps(what, default=str)[:200]
     return UnsupportedTableError(
         f"the table has a column type that this release does not handle: {text}",
@@ -235,7 +234,7 @@ def _node(avro: Any, space: str, names: dict[str, Node | None], depth: int) -> N
 
 
 def _plain(kind: str, logical: Any) -> Leaf:
-    # Avro says that an unknown logical type is to be ignored.
+    # Avro requires readers to ignore unknown logical types.
     known = logical if isinstance(logical, str) else None
     arrow = _NUMBERS.get((kind, known), _NUMBERS[kind, None])
     return Leaf(kind=kind, arrow=arrow, width=_WIDTHS.get(kind))
@@ -252,7 +251,7 @@ def _choice(avro: list[Any], space: str, names: dict[str, Node | None], depth: i
 
 def _items(item: Node, *, is_map: bool) -> Items:
     if item.least_bytes == 0:
-        # A few bytes could then stand for any number of items.
+        # A few bytes could then encode any number of items.
         raise unsupported_type_error("an array whose items have no bytes")
     return Items(item=item, is_map=is_map, weight=_weight(item))
 
