@@ -170,7 +170,7 @@ def _after_log_compactions(
             for original in replaced:
                 stands_for[original] = final
             if final == time and not any(original in compacted for original in replaced):
-                newest_first[time] = None  # its instants are gone: it keeps its own position
+                newest_first[time] = None  # its instants were removed: it keeps its position
             continue
         newest_first.setdefault(stands_for.get(time, time))
     return list(newest_first)[::-1]

@@ -111,7 +111,7 @@ def record_bucket_rules(context: TableContext, rules: BucketRules) -> None:
     Store bucket rules in a table that has none, most often a table of another engine.
 
     The rules are written to the properties under the lock and bind every later writer. The caller
-    is in the writer registry: if a live writer has other rules, the registry has refused the caller
+    must be in the writer registry: the registry refuses it if a live writer has other rules
     (REG-1).
 
     Raises:

@@ -87,7 +87,8 @@ def load_ranges(
         path = f"{folder}/{name}"
         metadata = decode_hashing_metadata(storage.read(path), path=path)
         settled = first or instant in marked or instant in snapshot.completions
-        # The instant is archived, or failed before the timeline begins. New file groups show which.
+        # Its instant is archived, or failed before the timeline begins. It counts if one of its new
+        # file groups exists.
         if settled or _fresh(storage, folder, metadata, found[place + 1 :]) & set(file_ids):
             return _settled(metadata, path)
     return _first(storage, folder, first_hashing_metadata(partition_path, buckets))

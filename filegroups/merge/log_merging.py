@@ -192,7 +192,7 @@ def _merged_by_plugin(
 
 
 def _goes_by_steps(changes: Changes, rules: MergeRules) -> bool:
-    """Return whether each step decides what remains, even if all columns are known."""
+    """Return whether changes must be applied step by step, even if all columns are known."""
     definition = rules.definition
     if definition.late_rows_sign:
         return True

@@ -206,7 +206,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """A merged file group and what happened to its records."""
+    """A merged file group and the number of records inserted, updated, deleted and ignored."""
 
     table: pa.Table
     new_keys: pa.Array | pa.ChunkedArray  # keys of the inserted records

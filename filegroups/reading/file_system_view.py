@@ -88,8 +88,8 @@ class FileSystemView:
         """
         Return the slice with the newest rows of each visible file group, by path and file id.
 
-        This is the newest slice. If that slice belongs to a pending compaction, the result joins
-        the base file and logs of the slice below with the logs of both (fmt 6.2). A pruner chooses
+        This is the newest slice. If a pending compaction has not written its base file yet, the
+        result has the base file of the slice below and the logs of both (fmt 6.2). A pruner chooses
         among the partitions.
         """
         return [

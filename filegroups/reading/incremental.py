@@ -90,9 +90,9 @@ def plan_incremental_read(
     """
     Plan an incremental read: slices and instants with completion times in (since, until].
 
-    File groups replaced within the range are left out. If files of the range were cleaned, or an
-    instant of it was archived, the newest slices of the whole table are read instead, as Java Hudi
-    does. Rows rewritten since then appear in a later range only.
+    File groups replaced within the range are left out. Files of the range may be cleaned, or one of
+    its instants archived. Then the newest slices of the whole table are read instead, as in Java
+    Hudi. Rows rewritten since then appear in a later range only.
 
     Args:
         context: The table.

@@ -121,7 +121,7 @@ def _from_record_index(
         index = open_record_index(storage, context.config, snapshot)
         found = None if index is None else index.locate(keys)
     except MissingFileError:
-        return None  # a service of the metadata table deleted the file, or the table is gone
+        return None  # a service of the metadata table deleted the file, or the table was deleted
     except (CorruptTableError, UnsupportedTableError):
         if has_record_index(load_config(storage)):
             raise

@@ -1,4 +1,4 @@
-"""The read path: snapshot, file system view, pruning, scan, Arrow."""
+"""Plan and run a scan: snapshot, file system view, pruning, Arrow batches. Read sets of writes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReadSet:
     Args:
         snapshot: The snapshot that was read.
         partitions: Partition paths that were read, also those without rows; None for all.
-        filter: The rows that were asked for in them; None for all.
+        filter: The rows that were read in them; None for all.
         address: Canonical address of the table; a read set is valid only for this table.
         level: Isolation level of the write; None for ``hoodoo.write.isolation.level``.
     """

@@ -142,7 +142,7 @@ def with_lease(
     is_held: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield batches unchanged, under a reader lease once the read takes long.
+    Yield batches unchanged, under a reader lease if the read takes long.
 
     Args:
         context: The table.

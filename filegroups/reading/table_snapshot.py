@@ -204,7 +204,7 @@ class TableSnapshot:
 
         Args:
             partitions: Partition paths, also those in which no row was found; None for all.
-            filter: As in ``scan``: the rows that were asked for. None for all.
+            filter: As in ``scan``: the rows that were read. None for all.
 
         Raises:
             InvalidInputError: The snapshot is time travel, which says nothing about the newest

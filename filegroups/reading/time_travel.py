@@ -145,7 +145,7 @@ def _with_archived_write(
         return snapshot
     if repeated is not None:
         return replace(snapshot, archived_write=repeated)
-    # Java also reads the schema from a file if no instant has it; the archive may be gone.
+    # Java also reads the schema from a file if no instant has it; the archive may be deleted.
     newest = max(
         (one.base_file for one in view_of(context, snapshot).base_slices() if one.base_file),
         key=lambda base: base.requested_time,

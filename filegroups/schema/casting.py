@@ -328,7 +328,7 @@ def _vectors(values: pa.Array, kind: pa.FixedSizeListType, name: str) -> pa.Arra
 
 
 def _vector_numbers(numbers: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """Convert numbers: a float takes the nearest, as Spark's cast does; integers are exact."""
+    """Convert numbers: floats are rounded, as by Spark's cast; integers must be exact."""
     try:
         return pc.cast(_bare(numbers), kind, safe=not pa.types.is_floating(kind))
     except pa.ArrowInvalid as error:
