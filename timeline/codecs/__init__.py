@@ -1,6 +1,6 @@
 """
 Bytes to values and back, one module per format of the table.
 
-Codecs are pure: they take bytes and give values, or raise `CorruptTableError` with the
-path their caller names. They never open a file.
+Codecs are pure: they take bytes and return values, or raise `CorruptTableError` with the path that
+the caller passes. They never open a file.
 """

@@ -1,10 +1,10 @@
 """
 The files of the archived timeline: version, manifest and LSM parquet rows (format 8).
 
-Which files are needed, and when they are read or written, is the history's matter.
-Names inside a manifest are checked against the grammar, because they become paths (SEC1).
-The range in a file's name may be reversed in archives that Java migrated from version 6, and
-their rows are not ascending (format 11.2): nothing here relies on either.
+`timeline/archived.py` decides which files to read or write, and when. Names inside a
+manifest are checked against the grammar, because they become paths (SEC1). In archives that Java
+migrated from version 6, the range in a file's name may be reversed and rows are not ascending
+(format 11.2); no code here relies on either.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 HISTORY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
-"""Default for the largest history file, and for its rows in memory, bytes."""
+"""Default for the largest file of the archived timeline, and for its rows in memory, bytes."""
 
 _MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 _FILE_NAME: Final = re.compile(r"([0-9]{14,17})_([0-9]{14,17})_([0-9]{1,4})\.parquet", re.ASCII)
@@ -49,7 +49,7 @@ _TIME_DIGITS_MAX: Final = 20
 _BATCH_ROWS: Final = 256
 _TIMES_ROWS: Final = 65_536
 _TEXT: Final = {"type": "string", "avro.java.string": "String"}
-# What Java's reader takes the columns' Avro types from; nothing else is in the footer.
+# Java's reader takes the Avro types of the columns from this; the footer has nothing else.
 _AVRO: Final = {
     "type": "record",
     "name": "HoodieLSMTimelineInstant",
@@ -76,7 +76,7 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveFile:
-    """One parquet file of a manifest; `first_time` and `last_time` are in right order."""
+    """One parquet file of a manifest; `first_time` and `last_time` are in ascending order."""
 
     file_name: str
     size_bytes: int
@@ -102,7 +102,7 @@ class ArchivedInstant:
 
 
 def parse_version(data: bytes, *, path: str = "") -> int:
-    """Read `_version_`, the number of the newest manifest; `CorruptTableError` otherwise."""
+    """Parse `_version_`, the number of the newest manifest; `CorruptTableError` otherwise."""
     text = data.strip()
     if not _VERSION.fullmatch(text):
         raise _damaged(path, "no manifest number")
@@ -111,11 +111,11 @@ def parse_version(data: bytes, *, path: str = "") -> int:
 
 def parse_manifest(data: bytes, *, path: str = "") -> tuple[ArchiveFile, ...]:
     """
-    Read a manifest, in its own order.
+    Parse a manifest, in its own order.
 
     Raises:
         MalformedNameError: it names a file outside the grammar.
-        CorruptTableError: it is no such JSON document, or larger than 64 MiB.
+        CorruptTableError: it is not such a JSON document, or larger than 64 MiB.
     """
     if len(data) > _MANIFEST_BYTES_MAX:
         raise _damaged(path, f"{len(data)} bytes are more than the allowed {_MANIFEST_BYTES_MAX}")
@@ -128,7 +128,7 @@ def parse_manifest(data: bytes, *, path: str = "") -> tuple[ArchiveFile, ...]:
 
 
 def encode_manifest(files: Iterable[ArchiveFile]) -> bytes:
-    """A manifest in the form of Java Hudi's writer: the complete list of valid files."""
+    """Return a manifest in the form of Java Hudi's writer: the complete list of valid files."""
     listed = [
         f'{{\n    "fileName" : "{one.file_name}",\n    "fileLen" : {one.size_bytes}\n  }}'
         for one in files
@@ -137,7 +137,7 @@ def encode_manifest(files: Iterable[ArchiveFile]) -> bytes:
 
 
 def archive_file(first: str, last: str, *, level: int, size_bytes: int) -> ArchiveFile:
-    """A file by what its name tells."""
+    """Return a file with the values of its name."""
     return ArchiveFile(
         file_name=f"{first}_{last}_{level}.parquet",
         size_bytes=size_bytes,
@@ -148,7 +148,7 @@ def archive_file(first: str, last: str, *, level: int, size_bytes: int) -> Archi
 
 
 def encode_archived_instants(rows: Iterable[ArchivedInstant]) -> bytes:
-    """One LSM parquet file with these archived instants, in their order; GZIP, as Java's."""
+    """Return one LSM parquet file with these archived instants, in their order; GZIP, as Java's."""
     columns = list(zip(*((*_values(row), _ROW_LAYOUT) for row in rows), strict=True))
     table = pa.table(
         [pa.array(values, each.type) for values, each in zip(columns, _SCHEMA, strict=True)],
@@ -159,7 +159,7 @@ def encode_archived_instants(rows: Iterable[ArchivedInstant]) -> bytes:
 
 def merge_archive_files(files: Iterable[tuple[str, bytes]]) -> bytes:
     """
-    One LSM parquet file with the rows of several, in their order.
+    Merge the rows of several files into one LSM parquet file, in their order.
 
     Args:
         files: Path, for errors, and bytes of each.
@@ -230,8 +230,8 @@ def parse_archived_instants(
 
     Args:
         data: The whole file.
-        path: What errors name as the damaged file.
-        times_only: Read requested time, completion time and action and nothing else.
+        path: The file's name in errors.
+        times_only: Read only requested time, completion time and action.
         bytes_max: Largest file, and largest size of its rows in memory, bytes.
 
     Raises:
@@ -258,11 +258,11 @@ def parse_archived_completions(
     data: bytes, *, path: str = "", bytes_max: int = HISTORY_BYTES_MAX
 ) -> dict[str, str]:
     """
-    When each instant of one LSM parquet file completed, by its requested time.
+    Return the completion time of each instant of one LSM parquet file, by requested time.
 
-    Without the savepoints, which share their commit's requested time; an instant without
-    completion time completed when it was requested. Thousands are read whenever files are older
-    than the timeline, so there is no loop over them. Arguments and errors: as
+    It leaves out savepoints, which share their commit's requested time. An instant without a
+    completion time completed when it was requested. Thousands of rows are read whenever files are
+    older than the active timeline, so there is no loop over them. Arguments and errors: as
     ``parse_archived_instants``.
     """
     if len(data) > bytes_max:
@@ -292,7 +292,7 @@ def parse_archived_completions(
 
 
 def _are_times(column: pa.StringArray) -> bool:
-    """Whether every one is a text of 1 to 20 digits."""
+    """Return whether all are texts of 1 to 20 digits."""
     digits = pc.all(pc.ascii_is_decimal(column), skip_nulls=False, min_count=0).as_py()
     return bool(digits) and (pc.max(pc.binary_length(column)).as_py() or 0) <= _TIME_DIGITS_MAX
 

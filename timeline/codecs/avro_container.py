@@ -1,11 +1,10 @@
 """
-Avro object container files that hold exactly one record, as every instant file does.
+Avro object container files with exactly one record, as every instant file has.
 
-The framing is written here and only the record itself by fastavro, for three reasons: the
-sync marker is derived from the content, so equal values give equal bytes (SLOT-5); the
-header is built once per schema; and a reader can refuse, before decoding, schemas that
-would let a few damaged or hostile bytes take all memory (SEC3): recursive ones and array
-items without a size.
+This module writes the framing itself and uses fastavro only for the record, for three reasons. The
+sync marker comes from the content, so equal values give equal bytes (SLOT-5). The header is built
+once per schema. And a reader can refuse, before decoding, schemas that would let a few damaged or
+hostile bytes take all memory (SEC3): recursive ones and array items without a size.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SYNC_BYTES: Final = 16
 _SCHEMA_BYTES_MAX: Final = 1024 * 1024
 _HEADER_ENTRIES_MAX: Final = 1024
 
-# What the parser raises on bytes that are not what they claim to be.
+# The parser raises these on damaged bytes.
 _PARSER_FAILURES: Final = (
     ArithmeticError,
     AttributeError,
@@ -54,7 +53,7 @@ _PARSER_FAILURES: Final = (
 
 
 def corrupt_file_error(path: str, why: str) -> CorruptTableError:
-    """The error for a file whose bytes cannot be what they claim; `why` names the finding."""
+    """Return the error for a file with damaged bytes; `why` names the finding."""
     return CorruptTableError(
         f"file is damaged ({why}): restore it or roll the instant back: {path}", path=path
     )
@@ -71,7 +70,7 @@ def _long_bytes(number: int) -> bytes:
 
 
 class RecordWriter:
-    """Writes one record of a fixed schema; build it once per schema. ``schema`` is it, parsed."""
+    """Write one record of a fixed schema, the parsed ``schema``; build it once per schema."""
 
     def __init__(self, schema: Schema) -> None:
         text = json.dumps(schema, separators=(",", ":")).encode()
@@ -87,8 +86,8 @@ class RecordWriter:
         Encode one record; the same record always gives the same bytes.
 
         Raises:
-            InvalidInputError: a value does not fit its field, for example a number beyond
-                64 bits or text that is no valid Unicode.
+            InvalidInputError: a value does not fit its field, for example a number beyond 64 bits
+                or invalid Unicode.
         """
         body = io.BytesIO()
         try:
@@ -107,7 +106,7 @@ class RecordWriter:
 
 @dataclass(frozen=True, slots=True)
 class _WriterSchema:
-    """A writer's schema that passed the checks, with its record name without namespace."""
+    """A checked writer's schema, with its record name without namespace."""
 
     name: str
     parsed: Any
@@ -115,11 +114,11 @@ class _WriterSchema:
 
 class RecordReader:
     """
-    Reads one record, resolved from the file's own schema into one of some expected ones.
+    Read one record, resolved from the file's own schema into one of some expected ones.
 
     Args:
-        schemas: The expected record schemas; the file's record name chooses. Fields that
-            the file lacks take their default, also where Hudi's schema has none.
+        schemas: The expected record schemas; the file's record name chooses. Missing fields take
+            their default, also if Hudi's schema has none.
     """
 
     def __init__(self, *schemas: Schema) -> None:
@@ -135,15 +134,15 @@ class RecordReader:
 
         Args:
             data: The whole file.
-            path: What errors name as the damaged file.
+            path: The file's name in errors.
             bytes_max: Largest file that is decoded, bytes.
 
         Returns:
             The record's name without namespace, and its fields by Avro name.
 
         Raises:
-            CorruptTableError: the file is larger than `bytes_max`, is no Avro container
-                with one record of an expected schema, or has trailing bytes.
+            CorruptTableError: the file is larger than `bytes_max`, is not an Avro container with
+                one record of an expected schema, or has trailing bytes.
         """
         if len(data) > bytes_max:
             raise corrupt_file_error(
@@ -157,12 +156,12 @@ class RecordReader:
 
     def read_bare(self, content: bytes, *, schema_text: bytes, path: str) -> dict[str, Any]:
         """
-        Decode one record that has no container around it, as log blocks keep them.
+        Decode one record without a container, as in log blocks.
 
         Args:
             content: The record's bytes.
             schema_text: The writer's schema, JSON.
-            path: What errors name as the damaged file.
+            path: The file's name in errors.
 
         Raises:
             CorruptTableError: the bytes are not one record of an expected schema.
@@ -183,7 +182,7 @@ class RecordReader:
 
 
 def _tolerant(node: Any) -> Any:
-    """The schema with a default on every field, so that an absent field never fails."""
+    """Return the schema with a default on every field, so that an absent field never fails."""
     if isinstance(node, list):
         return [_tolerant(branch) for branch in node]
     if not isinstance(node, dict):
@@ -266,7 +265,7 @@ def _checked_schema(text: bytes) -> _WriterSchema:
 
 
 def _check_node(node: Any, *, enclosing: tuple[str, ...]) -> None:
-    """Refuse what could grow without consuming bytes, and recursion (see the module text)."""
+    """Refuse recursion and types that grow without consuming bytes (see the module docstring)."""
     if isinstance(node, list):
         for branch in node:
             if branch != "null":

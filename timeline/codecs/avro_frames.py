@@ -1,12 +1,12 @@
 """
-Where each record of a log block begins: the chain of length prefixes, walked in many places.
+The start of each record of a log block: the length prefixes, followed from many positions at once.
 
-Only the first record's place is known; each length tells the next place, so a plain walk
-takes one step of Python per record, which costs as much as decoding ten columns. Instead,
-likely record starts are guessed all over the block (places from where a few lengths in a
-row are plausible) and all walks are made at once. A guess is believed only when the walk
-from the place before it, itself proven, arrives exactly there; what remains unproven is
-walked plainly. So the result is exact whatever the bytes are, and only the time differs.
+Only the first record's position is known, and each length gives the next position. So a plain walk
+takes one Python step per record, which costs as much as decoding ten columns. Instead, this module
+guesses likely record starts all over the block (positions from which a few lengths in a row are
+plausible) and makes all walks at once. It accepts a guess only if the walk from the proven position
+before it arrives exactly there; it walks the unproven rest plainly. So the result is exact for any
+bytes, and only the time differs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["corrupt_block_error", "record_borders"]
 
 _LENGTH: Final = struct.Struct(">i")
 _SAMPLE_RECORDS: Final = 256
-_GUESSED_RECORDS_MIN: Final = 8 * _SAMPLE_RECORDS  # below, the plain walk is as quick
+_GUESSED_RECORDS_MIN: Final = 8 * _SAMPLE_RECORDS  # below, the plain walk is as fast
 _WINDOW_BYTES_MAX: Final = 4096  # for larger records the walk is a small part of the work
 _PROBED_BYTES_MAX: Final = 1024 * 1024
 _PROBE_HOPS: Final = 8
@@ -33,7 +33,7 @@ BytesLike = bytes | bytearray | memoryview
 
 
 def corrupt_block_error(path: str, why: str) -> CorruptTableError:
-    """The error for a block whose framing cannot be right; `why` names the finding."""
+    """Return the error for a block with wrong framing; `why` names the finding."""
     return CorruptTableError(
         f"the log block is damaged ({why}): restore the file or roll its instant back: path={path}",
         kind="bad_record",
@@ -46,11 +46,11 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
     Find the length prefixes of all records.
 
     Args:
-        content: Records, each behind its length as a big-endian int32.
-        count: How many there must be.
-        path: What errors name as the damaged file.
+        content: Records, each after its length as a big-endian int32.
+        count: The expected number of records.
+        path: The file's name in errors.
 
-    Shapes: (count + 1,): where each length stands, and the end of the last record.
+    Shapes: (count + 1,): the position of each length, and the end of the last record.
 
     Raises:
         CorruptTableError: A length is negative, or the content is not `count` records.
@@ -78,7 +78,7 @@ def record_borders(content: BytesLike, count: int, *, path: str) -> Integers:
 
 
 def _walk(content: BytesLike, at: int, stops: set[int], limit: int) -> tuple[list[int], int]:
-    """The plain walk to one of some places, or for so many records."""
+    """Walk plainly to one of some positions, or over a number of records."""
     places: list[int] = []
     note, length_at = places.append, _LENGTH.unpack_from
     while at not in stops and len(places) < limit:
@@ -91,7 +91,7 @@ def _walk(content: BytesLike, at: int, stops: set[int], limit: int) -> tuple[lis
 
 
 def _guessed(content: BytesLike, count: int, sample: Integers) -> Integers:
-    """The places from the end of the sample on, and the end of the content."""
+    """Return the positions from the end of the sample on, and the end of the content."""
     size, first = len(content), int(sample[-1])
     view = memoryview(content)
     lengths: Any = np.ndarray((size - 3,), ">i4", view, strides=(1,))
@@ -108,7 +108,7 @@ def _guessed(content: BytesLike, count: int, sample: Integers) -> Integers:
     while place < size:
         chain = chains.get(place)
         if chain is not None and place < at[chain] <= size:
-            # Proven: walks that end where the next begins can be taken over as one run.
+            # Proven: consecutive walks that end where the next begins are taken over as one run.
             until = chain
             while until < len(guesses) - 1 and at[until] == guesses[until + 1]:
                 until += 1
@@ -130,13 +130,13 @@ def _guessed(content: BytesLike, count: int, sample: Integers) -> Integers:
 
 
 def _guesses(lengths: Any, words: Any, sample: Integers, number: int) -> Integers:
-    """Ascending places where records may begin; the first one, the sample's end, is known."""
+    """Return ascending likely record starts; the first one, the sample's end, is certain."""
     first, last = int(sample[-1]), len(words) - 1 - _LENGTH.size
-    window = int(np.diff(sample).max()) * 5 // 4  # a bit more than the longest record so far
+    window = int(np.diff(sample).max()) * 5 // 4  # slightly more than the longest record so far
     spread = np.linspace(first, last, number + 1).astype(np.int64)[1:-1]
     places = (spread[:, None] + np.arange(window)).ravel()
     places = places[places <= last]
-    # Records of one block mostly begin alike: with their commit time.
+    # Most records of one block begin alike: with their commit time.
     known = words[sample[:-1] + 4]
     alike = ~np.bitwise_or.reduce(known ^ known[0])
     places = places[(words[places + 4] ^ known[0]) & alike == 0]
@@ -155,8 +155,8 @@ def _walk_all(
     """
     Walk from every start until the next start is reached or passed.
 
-    Shapes: starts, limits (n,) -> places (n, hops) with the place repeated behind the end,
-    and where each walk ended (n,); a start for a walk that met a bad length or was too long.
+    Shapes: starts, limits (n,) -> positions (n, hops), which repeat the limit after the end, and
+    the end of each walk (n,), which is its start if the walk found a bad length or was too long.
     """
     last = len(lengths) - 1
     at, steps = starts.copy(), []

@@ -1,9 +1,9 @@
 """
 The Avro schemas of Hudi's instant files, as data (format 3).
 
-Record full names, field names and their order are Hudi's, because Java resolves them into
-generated classes by name. They are equal in files of table versions 8 and 9. Strings are
-plain: Java's `avro.java.string` property is optional (proven, format 3).
+Record full names, field names and their order are Hudi's, because Java resolves them into generated
+classes by name. They are equal in files of table versions 8 and 9. Strings are plain: Java's
+`avro.java.string` property is optional (tested, format 3).
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ RESTORE_METADATA: Final = _record(
     _field("instantsToRollback", _array("string")),
     _field("hoodieRestoreMetadata", _map(_array(["null", ROLLBACK_METADATA]))),
     _version(),
-    # Named for the second time: ROLLBACK_METADATA defines it.
+    # Only the name here: ROLLBACK_METADATA defines it.
     _default("restoreInstantInfo", _array("HoodieInstantInfo"), []),
 )
 

@@ -32,12 +32,12 @@ __all__ = [
     "encode_legacy_commit",
 ]
 
-# ----- Commit metadata as JSON: what tables of version 6 keep, also where they were upgraded since
+# ---- Commit metadata as JSON, in tables of version 6, also after an upgrade
 #
-# The names are those of the Avro form, so one value serves both; only the spelling differs
-# (format 11.2). Releases before 0.15 leave fields out and add some of their own: what is not
-# there takes the value's default, what is not known is left aside. A field with content of
-# another kind is damage, never guessed at.
+# The names are those of the Avro form, so one value serves both; only the spelling differs (format
+# 11.2). Releases before 0.15 omit fields and add some of their own: a missing field takes the
+# value's default, an unknown one is ignored. A field with content of another kind is an error,
+# never guessed.
 
 _CONTAINER: Final = b"Obj\x01"
 
@@ -52,11 +52,11 @@ def decode_legacy_commit(
 
     Args:
         data: The whole file; zero bytes mean the default value, as in Java.
-        path: What errors name as the damaged file.
+        path: The file's name in errors.
         bytes_max: Largest file that is decoded, bytes.
 
     Raises:
-        CorruptTableError: The bytes are no such JSON document, or too many.
+        CorruptTableError: The bytes are not such a JSON document, or too many.
     """
     if not data:
         return CommitMetadata()
@@ -87,7 +87,7 @@ def decode_legacy_commit(
 
 
 def encode_legacy_commit(metadata: CommitMetadata) -> bytes:
-    """Bytes of a completed commit of a version 6 table, which replaces no file group."""
+    """Return a completed commit of a version 6 table, which replaces no file group."""
     document = {
         "partitionToWriteStats": {
             partition_path: [_spelled(stat) for stat in stats]
@@ -102,10 +102,10 @@ def encode_legacy_commit(metadata: CommitMetadata) -> bytes:
 
 def decode_archived_commit(data: bytes, *, action: str, path: str = "") -> CommitMetadata:
     """
-    Read the metadata of an archived write, of which ``action`` is the completed action.
+    Read the metadata of an archived write with the completed action ``action``.
 
-    In the archive of a table that it upgraded from version 6 Hudi 1.0 keeps JSON or bare
-    records (seen: 1.0.2); later releases keep what they write themselves.
+    In the archive of a table that it upgraded from version 6, Hudi 1.0 keeps JSON or bare records
+    (seen: 1.0.2); later releases keep the form that they write themselves.
 
     Raises:
         CorruptTableError: The bytes are damaged.
@@ -119,7 +119,7 @@ def decode_archived_commit(data: bytes, *, action: str, path: str = "") -> Commi
 
 def decode_archived_clean(data: bytes, *, path: str = "") -> CleanMetadata:
     """
-    Read the metadata of an archived clean, with or without a container, as of commits.
+    Read the metadata of an archived clean, with or without a container, as for commits.
 
     Raises:
         CorruptTableError: The bytes are damaged.
@@ -131,7 +131,7 @@ def decode_archived_clean(data: bytes, *, path: str = "") -> CleanMetadata:
 
 def decode_archived_rollback(data: bytes, *, path: str = "") -> RollbackMetadata:
     """
-    Read the metadata of an archived rollback, with or without a container, as of commits.
+    Read the metadata of an archived rollback, with or without a container, as for commits.
 
     Raises:
         CorruptTableError: The bytes are damaged.
@@ -219,7 +219,7 @@ _SPECIAL: Final[Mapping[str, _Convert]] = {
     "runtime_stats": _runtime,
 }
 
-#: Name in the file -> (attribute, what its content must be).
+# : Name in the file -> (attribute, conversion that checks the content).
 _STAT_FIELDS: Final[Mapping[str, tuple[str, _Convert]]] = {
     _camel(one.name): (
         one.name,
@@ -249,22 +249,22 @@ def _spelled(stat: WriteStat) -> dict[str, Any]:
     return {name: content for name, content in found.items() if content is not None}
 
 
-# ------- The completed file of a commit, encoded before the lock is taken, with room for its token
+# ---- The completed file of a commit, encoded before the lock, with room for the fencing token
 #
-# The fencing token of a lease is known under the lock only, where encoding the stats of
-# thousands of files would keep every other writer waiting. The bytes are therefore made
-# beforehand with a blank of fixed width, and the token is written over the blank: one copy.
-# Java reads the token as one more text of the extra metadata.
+# The fencing token of a lease is known only under the lock. Encoding the stats of thousands of
+# files there would keep all other writers waiting. So the bytes are made earlier with a blank of
+# fixed width, and the token is written over the blank: one copy. Java reads the token as one more
+# text of the extra metadata.
 
 FENCING_TOKEN_KEY: Final = "hoodoo.fencing_token"  # noqa: S105  a key, no secret
-"""Key in the extra metadata: the token of the lock that the commit was published under."""
+"""Key in the extra metadata: the fencing token of the lock that the commit was made under."""
 
-_DIGITS: Final = 20  # all 64-bit numbers, in an order that is also that of the texts
+_DIGITS: Final = 20  # fits all 64-bit numbers; texts of this width sort like the numbers
 _BLANK: Final = "\0" * _DIGITS
 
 
 def _text(value: str) -> bytes:
-    """A short Avro string: zigzag length, then the bytes."""
+    """Return a short Avro string: zigzag length, then the bytes."""
     data = value.encode("ascii")
     return bytes((len(data) << 1,)) + data
 
@@ -274,10 +274,10 @@ _ENTRY: Final = _text(FENCING_TOKEN_KEY) + _text(_BLANK)
 
 class CommitBody:
     """
-    Metadata of one commit and its bytes, of which only the token may still be missing.
+    Metadata of one commit and its bytes, complete except perhaps for the token.
 
     Args:
-        metadata: What the commit did; a token in it is not kept.
+        metadata: The result of the commit; a token in it is dropped.
 
     Raises:
         InvalidInputError: A value does not fit its field.
@@ -288,11 +288,12 @@ class CommitBody:
         self._bytes: bytes | None = None
         with_room = encode_commit(self.metadata_with(_BLANK))
         before, entry, after = with_room.partition(_ENTRY)
-        # Nobody writes such text by chance; who does so gets bytes that are encoded later.
+        # A text of the metadata that equals the entry is no accident; then the bytes are encoded
+        # later.
         self._room = (before, after) if entry and _ENTRY not in after else None
 
     def metadata_with(self, token: int | str | None) -> CommitMetadata:
-        """The metadata as a reader of the bytes gets it."""
+        """Return the metadata as a reader of the bytes gets it."""
         if token is None:
             return self._plain
         told = {**self._plain.extra_metadata, FENCING_TOKEN_KEY: _digits(token)}
@@ -300,10 +301,10 @@ class CommitBody:
 
     def bytes_with(self, token: int | None) -> bytes:
         """
-        The completed file under a token; without one the key is left out.
+        Return the completed file with a token; without one it has no such key.
 
-        Costs a copy with a token. Without one it is encoded once, which needs no hurry: the
-        lock is not held then, or its provider counts nothing.
+        With a token it costs a copy. Without one it encodes once, which is not urgent: then there
+        is no lock, or its provider has no count.
         """
         if token is None:
             if self._bytes is None:

@@ -1,10 +1,10 @@
 """
 Instant files to values and back: commit metadata, plans and results of services (format 3).
 
-The Avro schema itself drives the conversion: a record becomes the value class bound to its
-name, `camelCase` becomes `snake_case`, arrays become tuples, and null becomes the value's
-own default, which is what Hudi means by an absent counter. Maps are written in key order,
-so equal values give equal bytes whatever order they were built in (SLOT-5).
+The Avro schema itself drives the conversion. A record becomes the value class of its name,
+`camelCase` becomes `snake_case`, arrays become tuples, and null becomes the value's own default,
+which is Hudi's meaning of an absent counter. Maps are written in key order, so equal values give
+equal bytes in any order of construction (SLOT-5).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _VALUE_CLASSES: Final[Mapping[str, type[Any]]] = {
     "HoodieWriteStat": WriteStat,
 }
 
-# The glossary's word where Hudi's field name would mislead.
+# The glossary's word, since Hudi's field name would mislead.
 _RENAMED: Final = {"timestamp": "requested_time", "commitTime": "requested_time"}
 
 _Value = TypeVar("_Value")
@@ -95,7 +95,7 @@ def _attribute(name: str) -> str:
 
 
 class _Codec(Generic[_Value]):
-    """Encodes and decodes the values of one record schema."""
+    """Encode and decode the values of one record schema."""
 
     def __init__(self, schema: Schema, value_class: type[_Value]) -> None:
         self._value_class = value_class
@@ -167,8 +167,8 @@ def _to_record(node: Any, named: dict[str, _Convert]) -> _Convert:
         chosen = next(one for one in node if one != "null")
         branch = _to_record(chosen, named)
         name = _branch_name(chosen)
-        # Told which branch it is, fastavro does not try every value below it to find out. All
-        # branches are told: one that it tries must have none below that is.
+        # With the branch name, fastavro does not try the values below to find the branch. Every
+        # branch has its name: below a branch that fastavro tries, none may have one.
         return lambda item: None if item is None else (name, branch(item))
     if isinstance(node, str):
         return named.get(node, _identity)
@@ -185,8 +185,8 @@ def _to_record(node: Any, named: dict[str, _Convert]) -> _Convert:
         for one in node["fields"]
         if _attribute(one["name"]) in known
     ]
-    # Hudi writes null, not the schema's default, where the value has no such field: the
-    # version of commit metadata.
+    # If the value has no such field (the version of commit metadata), Hudi writes null instead of
+    # the schema's default.
     absent = {one["name"]: None for one in node["fields"] if _attribute(one["name"]) not in known}
 
     def convert(value: Any) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _to_record(node: Any, named: dict[str, _Convert]) -> _Convert:
 
 
 def _branch_name(node: Any) -> str:
-    """What fastavro calls a branch of a union."""
+    """Return fastavro's name for a branch of a union."""
     if isinstance(node, str):
         return node
     return str(node["name"] if node["type"] == "record" else node["type"])
@@ -212,7 +212,7 @@ def _plain_or(
     compile_node: Callable[[Any, dict[str, _Convert]], _Convert],
     named: dict[str, _Convert],
 ) -> _Convert | None:
-    """None where the item passes unchanged, which is most fields of a write stat."""
+    """Return the conversion, or None if the item passes unchanged, as most fields of a stat do."""
     branches = node if isinstance(node, list) else [node]
     if all(isinstance(one, str) and one not in named for one in branches):
         return None
@@ -242,9 +242,9 @@ _REMEMBERED_BYTES: Final = 16_384
 
 def encode_commit(metadata: CommitMetadata) -> bytes:
     """
-    Bytes of a commit, deltacommit or replacecommit file, or of a workload profile.
+    Encode a commit, deltacommit or replacecommit file, or a workload profile.
 
-    The schema is that of a replacecommit when the value names replaced file ids, even none.
+    The schema is that of a replacecommit if the value names replaced file ids, even none.
 
     Raises:
         InvalidInputError: a value does not fit its field.
@@ -261,10 +261,10 @@ def decode_commit(
 
     Args:
         data: The whole file.
-        path: What errors name as the damaged file.
+        path: The file's name in errors.
         bytes_max: Largest file that is decoded, bytes.
-        allow_empty: Whether zero bytes mean the default value, as in Java (requested files
-            and some inflight ones are empty); otherwise they are an error.
+        allow_empty: Whether zero bytes mean the default value, as in Java (requested files and some
+            inflight ones are empty); otherwise they are an error.
 
     Raises:
         CorruptTableError: the bytes are damaged or too many, or empty and not allowed to be.
@@ -274,7 +274,7 @@ def decode_commit(
             return CommitMetadata()
         raise _empty(path)
     if len(data) <= min(_REMEMBERED_BYTES, bytes_max):
-        with contextlib.suppress(CorruptTableError):  # told below, with its path
+        with contextlib.suppress(CorruptTableError):  # raised below, with its path
             return _remembered_commit(data)
     return _decoded_commit(data, path, bytes_max)
 
@@ -286,7 +286,7 @@ def _decoded_commit(data: bytes, path: str, bytes_max: int) -> CommitMetadata:
 
 @lru_cache(maxsize=256)
 def _remembered_commit(data: bytes) -> CommitMetadata:
-    """A small commit is met again: in its slot, in its file, by every handle of the table."""
+    """Decode a small commit, cached: its slot and its file repeat it for every table handle."""
     return _decoded_commit(data, "", BYTES_MAX)
 
 
@@ -294,7 +294,7 @@ def decode_bare_commit(
     data: bytes, *, path: str = "", is_replacecommit: bool = False
 ) -> CommitMetadata:
     """
-    Read commit metadata that has no container around it, hence no schema of its own.
+    Read commit metadata without a container, hence without a schema of its own.
 
     Raises:
         CorruptTableError: the bytes are not one record of the schema that every release has.
@@ -321,26 +321,26 @@ def _empty(path: str) -> CorruptTableError:
 
 
 def encode_clean_plan(plan: plans.CleanerPlan) -> bytes:
-    """Bytes of a requested clean; `InvalidInputError` when a value does not fit its field."""
+    """Encode a requested clean; `InvalidInputError` if a value does not fit its field."""
     return _CLEANER_PLAN.encode(plan)
 
 
 def decode_clean_plan(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.CleanerPlan:
-    """Read a requested clean; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a requested clean; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _CLEANER_PLAN.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_clean(metadata: plans.CleanMetadata) -> bytes:
-    """Bytes of a completed clean; `InvalidInputError` when a value does not fit its field."""
+    """Encode a completed clean; `InvalidInputError` if a value does not fit its field."""
     return _CLEAN.encode(metadata)
 
 
 def decode_clean(data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX) -> plans.CleanMetadata:
-    """Read a completed clean; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a completed clean; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _CLEAN.decode(data, path=path, bytes_max=bytes_max)
@@ -352,103 +352,113 @@ def decode_bare_clean(data: bytes, *, path: str = "") -> plans.CleanMetadata:
 
 
 def encode_rollback_plan(plan: plans.RollbackPlan) -> bytes:
-    """Bytes of a requested rollback; `InvalidInputError` when a value does not fit its field."""
+    """Encode a requested rollback; `InvalidInputError` if a value does not fit its field."""
     return _ROLLBACK_PLAN.encode(plan)
 
 
 def decode_rollback_plan(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RollbackPlan:
-    """Read a requested rollback; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a requested rollback; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _ROLLBACK_PLAN.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_rollback(metadata: plans.RollbackMetadata) -> bytes:
-    """Bytes of a completed rollback; `InvalidInputError` when a value does not fit its field."""
+    """Encode a completed rollback; `InvalidInputError` if a value does not fit its field."""
     return _ROLLBACK.encode(metadata)
 
 
 def decode_rollback(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RollbackMetadata:
-    """Read a completed rollback; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a completed rollback; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _ROLLBACK.decode(data, path=path, bytes_max=bytes_max)
 
 
 def decode_bare_rollback(data: bytes, *, path: str = "") -> plans.RollbackMetadata:
-    """Read a rollback without container, as ``decode_bare_commit``; `CorruptTableError` if damaged."""
+    """Read a rollback without container, as ``decode_bare_commit``; may raise `CorruptTableError`."""
     return _ROLLBACK.decode_bare(data, path=path)
 
 
 def encode_restore_plan(plan: plans.RestorePlan) -> bytes:
-    """Bytes of a requested restore; `InvalidInputError` when a value does not fit its field."""
+    """Encode a requested restore; `InvalidInputError` if a value does not fit its field."""
     return _RESTORE_PLAN.encode(plan)
 
 
 def decode_restore_plan(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RestorePlan:
-    """Read a requested restore; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a requested restore; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _RESTORE_PLAN.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_restore(metadata: plans.RestoreMetadata) -> bytes:
-    """Bytes of a completed restore; `InvalidInputError` when a value does not fit its field."""
+    """Encode a completed restore; `InvalidInputError` if a value does not fit its field."""
     return _RESTORE.encode(metadata)
 
 
 def decode_restore(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RestoreMetadata:
-    """Read a completed restore; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a completed restore; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _RESTORE.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_requested_replace(metadata: plans.RequestedReplaceMetadata) -> bytes:
-    """Bytes of a requested replacecommit or clustering; `InvalidInputError` when a value does not fit its field."""
+    """Encode a requested replacecommit or clustering; `InvalidInputError` if a value is wrong."""
     return _REQUESTED_REPLACE.encode(metadata)
 
 
 def decode_requested_replace(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.RequestedReplaceMetadata:
-    """Read a requested replacecommit or clustering; zero bytes mean the default value; `CorruptTableError` when damaged or above `bytes_max`."""
+    """
+    Read a requested replacecommit or clustering; zero bytes mean the default value.
+
+    Raises:
+        CorruptTableError: the bytes are damaged or above `bytes_max`.
+    """
     if not data:
         return plans.RequestedReplaceMetadata()
     return _REQUESTED_REPLACE.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_compaction_plan(plan: plans.CompactionPlan) -> bytes:
-    """Bytes of a requested compaction or log compaction; `InvalidInputError` when a value does not fit its field."""
+    """Encode a requested compaction or log compaction; `InvalidInputError` if a value is wrong."""
     return _COMPACTION_PLAN.encode(plan)
 
 
 def decode_compaction_plan(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.CompactionPlan:
-    """Read a requested compaction or log compaction; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """
+    Read a requested compaction or log compaction.
+
+    Raises:
+        CorruptTableError: the bytes are damaged, empty or above `bytes_max`.
+    """
     if not data:
         raise _empty(path)
     return _COMPACTION_PLAN.decode(data, path=path, bytes_max=bytes_max)
 
 
 def encode_savepoint(metadata: plans.SavepointMetadata) -> bytes:
-    """Bytes of a completed savepoint; `InvalidInputError` when a value does not fit its field."""
+    """Encode a completed savepoint; `InvalidInputError` if a value does not fit its field."""
     return _SAVEPOINT.encode(metadata)
 
 
 def decode_savepoint(
     data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
 ) -> plans.SavepointMetadata:
-    """Read a completed savepoint; `CorruptTableError` when damaged, empty or above `bytes_max`."""
+    """Read a completed savepoint; `CorruptTableError` if damaged, empty or above `bytes_max`."""
     if not data:
         raise _empty(path)
     return _SAVEPOINT.decode(data, path=path, bytes_max=bytes_max)

@@ -1,9 +1,9 @@
 """
 The archived timeline of version 6: log files whose Avro records are states of instants.
 
-Every state of an instant is a record of its own (format 11.2); only the completed one says
-what happened, so only that is given, in the form in which later versions archive it: whoever
-reads archived instants need not know which version wrote them.
+Each state of an instant is a separate record (format 11.2). Only the completed one contains the
+result, so only that is returned, in the form in which later versions archive it. So callers need
+not know which version wrote an archived instant.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTENT_VERSIONS: Final = (1, 2, 3)
 _ENTRY: Final = "HoodieArchivedMetaEntry"
 _TIME_FIELDS: Final = ("commitTime", "actionType", "actionState", "stateTransitionTime")
 
-#: Completed action -> the field that says what it did, and that field's record.
+# : Completed action -> the field with its metadata, and that field's record.
 _CONTENT: Final[Mapping[str, tuple[str, Schema]]] = {
     "commit": ("hoodieCommitMetadata", schemas.COMMIT_METADATA),
     "deltacommit": ("hoodieCommitMetadata", schemas.COMMIT_METADATA),
@@ -68,7 +68,7 @@ _WRITERS: Final = {action: RecordWriter(schema) for action, (_, schema) in _CONT
 
 
 def archive_file_number(name: str) -> int | None:
-    """The number of an archive file, which grows with time; None for any other file."""
+    """Return the number of an archive file, which grows with time, or None for another file."""
     match = _FILE_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 
@@ -84,15 +84,15 @@ def parse_archive_file(
     """
     Read the completed instants of one archive file, in the file's order.
 
-    A torn block at the end, left by a crash, is skipped: its instants are still active. Damage
-    with whole blocks behind it is skipped as in Java, but its instants may be told nowhere.
+    It skips a block at the end that a crash left torn: its instants are still active. It skips
+    damage with whole blocks after it, as Java does, but its instants may be nowhere else.
 
     Args:
         data: The whole file.
-        path: What errors name as the damaged file.
-        times_only: Read requested time, completion time and action and nothing else.
+        path: The file's name in errors.
+        times_only: Read only requested time, completion time and action.
         bytes_max: Largest file, bytes.
-        missed: Told of every damaged region that is not at the end.
+        missed: Receives every damaged region that is not at the end.
 
     Raises:
         CorruptTableError: the file is damaged or above `bytes_max`.
@@ -109,7 +109,7 @@ def parse_archive_file(
 def _records(
     data: bytes, path: str, missed: Callable[[LogBlock], object] | None
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Every record with its writer's schema."""
+    """Yield every record with its writer's schema."""
     corrupt: LogBlock | None = None
     for block in iter_blocks(BytesSource(data), len(data), path=path):
         if corrupt is not None and missed is not None:
@@ -135,7 +135,7 @@ def _completed(
 ) -> ArchivedInstant | None:
     times = _TIMES.read_bare(record, schema_text=schema_text, path=path)
     requested, action, state, completed = (times[name] for name in _TIME_FIELDS)
-    if state not in (None, "COMPLETED"):  # the oldest releases archived nothing else
+    if state not in (None, "COMPLETED"):  # the oldest releases archived no other state
         return None
     completed = completed or requested
     if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in (requested, completed)):
@@ -155,7 +155,7 @@ _ACTIONS: Final = {one.value: one.completes_as.value for one in Action}
 
 
 def _metadata(action: str, schema_text: bytes, record: bytes, path: str) -> bytes | None:
-    """What the completed file of a later version would hold."""
+    """Return the content of a completed file of a later version."""
     if action not in _CONTENT:
         return None
     content = _READERS[action].read_bare(record, schema_text=schema_text, path=path)

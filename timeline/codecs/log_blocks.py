@@ -1,15 +1,15 @@
 """
-The frames of a log file: where each block begins, what its header says, where its content lies.
+The frames of a log file: the start, the header and the content position of each block.
 
 A reader of a slice must know every block before it decodes one, because rollback blocks and
-compacted blocks take others back (fmt 5.7). So blocks are found from headers and ends alone,
-a window of the file at a time, and a block's content is read when somebody asks for it.
+compacted blocks cancel others (fmt 5.7). So blocks are found from headers and ends alone, a window
+of the file at a time, and the content of a block is read only on request.
 
-What is damaged is told apart as Java tells it (fmt 5.2). A block whose size, end or follower
-does not fit was torn by a crash before its write was published: it is given as ``CORRUPT``
-and the search goes on behind it. A block whose frame fits was written whole; where its inside
-contradicts itself the file has rotted, and skipping it would lose published rows, so that is
-an error. Every length is held against the block before anything is read by it (SEC3).
+Damage is classified as in Java (fmt 5.2). If the size, the end or the follower of a block does not
+fit, a crash tore the block before its write was committed: it is returned as ``CORRUPT`` and the
+search continues after it. If the frame fits, the block was written whole. If its inside then
+contradicts itself, the file was damaged later. Skipping the block would lose committed rows, so
+that is an error. Every length is checked against the block before it is used (SEC3).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 WINDOW_BYTES: Final = 64 * 1024
-"""Most that one read of a header or of the search for the next block asks for, bytes."""
+"""Longest single read for a header or for the search of the next block, bytes."""
 
 HEADER_BYTES_MAX: Final = 128 * 1024 * 1024
 """Longest header that is read, bytes; the positions of 40 million records fit."""
@@ -47,19 +47,19 @@ _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _TWO_INTS: Final = struct.Struct(">ii")
 _FRONT: Final = len(_MAGIC) + _LONG.size  # magic and size
-_SIZE_MIN: Final = 4 + 4 + 4 + 8 + 0 + 4 + 8  # of a block with nothing in it
+_SIZE_MIN: Final = 4 + 4 + 4 + 8 + 0 + 4 + 8  # of an empty block
 _SIZE_MAX: Final = 2**31 - 1  # Java keeps the size of a block in an int
 _TAIL: Final = 4 + 8  # an empty footer and the reverse pointer
 _ENTRIES_MAX: Final = 1024
 _ROLLBACK_COMMAND: Final = "0"
 
-# Blocks that look whole until their end is read, and are not. Crashes leave one or two; a
-# file with so many was made to be slow.
+# Blocks that seem whole until their end is read, and are not. Crashes leave one or two; a file with
+# this many was made to be slow.
 _FALSE_FRAMES_MAX: Final = 10_000
 
 
 class BlockType(IntEnum):
-    """What a block holds (fmt 5.2)."""
+    """The content types of a block (fmt 5.2)."""
 
     COMMAND = 0
     DELETE = 1
@@ -88,17 +88,17 @@ class HeaderKey(IntEnum):
 
 
 DATA_BLOCKS: Final = frozenset({BlockType.AVRO_DATA, BlockType.HFILE_DATA, BlockType.PARQUET_DATA})
-"""Blocks that hold records of the table."""
+"""Block types with records of the table."""
 
 _BLOCK_TYPES: Final = {int(one): one for one in BlockType}
 _HEADER_KEYS: Final = {int(one): one for one in HeaderKey}
 
 
 class ByteSource(Protocol):
-    """Bytes that can be read in ranges; an open file of the storage, for example."""
+    """Bytes that can be read in ranges, for example of an open file of the storage."""
 
     def read_at(self, offset: int, length: int, /) -> bytes:
-        """`length` bytes from `offset` on; fewer only where the source ends."""
+        """Return `length` bytes from `offset` on; fewer only at the end of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,41 +116,41 @@ class LogBlock:
     """
     One block of a log file, without its content.
 
-    Of a ``CORRUPT`` block the content is the damaged region and the header is empty.
+    A ``CORRUPT`` block has the damaged region as its content and an empty header.
     """
 
     block_type: BlockType
-    # By `HeaderKey`; keys that are not known keep their number.
+    # By `HeaderKey`; unknown keys keep their number.
     header: Mapping[int, str] = field(default_factory=dict, hash=False)
     content_offset: int
     content_length: int
     offset: int = 0  # of the block's first byte
-    end_offset: int = 0  # of the first byte behind the block
+    end_offset: int = 0  # of the first byte after the block
     path: str = ""
 
     @property
     def instant_time(self) -> str:
-        """Requested time of the writing instant; `CorruptTableError` when the block has none."""
+        """Requested time of the writing instant; `CorruptTableError` if the block has none."""
         return self._demanded(HeaderKey.INSTANT_TIME)
 
     @property
     def schema_json(self) -> str:
-        """The writer's Avro schema; `CorruptTableError` when the block has none."""
+        """The writer's Avro schema; `CorruptTableError` if the block has none."""
         return self._demanded(HeaderKey.SCHEMA)
 
     @property
     def target_instant_time(self) -> str:
-        """What a rollback block takes back; `CorruptTableError` when the block does not say."""
+        """The instant that a rollback block cancels; `CorruptTableError` if the block has none."""
         return self._demanded(HeaderKey.TARGET_INSTANT_TIME)
 
     @property
     def has_rows(self) -> bool:
-        """Whether it holds records, in the writer's schema."""
+        """Whether it contains records, in the writer's schema."""
         return self.block_type in _WITH_ROWS
 
     @property
     def is_partial(self) -> bool:
-        """Whether the records hold only the columns of the block's schema."""
+        """Whether the records contain only the columns of the block's schema."""
         return self.header.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
 
     @property
@@ -175,19 +175,19 @@ def iter_blocks(source: ByteSource, size_bytes: int, *, path: str) -> Iterator[L
     """
     Find the blocks of a log file, in the file's order.
 
-    Every byte of the file belongs to exactly one of the given blocks; damaged regions side
-    by side are one ``CORRUPT`` block. An empty file has no blocks.
+    Every byte of the file belongs to exactly one of the returned blocks; adjacent damaged regions
+    are one ``CORRUPT`` block. An empty file has no blocks.
 
     Args:
         source: The file. It is read front to back, about 64 KiB for each block.
-        size_bytes: Size of the file; what is behind is not looked at.
-        path: What errors name as the file.
+        size_bytes: Size of the file; later bytes are ignored.
+        path: The file's name in errors.
 
     Raises:
-        CorruptTableError: the file does not begin with a block, is shorter than `size_bytes`,
-            or a whole block contradicts itself.
-        UnsupportedTableError: a whole block has a type, a command or a log format version
-            that this release does not know.
+        CorruptTableError: the file does not begin with a block, is shorter than `size_bytes`, or a
+            whole block contradicts itself.
+        UnsupportedTableError: a whole block has a type, a command or a log format version that this
+            release does not know.
 
     Outside: about 1 read for each block, and 1 for each 64 KiB of a damaged region.
     """
@@ -245,10 +245,10 @@ def block_frame(
     block_type: BlockType, header: Mapping[int, str], content_length: int
 ) -> tuple[bytes, bytes]:
     """
-    What stands before and behind a block's content, for a writer that streams the content.
+    Return the bytes before and after a block's content, for a writer that streams it.
 
     Raises:
-        InvalidInputError: the type is ``CORRUPT``, a header's text is no valid Unicode, or the
+        InvalidInputError: the type is ``CORRUPT``, a header's text is not valid Unicode, or the
             block would be larger than Java can read (2 GiB).
     """
     if block_type is BlockType.CORRUPT:
@@ -281,11 +281,11 @@ def _encode_header(header: Mapping[int, str]) -> bytes:
 
 class _LogReader:
     """
-    Reads a file through two windows, so that neighbouring small reads cost one request.
+    Read a file through two windows, so that nearby small reads cost one request.
 
-    One window moves front to back; the other looks at a block's end. Where the end turns out
-    well it becomes the first, because it holds the next block's beginning already; where it
-    does not, the search goes on in the first without reading it again.
+    One window moves front to back; the other reads a block's end. If the end fits, its window
+    becomes the first, because it already has the next block's beginning. If not, the search
+    continues in the first window without reading it again.
     """
 
     __slots__ = ("_ahead", "_source", "_window", "path", "size_bytes")
@@ -298,13 +298,13 @@ class _LogReader:
         self._ahead = (0, b"")
 
     def window(self, offset: int, length: int) -> bytes:
-        """At most a window of bytes inside the file, near the last ones."""
+        """Return at most a window of bytes inside the file, near the last ones."""
         self._window = self._covering(self._window, offset, length)
         start, data = self._window
         return data[offset - start : offset - start + length]
 
     def ahead(self, offset: int, length: int) -> bytes:
-        """The same from elsewhere in the file; the window stays where it is."""
+        """Return the same from elsewhere in the file; the window stays where it is."""
         start, data = self._window
         if start <= offset and offset + length <= start + len(data):
             return data[offset - start : offset - start + length]
@@ -313,13 +313,13 @@ class _LogReader:
         return data[offset - start : offset - start + length]
 
     def move_ahead(self, offset: int) -> None:
-        """Let the window be the one that `ahead` read, if that covers the offset."""
+        """Make the window of `ahead` the first one, if it covers the offset."""
         start, data = self._ahead
         if start <= offset < start + len(data):
             self._window = self._ahead
 
     def long_value(self, offset: int, length: int) -> bytes:
-        """Bytes of any length, read window by window."""
+        """Return bytes of any length, read window by window."""
         parts = []
         while length:
             step = min(length, WINDOW_BYTES)
@@ -328,14 +328,14 @@ class _LogReader:
         return b"".join(parts)
 
     def find_magic(self, offset: int) -> int:
-        """Where the next magic stands at or behind the offset; the file's size if nowhere."""
+        """Return the position of the next magic from the offset on, or the file's size."""
         while offset + len(_MAGIC) <= self.size_bytes:
             self.window(offset, len(_MAGIC))
             start, data = self._window
             found = data.find(_MAGIC, offset - start)
             if found >= 0:
                 return start + found
-            # One that straddles the window's end begins in its last five bytes.
+            # A magic across the window's end begins in its last five bytes.
             offset = start + len(data) - len(_MAGIC) + 1
         return self.size_bytes
 
@@ -351,7 +351,7 @@ class _LogReader:
 
 
 def _end_of_block(reader: _LogReader, offset: int) -> int | None:
-    """Where the block at the offset says it ends; None when that is not inside the file."""
+    """Return the end that the block at the offset gives, or None if it is outside the file."""
     if offset + _FRONT > reader.size_bytes:
         return None
     (size,) = _LONG.unpack(reader.window(offset + len(_MAGIC), _LONG.size))
@@ -360,11 +360,11 @@ def _end_of_block(reader: _LogReader, offset: int) -> int | None:
 
 
 def _ends_well(reader: _LogReader, offset: int, end_offset: int) -> bool:
-    """Whether the reverse pointer fits and the next block, or the file's end, follows."""
+    """Return whether the reverse pointer fits and the next block, or the file's end, follows."""
     follow = min(len(_MAGIC), reader.size_bytes - end_offset)
     tail = reader.ahead(end_offset - _TAIL, _TAIL + follow)
     (pointer,) = _LONG.unpack_from(tail, _TAIL - _LONG.size)
-    # Fewer bytes than a magic are the file's end to Java, whatever they are.
+    # To Java, fewer bytes than a magic are the file's end, whatever they are.
     whole = follow < len(_MAGIC) or tail[_TAIL:] == _MAGIC
     return whole and int(pointer) == end_offset - offset - _LONG.size
 
@@ -381,7 +381,7 @@ def _corrupt(path: str, offset: int, end_offset: int) -> LogBlock:
 
 
 def _block(reader: _LogReader, offset: int, end_offset: int) -> LogBlock:
-    """Read what a whole block says about itself."""
+    """Read the frame and header of a whole block."""
     path = reader.path
     version, ordinal = _TWO_INTS.unpack(reader.window(offset + _FRONT, _TWO_INTS.size))
     if version != _FORMAT_VERSION:
@@ -391,7 +391,7 @@ def _block(reader: _LogReader, offset: int, end_offset: int) -> LogBlock:
         raise _unknown(path, offset, "log_block_type", f"block type {ordinal}")
     if block_type is BlockType.CORRUPT:
         return _corrupt(path, offset, end_offset)
-    limit = end_offset - _LONG.size  # the reverse pointer is checked
+    limit = end_offset - _LONG.size  # the reverse pointer is already checked
     header, position = _read_header(reader, offset + _FRONT + _TWO_INTS.size, limit)
     if position + _LONG.size > limit:
         raise _damaged(path, offset, "a header is longer than its block")
@@ -423,7 +423,7 @@ def _block(reader: _LogReader, offset: int, end_offset: int) -> LogBlock:
 
 
 def _read_header(reader: _LogReader, offset: int, limit: int) -> tuple[dict[int, str], int]:
-    """The entries of a header or footer, and where it ends; nothing is read behind `limit`."""
+    """Return the entries of a header or footer, and its end; read nothing beyond `limit`."""
     limit_of_header = min(limit, offset + HEADER_BYTES_MAX)
     count, position = _int_at(reader, offset, limit_of_header)
     if not 0 <= count <= _ENTRIES_MAX:

@@ -1,9 +1,9 @@
 """
 Java properties text, the format of `hoodie.properties` and `.hoodie_partition_metadata`.
 
-Reading follows `java.util.Properties` in all its forms (format 1.1); writing gives what
-Java writes, except that the order is the mapping's and the comment lines are the caller's,
-because this module reads no clock.
+Reading follows `java.util.Properties` in all its forms (format 1.1). Writing gives Java's output,
+except that the order is the mapping's and the comment lines are the caller's, because this module
+reads no clock.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def parse_properties(
 
     Args:
         data: The whole file, ISO-8859-1.
-        path: What errors name as the damaged file.
+        path: The file's name in errors.
         bytes_max: Largest text that is read, bytes.
 
     Raises:
-        CorruptTableError: the text is larger than `bytes_max`, holds a zero byte, or an
-            escape that Java refuses too.
+        CorruptTableError: the text is larger than `bytes_max`, contains a zero byte, or an escape
+            that Java refuses, too.
     """
     if len(data) > bytes_max:
         raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
@@ -87,8 +87,8 @@ def format_properties(mapping: Mapping[str, str], comments: Iterable[str] = ()) 
         comments: Lines without the leading `#`; Java's own file has two, with the time.
 
     Raises:
-        InvalidInputError: a text holds an unpaired surrogate or a zero character, or a
-            comment more than one line.
+        InvalidInputError: a text contains an unpaired surrogate or a zero character, or a comment
+            has more than one line.
     """
     lines = []
     for comment in comments:
@@ -107,7 +107,7 @@ def format_properties(mapping: Mapping[str, str], comments: Iterable[str] = ()) 
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks, joined where a backslash ends the line."""
+    """Yield lines without comments and blanks, joined after a backslash at the line's end."""
     joined = ""
     continued = False
     for natural in _LINE_END.split(text):
@@ -178,24 +178,23 @@ def _damaged(path: str, why: str) -> CorruptTableError:
     )
 
 
-# ----------------------------------------------------------------
-# A table's identity <-> bytes: who the table is and what decides its commit slots (F27, SLOT-6).
+# ---- The table descriptor: a table's identity and its slot store (F27, SLOT-6)
 #
-# One small file per table, created once and never changed. An address is no identity, since a
-# table can be dropped and another made in its place; and writers that take slots in different
-# places would exclude nobody, so the place is a fact of the table.
+# One small file per table, created once and never changed. An address is not an identity, since a
+# table can be dropped and another created at the same address. Writers that take slots in different
+# places would not exclude each other, so the place is a property of the table.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDescriptor:
-    """What never changes about a table."""
+    """The facts of a table that never change."""
 
     table_id: str
     slots: str  # as ``StorageCapabilities.slots``
 
 
 def encode_table_descriptor(facts: TableDescriptor) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return json.dumps({"id": facts.table_id, "slots": facts.slots}).encode()
 
 

@@ -1,8 +1,8 @@
 """
-Slot <-> bytes: one line of JSON, then a line with checksum and length (SLOT-4).
+Slots to bytes and back: one line of JSON, then a line with checksum and length (SLOT-4).
 
-The trailer makes a torn or edited slot visible; on storages that keep their promise a slot
-is whole or absent. CRC-32 as of zlib: it guards against damage, not against forgery.
+The trailer makes a torn or edited slot visible; on storages that keep their promises a slot is
+whole or absent. CRC-32 as of zlib: it protects against damage, not against forgery.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SIGNED: Final = re.compile(rb'(.*),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
 
 def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
     """
-    The slot's bytes; equal slots give equal bytes (UNK-1 repeats them).
+    Return the slot's bytes; equal slots give equal bytes (UNK-1 repeats them).
 
     Args:
-        slot: What is decided.
-        key: Signs a sealed slot (SLOT-7).
+        slot: The slot.
+        key: Signs a slot of a table with signing (SLOT-7).
     """
     document = {
         "v": SLOT_LAYOUT,
@@ -102,7 +102,7 @@ def _hash_link_document(seal: HashLink) -> dict[str, str]:
 
 
 def is_signed_by(data: bytes, key: bytes) -> bool:
-    """Whether the bytes of a slot were signed with this key, and are as they were then."""
+    """Return whether a slot was signed with this key and has not changed since."""
     line = data.partition(b"\n")[0]
     found = _SIGNED.fullmatch(line)
     if found is None:
@@ -123,14 +123,14 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
 
     Args:
         data: Its bytes.
-        path: Where they come from, for errors.
-        number: The number its name says.
+        path: Its source, for errors.
+        number: The number in its name.
 
     Raises:
         ChecksumError: The trailer does not fit.
         UnsupportedTableError: A newer layout or an unknown kind (SLOT-3): stop writing.
-        CorruptTableError: Any other damage, another number inside than in the name, or names
-            that no slot may have (``hostile_slot``).
+        CorruptTableError: Any other damage, another number inside than in the name, or names that
+            no slot may have (``hostile_slot``).
     """
     if len(data) <= _REMEMBERED_BYTES:
         return _remembered(data, path, number)
@@ -186,7 +186,7 @@ def _hash_link_from(document: dict[str, Any]) -> HashLink | None:
 
 @lru_cache(maxsize=256)
 def _remembered(data: bytes, path: str, number: int) -> Slot:
-    """A small slot is met again, by every handle of the table."""
+    """Decode a small slot, cached: every handle of the table reads it."""
     return _decoded(data, path, number)
 
 

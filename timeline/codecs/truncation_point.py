@@ -1,4 +1,4 @@
-"""The truncation point: where the commit log begins, and the batch ids it repeats (GC-2)."""
+"""The truncation point: the start of the commit log, and the batch ids that it keeps (GC-2)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ __all__ = [
 ]
 
 
-# --- The boundary: how far the chain of commit slots was collected, and what was archived with it (GC-2)
+# ---- The truncation point (GC-2)
 #
-# A number at or below it never commits again, whoever creates it. What the collected slots
-# knew and somebody may still ask for, the batch ids, moves into it (BATCH-2). A boundary repeats
-# the newest of them only; the others stay in the files of earlier boundaries, which it names.
+# A slot number at or below it never commits again, whichever process creates it. The batch ids of
+# the truncated slots, which writers may still ask for, move into it (BATCH-2). A truncation point
+# repeats only the newest of them; the others stay in the files of earlier truncation points, which
+# it names.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedBatch:
-    """A batch whose slot was collected: its receipt."""
+    """A batch whose slot was truncated, with its commit result."""
 
     batch: Batch
     action: str
@@ -41,10 +42,10 @@ class CommittedBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierBatches:
     """
-    The batches in the file of an earlier boundary, which are not repeated in later ones.
+    The batches in the file of an earlier truncation point, which later ones do not repeat.
 
-    ``count`` is how many, ``newest`` the greatest completion time among them, ``digest`` that
-    of the file.
+    ``count`` is their number, ``newest`` their greatest completion time, ``digest`` that of the
+    file.
     """
 
     number: int
@@ -56,12 +57,12 @@ class EarlierBatches:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncationPoint:
     """
-    One cut: slots up to ``number`` go, and these completed instants move to the history.
+    One truncation: slots up to ``number`` are deleted, and these instants are archived.
 
     ``time`` is the greatest requested or completion time among them and all before them.
-    ``completed`` are the names of the completed files, oldest first. ``digest`` is that of the
-    slot ``number``, so that the chain above it still shows what it was built upon (SLOT-7).
-    ``earlier`` are the boundaries whose files are kept for their batches, oldest first.
+    ``completed`` are the names of the completed files, oldest first. ``digest`` is that of the slot
+    ``number``, so that the hash chain above it still shows its predecessor (SLOT-7). ``earlier``
+    are the truncation points whose files are kept for their batches, oldest first.
     """
 
     number: int
@@ -75,14 +76,13 @@ class TruncationPoint:
 NO_TRUNCATION = TruncationPoint(number=0, time="")
 
 
-# ----------------------------------------------------------------
-# Boundary <-> bytes: one JSON document, the body of a cut's slot and the file it becomes (GC-2).
+# ---- The JSON document: body of a truncate slot and the file that it becomes (GC-2)
 #
 # Names in it become paths, so each must be that of a completed instant (SEC1).
 
 
 def encode_truncation_point(boundary: TruncationPoint) -> bytes:
-    """The document; equal boundaries give equal bytes."""
+    """Return the document; equal truncation points give equal bytes."""
     document = {
         "number": boundary.number,
         "time": boundary.time,
@@ -108,10 +108,10 @@ def encode_truncation_point(boundary: TruncationPoint) -> bytes:
 
 def decode_truncation_point(data: bytes, *, path: str) -> TruncationPoint:
     """
-    Read a boundary.
+    Read a truncation point.
 
     Raises:
-        CorruptTableError: It is no such document, or names what is no completed instant.
+        CorruptTableError: It is not such a document, or names more than completed instants.
     """
     try:
         document = json.loads(data)

@@ -1,1 +1,1 @@
-"""The few things the engine needs from the machine; nothing else may touch the world."""
+"""The ports: all that the engine needs from outside; no other code has outside effects."""

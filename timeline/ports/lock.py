@@ -1,8 +1,8 @@
 """
-The lock port: who may publish now.
+The lock port: the right to commit now.
 
-The lock only shortens the queue in front of the commit slots (SLOT-1 decides), except
-where foreign writers share the table: they know nothing but the lock (FOR-1).
+Among hoodoo writers the lock only saves work, because the slot decides (SLOT-1). If foreign writers
+share the table, the lock decides: they know nothing else (FOR-1).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["Lease", "Lock", "LockSharing", "is_exclusive"]
 
 
 class LockSharing(Enum):
-    """Whether a lock may be had together with others who decide by slots as well (LOCK-1)."""
+    """Whether other writers that decide by slots may hold the lock at the same time (LOCK-1)."""
 
     NO = "no"
-    JOIN = "join"  # with those who have it together
-    START = "start"  # with others as well where it is free, since they are about to want it
+    JOIN = "join"  # join the writers that share it
+    START = "start"  # make a free lock a shared one, since others will soon want it, too
 
 
 class Lease(Protocol):
@@ -28,27 +28,27 @@ class Lease(Protocol):
 
     @property
     def fencing_token(self) -> int | None:
-        """A number that grows with every holding, where the provider has one."""
+        """A number that grows with every holding, if the provider has one."""
 
     @property
     def owner(self) -> str:
-        """Who holds it: host, pid and writer id."""
+        """The holder: host, pid and writer id."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether others have it at the same time, who decide by slots as well (LOCK-1)."""
+        """Whether other writers that decide by slots hold it at the same time (LOCK-1)."""
 
     def remaining_ms(self) -> int | None:
-        """Time until the lease must be treated as lost, None when it has no end."""
+        """Return the time until the lease counts as lost, or None if it has no end."""
 
     def has_room(self) -> bool:
-        """Whether enough of it is left for one more request that nothing takes back (FOR-8)."""
+        """Return whether enough time is left for one more request that cannot be undone (FOR-8)."""
 
     def assert_held(self) -> None:
-        """Raises: ``LeaseLostError`` when the lease ended, was lost or was inherited by a fork."""
+        """Raise ``LeaseLostError`` if the lease ended, was lost or was inherited by a fork."""
 
     def release(self) -> None:
-        """Give it back; only the own holding is ever removed. Twice is no error."""
+        """Release the own holding, and only that; a second call does nothing."""
 
     def __enter__(self) -> Self: ...
 
@@ -69,43 +69,43 @@ class Lock(Protocol):
 
     @property
     def identity(self) -> str:
-        """What is locked, comparable between writers (REG-1)."""
+        """Name of the locked thing, comparable between writers (REG-1)."""
 
     @property
     def in_order(self) -> bool:
-        """Whether those who wait get it in the order in which they asked."""
+        """Whether waiting writers get it in the order of their requests."""
 
     @property
     def shares(self) -> bool:
-        """Whether those who may share it would have it together now, as far as known."""
+        """Whether the lock is in shared use now, as far as known without a request."""
 
     def acquire(self, purpose: str) -> Lease:
         """
         Wait for the lock within its budget.
 
         Args:
-            purpose: What it is for (``publish 2026...``), shown to whoever waits.
+            purpose: Why the caller needs the lock (``publish 2026...``); waiting writers see it.
 
         Raises:
-            LockTimeoutError: The budget ended; names the holder where known.
+            LockTimeoutError: The budget ended; the error names the holder if known.
         """
 
     def acquire_while(
         self, wanted: Callable[[], bool], purpose: str, sharing: LockSharing = LockSharing.NO
     ) -> Lease | None:
         """
-        As ``acquire``, but who does not want it any more leaves the queue with None.
+        Wait like ``acquire``, but return None when ``wanted()`` becomes false.
 
         Args:
-            wanted: Asked now and then while the lock is another's; asks nothing of the outside.
+            wanted: Called now and then while another writer holds the lock; sends no request.
             purpose: As of ``acquire``.
-            sharing: Whether it may be had together with others.
+            sharing: Whether other writers may hold it at the same time.
         """
 
     def close(self) -> None:
-        """Give up connections and threads; a held lease is released."""
+        """Close connections and threads and release a held lease."""
 
 
 def is_exclusive(lease: Lease | None) -> bool:
-    """Whether nobody else publishes while this is held."""
+    """Return whether no other writer can commit while this is held."""
     return lease is not None and not lease.is_shared

@@ -1,9 +1,9 @@
 """
-The record merger port: how two versions of a record become one, where the table's owner says so.
+The record merger port: merges two versions of a record by a rule of the table's owner.
 
-Java Hudi runs a class of the owner's for tables in the merge mode CUSTOM; hoodoo runs a
-plug-in that answers to the same strategy id (``timeline.hookspecs``). It sees whole columns,
-never single rows, and serves reads, copy-on-write writes and table services alike.
+For tables in the merge mode CUSTOM, Java Hudi runs the owner's class; hoodoo runs a plug-in with
+the same strategy id (``timeline.hookspecs``). A merger gets whole columns, never single rows, and
+serves reads, copy-on-write writes and table services alike.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Versions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRows:
     """
-    What a merger made of two versions each.
+    The result of merging two versions each of some records.
 
     Attributes:
-        columns: The columns it merged, in the types it was given. A column it leaves out comes
-            from the newer version; from the older where the newer is a delete that is not
-            followed. Meta columns are the engine's own and are not looked at.
-        deleted: Which records are deleted now; what ``columns`` have there does not count.
+        columns: The merged columns, in the types of the input. A column that is missing here comes
+            from the newer version, or from the older if the newer is a delete that is not applied.
+            The engine sets meta columns itself and ignores them here.
+        deleted: Which records are deleted now; their values in ``columns`` do not count.
         kept: Which records stay as they are stored, with their commit time; None for none.
 
     Shapes: columns (n,) each, deleted (n,), kept (n,).
@@ -58,24 +58,24 @@ class MergedRows:
 
 class RecordMerger(Protocol):
     """
-    Merges records of tables that name it.
+    Merge records of tables that name it.
 
-    It is a plain value of an importable class: Spark sends it to executors by the name of
-    its class and its fields, so the distribution must be installed there, too. It keeps no
-    state between calls, and calls come from several threads.
+    A merger is a plain value of an importable class. Spark sends it to executors by the name of its
+    class and its fields, so the distribution must be installed there, too. It keeps no state
+    between calls, and calls come from several threads.
     """
 
     @property
     def strategy_ids(self) -> Collection[str]:
-        """Values of ``hoodie.record.merge.strategy.id`` it answers to."""
+        """Values of ``hoodie.record.merge.strategy.id`` that it serves."""
 
     @property
     def class_names(self) -> Collection[str]:
-        """Java classes it stands for: payload classes, and mergers for a caller to name."""
+        """Java classes that it replaces: payload classes, and mergers for a caller to name."""
 
     def columns_needed(self, schema: pa.Schema) -> Sequence[str]:
         """
-        The columns it must see whatever a reader asks for; those a table lacks are left out.
+        Return the columns it needs in every read; columns that a table lacks are ignored.
 
         Args:
             schema: The table's columns.
@@ -85,12 +85,12 @@ class RecordMerger(Protocol):
         """
         Merge each older version with the newer one of the same record.
 
-        Changes in log files are merged with each other first and the result with the base
-        file, as Java does, so merging must be associative.
+        The engine first merges changes in log files with each other and then the result with the
+        base file, as Java does, so merging must be associative.
 
         Args:
-            older: What is stored, or came first.
-            newer: What came after it; row by row the same records, in the same columns.
+            older: The stored or earlier versions.
+            newer: The later versions; row by row the same records, in the same columns.
 
         Shapes: older (n rows), newer (n rows) -> (n rows).
         """

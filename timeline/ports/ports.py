@@ -25,37 +25,37 @@ __all__ = [
 ]
 
 
-# --------- The clock port: wall time names instants, monotonic time measures waits; they never mix
+# ---- The clock port: wall time names instants, monotonic time measures waits
 
 
 class Clock(Protocol):
     """This process's clocks, in milliseconds."""
 
     def now_ms(self) -> int:
-        """Wall clock, ms since 1970-01-01 UTC; may jump."""
+        """Return the wall clock, ms since 1970-01-01 UTC; it may jump."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back; only differences mean anything."""
+        """Return a time that never decreases; only differences have a meaning."""
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Wait; a switching point in simulation."""
+        """Wait; the simulator may switch to another task here."""
 
 
-# ------------------- The identity port: every random number and name of the engine comes from here
+# ---- The identity port: the source of every random number and name of the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """Who this process is, as others may be told (SEC6: no environment, no stack, no settings)."""
+    """The identity of this process for others (SEC6: no environment, no stack, no settings)."""
 
     host: str
     pid: int
     writer_id: str  # unique per process and start
-    application: str  # text the user gave (``hoodie.write.application.id``), may be empty
+    application: str  # the user's text (``hoodie.write.application.id``), may be empty
 
     @property
     def as_metadata(self) -> dict[str, str]:
-        """The same for the extra metadata of an instant, where it outlives the slot."""
+        """Return the identity for an instant's extra metadata, where it outlives the slot."""
         told = {
             "hoodoo.writer": self.writer_id,
             "hoodoo.host": self.host,
@@ -68,39 +68,39 @@ class Ids(Protocol):
     """Randomness and identity."""
 
     def uuid(self) -> str:
-        """A random UUID, lower-case hex with dashes."""
+        """Return a random UUID, lower-case hex with dashes."""
 
     def nonce(self) -> str:
-        """128 random bits as 32 hex digits."""
+        """Return 128 random bits as 32 hex digits."""
 
     def jitter(self) -> float:
-        """A random number in [0, 1)."""
+        """Return a random number in [0, 1)."""
 
     def identity(self) -> ProcessIdentity:
-        """This process."""
+        """Return the identity of this process."""
 
 
-# -------------- The event port: what happened, for logs, metrics, progress and the tests' counters
+# ---- The event port: events for logs, metrics, progress and the tests' counters
 
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened: a dotted name (``publish.refused``) and plain values."""
+    """One event: a dotted name (``publish.refused``) and plain values."""
 
     name: str
     fields: Mapping[str, Value]
 
 
 class EventSink(Protocol):
-    """Receives events; must never raise and never block."""
+    """Receive events; never raise and never block."""
 
     def emit(self, name: str, /, **fields: Value) -> None:
-        """Take one event."""
+        """Process one event."""
 
 
-# ---------------- The executor port: work side by side, and work again and again in the background
+# ---- The executor port: parallel work, and repeated work in the background
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -110,11 +110,11 @@ class Ticker(Protocol):
     """A running background repetition."""
 
     def stop(self) -> None:
-        """End it; returns when no further call can start. Calling twice is no error."""
+        """End it; return when no further call can start. A second call does nothing."""
 
 
 class Executor(Protocol):
-    """Runs the engine's own functions on this machine."""
+    """Run the engine's own functions on this machine."""
 
     def map(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """
@@ -124,7 +124,7 @@ class Executor(Protocol):
         """
 
     def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-        """As ``map``, for calls that do nothing but wait for the storage."""
+        """As ``map``, for calls that only wait for the storage."""
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
         """Call ``work`` every ``interval_ms`` until stopped; its exceptions end in an event."""
@@ -135,20 +135,20 @@ class ClusterExecutor(Executor, Protocol):
     """
     An executor that also sends work to other processes, on a cluster.
 
-    What it sends meets ports of the place where it runs, not the caller's: it is a plain
-    function, and its tasks and results are values.
+    The work uses the ports of the process where it runs, not the caller's. It is a plain function,
+    and its tasks and results are values.
     """
 
     def spread(self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]) -> list[Result]:
         """
-        As ``map``, elsewhere.
+        Run ``work`` like ``map``, in other processes.
 
         Raises:
-            HoodooError: What a task raised.
+            HoodooError: The error that a task raised.
         """
 
 
-# --------------- All ports of one table in one value, passed down explicitly; there are no globals
+# ---- All ports of one table in one value, passed explicitly; there are no globals
 
 One = TypeVar("One")
 Two = TypeVar("Two")
@@ -157,7 +157,7 @@ Three = TypeVar("Three")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything outside the engine, as one writer or reader of one table sees it."""
+    """Everything outside the engine, for one writer or reader of one table."""
 
     storage: Storage
     clock: Clock
@@ -165,7 +165,7 @@ class Ports:
     events: EventSink
     executor: Executor
     lock: Lock
-    mergers: tuple[RecordMerger, ...] = ()  # of the plug-ins that the caller allows
+    mergers: tuple[RecordMerger, ...] = ()  # from the plug-ins that the caller allows
     zone: Callable[[], TimelineZone] = utc_zone  # this process's, for tables of zone LOCAL
 
     @overload
@@ -181,12 +181,11 @@ class Ports:
 
     def together(self, *calls: Callable[[], Any]) -> tuple[Any, ...]:
         """
-        Make calls that do not wait for each other, and return their answers in their order.
+        Make independent calls and return their results in the order of the calls.
 
-        Where the storage is far away they are under way at once, in any order, and take the
-        time of the longest; else they are made one after the other, because a call on this
-        machine is over before a thread has begun. The first failure is raised when all have
-        ended that had begun.
+        On a high-latency store all calls run at once, in any order, and take the time of the
+        longest. On a local store they run one after the other, because such a call ends before a
+        thread has started. The first failure is raised after all started calls have ended.
         """
         if len(calls) > 1 and self.storage.capabilities.far:
             return tuple(self.executor.at_once(calls))
@@ -194,9 +193,9 @@ class Ports:
 
     def each(self, work: Callable[[One], Two], items: Sequence[One]) -> list[Two]:
         """
-        One and the same small request for many things, in any order; answers in theirs.
+        Make the same small request for each item, in any order; return results in item order.
 
-        Where the storage is far away as ``together``, else on as many threads as there are
+        On a high-latency store it works like ``together``, else on as many threads as there are
         processors.
         """
         if self.storage.capabilities.far:

@@ -1,11 +1,11 @@
 """
-The storage port: where the bytes of one table lie.
+The storage port: the bytes of one table.
 
-Paths are relative to the table's base folder, with forward slashes, no leading slash,
-already validated by ``timeline.model.file_names``. The contract every adapter keeps is
-tested by ``timeline.testing.storage_suite``: read-after-write, atomic create-if-absent
-(where claimed), and a typed answer to every failure. Anything the file system leaves
-behind (``*.crc``, ``.tmp-*``, ``<name>.<uuid>``) never shows in a listing (LOC-3).
+Paths are relative to the table's base folder, with forward slashes, no leading slash, already
+validated by ``timeline.model.file_names``. ``timeline.testing.storage_suite`` tests the contract of
+every adapter: read-after-write, atomic create-if-absent (if promised), and a typed error for every
+failure. A listing never contains leftovers of the file system (``*.crc``, ``.tmp-*``,
+``<name>.<uuid>``, LOC-3).
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class ObjectExistsError(Exception):
 
 class AmbiguousWriteError(Exception):
     """
-    A write was sent and its fate is unknown: it may have happened, may still happen or never.
+    A write was sent and its outcome is unknown: executed, to be executed later, or never.
 
-    UNK-1: the only safe reaction is to repeat the identical bytes until the name shows
-    them or somebody else's.
+    UNK-1: the only safe reaction is to repeat the identical bytes until the name has them or those
+    of another writer.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """One entry of a listing or one looked-up object."""
+    """The entry of one object or folder."""
 
     name: str  # last segment of the path
     is_folder: bool
@@ -69,28 +69,29 @@ class FileStat:
     version: str  # changes with every rewrite; opaque
 
 
-# Inside the protocol the word ``list`` names its method, so the result types are named here.
+# In the protocol class ``list`` is a method, so the result types are named here.
 Stats: TypeAlias = list[FileStat]
 Names: TypeAlias = list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageCapabilities:
-    """What a storage can promise; multi-writer modes need ``atomic_create`` (CAP-1)."""
+    """The promises of a storage; multi-writer modes need ``atomic_create`` (CAP-1)."""
 
     atomic_create: bool
     shared_between_processes: bool
-    local_root: str | None  # absolute folder when the table lies on this machine's disk
-    slots: str = "storage"  # what decides commit slots, equal for all that mean the same (SLOT-6)
-    far: bool = False  # every call is a way there and back: some side by side take the time of one
+    local_root: str | None  # absolute folder if the table is on this machine's disk
+    slots: str = "storage"  # what decides commit slots; equal text means the same one (SLOT-6)
+    # a high-latency store: each call is a round trip, and parallel calls take the time of one
+    far: bool = False
 
 
 class Storage(Protocol):
     """
-    Bytes of one table.
+    The bytes of one table.
 
     Every method may raise ``StorageUnavailableError`` (no answer, no access, disk full) and
-    ``MalformedNameError`` (a path that leaves the table, or a symbolic link on the way, SEC1).
+    ``MalformedNameError`` (a path that leaves the table, or that contains a symbolic link, SEC1).
     """
 
     @property
@@ -99,33 +100,33 @@ class Storage(Protocol):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """What this storage promises."""
+        """The promises of this storage."""
 
     def now_ms(self) -> int:
-        """The clock that ``FileStat.modified_ms`` is taken from, ms since 1970 UTC."""
+        """Return the clock of ``FileStat.modified_ms``, ms since 1970 UTC."""
 
     def locate(self, path: str) -> str:
-        """Absolute address of a path, as other engines want it (``file:/...``, ``s3://...``)."""
+        """Return a path's absolute address for other engines (``file:/...``, ``s3://...``)."""
 
     def read(self, path: str) -> bytes:
-        """Whole content. Raises: ``ObjectMissingError``."""
+        """Return the whole content. Raises: ``ObjectMissingError``."""
 
     def stat(self, path: str) -> FileStat | None:
-        """The object's entry, or None when there is none."""
+        """Return the object's entry, or None if there is none."""
 
     def list(self, folder: str) -> Stats:
-        """Direct children (files and folders) sorted by name; a missing folder is empty."""
+        """Return direct children (files and folders) sorted by name; none for a missing folder."""
 
     def names(self, folder: str) -> Names:
         """
-        Names of the direct child files, sorted; a missing folder is empty.
+        Return the names of the direct child files, sorted; none for a missing folder.
 
-        The cheap listing (no look at each file): the timeline's names say all it needs.
+        This is the cheap listing without file attributes: the timeline needs only names.
         """
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """
-        Create-if-absent, whole or not at all; parents are made.
+        Create if absent, whole or not at all; create missing parents.
 
         With ``durable`` the object survives a power cut once this returns (LOC-1, LOC-2).
 
@@ -138,28 +139,28 @@ class Storage(Protocol):
         """
         Create or replace atomically: readers see the old bytes or the new (heartbeat, hints).
 
-        A ``.crc`` sibling that an older content left goes first (LOC-3).
+        It first deletes a ``.crc`` sibling of an older content (LOC-3).
         """
 
     def delete(self, path: str) -> None:
-        """Remove an object and its ``.crc`` sibling; absent is no error."""
+        """Delete an object and its ``.crc`` sibling; absent is no error."""
 
     def delete_folder(self, folder: str) -> None:
-        """Remove a folder of markers with everything below it; absent is no error."""
+        """Delete a folder of markers with everything below it; absent is no error."""
 
     def open_input(self, path: str) -> IO[bytes]:
-        """A seekable binary file for Arrow readers. Raises: ``ObjectMissingError``."""
+        """Return a seekable binary file for Arrow readers. Raises: ``ObjectMissingError``."""
 
     def open_output(self, path: str) -> IO[bytes]:
         """
-        A new binary file for a data file; parents are made.
+        Return a new binary file for a data file; create missing parents.
 
-        Closing makes the file's bytes durable; the name is durable after ``sync_folders``.
-        Leaving a ``with`` block by an exception removes the unfinished file.
+        Closing makes the file's bytes durable; the name is durable after ``sync_folders``. Leaving
+        a ``with`` block by an exception deletes the unfinished file.
 
         Raises:
-            ObjectExistsError: The name is taken (data file names are never reused); here, or
-                when the file is closed.
+            ObjectExistsError: The name is taken (data file names are never reused); here, or when
+                the file is closed.
         """
 
     def sync_folders(self, folders: Iterable[str]) -> None:
@@ -168,17 +169,17 @@ class Storage(Protocol):
 
 class StagesFiles(Protocol):
     """
-    What a storage may offer beside the port: waiting for the disk while others work.
+    An optional extension of a storage: wait for the disk in the background.
 
-    Both only move a wait; what becomes visible when is as without them. ``staged`` and
-    ``sync_soon`` ask for them and do without where a storage has neither.
+    Both methods only move a wait; they do not change what becomes visible when. ``staged`` and
+    ``sync_soon`` use them, and work without them if a storage has neither.
     """
 
     def stage(self, path: str, data: bytes) -> AbstractContextManager[None]:
         """
-        Begin to make the bytes of a ``create`` durable that follows within the block.
+        Start to make the bytes durable for a ``create`` that follows within the block.
 
-        A create with other bytes, or none, is no error: what was staged then goes away.
+        A create with other bytes, or none, is no error: the staged file is then deleted.
         """
 
     def sync_soon(self, folders: Iterable[str]) -> Callable[[], None]:
@@ -187,26 +188,26 @@ class StagesFiles(Protocol):
 
 @runtime_checkable
 class ListsTemporaries(Protocol):
-    """What a storage may offer beside the port: to find what a killed ``create`` left."""
+    """An optional extension of a storage: find the files that a killed ``create`` left."""
 
     def temporaries(self) -> Stats:
-        """Temporary files, also of creates under way, named by their paths; sorted."""
+        """Return temporary files, also of running creates, by path; sorted."""
 
 
 class HasComputeLock(Protocol):
     """
-    What a storage may offer beside the port: a permit to compute for its table.
+    An optional extension of a storage: a permit to compute for its table.
 
-    ``filegroups.files.parquet`` asks for it.
+    ``filegroups.files.parquet`` uses it.
     """
 
     @property
     def compute_permit(self) -> AbstractContextManager[object]:
-        """Held by one thread of this process at a time."""
+        """Return the permit; one thread of this process holds it at a time."""
 
 
 def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[None]:
-    """Within the block a durable ``create`` of these bytes is cheaper, where the storage can."""
+    """Within the block, make a durable ``create`` of these bytes cheaper if the storage can."""
     ahead: Callable[[str, bytes], AbstractContextManager[None]] | None = getattr(
         storage, "stage", None
     )
@@ -215,10 +216,10 @@ def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[N
 
 def open_cached(storage: Storage, path: str) -> IO[bytes]:
     """
-    As ``open_input``, for a write that reads a data file again or soon after it was written.
+    Open like ``open_input``, for a data file that was read or written a moment ago.
 
-    A storage that is far away may answer from memory: data files never change, and their names
-    are never used again. So it says what is in the file, not that it is still there.
+    A high-latency store may answer from memory: data files never change, and their names are never
+    used again. So the result shows the content, not whether the file still exists.
     """
     kept: Callable[[str], IO[bytes]] | None = getattr(storage, "open_kept", None)
     return storage.open_input(path) if kept is None else kept(path)
@@ -229,14 +230,14 @@ def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
     Begin to make names in these folders durable.
 
     Args:
-        storage: Where the names are.
-        folders: None at all is done at once.
+        storage: The storage of the folders.
+        folders: With none there is nothing to wait for.
 
     Returns:
-        A function that waits for it; only then are they.
+        A function that waits for the end; the names are durable only after that.
 
     Raises:
-        StorageUnavailableError: The disk refused; here, or when it is waited for.
+        StorageUnavailableError: The disk refused; here, or from the returned function.
     """
     wanted = tuple(folders)
     ahead: Callable[[Iterable[str]], Callable[[], None]] | None = getattr(
@@ -251,44 +252,43 @@ def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
 
 def list_for_delete(storage: Storage, folder: str) -> Callable[[], None]:
     """
-    Find what a folder of markers holds, to be deleted when the answer is called.
+    List a folder of markers; the returned function deletes it.
 
-    A storage that is far away lists it and deletes what was listed, which are two rounds; others
-    do all of it then.
+    A high-latency store lists now and deletes the listed objects in the call, two round trips in
+    total; other stores do both in the call.
 
     Raises:
-        StorageUnavailableError: The storage does not answer; here, or when it is called.
+        StorageUnavailableError: The storage does not answer; here, or from the returned function.
     """
     find: Callable[[str], Callable[[], None]] | None = getattr(storage, "found_to_delete", None)
     return partial(storage.delete_folder, folder) if find is None else find(folder)
 
 
 def close_storage(storage: Storage) -> None:
-    """Give up the connections of a storage that has some; a later call makes new ones."""
+    """Close the connections of a storage that has some; a later call opens new ones."""
     close: Callable[[], None] | None = getattr(storage, "close", None)
     if close is not None:
         close()
 
 
 def _done() -> None:
-    """Nothing is left to wait for."""
+    """Do nothing: there is nothing left to wait for."""
 
 
-# ---- The slot store port: where commit slots are decided when the table's storage cannot (SLOT-6)
+# ---- The slot store port: decides commit slots if the table's storage cannot (SLOT-6)
 #
-# The least that decides a publication: small objects, each created by one actor only. Every
-# storage with an atomic create-if-absent fulfils it (the methods mean the same), and so does a
-# table of a database with a primary key. The contract is tested by
-# ``timeline.testing.slot_suite``.
+# It is the least that decides a commit: small objects, each created by one actor only. A storage
+# with an atomic create-if-absent can implement it (the methods mean the same), and so can a
+# database table with a primary key. ``timeline.testing.slot_suite`` tests the contract.
 
 SlotNames: TypeAlias = list[str]
 
 
 class SlotStore(Protocol):
     """
-    Small objects under paths with forward slashes; what is read was created whole.
+    Small objects under paths with forward slashes; each was created whole.
 
-    Every method may raise ``StorageUnavailableError`` (no answer; nothing was done, unless the
+    Every method may raise ``StorageUnavailableError`` (no answer; nothing was executed, unless the
     method says otherwise) and ``UnsafeSetupError`` (waiting does not help).
     """
 
@@ -302,20 +302,20 @@ class SlotStore(Protocol):
         """
 
     def read(self, path: str) -> bytes:
-        """Whole content, also when it was created a moment ago. Raises: ``ObjectMissingError``."""
+        """Return the whole content, also right after its create. Raises: ``ObjectMissingError``."""
 
     def names(self, folder: str) -> SlotNames:
-        """Last segments of the objects in a folder, sorted; an unknown folder is empty."""
+        """Return the last segments of the objects in a folder, sorted; none if it is unknown."""
 
     def delete(self, path: str) -> None:
-        """Remove the object; absent is no error. Its name is free afterwards."""
+        """Delete the object; absent is no error. Its name is free afterwards."""
 
     def close(self) -> None:
-        """Give up connections; a later call makes new ones."""
+        """Close connections; a later call opens new ones."""
 
 
 def slot_store_lost(where: str) -> UnsafeSetupError:
-    """What everybody is told of a slot store that does not know any more what it decided."""
+    """Return the error for a slot store that lost its decisions."""
     return UnsafeSetupError(
         "the slot store has lost this table, so nobody knows which slots are taken; "
         f"restore it before anybody writes: {where}",

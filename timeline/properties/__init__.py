@@ -1,1 +1,1 @@
-"""What a user sets: from ``hoodie.*`` texts to checked settings, and the table's own file."""
+"""Options and settings: ``hoodie.*`` texts, their checked values, and the table's own file."""

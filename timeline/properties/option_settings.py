@@ -1,8 +1,8 @@
 """
-What settings of locks and services share: frozen values, read from options by their table.
+The base of settings of locks and services: frozen values, read from a table of options.
 
-Options are declared once, by the field each sets; reading them, and telling what is wrong
-with which layer's text, is the same for all.
+Each option is declared once, by the field that it sets. All settings share the code that reads
+options and names the layer of a wrong text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["OptionSettings"]
 
 
 class OptionSettings(BaseModel):
-    """Settings of one thing; its fields are the names of ``options``."""
+    """The settings of one service or lock; its fields are the names of ``options``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,11 +28,10 @@ class OptionSettings(BaseModel):
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
         """
-        These settings among all properties; an empty text counts as not said.
+        Read these settings from all properties; an empty text counts as absent.
 
         Raises:
-            SettingError: A value has the wrong type or is out of range; names key, value
-                and layer.
+            SettingError: A value has the wrong type or is out of range; names key, value and layer.
         """
         said = as_property_set(properties)
         values: dict[str, Any] = {}

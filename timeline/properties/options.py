@@ -1,10 +1,9 @@
 """
-Options: the ``hoodie.*`` texts a user writes, each known to come from one layer.
+Options: the ``hoodie.*`` texts of a user, each with the layer that it comes from.
 
-An ``Option`` describes one key (default, other spellings, what is accepted); a
-``PropertySet`` holds what was said and by whom. Kept apart from the typed settings,
-because every package declares its own options with these two, and because a wrong text
-must be reported with the layer that brought it.
+An ``Option`` describes one key (default, aliases, accepted texts); a ``PropertySet`` has the given
+texts and their layers. They are separate from the typed settings, because every package declares
+its own options with them, and an error about a text names its layer.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 
 DEFAULT_LAYER: Final = "default"
 CODE_LAYER: Final = "code"
-TABLE_LAYER: Final = "hoodie.properties"  # what a table says of itself
+TABLE_LAYER: Final = "hoodie.properties"  # the table's own file
 
 OptionValue = str | int | float | bool | tuple[str, ...] | None
 
@@ -45,7 +44,7 @@ _TRUE_FALSE: Final = {"true": True, "false": False}
 
 
 class OptionKind(StrEnum):
-    """How the text of an option is read; milliseconds and bytes are plain integers, as in Hudi."""
+    """The syntax of an option's text; milliseconds and bytes are plain integers, as in Hudi."""
 
     TEXT = "text"
     INT = "int"
@@ -72,10 +71,10 @@ _ACCEPTED: Final[Mapping[OptionKind, str]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """
-    One key: what it means and which texts it accepts.
+    One key: its meaning and the texts it accepts.
 
-    ``aliases`` are other spellings of the same option (older names, the table's own
-    name for it); ``choices`` belong to the kind ``enum`` and are matched in any case.
+    ``aliases`` are other spellings of the same option (older names, the table's own name for it);
+    ``choices`` belong to the kind ``enum`` and are matched in any case.
     """
 
     key: str
@@ -88,7 +87,7 @@ class Option:
 
     @property
     def accepted(self) -> str:
-        """What may be written, in words."""
+        """Description of the accepted texts."""
         if self.kind is OptionKind.ENUM:
             return "one of " + ", ".join(self.choices)
         return _ACCEPTED[self.kind]
@@ -115,8 +114,8 @@ class PropertySet(Mapping[str, str]):
     """
     Properties from several layers; a later layer wins over an earlier one.
 
-    Immutable. Keys are matched in any case, because Spark's data source hands options
-    over in lower case; they are listed as the winning layer spelled them.
+    Immutable. Keys match in any case, because Spark's data source passes options in lower case;
+    they are listed in the spelling of the winning layer.
     """
 
     __slots__ = ("_effective", "_layers")
@@ -131,13 +130,13 @@ class PropertySet(Mapping[str, str]):
 
     def with_layer(self, name: str, properties: Mapping[str, object]) -> PropertySet:
         """
-        The same properties with one more layer on top.
+        Return the same properties with one more layer on top.
 
         Texts are trimmed; booleans become ``true`` or ``false``, numbers their digits.
 
         Raises:
-            SettingError: A value is None or no plain value, or the layer
-                gives one key twice, in different case and with different values.
+            SettingError: A value is None or not a plain value, or the layer has one key twice, in
+                different case and with different values.
         """
         entries: dict[str, _Entry] = {}
         for key, value in properties.items():
@@ -149,7 +148,7 @@ class PropertySet(Mapping[str, str]):
         return PropertySet((*self._layers, _Layer(name, entries)))
 
     def without_layer(self, name: str, *, keep: Iterable[str] = ()) -> PropertySet:
-        """The same properties as if one layer had said nothing but the kept keys."""
+        """Return the same properties without one layer, except for its kept keys."""
         kept = {key.casefold() for key in keep}
         return PropertySet(
             tuple(
@@ -182,18 +181,18 @@ class PropertySet(Mapping[str, str]):
         return tuple(layer.name for layer in self._layers)
 
     def layer_of(self, key: str) -> str:
-        """The layer that gave the key's value; ``default`` when none did."""
+        """Return the layer that set the key's value; ``default`` if none did."""
         found = self._effective.get(key.casefold())
         return DEFAULT_LAYER if found is None else found[1]
 
     def find(self, option: Option) -> tuple[str, str, str] | None:
         """
-        The key as spelled, the text and the layer that decide an option; None when unset.
+        Return key as spelled, text and layer of an option's value, or None if it is unset.
 
-        The latest layer that spells the option in any way decides.
+        The latest layer with any spelling of the option decides.
 
         Raises:
-            SettingError: That layer spells it twice with different values.
+            SettingError: That layer has it twice with different values.
         """
         for layer in reversed(self._layers):
             entries = [
@@ -210,22 +209,22 @@ class PropertySet(Mapping[str, str]):
 
     def get_option(self, option: Option) -> str | None:
         """
-        The text that was said for an option, or None; its default is not looked at.
+        Return the text that was set for an option, or None; ignore its default.
 
         Raises:
-            SettingError: One layer spells it twice with different values.
+            SettingError: One layer has it twice with different values.
         """
         found = self.find(option)
         return None if found is None else found[1]
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """Effective properties whose key begins with ``prefix``, in any case."""
+        """Return the effective properties whose key begins with ``prefix``, in any case."""
         folded = prefix.casefold()
         return {key: value for key, value in self.items() if key.casefold().startswith(folded)}
 
 
 def as_property_set(properties: PropertySet | Mapping[str, object]) -> PropertySet:
-    """Properties as a ``PropertySet``; a plain mapping becomes the layer ``code``."""
+    """Return properties as a ``PropertySet``; a plain mapping becomes the layer ``code``."""
     if isinstance(properties, PropertySet):
         return properties
     return PropertySet().with_layer(CODE_LAYER, properties)
@@ -233,7 +232,7 @@ def as_property_set(properties: PropertySet | Mapping[str, object]) -> PropertyS
 
 def read_option(properties: PropertySet, option: Option) -> OptionValue:
     """
-    The typed value of an option: what was said, else its default, else None.
+    Return the typed value of an option: its text, else its default, else None.
 
     Raises:
         SettingError: The text is not accepted, or one layer contradicts itself.
@@ -251,13 +250,13 @@ def parse_option(
     option: Option, value: str, *, key: str | None = None, layer: str = DEFAULT_LAYER
 ) -> OptionValue:
     """
-    Turn the text of an option into its type; an empty text of any kind but text is None.
+    Convert the text of an option; an empty text of any kind but text is None.
 
     Args:
-        option: What is accepted.
+        option: The accepted texts.
         value: The text.
-        key: The spelling used, for the message; the option's key when None.
-        layer: Who said it, for the message.
+        key: The spelling used, for the message; the option's key if None.
+        layer: The source of the text, for the message.
 
     Raises:
         SettingError: The text is not accepted.
@@ -294,7 +293,7 @@ def _parse_float(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    # nan and the infinities are never meant
+    # nan and the infinities are always mistakes
     return number if abs(number) < float("inf") else None
 
 

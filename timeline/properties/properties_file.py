@@ -1,8 +1,8 @@
 """
-``hoodie.properties`` on storage: read it, recover it, create it, change it (fmt 1.1 to 1.3).
+Read, recover, create and change ``hoodie.properties`` on storage (fmt 1.1 to 1.3).
 
-A change goes through a backup: whoever finds no valid main file uses the backup, so no
-crash between the steps leaves the table without its configuration.
+A change writes a backup first. A reader that finds no valid main file uses the backup, so no crash
+between the steps leaves the table without its configuration.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _METADATA_KEYS = ("hoodie.table.metadata.partitions", "hoodie.table.metadata.par
 
 def load_config(storage: Storage) -> TableConfig:
     """
-    The table's configuration. Outside: 1 get, 2 more when an update was interrupted.
+    Read the table's configuration. Outside: 1 get, 2 more if an update was interrupted.
 
     Raises:
-        TableNotFoundError: There is neither the file nor its backup.
+        TableNotFoundError: Neither the file nor its backup exists.
         CorruptTableError: The file is damaged and no valid backup exists.
         UnsupportedTableError: The table version is unknown.
     """
     failure: CorruptTableError | None = None
-    # Once more at the end: an update that was under way may have ended between the two.
+    # Read the main file again at the end: a running update may have ended between the two reads.
     for path in (PROPERTIES, PROPERTIES_BACKUP, PROPERTIES):
         try:
             return _read(storage, path)
@@ -82,23 +82,23 @@ def load_config(storage: Storage) -> TableConfig:
 
 def create_properties(storage: Storage, properties: Mapping[str, str], *, now: str) -> TableConfig:
     """
-    Make a new table: its folders' first files and the properties, the properties last.
+    Create a new table: its folders' first files, then the properties.
 
     Args:
         storage: An empty or new folder.
         properties: From ``new_table_properties``.
-        now: Text of the moment for the file's comment.
+        now: The current time as text, for the file's comment.
 
     Raises:
-        InvalidInputError: There is a table already (``kind`` ``table_exists``).
-        CorruptTableError: There is one that lost its properties.
-        StorageUnavailableError: The storage did not answer; the table may be there.
+        InvalidInputError: A table exists already (``kind`` ``table_exists``).
+        CorruptTableError: A table exists that lost its properties.
+        StorageUnavailableError: The storage did not answer; the table may exist.
 
-    Outside: 2 looks at a file, 1 create; at a place where a table was 1 look and 2 lists more.
+    Outside: 2 stats, 1 create; in the place of a dropped table 1 stat and 2 lists more.
     """
     config = TableConfig.from_properties(properties)
     if storage.stat(PROPERTIES_BACKUP) is not None:
-        raise _exists(storage)  # its properties are being changed just now, or that broke off
+        raise _exists(storage)  # a change of its properties is running or was interrupted
     made = storage.stat(TABLE_DESCRIPTOR) is not None
     if made and storage.stat(PROPERTIES) is None and _was_written_to(storage):
         raise CorruptTableError(
@@ -117,10 +117,10 @@ def create_properties(storage: Storage, properties: Mapping[str, str], *, now: s
 
 def _was_written_to(storage: Storage) -> bool:
     """
-    Whether a table has rows, or may come to have some.
+    Return whether a table has rows, or may get some.
 
-    Where a slot store decides, a table's identity is there before its properties (SLOT-6), and who
-    makes it may die in between: the next one must be able to make it.
+    With a slot store, a table's identity exists before its properties (SLOT-6), and the process
+    that creates the table may die in between. The next one must be able to create it.
     """
     return bool(storage.names(TIMELINE) or storage.names(SLOTS))
 
@@ -139,12 +139,13 @@ def update_properties(
     """
     Change keys of the properties, through the backup (fmt 1.3). Call it under the lock.
 
-    None takes a key away. Unknown keys survive; a stale checksum sibling goes first (fmt 1).
+    None deletes a key. Unknown keys survive; an outdated checksum sibling is deleted first (fmt 1).
     """
     current = dict(load_config(storage).raw)
     data = _bytes(current, now)
     if not _is_valid(storage, PROPERTIES):
-        # An earlier change was interrupted: the backup is the only valid copy until this is.
+        # An earlier change was interrupted: the backup is the only valid copy until this write
+        # ends.
         storage.delete(PROPERTIES)
         _create(storage, PROPERTIES, data)
     storage.delete(PROPERTIES_BACKUP)
@@ -160,13 +161,13 @@ def update_properties(
 
 def may_have_misplaced_rows(storage: Storage, config: TableConfig) -> bool:
     """
-    Whether rows may lie in a partition whose path is not that of their partition columns.
+    Return whether rows may be in a partition other than that of their partition columns.
 
-    A writer with a global index can update a row where it is. Our writers note that. Java Hudi's
-    record index does so unless told otherwise. Its definition stays when Java drops that index or
-    switches the metadata table off; version 8 has no such definition.
+    A writer with a global index can update a row in its old partition. Our writers note that in the
+    properties. Java Hudi's record index does so unless configured otherwise. Its definition stays
+    when Java drops that index or switches the metadata table off; version 8 has no such definition.
 
-    Outside: 1 get where the table has definitions of indexes and notes nothing.
+    Outside: 1 get if the table has definitions of indexes and no note.
     """
     if misplaced_rows_noted(config) or _RECORD_INDEX in config.metadata_partitions:
         return True
@@ -179,12 +180,12 @@ def may_have_misplaced_rows(storage: Storage, config: TableConfig) -> bool:
 
 
 def misplaced_rows_noted(config: TableConfig) -> bool:
-    """Whether the properties say that rows may lie elsewhere."""
+    """Return whether the properties note that rows may be elsewhere."""
     return config.raw.get(_ROWS_ELSEWHERE, "").strip().lower() == "true"
 
 
 def note_misplaced_rows(storage: Storage, *, now: str) -> TableConfig:
-    """Write down that rows may lie elsewhere (``may_have_misplaced_rows``). Call it under the lock."""
+    """Note that rows may be elsewhere (``may_have_misplaced_rows``). Call it under the lock."""
     return update_properties(storage, {_ROWS_ELSEWHERE: "true"}, now=now)
 
 
@@ -192,11 +193,11 @@ def refuse_behind_metadata_table(
     config: TableConfig, *, without_metadata_table: bool = False
 ) -> None:
     """
-    Refuse to change files that a metadata table would go on listing, or would not list.
+    Refuse to change files that an active metadata table lists or would have to list.
 
     Args:
         config: The table's own configuration now.
-        without_metadata_table: Whether the publication switches it off (``TableLimits``).
+        without_metadata_table: Whether the commit switches it off (``TableLimits``).
 
     Raises:
         MetadataTableOnError: The metadata table is on (FOR-7).
@@ -212,9 +213,9 @@ def refuse_behind_metadata_table(
 
 def metadata_table_off(config: TableConfig) -> dict[str, str]:
     """
-    The properties that change when the metadata table is switched off, as Java Hudi does (fmt 10).
+    Return the properties that change when the metadata table is switched off (fmt 10).
 
-    A record index leaves the note that rows may lie elsewhere.
+    They are those of Java Hudi. A record index leaves the note that rows may be elsewhere.
     """
     note = {_ROWS_ELSEWHERE: "true"} if _RECORD_INDEX in config.metadata_partitions else {}
     return dict.fromkeys(_METADATA_KEYS, "") | note
@@ -222,7 +223,7 @@ def metadata_table_off(config: TableConfig) -> dict[str, str]:
 
 def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
     """
-    Do what Java Hudi does with ``hoodie.metadata.enable=false``.
+    Switch the metadata table off as Java Hudi does with ``hoodie.metadata.enable=false``.
 
     It changes the properties (``metadata_table_off``), then deletes the metadata table's folder. A
     later Java writer creates the metadata table again. The caller holds the lock.
@@ -234,10 +235,10 @@ def switch_metadata_table_off(storage: Storage, *, now: str) -> TableConfig:
 
 def _create(storage: Storage, path: str, data: bytes) -> None:
     """
-    Create; after a lost answer the identical bytes are asked for again (UNK-1).
+    Create; after a lost answer send the identical bytes again (UNK-1).
 
     Raises:
-        ObjectExistsError: Somebody else made it.
+        ObjectExistsError: Another writer made it.
         StorageUnavailableError: The storage never answered.
     """
     asked = False
@@ -247,7 +248,7 @@ def _create(storage: Storage, path: str, data: bytes) -> None:
             return
         except ObjectExistsError:
             if asked and storage.read(path) == data:
-                return  # an earlier request of ours was carried out
+                return  # an earlier request of ours was executed
             raise
         except AmbiguousWriteError:
             asked = True
@@ -263,10 +264,11 @@ def _read(storage: Storage, path: str) -> TableConfig:
 
 @lru_cache(maxsize=16)
 def _parsed(data: bytes, path: str) -> TableConfig:
-    """Looked at by every commit, and hardly ever changed."""
+    """Parse the properties, cached: every commit reads them, and they rarely change."""
     if data and not data.endswith((b"\n", b"\r")):
-        # Each line of every writer has its end. Java makes the file in its place, its checksum is
-        # of two names alone, and without the last keys rows are keyed and merged in another way.
+        # Every writer ends each line. Java writes the file in place, so it can be torn, and its
+        # checksum covers only two names. Without the last keys, rows would get other keys and
+        # another merge.
         raise CorruptTableError(
             "properties break off in the middle of a line: restore them from a backup, or end the "
             f"last line if nothing is missing: {path}",

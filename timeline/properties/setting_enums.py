@@ -1,7 +1,7 @@
 """
 The closed sets of names that a setting may have.
 
-Java class names among them are texts to compare with; no class is loaded by such a name.
+Java class names among them are only compared as texts; no class is loaded by such a name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class FailedWritesPolicy(Enum):
-    """Who undoes a failed write."""
+    """When a failed write is rolled back."""
 
     EAGER = "EAGER"
     LAZY = "LAZY"
@@ -34,7 +34,7 @@ class FailedWritesPolicy(Enum):
 
 
 class CommitLockMode(Enum):
-    """When a publication takes the lock: always, after two lost slots, never."""
+    """When a commit takes the lock: always, after two lost slots, never."""
 
     LOCK = "lock"
     AUTO = "auto"
@@ -42,7 +42,7 @@ class CommitLockMode(Enum):
 
 
 class ForeignWriters(Enum):
-    """Whether engines that know no slots write the table too (FOR-1)."""
+    """Whether engines that do not know slots write the table, too (FOR-1)."""
 
     NONE = "none"
     EXPECTED = "expected"
@@ -53,14 +53,15 @@ _MARKERS: Final = "org.apache.hudi.table.marker."
 
 
 class ClusteringUpdates(Enum):
-    """What a write does that meets a file group of a pending clustering (CL-2)."""
+    """How a write treats a file group of a pending clustering (CL-2)."""
 
-    ALLOW = f"{_UPDATES}SparkAllowUpdateStrategy"  # it goes on, and the clustering yields
-    REJECT = f"{_UPDATES}SparkRejectUpdateStrategy"  # it is refused
+    # the write continues, the clustering leaves it out
+    ALLOW = f"{_UPDATES}SparkAllowUpdateStrategy"
+    REJECT = f"{_UPDATES}SparkRejectUpdateStrategy"  # the write is rejected
 
 
 class EarlyDetection(Enum):
-    """What a write looks at before it writes files; Hudi's classes compare announcements."""
+    """What a write checks before it writes files; Hudi's classes compare announcements."""
 
     PUBLISHED = "published"
     ANNOUNCED = "announced"
@@ -72,12 +73,12 @@ class EarlyDetection(Enum):
 
     @property
     def gives_way(self) -> bool:
-        """Whether what living writers announced counts."""
+        """Whether the announced write sets of living writers count as conflicts."""
         return self is not EarlyDetection.PUBLISHED
 
 
 class Durability(Enum):
-    """Whether a publication survives a power cut (LOC-2)."""
+    """Whether a commit survives a power cut (LOC-2)."""
 
     STRICT = "strict"
     RELAXED = "relaxed"
@@ -106,7 +107,7 @@ class BloomType(Enum):
 
 
 class InsertDuplicates(Enum):
-    """What an insert does with keys that the table has."""
+    """How an insert treats keys that the table has."""
 
     NONE = "none"
     DROP = "drop"
@@ -114,7 +115,7 @@ class InsertDuplicates(Enum):
 
 
 class OverwriteMode(Enum):
-    """What save mode overwrite replaces: the whole table, or the partitions it meets."""
+    """What save mode overwrite replaces: the whole table, or the partitions of the new rows."""
 
     STATIC = "STATIC"
     DYNAMIC = "DYNAMIC"
@@ -129,7 +130,7 @@ class QueryType(Enum):
 
 
 class IncrementalFormat(Enum):
-    """Rows at the end of the range, or every change in it."""
+    """The rows at the end of the range, or every change in it."""
 
     LATEST_STATE = "latest_state"
     CDC = "cdc"
