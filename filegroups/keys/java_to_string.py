@@ -50,7 +50,11 @@ def _pointed(text: pa.Array) -> pa.Array:
 
 
 def _with_exponent(text: pa.Array) -> pa.Array:
-    """Write an exponent: ``0.00012`` as ``1.2E-4``, ``12345678`` as ``1.2345678E7``."""
+    """
+    Write an exponent: ``0.00012`` as ``1.2E-4``, ``12345678`` as ``1.2345678E7``.
+
+    An existing exponent gets Java's form: ``1e+30`` becomes ``1.0E30``.
+    """
     already = pc.match_substring(text, "e")
     kept = pc.replace_substring_regex(text, r"e\+?", "E")
     kept = pc.replace_substring_regex(kept, r"^(-?\d)E", r"\1.0E")
