@@ -49,7 +49,7 @@ BEFORE: Final = "before"
 AFTER: Final = "after"
 
 OPERATIONS: Final = ("i", "u", "d")
-"""Insert, update, delete: the texts in the column `op`, by `rules.change_images.Kind`."""
+"""Insert, update, delete: the texts in the column `op`, by `Kind`."""
 
 
 def cdc_schema(mode: CdcMode, avro_json: str) -> str:
