@@ -176,5 +176,5 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=("org.apache.hudi.client.transaction.lock.InProcessLockProvider",),
-    poll_max_ms=20,  # as for the lock file: holders need only a few milliseconds
+    poll_max_ms=20,  # a poll sends no request, so it is cheap
 )

@@ -167,9 +167,9 @@ def with_slot_store(
 
 # ---- Plug-ins, and the function that builds a lock from properties
 #
-# pluggy finds lock providers and record mergers: the built-in ones always, those of other
+# pluggy finds the built-in lock providers and record mergers always. It finds those of other
 # distributions only if the caller allows the distribution by name, never because a table or a
-# property names a module (SEC4). ``factory.py`` creates the registry; it is an ordinary object.
+# property names a module (SEC4). ``registry_for`` returns the registry, an ordinary object.
 
 _LOG = logging.getLogger("hoodoo.lock")
 _BASE_PATH = "hoodie.base.path"

@@ -199,8 +199,8 @@ def hashed_address(context: LockContext) -> str:
     """
     Return the path whose hash names the lock: the override, else the table as spelled.
 
-    If the spelling differs from the usual one (a slash at the end, blanks), it logs a warning,
-    because a Java writer with the other spelling takes another lock.
+    It logs a warning if the spelling differs from the usual one (a slash at the end, blanks). A
+    Java writer with the other spelling takes another lock.
 
     Raises:
         SettingError: There is no path at all.

@@ -105,7 +105,7 @@ class Database(ABC):
         Run a query.
 
         Raises:
-            Refused, AnswerLost, NoTable, UnsafeSetupError: See the module.
+            NotExecuted, OutcomeLost, NoTable, UnsafeSetupError: See the module.
         """
         return self._run(statement, values)[1]
 
@@ -114,7 +114,7 @@ class Database(ABC):
         Run one change as a transaction of its own and return the number of rows it matched.
 
         Raises:
-            Refused, AnswerLost, RowExists, NoTable, UnsafeSetupError: See the module.
+            NotExecuted, OutcomeLost, RowExists, NoTable, UnsafeSetupError: See the module.
         """
         return self._run(statement, values)[0]
 

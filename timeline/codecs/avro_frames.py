@@ -155,8 +155,10 @@ def _walk_all(
     """
     Walk from every start until the next start is reached or passed.
 
+    A walk that found a bad length or was too long ends at its start.
+
     Shapes: starts, limits (n,) -> positions (n, hops), which repeat the limit after the end, and
-    the end of each walk (n,), which is its start if the walk found a bad length or was too long.
+    the end of each walk (n,).
     """
     last = len(lengths) - 1
     at, steps = starts.copy(), []

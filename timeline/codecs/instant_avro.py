@@ -380,7 +380,7 @@ def decode_rollback(
 
 
 def decode_bare_rollback(data: bytes, *, path: str = "") -> plans.RollbackMetadata:
-    """Read a rollback without container, as ``decode_bare_commit``; may raise `CorruptTableError`."""
+    """Read a rollback without container (``decode_bare_commit``); may raise `CorruptTableError`."""
     return _ROLLBACK.decode_bare(data, path=path)
 
 

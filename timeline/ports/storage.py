@@ -254,8 +254,8 @@ def list_for_delete(storage: Storage, folder: str) -> Callable[[], None]:
     """
     List a folder of markers; the returned function deletes it.
 
-    A high-latency store lists now and deletes the listed objects in the call, two round trips in
-    total; other stores do both in the call.
+    A high-latency store lists now and deletes the listed objects in the returned function, two
+    round trips in total. Other stores do both in the returned function.
 
     Raises:
         StorageUnavailableError: The storage does not answer; here, or from the returned function.

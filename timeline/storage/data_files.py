@@ -216,9 +216,9 @@ def _remove(written: TemporaryFile) -> None:
 # ---- Small data files that this process wrote or read a moment ago
 #
 # A write that changes a few rows reads the same small base file for its keys, its rows and its
-# footer, and the next write reads the file that this one wrote. A data file never changes and its
-# name is never used again, so its bytes in memory stay right. The commit checks whether the file
-# still exists.
+# footer. The next write reads the file that this one wrote. A data file never changes and its name
+# is never used again, so its bytes in memory stay right. The commit checks whether the file still
+# exists.
 
 _FILE_BYTES_MAX = 1 << 20
 _BYTES_MAX = 16 << 20

@@ -9,10 +9,10 @@ that such a store cannot make:
 - Names that two actors may create with different contents (``_CLAIMED``) are claimed in the slot
   store, with their content, and then written. A client that finds a claim without its file writes
   the file, so a claimant that died in between blocks no other client.
-- A slot or a plan's requested file fixes the content of everything else, or a nonce makes the name
-  unique, so each writer writes the same bytes. The client checks for such an object, then writes it
-  whole, and never claims it: a claimant may die before its file, and a helper (HELP-1) must not
-  take the claim for the file.
+- A slot fixes the content of all other objects, requested files of plans included, or a nonce makes
+  their names unique. So each writer writes the same bytes. The client checks for such an object,
+  then writes it whole, and never claims it: a claimant may die before its file, and a helper
+  (HELP-1) must not take the claim for the file.
 
 The storage receives no conditional write at all, only whole ones. Rows of the slot store belong to
 a table's identity and not to its address. So the rows of a dropped table are never taken for those
@@ -87,11 +87,11 @@ class ExternalSlotStorage(NonAtomicStorage):
         self._births = f"{BORN}/{quote(key, safe='')}"
         self._ids = ids
         self._table_id: str | None = None
-        self._is_present = False  # whether the slot store is known to know the table
+        self._is_present = False  # whether the slot store is known to have the table
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """As the inner storage, and what the slot store adds."""
+        """The promises of the inner storage, with those of the slot store."""
         return replace(self._inner.capabilities, atomic_create=True, slots=self._slots_at)
 
     def read(self, path: str) -> bytes:
