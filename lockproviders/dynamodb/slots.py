@@ -60,7 +60,8 @@ class DynamoSlotStore:
         self._connect = connect
         self._clock = clock
         self._ids = ids
-        self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
+        # By process and purpose, so that a forked child holds none of its parent's.
+        self._guards: dict[tuple[int, str], threading.Lock] = {}
         self._transport: Transport | None = None
         self._process = 0
         self._answered = False  # the table existed; a new one would let every number be taken again
@@ -137,15 +138,19 @@ class DynamoSlotStore:
 
     def _ask(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         named = {"TableName": self._settings.table, **request}
+        # Read before the request: another thread may create the table while it is on its way.
+        was_answered = self._answered
         try:
             answer = self._call(operation, named)
         except ConditionFailedError:
             self._answered = True
             raise
         except MissingTableError as error:
-            if self._answered:
+            if was_answered:
                 raise slot_store_lost(self.identity) from error
-            self._make_table(error)
+            with self._guard("create"):
+                if not self._answered:
+                    self._make_table(error)
             answer = self._ask_of_new_table(operation, named)
         self._answered = True
         return answer
@@ -212,8 +217,8 @@ class DynamoSlotStore:
             region=settings.region,
         )
 
-    def _guard(self) -> threading.Lock:
-        return self._guards.setdefault(self._ids.identity().pid, threading.Lock())
+    def _guard(self, purpose: str = "connect") -> threading.Lock:
+        return self._guards.setdefault((self._ids.identity().pid, purpose), threading.Lock())
 
     def _connected(self) -> Transport:
         """Return this process's transport; a forked child never shares its parent's sockets."""

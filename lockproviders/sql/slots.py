@@ -63,15 +63,17 @@ class SqlSlotStore:
         if not self._is_kept:
             self._table.refuse_unsafe_engine()
             self._is_kept = True  # or it is missing, and will be created in a safe engine
+        was_answered = self._answered
         try:
             try:
                 self._table.change_once(_INSERT, values)
             except NoTable as missing:
-                self._refuse_loss(missing)
+                self._refuse_loss(missing, was_answered=was_answered)
                 self._table.make(missing)
                 self._insert_anew(values)
             self._answered = True
         except RowExists as error:
+            self._answered = True
             raise ObjectExistsError(path) from error
         except OutcomeLost as error:
             raise AmbiguousWriteError(path) from error
@@ -97,32 +99,39 @@ class SqlSlotStore:
 
     def delete(self, path: str) -> None:
         """Delete a slot; see the port. Outside: 1 delete."""
+        was_answered = self._answered
         try:
             self._table.change(_DELETE, _key(path))
         except NoTable as missing:
-            self._refuse_loss(missing)
+            self._refuse_loss(missing, was_answered=was_answered)
 
     def close(self) -> None:
         """Close the connection."""
         self._table.close()
 
     def _rows(self, statement: str, values: tuple[str, ...]) -> list[Row]:
+        was_answered = self._answered
         try:
             found = self._table.rows(statement, values)
         except NoTable as missing:
-            self._refuse_loss(missing)
+            self._refuse_loss(missing, was_answered=was_answered)
             return []
         self._answered = True
         return found
 
-    def _refuse_loss(self, missing: NoTable) -> None:
+    def _refuse_loss(self, missing: NoTable, *, was_answered: bool) -> None:
         """
         Do nothing if the table may not have been created yet, else raise.
+
+        Args:
+            missing: The database's answer.
+            was_answered: Whether the table existed when the statement was sent. Another thread may
+                create the table while the statement is on its way.
 
         Raises:
             UnsafeSetupError: The table existed before.
         """
-        if self._answered:
+        if was_answered:
             raise slot_store_lost(self.identity) from missing
 
 

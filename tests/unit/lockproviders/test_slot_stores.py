@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from lockproviders.dynamodb.connection import (
 from lockproviders.dynamodb.settings import DynamoSettings
 from lockproviders.dynamodb.slots import DynamoSlotStore
 from lockproviders.registry import with_slot_store
+from lockproviders.sql.database import NoTable, SqliteDatabase
+from lockproviders.sql.slots import SqlSlotStore
 from timeline.errors import (
     SettingError,
     StorageUnavailableError,
@@ -152,7 +154,55 @@ def test_a_file_of_slots_that_goes_under_a_writer_is_missed_at_once(tmp_path: Pa
         assert refused.value.kind == "slots_lost"
 
 
+@pytest.mark.spec("SLOT-6")
+def test_a_missing_table_that_another_thread_creates_meanwhile_is_no_lost_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement was sent before the table existed, so its answer says nothing of a loss."""
+    database = SqliteDatabase(
+        str(tmp_path / "slots.db"), may_create=True, ids=SystemIds(), timeout_ms=3_000, durable=True
+    )
+    store = SqlSlotStore(database, table="slots", may_create=True)
+    insert = store._table.change_once
+    others = [lambda: store.create("a/1", b"of another thread")]
+
+    def insert_late(statement: str, values: Sequence[Any] = ()) -> int:
+        try:
+            return insert(statement, values)
+        except NoTable:
+            if others:
+                others.pop()()
+            raise
+
+    monkeypatch.setattr(store._table, "change_once", insert_late)
+    with closing(store):
+        store.create("a/2", b"late")
+        assert store.names("a") == ["1", "2"]
+
+
 # ------------------------------------------------------------------ DynamoDB
+
+
+@pytest.mark.spec("SLOT-6")
+def test_a_missing_dynamodb_table_that_another_thread_creates_meanwhile_is_no_lost_table() -> None:
+    """Both puts were sent before the table existed; it is created once."""
+    active = {"Table": {"TableStatus": "ACTIVE"}}
+
+    class CreatedMeanwhile(Answers):
+        def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+            if self.asked:
+                return super().call(operation, request)
+            self.asked.append(operation)
+            store.create("a/1", b"of another thread")
+            raise MissingTableError("none")
+
+    answers = CreatedMeanwhile(MissingTableError("none"), {}, active, {}, {})
+    store = store_of(answers, create_table=True)
+    store.create("a/2", b"late")
+    assert answers.asked == [
+        *("put_item", "put_item", "create_table", "describe_table", "put_item"),
+        "put_item",
+    ]
 
 
 @pytest.mark.parametrize("before", [{}, ConditionFailedError()])
