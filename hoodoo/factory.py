@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
+from pkgutil import resolve_name
 
 from filegroups.files.bloom import BloomSettings
 from filegroups.files.log_files import LogSettings
@@ -75,33 +76,39 @@ __all__ = [
 ]
 
 
-# ------- Where services work on file groups: on this machine, or on the cluster of a Spark session
+# ------- Where services work on file groups: on this machine, or on a cluster
 #
 # Chosen by ``hoodoo.services.executor`` when a service is run, never by opening a table: a
-# reader starts no Spark.
+# reader starts no cluster.
+
+#: Value of ``hoodoo.services.executor`` -> the function that makes the executor, and its extra.
+#: The function is imported when a service first needs it, so nothing else here knows a cluster.
+_CLUSTER_EXECUTORS = {
+    ServiceExecutor.SPARK: ("hoodoo.spark.executor:executor_of_this_process", "spark", "pyspark")
+}
 
 
 def service_context(context: TableContext, properties: Mapping[str, str]) -> TableContext:
     """
-    The table as services see it: over the executor that the properties choose.
+    Return the table's context with the executor that the properties choose for services.
 
-    A context that is over a cluster already stays as it is. Others get one of their own only
-    where it differs.
+    A context that works on a cluster already is returned as it is.
 
     Raises:
-        MissingExtraError: PySpark is wanted and not installed.
+        MissingExtraError: The cluster's library is not installed.
         StorageCapabilityError: The session is a Spark Connect one.
         SettingError: A property is wrong.
     """
     world = context.world
-    # What a process starts is its caller's word, never the table's (SEC4).
+    # The caller decides what a process starts, never the table (SEC4).
     said = as_property_set(properties).without_layer(TABLE_LAYER)
     settings = WorkerSettings.from_properties(said)
     if isinstance(world.executor, ClusterExecutor):
         return context
     executor: Executor
-    if settings.executor is ServiceExecutor.SPARK:
-        executor = _of_the_session(context, properties, settings.file_groups_max)
+    if settings.executor in _CLUSTER_EXECUTORS:
+        make_executor = _load_cluster_executor(settings.executor)
+        executor = make_executor(world, properties, settings.file_groups_max)
     elif settings.file_groups_max is not None:
         executor = ThreadExecutor(settings.file_groups_max, events=world.events)
     else:
@@ -109,18 +116,18 @@ def service_context(context: TableContext, properties: Mapping[str, str]) -> Tab
     return TableContext.of(replace(world, executor=executor), context.config, context.limits)
 
 
-def _of_the_session(
-    context: TableContext, properties: Mapping[str, str], tasks_max: int | None
-) -> Executor:
-    if importlib.util.find_spec("pyspark") is None:
+def _load_cluster_executor(
+    chosen: ServiceExecutor,
+) -> Callable[[Ports, Mapping[str, str], int | None], Executor]:
+    function, extra, library = _CLUSTER_EXECUTORS[chosen]
+    if importlib.util.find_spec(library) is None:
         raise MissingExtraError(
             "services over Spark need PySpark; install hoodoo[spark] and a Java 17, or say "
             "hoodoo.services.executor=local",
-            extra="spark",
+            extra=extra,
         )
-    from hoodoo.spark.executor import session_of_this_process, spark_executor
-
-    return spark_executor(session_of_this_process(), context.world, properties, tasks_max=tasks_max)
+    found: Callable[[Ports, Mapping[str, str], int | None], Executor] = resolve_name(function)
+    return found
 
 
 # --------- Where properties become objects: the one place that composes ports, settings and limits

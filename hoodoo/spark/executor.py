@@ -17,7 +17,7 @@ from timeline.ports.lock import LockSharing
 from timeline.ports.ports import Executor, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-__all__ = ["SparkExecutor", "local_session", "session_of_this_process", "spark_executor"]
+__all__ = ["SparkExecutor", "executor_of_this_process", "local_session", "spark_executor"]
 
 
 # -------- A small Spark session on this machine, for examples: one core, a small heap, no web page
@@ -114,14 +114,19 @@ class SparkExecutor:
         return found
 
 
-def session_of_this_process() -> Any:
+def executor_of_this_process(
+    world: Ports, properties: Mapping[str, str], tasks_max: int | None
+) -> SparkExecutor:
     """
-    The session there is, else a new one, configured as Spark's own files and variables say.
+    Return an executor over this process's session, or over a new one.
+
+    Spark's own files and variables configure a new session. Arguments: as ``spark_executor``.
 
     Raises:
         StorageCapabilityError: It is a Spark Connect one.
     """
-    return install(SparkSession.builder.appName("hoodoo services").getOrCreate())
+    spark = install(SparkSession.builder.appName("hoodoo services").getOrCreate())
+    return spark_executor(spark, world, properties, tasks_max=tasks_max)
 
 
 def spark_executor(

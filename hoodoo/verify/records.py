@@ -25,7 +25,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.writing.key_encoding import stored_forms
 from filegroups.writing.timestamp_folders import folders_as_stored
 from hoodoo.factory import may_misplace_rows
-from hoodoo.timestamp_repair import doubtful_timestamps
+from hoodoo.verify.timestamps import doubtful_timestamps
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteStat

@@ -20,7 +20,8 @@ from filegroups.schema.evolution import UNKNOWN_UNIT
 from filegroups.schema.schema import META_COLUMNS, TableSchema, arrow_to_avro
 from hoodoo.cli.app import main
 from hoodoo.factory import Layers
-from hoodoo.timestamp_repair import DoubtfulTimestamps, repair_timestamps
+from hoodoo.timestamp_repair import repair_timestamps
+from hoodoo.verify.timestamps import DoubtfulTimestamps
 from hoodoo.verify.verify import verify_at
 from tests.unit.filegroups.schema.test_time_units import (
     LOCAL_MS,

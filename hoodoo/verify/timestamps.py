@@ -1,0 +1,131 @@
+"""
+Moments that an earlier release of hoodoo copied with a thousandth of their number.
+
+Files of writers before Hudi 1.1 have milliseconds under the label of microseconds. Where all
+values of a file were whole seconds, earlier releases divided them by a thousand when they copied
+rows into a new base file. Nothing proves it afterwards, a moment of early 1970 may be true; so
+rows are found by where they come from, and rewritten only when somebody says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from filegroups.files.parquet import read_footer
+from filegroups.files.slice_reader import read_slice
+from filegroups.reading.read import plan_scan
+from filegroups.schema.schema import (
+    COMMIT_TIME_COLUMN,
+    avro_to_arrow,
+)
+from timeline.context import TableContext
+from timeline.model.file_names import FileSlice
+from timeline.snapshot import Snapshot
+
+__all__ = ["MILLIS", "DoubtfulTimestamps", "doubtful_timestamps"]
+
+MILLIS: Final = pa.timestamp("ms", "UTC")
+_RIGHT_LABELS: Final = 9  # table version of which no release writes moments under another label
+#: A thousandth of any moment up to the year 2243.
+_EARLY: Final = 100 * 86_400_000  # ``pa.scalar`` would import pandas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtfulTimestamps:
+    """Rows of a slice, with their meta columns, and in which columns each is doubtful."""
+
+    slice: FileSlice
+    rows: pa.Table
+    columns: Mapping[str, pa.ChunkedArray]  # truth values by column name, some of each row
+
+    def multiplied(self) -> pa.Table:
+        """The rows with their doubtful moments multiplied by a thousand."""
+        rows = self.rows
+        for name, doubtful in self.columns.items():
+            column = rows.column(name)
+            right = pc.cast(pc.multiply(pc.cast(column, pa.int64()), 1_000), MILLIS)
+            made = pc.if_else(doubtful, right, column)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, made)
+        return rows
+
+
+def doubtful_timestamps(
+    context: TableContext, snapshot: Snapshot, slices: Sequence[FileSlice]
+) -> Iterator[DoubtfulTimestamps]:
+    """
+    Rows of slices with moments that may be a thousandth of the true ones.
+
+    Each was copied by hoodoo from a file that another writer made while the table's schema said
+    microseconds, or was archived since, and has a moment before April 1970.
+
+    Yields:
+        Rows that have any, never none.
+
+    Outside: 1 footer for each base file; each slice whose base file hoodoo made is read.
+    """
+    config = context.config
+    if config.initial_version >= _RIGHT_LABELS or not config.populate_meta_fields:
+        return
+    wrote_micros = _commits_of_micros(context, snapshot)
+    for one in slices:
+        base = one.base_file
+        if base is None:
+            continue
+        footer = read_footer(context.world.storage, base.path)
+        names = [each.name for each in footer.schema if each.type == MILLIS]
+        if not names or not footer.created_by.startswith("parquet-cpp"):
+            continue
+        read = plan_scan(context, snapshot, [one], with_hoodie_columns=True).read
+        for batch in read_slice(context.world.storage, context.world.events, one, read):
+            rows = pa.Table.from_batches([batch])
+            times = pc.cast(rows.column(COMMIT_TIME_COLUMN), pa.string())
+            copied = pc.less(times, base.requested_time)
+            columns = {}
+            for name in set(names).intersection(rows.column_names):
+                if rows.schema.field(name).type == MILLIS:
+                    sources = [
+                        time
+                        for time in pc.unique(times.filter(copied)).to_pylist()
+                        if wrote_micros(time, name)
+                    ]
+                    known = pc.is_in(times, value_set=pa.array(sources, pa.string()))
+                    early = _early(rows.column(name))
+                    columns[name] = pc.and_(pc.and_(copied, known), early)
+            if not columns:
+                continue
+            any_of = reduce(pc.or_, columns.values())
+            found = {name: doubtful.filter(any_of) for name, doubtful in columns.items()}
+            if pc.any(any_of, min_count=0).as_py():
+                yield DoubtfulTimestamps(slice=one, rows=rows.filter(any_of), columns=found)
+
+
+def _early(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    numbers = pc.cast(column, pa.int64())
+    early = pc.and_(pc.greater(numbers, 0), pc.less(numbers, _EARLY))
+    return pc.fill_null(early, fill_value=False)
+
+
+def _commits_of_micros(context: TableContext, snapshot: Snapshot) -> Callable[[str, str], bool]:
+    """Tells whether an instant's schema called a column microseconds; an archived one's may have."""
+    writes = {one.requested_time: one for one in snapshot.active.completed_writes}
+
+    @cache
+    def schema_of(time: str) -> pa.Schema | None:
+        write = writes.get(time)
+        text = context.commits.read(write).schema_json if write is not None else None
+        return avro_to_arrow(text) if text else None
+
+    def wrote_micros(time: str, name: str) -> bool:
+        schema = schema_of(time)
+        if schema is None:
+            return True
+        place = schema.get_field_index(name)
+        return place >= 0 and bool(schema.field(place).type == pa.timestamp("us", "UTC"))
+
+    return wrote_micros
