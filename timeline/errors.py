@@ -50,7 +50,6 @@ __all__ = [
     "TableConfigConflictError",
     "TableNotFoundError",
     "TableReplacedError",
-    "TimelineOrderError",
     "UnavailableError",
     "UnknownProviderError",
     "UnsafeSetupError",
@@ -331,12 +330,6 @@ class MissingFileError(CorruptTableError):
     """A file that the timeline names is missing."""
 
     default_kind = "missing_file"
-
-
-class TimelineOrderError(CorruptTableError):
-    """Times on the timeline contradict the order of the commit log."""
-
-    default_kind = "timeline_order"
 
 
 class InternalError(HoodooError):

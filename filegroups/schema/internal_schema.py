@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -129,13 +129,9 @@ def parse_internal_schema(text: str) -> InternalSchema:
         raise _damaged(text) from error
 
 
-def parse_history(text: str, committed: Iterable[int] | None = None) -> tuple[InternalSchema, ...]:
+def parse_history(text: str) -> tuple[InternalSchema, ...]:
     """
     Read a file of the ``.schema`` folder: every version, ascending.
-
-    Args:
-        text: The file.
-        committed: Versions that count; None for all. Version 0 always does.
 
     Raises:
         CorruptTableError: It is not such a history (``bad_schema``).
@@ -144,8 +140,7 @@ def parse_history(text: str, committed: Iterable[int] | None = None) -> tuple[In
         found = [_schema(each) for each in json.loads(text)["schemas"]]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(text) from error
-    counting = None if committed is None else {0, *committed}
-    kept = {each.version: each for each in found if counting is None or each.version in counting}
+    kept = {each.version: each for each in found}
     return tuple(kept[version] for version in sorted(kept))
 
 

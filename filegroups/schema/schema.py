@@ -61,7 +61,6 @@ __all__ = [
     "canonical_type",
     "drop_meta",
     "hudi_type_name",
-    "merge_new_columns",
     "missing_fields",
     "normalise",
     "promote",
@@ -282,34 +281,6 @@ def reconcile_schema(
             )
         added.append(pa.field(each.name, column_type(each)))
     return table_schema.evolved(pa.schema(kept)).grown(added), tuple(added)
-
-
-def merge_new_columns(
-    base: TableSchema, mine: TableSchema, theirs: TableSchema
-) -> TableSchema | None:
-    """
-    Merge the columns that two concurrent writers added to one schema.
-
-    Args:
-        base: The schema that both read.
-        mine: The schema that this writer wants to commit.
-        theirs: The schema that the other writer committed; its columns are first in the result.
-
-    Returns:
-        The merged schema. None if both gave one column different types or if either changed a
-        column of the base: then only a retry or a user can decide.
-    """
-    for side in (mine.arrow, theirs.arrow):
-        if any(_type_in(side, each.name) != each.type for each in base.arrow):
-            return None
-    added: list[pa.Field] = []
-    for each in mine.arrow:
-        existing = _type_in(theirs.arrow, each.name)
-        if existing is None:
-            added.append(each)
-        elif existing != each.type:
-            return None
-    return theirs.grown(added)
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:

@@ -80,22 +80,16 @@ _NARROW_BYTES_MAX = (1 << 31) - (1 << 20)
 _WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
-def concatenated(rows: pa.Table, *, narrow_bytes_max: int = _NARROW_BYTES_MAX) -> pa.Table:
+def concatenated(rows: pa.Table) -> pa.Table:
     """Join rows to one piece; use 64-bit offsets for text if all columns together are too big."""
-    if rows.nbytes > narrow_bytes_max:
+    if rows.nbytes > _NARROW_BYTES_MAX:
         rows = rows.cast(
             pa.schema([each.with_type(_WIDE.get(each.type, each.type)) for each in rows.schema])
         )
     return rows.combine_chunks()
 
 
-def take_rows(
-    rows: pa.Table,
-    positions: npt.NDArray[np.int64],
-    schema: pa.Schema,
-    *,
-    narrow_bytes_max: int = _NARROW_BYTES_MAX,
-) -> pa.Table:
+def take_rows(rows: pa.Table, positions: npt.NDArray[np.int64], schema: pa.Schema) -> pa.Table:
     """
     Return the rows at these positions, in their order, with the schema's own types.
 
@@ -104,7 +98,7 @@ def take_rows(
     if rows.schema.equals(schema):
         return rows.take(pa.array(positions))
     row_bytes = max(1, rows.nbytes // max(rows.num_rows, 1))
-    parts = -(-len(positions) * row_bytes // (narrow_bytes_max // 2)) or 1
+    parts = -(-len(positions) * row_bytes // (_NARROW_BYTES_MAX // 2)) or 1
     pieces: list[Any] = [
         rows.take(pa.array(part)).cast(schema) for part in np.array_split(positions, parts)
     ]

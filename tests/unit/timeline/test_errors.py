@@ -51,7 +51,6 @@ TREE = {
     "ChecksumError": ("CorruptTableError", Reaction.FIX_TABLE, "checksum"),
     "MalformedNameError": ("CorruptTableError", Reaction.FIX_TABLE, "malformed_name"),
     "MissingFileError": ("CorruptTableError", Reaction.FIX_TABLE, "missing_file"),
-    "TimelineOrderError": ("CorruptTableError", Reaction.FIX_TABLE, "timeline_order"),
     "InternalError": ("HoodooError", Reaction.REPORT, "internal"),
     "IllegalTransitionError": ("InternalError", Reaction.REPORT, "illegal_transition"),
     "InvariantError": ("InternalError", Reaction.REPORT, "invariant"),

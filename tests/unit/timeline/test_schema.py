@@ -14,7 +14,6 @@ from filegroups.schema.schema import (
     arrow_to_avro,
     avro_to_arrow,
     avro_with_meta,
-    merge_new_columns,
     normalise,
     reconcile_schema,
     with_meta,
@@ -261,16 +260,6 @@ def test_values_below_the_tables_resolution_are_refused():
 def test_missing_columns_become_nulls_and_order_is_the_tables():
     rows = normalise(pa.table({"b": [1], "x": [2]}), pa.schema([("a", pa.string()), ("b", pa.int64())]))  # fmt: skip
     assert rows.to_pydict() == {"a": [None], "b": [1]}
-
-
-def test_two_growths_join_unless_they_disagree():
-    base = table_schema(id=pa.string())
-    mine, theirs = base.grown([pa.field("m", pa.int32())]), base.grown([pa.field("t", pa.int32())])
-    joined = merge_new_columns(base, mine, theirs)
-    assert joined is not None
-    assert joined.arrow.names == ["id", "t", "m"]
-    assert merge_new_columns(base, mine, mine) == mine
-    assert merge_new_columns(base, mine, base.grown([pa.field("m", pa.string())])) is None
 
 
 @pytest.mark.parametrize(

@@ -108,12 +108,6 @@ def test_what_the_newest_version_wrote_needs_no_renaming(history: SchemaHistory)
     assert before.written_name("a2") == "b"
 
 
-def test_only_versions_of_visible_instants_count(cow: LocalStorage):
-    text = cow.read(".hoodie/.schema/20261121185632421_20261121185632481.schemacommit").decode()
-    versions = parse_history(text, committed=[20261121185624587])
-    assert [each.version for each in versions] == [0, 20261121185624587]
-
-
 def test_names_inside_lists_and_maps_are_found_too():
     def schema(inner: str) -> InternalSchema:
         held = {"type": "record", "fields": [{"id": 9, "name": inner, "type": "int"}]}
