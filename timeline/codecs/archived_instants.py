@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 HISTORY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
-"""Default for the largest file of the archived timeline, and for its rows in memory, bytes."""
+"""The largest file of the archived timeline, and its rows in memory, bytes."""
 
 _MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 _FILE_NAME: Final = re.compile(r"([0-9]{14,17})_([0-9]{14,17})_([0-9]{1,4})\.parquet", re.ASCII)
@@ -219,11 +219,7 @@ def _history_file(name: str, size_bytes: int, path: str) -> ArchiveFile:
 
 
 def parse_archived_instants(
-    data: bytes,
-    *,
-    path: str = "",
-    times_only: bool = False,
-    bytes_max: int = HISTORY_BYTES_MAX,
+    data: bytes, *, path: str = "", times_only: bool = False
 ) -> tuple[ArchivedInstant, ...]:
     """
     Read the instants of one LSM parquet file, in the file's order.
@@ -232,31 +228,23 @@ def parse_archived_instants(
         data: The whole file.
         path: The file's name in errors.
         times_only: Read only requested time, completion time and action.
-        bytes_max: Largest file, and largest size of its rows in memory, bytes.
 
     Raises:
-        CorruptTableError: the file is damaged, has other columns, or is above `bytes_max`.
+        CorruptTableError: the file is damaged, has other columns, or it or its rows in memory are
+            larger than `HISTORY_BYTES_MAX`.
     """
-    if len(data) > bytes_max:
-        raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     columns = _TIME_COLUMNS if times_only else _TIME_COLUMNS + _CONTENT_COLUMNS
     rows: list[ArchivedInstant] = []
-    size_bytes = 0
-    try:
-        for batch in _batches(data, columns):
-            size_bytes += batch.nbytes
-            if size_bytes > bytes_max:
-                raise _damaged(path, f"its rows exceed the allowed {bytes_max} bytes")
-            found: dict[str, list[Any]] = batch.to_pydict()
-            rows += [_instant(*values) for values in zip(*map(found.get, columns), strict=True)]
-    except (pa.ArrowException, ArithmeticError, LookupError, OSError, TypeError, ValueError) as e:
-        raise _damaged(path, f"{type(e).__name__}: {str(e)[:200]}") from e
+
+    def take(batch: pa.RecordBatch) -> None:
+        found: dict[str, list[Any]] = batch.to_pydict()
+        rows.extend(_instant(*values) for values in zip(*map(found.get, columns), strict=True))
+
+    _each_batch(data, path, columns, take)
     return tuple(rows)
 
 
-def parse_archived_completions(
-    data: bytes, *, path: str = "", bytes_max: int = HISTORY_BYTES_MAX
-) -> dict[str, str]:
+def parse_archived_completions(data: bytes, *, path: str = "") -> dict[str, str]:
     """
     Return the completion time of each instant of one LSM parquet file, by requested time.
 
@@ -265,30 +253,41 @@ def parse_archived_completions(
     older than the active timeline, so there is no loop over them. Arguments and errors: as
     ``parse_archived_instants``.
     """
-    if len(data) > bytes_max:
-        raise _damaged(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
     found: dict[str, str] = {}
+
+    def take(batch: pa.RecordBatch) -> None:
+        requested, completed, action = (batch[one].cast(pa.string()) for one in _TIME_COLUMNS)
+        completed = pc.coalesce(completed, requested)
+        if not (_are_times(requested) and _are_times(completed)):
+            raise ValueError("an instant without time")
+        kept = pc.fill_null(pc.not_equal(action, "savepoint"), fill_value=True)
+        times = (each.filter(kept).to_pylist() for each in (requested, completed))
+        found.update(zip(*times, strict=True))
+
+    _each_batch(data, path, _TIME_COLUMNS, take, rows=_TIMES_ROWS)
+    return found
+
+
+def _each_batch(
+    data: bytes,
+    path: str,
+    columns: tuple[str, ...],
+    take: Callable[[pa.RecordBatch], None],
+    *,
+    rows: int = _BATCH_ROWS,
+) -> None:
+    """Pass every batch of a file to a function; refuse damage, and more bytes than allowed."""
+    if len(data) > HISTORY_BYTES_MAX:
+        raise _damaged(path, f"{len(data)} bytes are more than the allowed {HISTORY_BYTES_MAX}")
     size_bytes = 0
     try:
-        for batch in _batches(data, _TIME_COLUMNS, rows=_TIMES_ROWS):
+        for batch in _batches(data, columns, rows=rows):
             size_bytes += batch.nbytes
-            if size_bytes > bytes_max:
-                raise _damaged(path, f"its rows exceed the allowed {bytes_max} bytes")
-            requested, completed, action = (batch[one].cast(pa.string()) for one in _TIME_COLUMNS)
-            completed = pc.coalesce(completed, requested)
-            if not (_are_times(requested) and _are_times(completed)):
-                raise ValueError("an instant without time")
-            kept = pc.fill_null(pc.not_equal(action, "savepoint"), fill_value=True)
-            found.update(
-                zip(
-                    requested.filter(kept).to_pylist(),
-                    completed.filter(kept).to_pylist(),
-                    strict=True,
-                )
-            )
+            if size_bytes > HISTORY_BYTES_MAX:
+                raise _damaged(path, f"its rows exceed the allowed {HISTORY_BYTES_MAX} bytes")
+            take(batch)
     except (pa.ArrowException, ArithmeticError, LookupError, OSError, TypeError, ValueError) as e:
         raise _damaged(path, f"{type(e).__name__}: {str(e)[:200]}") from e
-    return found
 
 
 def _are_times(column: pa.StringArray) -> bool:

@@ -25,10 +25,10 @@ from fastavro.schema import SchemaParseException
 from timeline.codecs.avro_schemas import Schema
 from timeline.errors import CorruptTableError, InvalidInputError
 
-__all__ = ["BYTES_MAX", "RecordReader", "RecordWriter", "corrupt_file_error"]
+__all__ = ["BYTES_MAX", "RecordReader", "RecordWriter", "corrupt_file_error", "refuse_too_large"]
 
 BYTES_MAX: Final = 256 * 1024 * 1024
-"""Default for the largest instant file that is read, bytes."""
+"""The largest instant file that is read, bytes."""
 
 _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
@@ -57,6 +57,12 @@ def corrupt_file_error(path: str, why: str) -> CorruptTableError:
     return CorruptTableError(
         f"file is damaged ({why}): restore it or roll the instant back: {path}", path=path
     )
+
+
+def refuse_too_large(data: bytes, path: str, bytes_max: int) -> None:
+    """Raise ``CorruptTableError`` for a file of more bytes than allowed."""
+    if len(data) > bytes_max:
+        raise corrupt_file_error(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
 
 
 def _long_bytes(number: int) -> bytes:
@@ -126,28 +132,22 @@ class RecordReader:
             schema["name"]: fastavro.parse_schema(_tolerant(schema)) for schema in schemas
         }
 
-    def read(
-        self, data: bytes, *, path: str, bytes_max: int = BYTES_MAX
-    ) -> tuple[str, dict[str, Any]]:
+    def read(self, data: bytes, *, path: str) -> tuple[str, dict[str, Any]]:
         """
         Decode the file's only record.
 
         Args:
             data: The whole file.
             path: The file's name in errors.
-            bytes_max: Largest file that is decoded, bytes.
 
         Returns:
             The record's name without namespace, and its fields by Avro name.
 
         Raises:
-            CorruptTableError: the file is larger than `bytes_max`, is not an Avro container with
+            CorruptTableError: the file is larger than `BYTES_MAX`, is not an Avro container with
                 one record of an expected schema, or has trailing bytes.
         """
-        if len(data) > bytes_max:
-            raise corrupt_file_error(
-                path, f"{len(data)} bytes are more than the allowed {bytes_max}"
-            )
+        refuse_too_large(data, path, BYTES_MAX)
         try:
             schema_text, content = _unframe(data)
             return self._decode(schema_text, content)

@@ -1,16 +1,29 @@
 """
-The Avro schemas of Hudi's instant files, as data (format 3).
+The Avro schemas of Hudi's instant files, derived from their value classes (format 3).
 
-Record full names, field names and their order are Hudi's, because Java resolves them into generated
-classes by name. They are equal in files of table versions 8 and 9. Strings are plain: Java's
-`avro.java.string` property is optional (tested, format 3).
+Java resolves records into generated classes by name. So record names, field names and their order
+are Hudi's, and the value classes of ``timeline.model`` declare their fields in that order. Schemas
+are equal in files of table versions 8 and 9. Strings are plain: Java's `avro.java.string` property
+is optional (tested, format 3).
+
+A field without a default is required. A field with a default may be null in the file, and null is
+its default there, unless its annotation says otherwise (``timeline.model.plans``).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import dataclasses
+import re
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+from timeline.model import plans
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.plans import AvroForm
 
 __all__ = [
+    "ATTRIBUTES",
     "CLEANER_PLAN",
     "CLEAN_METADATA",
     "COMMIT_METADATA",
@@ -23,6 +36,7 @@ __all__ = [
     "ROLLBACK_METADATA",
     "ROLLBACK_PLAN",
     "SAVEPOINT_METADATA",
+    "VALUE_CLASSES",
     "Schema",
 ]
 
@@ -30,282 +44,108 @@ Schema = dict[str, Any]
 
 NAMESPACE: Final = "org.apache.hudi.avro.model"
 
+VALUE_CLASSES: Final[dict[str, type[Any]]] = {}
+"""The value class of each record, by the record's name."""
 
-def _array(items: Any) -> Schema:
-    return {"type": "array", "items": items}
+ATTRIBUTES: Final[dict[str, dict[str, str]]] = {}
+"""The attributes of each value class by field name, by the record's name."""
+
+_SCALARS: Final = {str: "string", int: "long", float: "double", bool: "boolean"}
+# Fields of 32 bits.
+_INTS: Final = frozenset({"total_files_deleted", "log_version", "num_output_file_groups"})
+# The glossary's words, where Hudi's field name would mislead.
+_RENAMED: Final = {
+    (plans.ActionInstant, "requested_time"): "timestamp",
+    (plans.InstantInfo, "requested_time"): "commitTime",
+    (plans.RollbackPlan, "rollback_requests"): "RollbackRequests",
+}
 
 
-def _map(values: Any) -> Schema:
-    return {"type": "map", "values": values}
+# The schema's default for `version`, whatever this engine writes.
+_VERSION_DEFAULTS: Final = {plans.RestorePlan: 2}
 
 
-def _field(name: str, kind: Any) -> Schema:
-    return {"name": name, "type": kind}
+def _schema_of(value_class: type[Any], defined: set[str] | None = None) -> Schema:
+    """Return the schema of a value class; only name the records in ``defined``."""
+    defined = set() if defined is None else defined
+    name = _record_name(value_class)
+    defined.add(name)
+    VALUE_CLASSES[name], ATTRIBUTES[name] = value_class, {}
+    hints = get_type_hints(value_class, include_extras=True)
+    fields = []
+    for one in dataclasses.fields(value_class):
+        field_name = _RENAMED.get((value_class, one.name)) or _camel(one.name)
+        ATTRIBUTES[name][field_name] = one.name
+        if one.name == "version":
+            fields.append(_version(_VERSION_DEFAULTS.get(value_class, 1)))
+        else:
+            fields.append({"name": field_name, **_type_of(hints[one.name], one, defined)})
+    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": fields}
 
 
-def _default(name: str, kind: Any, default: Any) -> Schema:
-    return {"name": name, "type": kind, "default": default}
+def _record_name(value_class: type[Any]) -> str:
+    return "Hoodie" + value_class.__name__.removeprefix("Plan")
 
 
-def _maybe(name: str, kind: Any) -> Schema:
-    return {"name": name, "type": ["null", kind], "default": None}
+def _camel(attribute: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), attribute)
 
 
 def _version(default: int = 1) -> Schema:
     return {"name": "version", "type": ["int", "null"], "default": default}
 
 
-def _record(name: str, *fields: Schema) -> Schema:
-    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(fields)}
+def _type_of(hint: Any, declared: dataclasses.Field[Any], defined: set[str]) -> Schema:
+    """Return the type and the default of a field."""
+    form = AvroForm.NULLABLE
+    if get_origin(hint) is Annotated:
+        hint, form = get_args(hint)
+    elif declared.default is declared.default_factory is dataclasses.MISSING:
+        form = AvroForm.REQUIRED
+    kind: Any = "int" if declared.name in _INTS else _kind(hint, defined)
+    default: Any = declared.default
+    if isinstance(default, tuple):
+        default = list(default)
+    forms: dict[AvroForm, Schema] = {
+        AvroForm.NULLABLE: {"type": ["null", kind], "default": None},
+        AvroForm.NULLABLE_WITHOUT_DEFAULT: {"type": ["null", kind]},
+        AvroForm.REQUIRED: {"type": kind},
+        AvroForm.FILLED: {"type": kind, "default": default},
+        AvroForm.FILLED_OR_NULL: {"type": [kind, "null"], "default": default},
+    }
+    return forms[form]
 
 
-_RUNTIME_STATS = _record(
-    "HoodieRuntimeStats",
-    _maybe("totalScanTime", "long"),
-    _maybe("totalCreateTime", "long"),
-    _maybe("totalUpsertTime", "long"),
-)
+def _kind(hint: Any, defined: set[str]) -> Any:
+    """Return the type of a value; of an optional one, that of its content."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        item = _kind(inner[0], defined)
+        is_optional = get_origin(inner[0]) is UnionType
+        return {"type": "array", "items": ["null", item] if is_optional else item}
+    if origin is Mapping:
+        return {"type": "map", "values": _kind(inner[1], defined)}
+    if origin is UnionType:
+        return _kind(inner[0], defined)
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    name = _record_name(hint)
+    return name if name in defined else _schema_of(hint, defined)
 
-_WRITE_STAT = _record(
-    "HoodieWriteStat",
-    _maybe("fileId", "string"),
-    _maybe("path", "string"),
-    _maybe("prevCommit", "string"),
-    _maybe("numWrites", "long"),
-    _maybe("numDeletes", "long"),
-    _maybe("numUpdateWrites", "long"),
-    _maybe("totalWriteBytes", "long"),
-    _maybe("totalWriteErrors", "long"),
-    _maybe("partitionPath", "string"),
-    _maybe("totalLogRecords", "long"),
-    _maybe("totalLogFiles", "long"),
-    _maybe("totalUpdatedRecordsCompacted", "long"),
-    _maybe("numInserts", "long"),
-    _maybe("totalLogBlocks", "long"),
-    _maybe("totalCorruptLogBlock", "long"),
-    _maybe("totalRollbackBlocks", "long"),
-    _maybe("fileSizeInBytes", "long"),
-    _maybe("logVersion", "int"),
-    _maybe("logOffset", "long"),
-    _maybe("baseFile", "string"),
-    _maybe("logFiles", _array("string")),
-    _maybe("cdcStats", _map("long")),
-    _maybe("prevBaseFile", "string"),
-    _maybe("minEventTime", "long"),
-    _maybe("maxEventTime", "long"),
-    _maybe("runtimeStats", _RUNTIME_STATS),
-    _maybe("totalLogFilesCompacted", "long"),
-    _maybe("totalLogReadTimeMs", "long"),
-    _maybe("totalLogSizeCompacted", "long"),
-    _maybe("tempPath", "string"),
-    _maybe("numUpdates", "long"),
-)
 
-_COMMIT_FIELDS = (
-    _maybe("partitionToWriteStats", _map(_array(_WRITE_STAT))),
-    _maybe("compacted", "boolean"),
-    _maybe("extraMetadata", _map("string")),
-    _version(),
-    _maybe("operationType", "string"),
-)
+_COMMIT: Final = _schema_of(CommitMetadata)
+_COMMIT["fields"].insert(3, _version())  # no value has it: Hudi writes null
 
-COMMIT_METADATA: Final = _record("HoodieCommitMetadata", *_COMMIT_FIELDS)
-
-REPLACE_COMMIT_METADATA: Final = _record(
-    "HoodieReplaceCommitMetadata",
-    *_COMMIT_FIELDS,
-    _maybe("partitionToReplaceFileIds", _map(_array("string"))),
-)
-
-_ACTION_INSTANT = _record(
-    "HoodieActionInstant",
-    _field("timestamp", "string"),
-    _field("action", "string"),
-    _field("state", "string"),
-)
-
-_CLEAN_FILE_INFO = _record(
-    "HoodieCleanFileInfo",
-    _maybe("filePath", "string"),
-    _maybe("isBootstrapBaseFile", "boolean"),
-)
-
-CLEANER_PLAN: Final = _record(
-    "HoodieCleanerPlan",
-    _maybe("earliestInstantToRetain", _ACTION_INSTANT),
-    _default("lastCompletedCommitTimestamp", "string", ""),
-    _field("policy", "string"),
-    _maybe("filesToBeDeletedPerPartition", _map(_array("string"))),
-    _version(),
-    _maybe("filePathsToBeDeletedPerPartition", _map(_array(_CLEAN_FILE_INFO))),
-    _maybe("partitionsToBeDeleted", _array("string")),
-    _maybe("extraMetadata", _map("string")),
-)
-
-_CLEAN_PARTITION_METADATA = _record(
-    "HoodieCleanPartitionMetadata",
-    _field("partitionPath", "string"),
-    _field("policy", "string"),
-    _field("deletePathPatterns", _array("string")),
-    _field("successDeleteFiles", _array("string")),
-    _field("failedDeleteFiles", _array("string")),
-    _maybe("isPartitionDeleted", "boolean"),
-)
-
-CLEAN_METADATA: Final = _record(
-    "HoodieCleanMetadata",
-    _field("startCleanTime", "string"),
-    _field("timeTakenInMillis", "long"),
-    _field("totalFilesDeleted", "int"),
-    _field("earliestCommitToRetain", "string"),
-    _default("lastCompletedCommitTimestamp", "string", ""),
-    _field("partitionMetadata", _map(_CLEAN_PARTITION_METADATA)),
-    _version(),
-    _maybe("bootstrapPartitionMetadata", _map("HoodieCleanPartitionMetadata")),
-    _maybe("extraMetadata", _map("string")),
-)
-
-_INSTANT_INFO = _record(
-    "HoodieInstantInfo", _field("commitTime", "string"), _field("action", "string")
-)
-
-_ROLLBACK_REQUEST = _record(
-    "HoodieRollbackRequest",
-    _field("partitionPath", "string"),
-    _maybe("fileId", "string"),
-    _maybe("latestBaseInstant", "string"),
-    _default("filesToBeDeleted", _array("string"), []),
-    _maybe("logBlocksToBeDeleted", _map("long")),
-)
-
-ROLLBACK_PLAN: Final = _record(
-    "HoodieRollbackPlan",
-    _maybe("instantToRollback", _INSTANT_INFO),
-    _maybe("RollbackRequests", _array(_ROLLBACK_REQUEST)),
-    _version(),
-)
-
-_ROLLBACK_PARTITION_METADATA = _record(
-    "HoodieRollbackPartitionMetadata",
-    _field("partitionPath", "string"),
-    _field("successDeleteFiles", _array("string")),
-    _field("failedDeleteFiles", _array("string")),
-    _maybe("rollbackLogFiles", _map("long")),
-    _maybe("logFilesFromFailedCommit", _map("long")),
-)
-
-ROLLBACK_METADATA: Final = _record(
-    "HoodieRollbackMetadata",
-    _field("startRollbackTime", "string"),
-    _field("timeTakenInMillis", "long"),
-    _field("totalFilesDeleted", "int"),
-    _field("commitsRollback", _array("string")),
-    _field("partitionMetadata", _map(_ROLLBACK_PARTITION_METADATA)),
-    _version(),
-    _default("instantsRollback", _array(_INSTANT_INFO), []),
-)
-
-RESTORE_PLAN: Final = _record(
-    "HoodieRestorePlan",
-    _default("instantsToRollback", _array(_INSTANT_INFO), []),
-    _version(2),
-    _maybe("savepointToRestoreTimestamp", "string"),
-)
-
-RESTORE_METADATA: Final = _record(
-    "HoodieRestoreMetadata",
-    _field("startRestoreTime", "string"),
-    _field("timeTakenInMillis", "long"),
-    _field("instantsToRollback", _array("string")),
-    _field("hoodieRestoreMetadata", _map(_array(["null", ROLLBACK_METADATA]))),
-    _version(),
-    # Only the name here: ROLLBACK_METADATA defines it.
-    _default("restoreInstantInfo", _array("HoodieInstantInfo"), []),
-)
-
-_SLICE_INFO = _record(
-    "HoodieSliceInfo",
-    _maybe("dataFilePath", "string"),
-    _maybe("deltaFilePaths", _array("string")),
-    _field("fileId", ["null", "string"]),
-    _maybe("partitionPath", "string"),
-    _maybe("bootstrapFilePath", "string"),
-    _version(),
-)
-
-_CLUSTERING_GROUP = _record(
-    "HoodieClusteringGroup",
-    _maybe("slices", _array(_SLICE_INFO)),
-    _maybe("metrics", _map("double")),
-    _default("numOutputFileGroups", ["int", "null"], 1),
-    _maybe("extraMetadata", _map("string")),
-    _version(),
-)
-
-_CLUSTERING_STRATEGY = _record(
-    "HoodieClusteringStrategy",
-    _maybe("strategyClassName", "string"),
-    _maybe("strategyParams", _map("string")),
-    _version(),
-)
-
-_CLUSTERING_PLAN = _record(
-    "HoodieClusteringPlan",
-    _maybe("inputGroups", _array(_CLUSTERING_GROUP)),
-    _maybe("strategy", _CLUSTERING_STRATEGY),
-    _maybe("extraMetadata", _map("string")),
-    _version(),
-    _maybe("preserveHoodieMetadata", "boolean"),
-    _maybe("missingSchedulePartitions", _array("string")),
-)
-
-REQUESTED_REPLACE_METADATA: Final = _record(
-    "HoodieRequestedReplaceMetadata",
-    _maybe("operationType", "string"),
-    _maybe("clusteringPlan", _CLUSTERING_PLAN),
-    _maybe("extraMetadata", _map("string")),
-    _version(),
-)
-
-_COMPACTION_OPERATION = _record(
-    "HoodieCompactionOperation",
-    _field("baseInstantTime", ["null", "string"]),
-    _maybe("deltaFilePaths", _array("string")),
-    _maybe("dataFilePath", "string"),
-    _field("fileId", ["null", "string"]),
-    _maybe("partitionPath", "string"),
-    _maybe("metrics", _map("double")),
-    _maybe("bootstrapFilePath", "string"),
-)
-
-_COMPACTION_STRATEGY = _record(
-    "HoodieCompactionStrategy",
-    _maybe("compactorClassName", "string"),
-    _maybe("strategyParams", _map("string")),
-    _version(),
-)
-
-COMPACTION_PLAN: Final = _record(
-    "HoodieCompactionPlan",
-    _maybe("operations", _array(_COMPACTION_OPERATION)),
-    _maybe("extraMetadata", _map("string")),
-    _version(),
-    _maybe("strategy", _COMPACTION_STRATEGY),
-    _default("preserveHoodieMetadata", ["boolean", "null"], False),
-    _maybe("missingSchedulePartitions", _array("string")),
-)
-
-_SAVEPOINT_PARTITION_METADATA = _record(
-    "HoodieSavepointPartitionMetadata",
-    _field("partitionPath", "string"),
-    _field("savepointDataFile", _array("string")),
-)
-
-SAVEPOINT_METADATA: Final = _record(
-    "HoodieSavepointMetadata",
-    _field("savepointedBy", "string"),
-    _field("savepointedAt", "long"),
-    _field("comments", "string"),
-    _field("partitionMetadata", _map(_SAVEPOINT_PARTITION_METADATA)),
-    _version(),
-)
+COMMIT_METADATA: Final[Schema] = {**_COMMIT, "fields": _COMMIT["fields"][:-1]}
+REPLACE_COMMIT_METADATA: Final[Schema] = {**_COMMIT, "name": "HoodieReplaceCommitMetadata"}
+VALUE_CLASSES[REPLACE_COMMIT_METADATA["name"]] = CommitMetadata
+ATTRIBUTES[REPLACE_COMMIT_METADATA["name"]] = ATTRIBUTES[COMMIT_METADATA["name"]]
+CLEANER_PLAN: Final = _schema_of(plans.CleanerPlan)
+CLEAN_METADATA: Final = _schema_of(plans.CleanMetadata)
+ROLLBACK_PLAN: Final = _schema_of(plans.RollbackPlan)
+ROLLBACK_METADATA: Final = _schema_of(plans.RollbackMetadata)
+RESTORE_PLAN: Final = _schema_of(plans.RestorePlan)
+RESTORE_METADATA: Final = _schema_of(plans.RestoreMetadata)
+REQUESTED_REPLACE_METADATA: Final = _schema_of(plans.RequestedReplaceMetadata)
+COMPACTION_PLAN: Final = _schema_of(plans.CompactionPlan)
+SAVEPOINT_METADATA: Final = _schema_of(plans.SavepointMetadata)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from timeline.codecs.avro_container import BYTES_MAX, corrupt_file_error
+from timeline.codecs import avro_schemas as schemas
+from timeline.codecs.avro_container import BYTES_MAX, corrupt_file_error, refuse_too_large
 from timeline.codecs.instant_avro import (
     decode_bare_clean,
     decode_bare_commit,
@@ -44,24 +44,20 @@ _CONTAINER: Final = b"Obj\x01"
 _Convert = Callable[[Any], Any]
 
 
-def decode_legacy_commit(
-    data: bytes, *, path: str = "", bytes_max: int = BYTES_MAX
-) -> CommitMetadata:
+def decode_legacy_commit(data: bytes, *, path: str = "") -> CommitMetadata:
     """
     Read a commit, deltacommit or replacecommit of a version 6 table, inflight or completed.
 
     Args:
         data: The whole file; zero bytes mean the default value, as in Java.
         path: The file's name in errors.
-        bytes_max: Largest file that is decoded, bytes.
 
     Raises:
         CorruptTableError: The bytes are not such a JSON document, or too many.
     """
     if not data:
         return CommitMetadata()
-    if len(data) > bytes_max:
-        raise corrupt_file_error(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    refuse_too_large(data, path, BYTES_MAX)
     try:
         found = _object(json.loads(data))
         document = {name: content for name, content in found.items() if content is not None}
@@ -194,38 +190,22 @@ def _replaced(item: Any) -> dict[str, tuple[str, ...]]:
     return {partition_path: _texts(ids) for partition_path, ids in _object(item).items()}
 
 
-def _camel(attribute: str) -> str:
-    return re.sub(r"_([a-z])", lambda match: match.group(1).upper(), attribute)
+_RUNTIME_FIELDS: Final = schemas.ATTRIBUTES["HoodieRuntimeStats"]
 
-
-_RUNTIME_FIELDS: Final[Mapping[str, str]] = {
-    _camel(one.name): one.name for one in dataclasses.fields(RuntimeStats)
+# The check of each content, by the attribute's type; numbers otherwise.
+_CHECKS: Final[Mapping[str, _Convert]] = {
+    "str": _legacy_text,
+    "str | None": _legacy_text,
+    "tuple[str, ...] | None": _texts,
+    "Mapping[str, int] | None": _sizes,
+    "RuntimeStats | None": _runtime,
 }
-
-_TEXTS: Final = frozenset(
-    {
-        "file_id",
-        "path",
-        "prev_commit",
-        "partition_path",
-        "base_file",
-        "prev_base_file",
-        "temp_path",
-    }
-)
-_SPECIAL: Final[Mapping[str, _Convert]] = {
-    "log_files": _texts,
-    "cdc_stats": _sizes,
-    "runtime_stats": _runtime,
-}
+_STAT_TYPES: Final = {one.name: str(one.type) for one in dataclasses.fields(WriteStat)}
 
 # : Name in the file -> (attribute, conversion that checks the content).
 _STAT_FIELDS: Final[Mapping[str, tuple[str, _Convert]]] = {
-    _camel(one.name): (
-        one.name,
-        _SPECIAL.get(one.name) or (_legacy_text if one.name in _TEXTS else _number),
-    )
-    for one in dataclasses.fields(WriteStat)
+    name: (attribute, _CHECKS.get(_STAT_TYPES[attribute], _number))
+    for name, attribute in schemas.ATTRIBUTES["HoodieWriteStat"].items()
 }
 
 

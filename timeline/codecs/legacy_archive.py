@@ -16,7 +16,12 @@ from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
 from timeline.codecs.archived_instants import HISTORY_BYTES_MAX, ArchivedInstant
-from timeline.codecs.avro_container import RecordReader, RecordWriter, corrupt_file_error
+from timeline.codecs.avro_container import (
+    RecordReader,
+    RecordWriter,
+    corrupt_file_error,
+    refuse_too_large,
+)
 from timeline.codecs.avro_frames import record_borders
 from timeline.codecs.avro_schemas import Schema
 from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock, iter_blocks
@@ -78,7 +83,6 @@ def parse_archive_file(
     *,
     path: str = "",
     times_only: bool = False,
-    bytes_max: int = HISTORY_BYTES_MAX,
     missed: Callable[[LogBlock], object] | None = None,
 ) -> tuple[ArchivedInstant, ...]:
     """
@@ -91,14 +95,12 @@ def parse_archive_file(
         data: The whole file.
         path: The file's name in errors.
         times_only: Read only requested time, completion time and action.
-        bytes_max: Largest file, bytes.
         missed: Receives every damaged region that is not at the end.
 
     Raises:
-        CorruptTableError: the file is damaged or above `bytes_max`.
+        CorruptTableError: the file is damaged or above `HISTORY_BYTES_MAX`.
     """
-    if len(data) > bytes_max:
-        raise corrupt_file_error(path, f"{len(data)} bytes are more than the allowed {bytes_max}")
+    refuse_too_large(data, path, HISTORY_BYTES_MAX)
     return tuple(
         instant
         for schema_text, record in _records(data, path, missed)

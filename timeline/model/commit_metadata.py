@@ -174,9 +174,9 @@ class CommitMetadata:
     """
 
     partition_to_write_stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict)
-    operation_type: str = "UNKNOWN"
-    extra_metadata: Mapping[str, str] = field(default_factory=dict)
     compacted: bool = False
+    extra_metadata: Mapping[str, str] = field(default_factory=dict)
+    operation_type: str = "UNKNOWN"
     partition_to_replace_file_ids: Mapping[str, tuple[str, ...]] | None = None
 
     def write_stats(self) -> tuple[WriteStat, ...]:

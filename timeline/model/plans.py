@@ -1,7 +1,8 @@
 """
 The plans and results of table services and of rollback, as their instants record them.
 
-There is one value per Avro record of format 3, so the codec needs only the schema. File names and
+There is one value class per Avro record of format 3, with the record's fields in their order. The
+codec derives the schemas from these classes. File names and
 paths in a plan are untrusted text, because any process may have written it. Code that uses a plan
 validates each name against the grammar and the table's root before it opens or deletes anything
 (SEC1, SEC2). Defaults are the values that Hudi itself writes.
@@ -11,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Annotated, TypeAlias, TypeVar
 
 __all__ = [
     "ActionInstant",
+    "AvroForm",
     "CleanFileInfo",
     "CleanMetadata",
     "CleanPartitionMetadata",
@@ -36,6 +40,23 @@ __all__ = [
     "SavepointPartitionMetadata",
     "SliceInfo",
 ]
+
+
+class AvroForm(Enum):
+    """How a field may be absent in a file; ``timeline.codecs.avro_schemas`` reads it."""
+
+    NULLABLE = auto()  # of every other field with a default
+    NULLABLE_WITHOUT_DEFAULT = auto()
+    REQUIRED = auto()  # of every field without a default
+    FILLED = auto()  # absent in older files: then it is the default
+    FILLED_OR_NULL = auto()
+
+
+_T = TypeVar("_T")
+NullableWithoutDefault: TypeAlias = Annotated[_T, AvroForm.NULLABLE_WITHOUT_DEFAULT]
+Required: TypeAlias = Annotated[_T, AvroForm.REQUIRED]
+Filled: TypeAlias = Annotated[_T, AvroForm.FILLED]
+FilledOrNull: TypeAlias = Annotated[_T, AvroForm.FILLED_OR_NULL]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +89,8 @@ class CleanerPlan:
     """The files that a clean will delete, and the earliest commit to retain."""
 
     earliest_instant_to_retain: ActionInstant | None = None
-    last_completed_commit_timestamp: str = ""
-    policy: str = "KEEP_LATEST_COMMITS"
+    last_completed_commit_timestamp: Filled[str] = ""
+    policy: Required[str] = "KEEP_LATEST_COMMITS"
     files_to_be_deleted_per_partition: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     version: int = 2
     file_paths_to_be_deleted_per_partition: Mapping[str, tuple[CleanFileInfo, ...]] = field(
@@ -84,10 +105,10 @@ class CleanPartitionMetadata:
     """The result of a clean in one partition; file names are relative to it."""
 
     partition_path: str
-    policy: str = "KEEP_LATEST_COMMITS"
-    delete_path_patterns: tuple[str, ...] = ()
-    success_delete_files: tuple[str, ...] = ()
-    failed_delete_files: tuple[str, ...] = ()
+    policy: Required[str] = "KEEP_LATEST_COMMITS"
+    delete_path_patterns: Required[tuple[str, ...]] = ()
+    success_delete_files: Required[tuple[str, ...]] = ()
+    failed_delete_files: Required[tuple[str, ...]] = ()
     is_partition_deleted: bool = False
 
 
@@ -96,11 +117,11 @@ class CleanMetadata:
     """The result of a completed clean."""
 
     start_clean_time: str
-    time_taken_in_millis: int = 0
-    total_files_deleted: int = 0
-    earliest_commit_to_retain: str = ""
-    last_completed_commit_timestamp: str = ""
-    partition_metadata: Mapping[str, CleanPartitionMetadata] = field(default_factory=dict)
+    time_taken_in_millis: Required[int] = 0
+    total_files_deleted: Required[int] = 0
+    earliest_commit_to_retain: Required[str] = ""
+    last_completed_commit_timestamp: Filled[str] = ""
+    partition_metadata: Required[Mapping[str, CleanPartitionMetadata]] = field(default_factory=dict)
     version: int = 2
     bootstrap_partition_metadata: Mapping[str, CleanPartitionMetadata] = field(default_factory=dict)
     extra_metadata: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +134,7 @@ class RollbackRequest:
     partition_path: str
     file_id: str = ""
     latest_base_instant: str = ""
-    files_to_be_deleted: tuple[str, ...] = ()
+    files_to_be_deleted: Filled[tuple[str, ...]] = ()
     log_blocks_to_be_deleted: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -131,8 +152,8 @@ class RollbackPartitionMetadata:
     """The result of a rollback in one partition."""
 
     partition_path: str
-    success_delete_files: tuple[str, ...] = ()
-    failed_delete_files: tuple[str, ...] = ()
+    success_delete_files: Required[tuple[str, ...]] = ()
+    failed_delete_files: Required[tuple[str, ...]] = ()
     rollback_log_files: Mapping[str, int] = field(default_factory=dict)
     log_files_from_failed_commit: Mapping[str, int] = field(default_factory=dict)
 
@@ -142,19 +163,21 @@ class RollbackMetadata:
     """The result of a completed rollback; the only trace of the write that it rolled back."""
 
     start_rollback_time: str
-    time_taken_in_millis: int = 0
-    total_files_deleted: int = 0
-    commits_rollback: tuple[str, ...] = ()
-    partition_metadata: Mapping[str, RollbackPartitionMetadata] = field(default_factory=dict)
+    time_taken_in_millis: Required[int] = 0
+    total_files_deleted: Required[int] = 0
+    commits_rollback: Required[tuple[str, ...]] = ()
+    partition_metadata: Required[Mapping[str, RollbackPartitionMetadata]] = field(
+        default_factory=dict
+    )
     version: int = 1
-    instants_rollback: tuple[InstantInfo, ...] = ()
+    instants_rollback: Filled[tuple[InstantInfo, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
     """The instants that a restore removes, newest first, and the one that it restores."""
 
-    instants_to_rollback: tuple[InstantInfo, ...] = ()
+    instants_to_rollback: Filled[tuple[InstantInfo, ...]] = ()
     version: int = 2
     savepoint_to_restore_timestamp: str | None = None
 
@@ -164,13 +187,13 @@ class RestoreMetadata:
     """The result of a completed restore, by the requested time of each removed instant."""
 
     start_restore_time: str
-    time_taken_in_millis: int = 0
-    instants_to_rollback: tuple[str, ...] = ()
-    hoodie_restore_metadata: Mapping[str, tuple[RollbackMetadata, ...]] = field(
+    time_taken_in_millis: Required[int] = 0
+    instants_to_rollback: Required[tuple[str, ...]] = ()
+    hoodie_restore_metadata: Required[Mapping[str, tuple[RollbackMetadata | None, ...]]] = field(
         default_factory=dict
     )
     version: int = 1
-    restore_instant_info: tuple[InstantInfo, ...] = ()
+    restore_instant_info: Filled[tuple[InstantInfo, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +202,7 @@ class SliceInfo:
 
     data_file_path: str | None = None
     delta_file_paths: tuple[str, ...] = ()
-    file_id: str | None = None
+    file_id: NullableWithoutDefault[str | None] = None
     partition_path: str | None = None
     bootstrap_file_path: str = ""
     version: int = 1
@@ -191,7 +214,7 @@ class ClusteringGroup:
 
     slices: tuple[SliceInfo, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    num_output_file_groups: int = 1
+    num_output_file_groups: FilledOrNull[int] = 1
     extra_metadata: Mapping[str, str] | None = None
     version: int = 1
 
@@ -245,10 +268,10 @@ class RequestedReplaceMetadata:
 class CompactionOperation:
     """One file slice to compact; bare file names from plan version 2 on."""
 
-    base_instant_time: str | None = None
+    base_instant_time: NullableWithoutDefault[str | None] = None
     delta_file_paths: tuple[str, ...] = ()
     data_file_path: str | None = None
-    file_id: str | None = None
+    file_id: NullableWithoutDefault[str | None] = None
     partition_path: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     bootstrap_file_path: str | None = None
@@ -271,7 +294,7 @@ class CompactionPlan:
     extra_metadata: Mapping[str, str] | None = None
     version: int = 2
     strategy: PlanCompactionStrategy | None = None
-    preserve_hoodie_metadata: bool = False
+    preserve_hoodie_metadata: FilledOrNull[bool] = False
     missing_schedule_partitions: tuple[str, ...] = ()
 
     def file_groups(self) -> frozenset[tuple[str, str]]:
@@ -286,7 +309,7 @@ class SavepointPartitionMetadata:
     """Files that a savepoint keeps in one partition; bare names."""
 
     partition_path: str
-    savepoint_data_file: tuple[str, ...] = ()
+    savepoint_data_file: Required[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +318,8 @@ class SavepointMetadata:
 
     savepointed_by: str
     savepointed_at: int
-    comments: str = ""
-    partition_metadata: Mapping[str, SavepointPartitionMetadata] = field(default_factory=dict)
+    comments: Required[str] = ""
+    partition_metadata: Required[Mapping[str, SavepointPartitionMetadata]] = field(
+        default_factory=dict
+    )
     version: int = 1

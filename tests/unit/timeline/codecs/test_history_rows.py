@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from timeline.codecs import archived_instants
 from timeline.codecs.archived_instants import (
     ArchivedInstant,
     ArchiveFile,
@@ -95,8 +97,6 @@ def test_completions_are_told_by_requested_time() -> None:
         "20261121100956452": "20261121100956752",
         "20261121100956962": "20261121100957667",
     }
-    with pytest.raises(CorruptTableError, match="bytes are more than"):
-        parse_archived_completions(ROWS, bytes_max=len(ROWS) - 1)
 
 
 def written(*rows: tuple[str | None, str | None, str | None]) -> bytes:
@@ -123,11 +123,19 @@ def test_content_is_that_of_the_instants_own_files() -> None:
     assert commit.plan is None
 
 
-def test_rows_above_the_limit_are_refused() -> None:
-    with pytest.raises(CorruptTableError, match="its rows exceed"):
-        parse_archived_instants(ROWS, bytes_max=len(ROWS))
+@pytest.mark.parametrize("parse", [parse_archived_instants, parse_archived_completions])
+def test_a_file_above_the_limit_is_refused(
+    parse: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archived_instants, "HISTORY_BYTES_MAX", len(ROWS) - 1)
     with pytest.raises(CorruptTableError, match="bytes are more than"):
-        parse_archived_instants(ROWS, bytes_max=len(ROWS) - 1)
+        parse(ROWS)
+
+
+def test_rows_above_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archived_instants, "HISTORY_BYTES_MAX", len(ROWS))
+    with pytest.raises(CorruptTableError, match="its rows exceed"):
+        parse_archived_instants(ROWS)
 
 
 @settings(max_examples=30, deadline=None)

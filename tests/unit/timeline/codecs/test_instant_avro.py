@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from timeline.codecs import avro_container, avro_schemas
 from timeline.codecs import instant_avro as codec
 from timeline.codecs.avro_container import RecordReader, RecordWriter
 from timeline.codecs.avro_schemas import COMMIT_METADATA
@@ -271,17 +273,18 @@ def test_zero_bytes_are_the_default_only_where_they_may_be() -> None:
     assert codec.decode_commit(b"") == CommitMetadata()
     assert codec.decode_requested_replace(b"") == RequestedReplaceMetadata()
     with pytest.raises(CorruptTableError) as refused:
-        codec.decode_commit(b"", path="t/1.commit", allow_empty=False)
-    assert (refused.value.kind, refused.value.fields["path"]) == ("empty_file", "t/1.commit")
-    with pytest.raises(CorruptTableError):
-        codec.decode_clean(b"")
+        codec.decode_clean(b"", path="t/1.clean")
+    assert (refused.value.kind, refused.value.fields["path"]) == ("empty_file", "t/1.clean")
 
 
-def test_a_file_above_the_limit_is_refused_before_it_is_decoded() -> None:
+def test_a_file_above_the_limit_is_refused_before_it_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = (DATA / "v8_update.commit").read_bytes()
-    assert codec.decode_commit(data, bytes_max=len(data)).operation_type == "UPSERT"
-    with pytest.raises(CorruptTableError, match="4527 bytes are more than the allowed 4526"):
-        codec.decode_commit(data, bytes_max=len(data) - 1)
+    monkeypatch.setattr(avro_container, "BYTES_MAX", len(data))
+    assert codec.decode_commit(data).operation_type == "UPSERT"
+    with pytest.raises(CorruptTableError, match="4528 bytes are more than the allowed 4527"):
+        codec.decode_commit(data + b"x")
 
 
 def test_a_field_the_file_lacks_takes_its_default() -> None:
@@ -331,3 +334,14 @@ def test_noise_is_a_corrupt_table(decode: Callable[..., Any], noise: bytes) -> N
     except CorruptTableError:
         return
     assert noise == b""
+
+
+def test_schemas_derived_from_the_value_classes_are_hudis_text() -> None:
+    texts = [
+        json.dumps(getattr(avro_schemas, name), separators=(",", ":"))
+        for name in sorted(avro_schemas.__all__)
+        if name.endswith(("METADATA", "PLAN"))
+    ]
+    assert len(texts) == 11
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    assert digest == "2241644ab70f960ca6fccf4bd4c06a0a83d7d18c8939c7dd034fab813302adb9"

@@ -17,6 +17,7 @@ from tests.interop import golden_tables
 from tests.unit.timeline.engine import Heard
 from timeline.archived import ArchivedTimeline
 from timeline.codecs import avro_schemas as schemas
+from timeline.codecs import legacy_archive
 from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.instant_avro import decode_clean, decode_commit
 from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
@@ -169,9 +170,10 @@ def test_damage_names_its_path(data: bytes) -> None:
     assert caught.value.fields["path"] == "a"
 
 
-def test_large_files_are_refused() -> None:
+def test_large_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legacy_archive, "HISTORY_BYTES_MAX", 3)
     with pytest.raises(CorruptTableError, match="more than the allowed 3"):
-        parse_archive_file(b"####", bytes_max=3)
+        parse_archive_file(b"####")
 
 
 @pytest.mark.parametrize(

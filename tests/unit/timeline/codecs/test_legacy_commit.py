@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.interop import golden_tables
 from timeline.codecs import avro_schemas as schemas
+from timeline.codecs import commit_body
 from timeline.codecs.commit_body import (
     decode_archived_clean,
     decode_archived_rollback,
@@ -141,9 +142,10 @@ def test_damage_names_its_path_and_is_never_guessed_at(data: bytes) -> None:
     assert caught.value.fields["path"] == "x.commit"
 
 
-def test_large_files_are_refused_before_they_are_parsed() -> None:
+def test_large_files_are_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_body, "BYTES_MAX", 10)
     with pytest.raises(CorruptTableError, match="more than the allowed 10"):
-        decode_legacy_commit(b"{" * 11, bytes_max=10)
+        decode_legacy_commit(b"{" * 11)
 
 
 @settings(max_examples=60, deadline=None)
