@@ -20,7 +20,7 @@ from filegroups.settings.key_settings import (
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table as CoreTable
 from filegroups.table import refuse_unwritable
-from filegroups.writing.bucket_ownership import owned_buckets
+from filegroups.writing.row_checks import owned_buckets
 from hoodoo.configuration import PropertySource
 from hoodoo.factory import Layers, bucket_rules, compose_ports, limits_of
 from hoodoo.services import services_of, warn_ignored_keys

@@ -30,7 +30,7 @@ from filegroups.settings.settings import IndexType, InsertDuplicates, WriteSetti
 from filegroups.settings.unsupported import UNSUPPORTED
 from filegroups.table import refuse_unreadable
 from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.bucket_ownership import owned_buckets
+from filegroups.writing.row_checks import owned_buckets
 from filegroups.writing.workload import RowRules
 from filegroups.writing.write import WriteRequest
 from hoodoo.configuration import PropertySource, load_configuration, reader_lease_ms
@@ -42,7 +42,7 @@ from tableservices.worker import ServiceExecutor, WorkerSettings
 from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError, MissingExtraError, SettingError
 from timeline.heartbeat import HeartbeatLimits
-from timeline.model.commit_metadata import CdcMode, MergeMode, WriteOperation
+from timeline.model.commit_metadata import CdcMode, MergeMode, Replaced, WriteOperation
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ClusterExecutor, EventSink, Executor, Ports, Value
 from timeline.properties.options import (
@@ -442,10 +442,10 @@ def write_request_of(
     ordering = config.ordering_fields
     if config.merge_mode is not MergeMode.EVENT_TIME_ORDERING:
         ordering = ()
-    upserts = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
-    inserts = operation is WriteOperation.INSERT
-    drops = inserts and settings.insert_duplicates is InsertDuplicates.DROP
-    refuses = inserts and settings.insert_duplicates is InsertDuplicates.FAIL
+    traits = operation.traits
+    drops = traits.checks_duplicates and settings.insert_duplicates is InsertDuplicates.DROP
+    refuses = traits.checks_duplicates and settings.insert_duplicates is InsertDuplicates.FAIL
+    upserts = traits.looks_up_keys
     combine = settings.combine_before_upsert if upserts else settings.combine_before_insert
     combine &= bool(config.record_key_fields)
     keys = key_spec_of(settings, config)
@@ -478,9 +478,9 @@ def write_request_of(
 
 
 def _overwritten(settings: WriteSettings, operation: WriteOperation) -> tuple[str, ...]:
-    """Partitions that an overwrite replaces whatever its rows are of."""
-    replaces = operation is WriteOperation.INSERT_OVERWRITE
-    return settings.overwritten_partitions if replaces else ()
+    """Return the partitions that an overwrite replaces even if no row belongs to them."""
+    named = operation.traits.takes_rows and operation.traits.replaces is Replaced.PARTITIONS
+    return settings.overwritten_partitions if named else ()
 
 
 def _partial_columns(
@@ -488,7 +488,7 @@ def _partial_columns(
 ) -> tuple[str, ...] | None:
     """As of ``RowRules``; the option is of upserts alone, as Java's."""
     told = settings.partial_update_schema
-    if operation is not WriteOperation.UPSERT or not told:
+    if not operation.traits.updates or not told:
         return () if partial else None
     try:
         return tuple(TableSchema.from_avro(told).arrow.names)

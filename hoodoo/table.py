@@ -33,8 +33,8 @@ from filegroups.settings.unsupported import (
 )
 from filegroups.table import Table as CoreTable
 from filegroups.table import TableSnapshot, TimelineEntry, refuse_unwritable
-from filegroups.writing.bucket_ownership import bucket_range_text
 from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.row_checks import bucket_range_text
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import CommitResult, WriteRequest, dry_run_write
 from hoodoo.committer.client import GroupCommit, group_commit_of
@@ -423,7 +423,7 @@ class Table(Recovery):
     ) -> CommitResult:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
-        if chosen is WriteOperation.DELETE_PARTITION:
+        if not chosen.traits.takes_rows:
             return self.delete_partitions(self._settings.partitions_to_delete, reads=reads)
         return self._write(chosen, data, None, reads=reads)
 
@@ -433,7 +433,7 @@ class Table(Recovery):
         """What a write of these rows would meet now; it begins nothing (``dry_run_write``)."""
         self.refuse_writes()
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
-        deletes, context = chosen is WriteOperation.DELETE_PARTITION, self._core.context
+        deletes, context = not chosen.traits.takes_rows, self._core.context
         named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
         plan = write_request_of(self._settings, self.config, chosen, delete_partitions=named)
         workload = (

@@ -76,8 +76,6 @@ __all__ = [
     "written_schema",
 ]
 
-_APPENDING = frozenset({WriteOperation.INSERT, WriteOperation.BULK_INSERT})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupTask:
@@ -373,7 +371,7 @@ def _next_version(
     """Return the existing rows, and the merged ones."""
     # Partition path and file name are equal in all rows and written again: not read, not merged.
     base = read_base_file(storage, base_path, schema=_merged_schema(schema), kept=True)
-    if task.virtual_keys is not None and task.operation not in _APPENDING:
+    if task.virtual_keys is not None and not task.operation.traits.only_adds:
         keys = task.virtual_keys.of(base)
         base = base.set_column(
             base.schema.get_field_index(KEY_COLUMN), base.schema.field(KEY_COLUMN), keys
@@ -384,7 +382,7 @@ def _next_version(
         rows = incoming.select([KEY_COLUMN])
     else:
         rows = with_meta_columns(task, incoming, written_schema(task, incoming).arrow)
-    if task.operation in _APPENDING:
+    if task.operation.traits.only_adds:
         return before, append_rows(base, rows)
     outcome = merge_base(
         base,

@@ -47,7 +47,7 @@ from timeline.errors import (
     RolledBackError,
     SchemaConflictError,
 )
-from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
+from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId, WriteSet
@@ -390,7 +390,7 @@ def _view_for(
 ) -> FileSystemView:
     """Return the view for all assignments, its partitions listed concurrently."""
     view = view_of(context, begun.snapshot)
-    looks = [one for one in joints if one.work.plan.operation is not WriteOperation.BULK_INSERT]
+    looks = [one for one in joints if not one.work.plan.operation.traits.opens_new_files_only]
     if looks:
         side_by_side({joint.number: partial(_listed, view, joint.work) for joint in looks})
     return view

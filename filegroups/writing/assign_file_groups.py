@@ -7,10 +7,8 @@ groups. The result is one task for each file group.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, compress
 from typing import Protocol
 
 from filegroups.files.bloom import BloomSettings
@@ -20,9 +18,9 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
 from filegroups.index import IndexedFile, SliceWithLogs
 from filegroups.index.bucket_properties import slices_with_log_inserts
-from filegroups.index.buckets import Buckets, find_buckets
+from filegroups.index.buckets import find_buckets
 from filegroups.index.lookup import may_resurrect
-from filegroups.keys.bucketing import BucketEngine
+from filegroups.keys.bucketing import BucketRules
 from filegroups.keys.insert_buckets import (
     InsertBucket,
     SizeSettings,
@@ -34,24 +32,29 @@ from filegroups.merge.merging import DeleteKind
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
-from filegroups.writing.bucket_ownership import refuse_overwriting, refuse_rows, refuse_updates
 from filegroups.writing.key_encoding import refuse_other_forms
+from filegroups.writing.row_checks import (
+    refuse_foreign_buckets,
+    refuse_nesting,
+    refuse_replacing,
+    refuse_updates_in_foreign_buckets,
+    rows_to_write,
+)
 from filegroups.writing.workload import RowRules, Workload, WorkloadProfile
-from timeline.commit.nested_partitions import inner_partitions, with_committed_files
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import (
-    CdcMode,
     CommitMetadata,
+    OperationTraits,
     PlannedUpdate,
+    Replaced,
     TableType,
     WriteOperation,
     workload_profile,
 )
 from timeline.model.file_names import FileSlice
+from timeline.model.instant import Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId
-from timeline.partitions import PARTITION_METADATA, is_partition, partition_created_by
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot
@@ -113,6 +116,56 @@ class AssignmentBase(Protocol):
         """The snapshot on which every decision is based."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    """The write to assign, as every step sees it."""
+
+    context: TableContext
+    begun: AssignmentBase
+    workload: Workload
+    rules: RowRules
+    schema: TableSchema
+    files: FileRules
+    view: FileSystemView
+    touched: tuple[str, ...]  # partitions of the rows
+
+    @property
+    def operation(self) -> OperationTraits:
+        """How the operation treats rows and file groups."""
+        return self.rules.operation.traits
+
+    @property
+    def buckets(self) -> BucketRules | None:
+        """The bucket index that decides where rows go; it finds no key, so None if keys must exist."""
+        return None if self.rules.changes_known else self.rules.buckets
+
+    @property
+    def appends(self) -> bool:
+        """Whether existing file groups get log files."""
+        return self.context.config.table_type is TableType.MERGE_ON_READ
+
+    @property
+    def agreed(self) -> bool:
+        """Whether non-blocking writers agree on the file ids of buckets without a commit."""
+        concurrent = self.appends and self.context.non_blocking
+        return concurrent and self.buckets is not None and not self.rules.operation.replaces
+
+    @property
+    def opens_logs(self) -> bool:
+        """
+        Whether a new file group begins with a log file, beside concurrent ones (NBCC-1).
+
+        Java's bulk inserts also create base files in agreed file groups, so validation applies to
+        bulk inserts.
+        """
+        return self.agreed and not self.operation.opens_new_files_only
+
+    @property
+    def whole_table(self) -> bool:
+        """Whether keys are looked up in every partition."""
+        return self.rules.tags and self.rules.lookup.whole_table
+
+
 def assign_file_groups(
     context: TableContext,
     begun: AssignmentBase,
@@ -148,108 +201,138 @@ def assign_file_groups(
         MissingFileError: A base file was cleaned meanwhile; begin again.
     """
     view = view or view_of(context, begun.snapshot)
-    # Rows that must change existing records are always looked up, to refuse new keys.
-    in_buckets = rules.buckets is not None and not rules.changes_known
-    operation = rules.operation
     named = tuple(delete_partitions)
     touched = named if workload is None else workload.partition_paths()
-    owned = file_groups_in_clustering(context, begun.snapshot.active)
-    reserved = file_groups_to_avoid(context, begun.snapshot.active) if owned else {}
-    replaced: tuple[FileGroupId, ...] = ()
-    claimed: tuple[str, ...] = ()
-    if operation.replaces:
-        _refuse_fixed_file_ids(rules)
-        refuse_overwriting(rules)
-        _refuse_outside(named or touched, touched)
-        replaced, claimed = _replaced(view, operation, named or touched)
+    plans = _planned_groups(context, begun.snapshot)
+    replaced, claimed = _replaced(view, rules, named, touched)
     if workload is None:
-        profile = workload_profile(operation_type=operation.hudi_name, planned_insert_rows={})
         return FileGroupAssignment(
             tasks=(),
             replaced=replaced,
             claimed_partitions=claimed,
-            profile=profile,
-            met=plan_conflict(reserved, replaced),
+            profile=_profile(rules.operation, WorkloadProfile(), {}),
+            met=plan_conflict(plans.avoided, replaced),
         )
-    # A bulk insert reads no existing file: it opens new file groups only.
-    bulk = operation is WriteOperation.BULK_INSERT and not in_buckets
-    appends = context.config.table_type is TableType.MERGE_ON_READ
-    agreed = appends and in_buckets and context.non_blocking and not operation.replaces
-    # Java's bulk inserts also create base files in agreed file groups, so validation applies to
-    # bulk inserts (NBCC-1).
-    free = agreed and operation is not WriteOperation.BULK_INSERT
-    everywhere = rules.tags and rules.lookup.whole_table
-    latest: Mapping[FileGroupId, FileSlice] = {}
-    if not (operation.replaces or bulk):
-        latest = _latest_of(view.latest_slices(None if everywhere else touched))
-    # With a bucket index, only inserts that check for known keys look them up.
-    minds_known = rules.drop_found or rules.refuse_found
-    looks = rules.tags and (not in_buckets or minds_known)
-    if rules.tags or in_buckets:
-        refuse_other_forms(context, begun.snapshot, latest.values(), rules.keys)
-    candidates = lookup_files(context, view, latest.values(), rules) if looks else {}
-    inside: tuple[str, ...] = ()
-    if operation is not WriteOperation.DELETE:
-        inside = _refuse_nesting(context, view, touched, rules)
-    # Other writers may bring back a key that logs deleted, where this write inserts it elsewhere.
-    # With a global index or a bucket index this does not happen.
-    in_partitions = minds_known and not (in_buckets or everywhere)
-    below = below_deletes(candidates) if in_partitions else {}
-    beside = workload.tag(below).updates if below else ()
-    tagged = workload.tag(candidates)
-    counts = _wanted(tagged, rules)
-    if rules.buckets is not None and in_buckets:
-        where = find_buckets(
-            context.world.storage, begun.snapshot, rules.buckets, touched, latest, agreed=agreed
-        )
-        rows = workload.spread(where.shares)
-        refuse_rows(rules, rows)
-        counts, buckets = _in_buckets(context, rows, where, operation)
+    write = _Write(
+        context=context,
+        begun=begun,
+        workload=workload,
+        rules=rules,
+        schema=schema,
+        files=files,
+        view=view,
+        touched=touched,
+    )
+    latest = _existing_slices(write)
+    tagged = _tag_rows(write, latest)
+    counts = rows_to_write(tagged.counts, rules)
+    if write.buckets is None:
+        buckets = _fill_small_files(write, counts, latest, plans.clustered)
     else:
-        refuse_updates(rules, counts)
-        new = {} if operation is WriteOperation.DELETE else counts.inserts
-        buckets = _buckets(context, _InsertPlan(rules.operation, files, latest, owned), new)
-    updates = counts.updates
-    ids = {bucket.number: bucket.file_id or f"{context.world.ids.uuid()}-0" for bucket in buckets}
-    workload.assign(buckets, ids)
-    groups = dict.fromkeys(updates)
-    groups.update((FileGroupId(b.partition_path, ids[b.number]), None) for b in buckets)
-    deletes = operation is WriteOperation.DELETE
-    planned = replace(counts, inserts={}) if deletes else counts
-    mode = context.config.change_log_mode
-    common = _TaskDefaults(
-        begun.requested_time,
-        rules,
-        schema,
-        files,
-        mode,
-        free,
-        view.marked,
-        context.config.partition_metafile_ending,
-    )
-    # Lookups find the rows of a filled small file in a base file only, so the write rewrites it,
-    # as Java does. All other changes of a merge-on-read table are appended.
-    rewritten = (
-        set() if in_buckets else {FileGroupId(b.partition_path, b.file_id or "") for b in buckets}
-    )
-    tasks = tuple(
-        _task(common, group, latest.get(group), number, appends=appends and group not in rewritten)
-        for number, group in enumerate(groups)
-    )
+        counts, buckets = _fill_buckets(write, write.buckets, latest)
+    tasks = _route_rows(write, counts, buckets, latest)
+    deletes = write.operation.deletes_keys
     return FileGroupAssignment(
         tasks=tasks,
         replaced=replaced,
         claimed_partitions=claimed,
-        profile=_profile(operation, planned, latest),
-        met=plan_conflict(reserved, (*replaced, *updates)),
+        profile=_profile(
+            rules.operation, replace(counts, inserts={}) if deletes else counts, latest
+        ),
+        met=plan_conflict(plans.avoided, (*replaced, *counts.updates)),
         # An insert that checks for known keys promises its result as of the commit.
-        logs_may_meet=free and not minds_known,
+        logs_may_meet=write.opens_logs and not rules.checks_known,
         missed_in=tuple(counts.inserts) if deletes else (),
         sought=_below_logs(counts.updates, latest) if deletes else {},
-        new_rows=counts.inserts if operation is WriteOperation.UPSERT else {},
-        read_only=_read_only((*tagged.updates, *beside), latest) if minds_known else (),
-        inside=inside,
+        new_rows=counts.inserts if write.operation.updates else {},
+        read_only=_read_only(tagged.decisive, latest),
+        inside=tagged.inside,
     )
+
+
+# ---- Step 1: file groups of pending plans, and those that the write replaces
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedGroups:
+    """File groups of pending plans."""
+
+    clustered: Mapping[FileGroupId, object]  # by pending clusterings: never filled
+    avoided: Mapping[FileGroupId, Instant]  # a write of one is rejected
+
+
+def _planned_groups(context: TableContext, snapshot: Snapshot) -> _PlannedGroups:
+    clustered = file_groups_in_clustering(context, snapshot.active)
+    avoided = file_groups_to_avoid(context, snapshot.active) if clustered else {}
+    return _PlannedGroups(clustered, avoided)
+
+
+def _replaced(
+    view: FileSystemView, rules: RowRules, named: tuple[str, ...], touched: tuple[str, ...]
+) -> tuple[tuple[FileGroupId, ...], tuple[str, ...]]:
+    """Return the file groups that the write replaces, and the partitions of its write set."""
+    scope = rules.operation.traits.replaces
+    if scope is Replaced.NOTHING:
+        return (), ()
+    refuse_replacing(rules, named, touched)
+    partitions = named or touched
+    whole = scope is Replaced.TABLE
+    slices = view.latest_slices(None if whole else partitions)
+    return tuple(one.file_group for one in slices), (WHOLE_TABLE,) if whole else partitions
+
+
+# ---- Step 2: existing file groups, and the rows whose keys they have
+
+
+def _existing_slices(write: _Write) -> dict[FileGroupId, FileSlice]:
+    """Return the newest slices that may get rows; none if the write opens new file groups only."""
+    new_only = write.operation.opens_new_files_only and write.buckets is None
+    if new_only or write.rules.operation.replaces:
+        return {}
+    slices = write.view.latest_slices(None if write.whole_table else write.touched)
+    return {one.file_group: one for one in slices}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tagged:
+    """The result of the lookup of keys."""
+
+    counts: WorkloadProfile
+    decisive: tuple[FileGroupId, ...]  # file groups whose keys decided about rows of an insert
+    inside: tuple[str, ...]  # as of ``FileGroupAssignment``
+
+
+def _tag_rows(write: _Write, latest: Mapping[FileGroupId, FileSlice]) -> _Tagged:
+    """Look up the keys of the rows; refuse keys and partitions that lookups would miss."""
+    context, rules, workload = write.context, write.rules, write.workload
+    in_buckets = write.buckets is not None
+    if rules.tags or in_buckets:
+        refuse_other_forms(context, write.begun.snapshot, latest.values(), rules.keys)
+    candidates: dict[str, list[IndexedFile]] = {}
+    # With a bucket index, only inserts that check for known keys look them up.
+    if rules.tags and (rules.checks_known or not in_buckets):
+        candidates = lookup_files(context, write.view, latest.values(), rules)
+    inside: tuple[str, ...] = ()
+    if not write.operation.deletes_keys:
+        inside = refuse_nesting(context, write.view, write.touched, rules)
+    below = _tag_below_deletes(write, candidates)
+    counts = workload.tag(candidates)
+    decisive = (*counts.updates, *below) if rules.checks_known else ()
+    return _Tagged(counts=counts, decisive=decisive, inside=inside)
+
+
+def _tag_below_deletes(
+    write: _Write, candidates: Mapping[str, Sequence[IndexedFile]]
+) -> Iterable[FileGroupId]:
+    """
+    Return the file groups in which other writers may bring back a key that this insert adds.
+
+    Logs deleted the key there. With a global index or a bucket index this does not happen.
+    """
+    if not write.rules.checks_known or write.whole_table or write.buckets is not None:
+        return ()
+    below = below_deletes(candidates)
+    return write.workload.tag(below).updates if below else ()
 
 
 def _read_only(
@@ -277,162 +360,24 @@ def _below_logs(
     }
 
 
-def _refuse_outside(named: tuple[str, ...], touched: tuple[str, ...]) -> None:
-    """Refuse rows outside the named partitions: they would replace partitions not named."""
-    outside = sorted(set(touched).difference(named))
-    if outside:
-        raise InvalidInputError(
-            "rows belong to other partitions than those that are to be overwritten; name these, "
-            f"too, or leave the rows out: {outside[:5]}, named: {list(named[:5])}",
-            kind="outside_partitions",
-            partitions=outside[:5],
-        )
+# ---- Step 3: new rows: to the file group of their bucket, else to small files, then to new ones
 
 
-def _refuse_nesting(
-    context: TableContext, view: FileSystemView, touched: tuple[str, ...], rules: RowRules
-) -> tuple[str, ...]:
-    """
-    Refuse a partition inside another one: no engine looks for partitions below a partition.
-
-    Validation checks partitions that concurrent writes open (C21).
-
-    Outside: 1 get for each partition that was not listed yet, and 1 list unless a committed write
-    opened it; these overlap. The times of the archived timeline, if that write may be archived.
-    For new or empty partitions with slashes in their values at most 2 stats of each parent folder,
-    and a walk below those that have folders. Before the first write of a table only the stats.
-
-    Returns:
-        The parent folders of new or empty partitions whose values have slashes.
-    """
-    every = set(touched)
-    fields = rules.keys.partition_fields
-    if not fields or rules.keys.url_encode:
-        return ()
-    written = view.snapshot.newest_write is not None or view.snapshot.archived_write is not None
-    ending = context.config.partition_metafile_ending
-    look = partial(is_partition, context.world.storage, ending=ending)
-    stand: set[str] = set()
-    if written:
-        unseen = view.unseen(touched)
-        times = context.world.each(partial(partition_created_by, context.world.storage), unseen)
-        # An instant that never completed may also be older than the first write, where each
-        # instant seems committed.
-        done = view.snapshot.completions
-        stand.update(
-            path
-            for path, time in zip(unseen, times, strict=True)
-            if time in done or (time is not None and time in view.snapshot.archived.completions)
-        )
-        view.mark(stand)
-        view.latest_slices([path for path in unseen if path not in stand])
-    # A failed write may have left an empty partition, inside another partition or around one.
-    opened = [path for path in touched if path not in stand and not view.shows_rows(path)]
-    above = {path: [path[:at] for at, c in enumerate(path) if c == "/"] for path in opened}
-    deep = (folders for path, folders in above.items() if path.count("/") >= len(fields))
-    inside = sorted(set(chain.from_iterable(deep)))
-    around = every.union(compress(inside, context.world.each(look, inside)))
-    for path in opened:
-        outer = around.intersection(above[path])
-        if outer:
-            empty = outer.difference(every, with_committed_files(context, view.snapshot, outer))
-            raise _nested(path, outer, empty)
-        inner = inner_partitions(context, view.snapshot, path) if path in view.parents else ()
-        if inner:
-            raise _nested(path, inner)
-    return tuple(inside)
-
-
-def _nested(
-    path: str, others: Iterable[str], empty: Collection[str] = frozenset()
-) -> InvalidInputError:
-    advice = "write values with the same number of slashes as the table's folders have"
-    if empty:
-        advice = (
-            f"{advice}, or delete the {PARTITION_METADATA} files of those that have no rows, which "
-            f"failed writes left, while no writer runs, and write again: {sorted(empty)[:5]}"
-        )
-    return InvalidInputError(
-        "the rows' partition would lie inside of another, or around one, and readers find only "
-        f"the outer; {advice}: {path!r}, {sorted(others)[:5]}",
-        kind="nested_partition",
-        partition=path,
-    )
-
-
-def _replaced(
-    view: FileSystemView, operation: WriteOperation, touched: tuple[str, ...]
-) -> tuple[tuple[FileGroupId, ...], tuple[str, ...]]:
-    """Return the file groups that an operation replaces, and the partitions of its write set."""
-    whole = operation is WriteOperation.INSERT_OVERWRITE_TABLE
-    slices = view.latest_slices(None if whole else touched)
-    return tuple(one.file_group for one in slices), (WHOLE_TABLE,) if whole else touched
-
-
-def _wanted(found: WorkloadProfile, rules: RowRules) -> WorkloadProfile:
-    """Return the counts of rows to write; refuse known or new keys where the rules forbid them."""
-    if rules.refuse_found and found.updates:
-        raise InvalidInputError(
-            "the insert has keys that are there already; upsert them, or set "
-            "hoodie.datasource.insert.dup.policy to drop or none: "
-            f"{sum(found.updates.values())} rows",
-            kind="duplicate_key",
-            rows=sum(found.updates.values()),
-        )
-    if rules.partial:
-        _refuse_new(found)
-    elif rules.changes_known:
-        _refuse_unknown(found)
-    return WorkloadProfile(inserts=found.inserts) if rules.drop_found else found
-
-
-def _refuse_new(counts: WorkloadProfile) -> None:
-    """Refuse new keys: no reader could read a partial log block of a record that does not exist."""
-    if counts.inserts:
-        raise InvalidInputError(
-            "a partial update changes records that are there, and some keys are not, or are in "
-            "another partition; upsert whole rows of them first: "
-            f"{sum(counts.inserts.values())} rows in {sorted(counts.inserts)[:5]}",
-            kind="partial_new_key",
-            rows=sum(counts.inserts.values()),
-            partitions=sorted(counts.inserts)[:5],
-        )
-
-
-def _refuse_unknown(counts: WorkloadProfile) -> None:
-    """Refuse keys the table does not have: its own keys are from another table, or deleted."""
-    if counts.inserts:
-        raise InvalidInputError(
-            "rows are updated by the record keys and partition paths in their meta columns, and "
-            "the table has no such rows: they were deleted meanwhile, or come from another table; "
-            "read them again, or insert them without meta columns: "
-            f"{sum(counts.inserts.values())} rows in {sorted(counts.inserts)[:5]}",
-            kind="unknown_record_key",
-            rows=sum(counts.inserts.values()),
-            partitions=sorted(counts.inserts)[:5],
-        )
-
-
-def _refuse_fixed_file_ids(rules: RowRules) -> None:
-    """Refuse to replace file groups with fixed ids: a replaced id stays hidden (fmt 6.4)."""
-    if rules.buckets is None or rules.buckets.engine is BucketEngine.SIMPLE:
-        return
-    raise UnsupportedTableError(
-        "partitions with consistent hashing cannot be overwritten or deleted as wholes, because "
-        "their file groups keep their ids; delete the rows instead: "
-        f"operation {rules.operation.value}",
-        kind="not_writable",
-        feature="overwriting consistent hashing buckets",
-    )
-
-
-def _in_buckets(
-    context: TableContext,
-    rows: Mapping[tuple[str, int], int],
-    where: Buckets,
-    operation: WriteOperation,
+def _fill_buckets(
+    write: _Write, index: BucketRules, latest: Mapping[FileGroupId, FileSlice]
 ) -> tuple[WorkloadProfile, tuple[InsertBucket, ...]]:
     """Return row counts by file group, and the file group of each bucket; a delete makes none."""
+    ids = write.context.world.ids
+    where = find_buckets(
+        write.context.world.storage,
+        write.begun.snapshot,
+        index,
+        write.touched,
+        latest,
+        agreed=write.agreed,
+    )
+    rows = write.workload.spread(where.shares)
+    refuse_foreign_buckets(write.rules, rows)
     inserts: dict[str, int] = {}
     updates: dict[FileGroupId, int] = {}
     buckets: list[InsertBucket] = []
@@ -442,13 +387,13 @@ def _in_buckets(
             updates[group] = count
         else:
             inserts[path] = inserts.get(path, 0) + count
-        if group is None and operation is WriteOperation.DELETE:
+        if group is None and write.operation.deletes_keys:
             continue
         buckets.append(
             InsertBucket(
                 number=len(buckets),
                 partition_path=path,
-                file_id=where.file_id(path, share, context.world.ids.uuid),
+                file_id=where.file_id(path, share, ids.uuid),
                 base_requested_time=None,
                 rows=count,
                 share=share,
@@ -457,61 +402,61 @@ def _in_buckets(
     return WorkloadProfile(inserts=inserts, updates=updates), tuple(buckets)
 
 
-def _latest_of(slices: Iterable[FileSlice]) -> dict[FileGroupId, FileSlice]:
-    return {one.file_group: one for one in slices}
-
-
-@dataclass(frozen=True, slots=True)
-class _InsertPlan:
-    """The values that decide where new records go, except their number."""
-
-    operation: WriteOperation
-    files: FileRules
-    latest: Mapping[FileGroupId, FileSlice]
-    owned: Mapping[FileGroupId, object]  # by pending clusterings: never filled
-
-
-def _buckets(
-    context: TableContext, plan: _InsertPlan, inserts: Mapping[str, int]
+def _fill_small_files(
+    write: _Write,
+    counts: WorkloadProfile,
+    latest: Mapping[FileGroupId, FileSlice],
+    clustered: Mapping[FileGroupId, object],
 ) -> tuple[InsertBucket, ...]:
-    if not inserts:
+    """Return the insert buckets of rows with new keys: small files first, then new file groups."""
+    refuse_updates_in_foreign_buckets(write.rules, counts)
+    inserts, files = counts.inserts, write.files
+    if write.operation.deletes_keys or not inserts:
         return ()
-    files = plan.files
-    fills = plan.operation in (WriteOperation.UPSERT, WriteOperation.INSERT)
+    known = [
+        one
+        for group, one in latest.items()
+        if one.base_file is not None and group.partition_path in inserts
+    ]
     small: dict[str, list[SmallFile]] = {}
-    known: list[FileSlice] = []
-    for group, one in plan.latest.items():
-        base = one.base_file
-        if base is None or group.partition_path not in inserts:
-            continue
-        known.append(one)
+    if write.operation.fills_small_files:
         # A file group with logs stays as it is: only a compaction merges them (fmt 6.7).
-        may_grow = fills and group not in plan.owned and not one.log_files
-        if may_grow and base.size_bytes < files.sizes.small_file_bytes:
-            small.setdefault(group.partition_path, []).append(
+        may_grow = (one for one in known if one.file_group not in clustered and not one.log_files)
+        small = _small_files(may_grow, files)
+    sizes = _sizes_learnt(write, known, rows_max=max(inserts.values()))
+    return assign_inserts(inserts, small, sizes)
+
+
+def _small_files(slices: Iterable[FileSlice], files: FileRules) -> dict[str, list[SmallFile]]:
+    """Return the small files to fill by partition path, the smallest first."""
+    small: dict[str, list[SmallFile]] = {}
+    for one in slices:
+        base = one.base_file
+        if base is not None and base.size_bytes < files.sizes.small_file_bytes:
+            small.setdefault(one.file_group.partition_path, []).append(
                 SmallFile(
-                    file_id=group.file_id,
+                    file_id=one.file_group.file_id,
                     base_requested_time=base.requested_time,
                     size_bytes=base.size_bytes,
                 )
             )
-    sizes = files.sizes
-    if (
-        files.learn_record_size
-        and known
-        and max(inserts.values()) * sizes.record_bytes > (sizes.file_bytes_max // 4)
-    ):
-        sizes = replace(sizes, record_bytes=_learnt(context, known, sizes.record_bytes))
-    chosen = {
-        path: sorted(candidates, key=lambda each: (each.size_bytes, each.file_id))[
-            : files.small_files_max
-        ]
-        for path, candidates in small.items()
-    }
-    return assign_inserts(inserts, chosen, sizes)
+    for each in small.values():
+        each.sort(key=lambda one: (one.size_bytes, one.file_id))
+        del each[files.small_files_max :]
+    return small
 
 
-def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int:
+def _sizes_learnt(write: _Write, known: list[FileSlice], *, rows_max: int) -> SizeSettings:
+    """Return the file sizes, with the size of a record learned if it matters for so many rows."""
+    sizes = write.files.sizes
+    few = rows_max * sizes.record_bytes <= sizes.file_bytes_max // 4
+    if few or not known or not write.files.learn_record_size:
+        return sizes
+    learnt = _learnt_record_bytes(write.context, known, sizes.record_bytes)
+    return replace(sizes, record_bytes=learnt)
+
+
+def _learnt_record_bytes(context: TableContext, slices: list[FileSlice], default: int) -> int:
     """Return the bytes of a stored record, learned from the biggest files."""
     biggest = sorted(slices, key=lambda one: -one.size_bytes)[:_LEARN_FILES_MAX]
     sampled = []
@@ -524,50 +469,46 @@ def _learnt(context: TableContext, slices: list[FileSlice], default: int) -> int
     return learn_record_bytes(sampled, default=default)
 
 
-@dataclass(frozen=True, slots=True)
-class _TaskDefaults:
-    """The values that all tasks of one write share."""
-
-    requested_time: InstantTime
-    rules: RowRules
-    schema: TableSchema
-    files: FileRules
-    change_log: CdcMode | None = None
-    opens_logs: bool = False  # a new file group begins with a log file
-    marked: frozenset[str] = frozenset()  # partitions whose metadata file exists
-    metafile: str = ""  # ending of that file's name
+# ---- Step 4: one task for each file group
 
 
-def _task(
-    common: _TaskDefaults,
-    group: FileGroupId,
-    newest: FileSlice | None,
-    number: int,
-    *,
-    appends: bool,
-) -> FileGroupTask:
-    rules, schema, files = common.rules, common.schema, common.files
-    base = newest.base_file if newest is not None else None
-    log = None
-    if appends and newest is not None:
-        log = LogTarget(settings=files.logs, logs=newest.log_files)
-    elif common.opens_logs:
-        log = LogTarget(settings=files.logs)
+def _route_rows(
+    write: _Write,
+    counts: WorkloadProfile,
+    buckets: tuple[InsertBucket, ...],
+    latest: Mapping[FileGroupId, FileSlice],
+) -> tuple[FileGroupTask, ...]:
+    """Route the rows to their file groups; return a task for each, updates first."""
+    uuid = write.context.world.ids.uuid
+    ids = {bucket.number: bucket.file_id or f"{uuid()}-0" for bucket in buckets}
+    write.workload.assign(buckets, ids)
+    opened = [FileGroupId(bucket.partition_path, ids[bucket.number]) for bucket in buckets]
+    # Lookups find the rows of a filled small file in a base file only, so the write rewrites it,
+    # as Java does. All other changes of a merge-on-read table are appended.
+    rewritten = set(opened) if write.buckets is None else set[FileGroupId]()
+    shared = _shared_task(write)
+    return tuple(
+        _task(write, shared, group, latest.get(group), number, rewrites=group in rewritten)
+        for number, group in enumerate(dict.fromkeys((*counts.updates, *opened)))
+    )
+
+
+def _shared_task(write: _Write) -> FileGroupTask:
+    """Return a task with the values that all tasks of the write share, without a file group."""
+    rules, schema, files = write.rules, write.schema, write.files
     deletes = DeleteKind.NONE
-    if rules.operation is WriteOperation.DELETE:
+    if write.operation.deletes_keys:
         deletes = DeleteKind.EXPLICIT
     elif {IS_DELETED_COLUMN, rules.merge.delete_field} & set(schema.arrow.names):
         deletes = DeleteKind.COLUMN
     return FileGroupTask(
-        requested_time=common.requested_time,
+        requested_time=write.begun.requested_time,
         operation=rules.operation,
-        partition_path=group.partition_path,
-        file_id=group.file_id,
-        write_token=f"{number}-0-0",
-        task_number=number,
+        partition_path="",
+        file_id="",
+        write_token="",
+        task_number=0,
         avro_json=schema.avro_json,
-        base_path=base.path if base is not None else None,
-        base_requested_time=base.requested_time if base is not None else None,
         merge_mode=rules.merge_mode,
         ordering_fields=rules.ordering_fields,
         deletes=deletes,
@@ -577,11 +518,37 @@ def _task(
         stores_keys=rules.keys.stores_keys,
         virtual_keys=rules.keys.virtual,
         automatic_keys=rules.keys.automatic,
-        log=log,
-        change_log=common.change_log,
+        change_log=write.context.config.change_log_mode,
         partial=rules.partial,
-        partition_metafile=common.metafile,
-        partition_marked=group.partition_path in common.marked,
+        partition_metafile=write.context.config.partition_metafile_ending,
+    )
+
+
+def _task(
+    write: _Write,
+    shared: FileGroupTask,
+    group: FileGroupId,
+    newest: FileSlice | None,
+    number: int,
+    *,
+    rewrites: bool,
+) -> FileGroupTask:
+    base = newest.base_file if newest is not None else None
+    log = None
+    if newest is not None and write.appends and not rewrites:
+        log = LogTarget(settings=write.files.logs, logs=newest.log_files)
+    elif write.opens_logs:
+        log = LogTarget(settings=write.files.logs)
+    return replace(
+        shared,
+        partition_path=group.partition_path,
+        file_id=group.file_id,
+        write_token=f"{number}-0-0",
+        task_number=number,
+        base_path=base.path if base is not None else None,
+        base_requested_time=base.requested_time if base is not None else None,
+        log=log,
+        partition_marked=group.partition_path in write.view.marked,
     )
 
 
@@ -590,9 +557,6 @@ def _profile(
     counts: WorkloadProfile,
     latest: Mapping[FileGroupId, FileSlice],
 ) -> CommitMetadata:
-    def base_time(group: FileGroupId) -> InstantTime:
-        return latest[group].base_instant_time
-
     return workload_profile(
         operation_type=operation.hudi_name,
         planned_insert_rows=counts.inserts,
@@ -600,7 +564,7 @@ def _profile(
             PlannedUpdate(
                 partition_path=group.partition_path,
                 file_id=group.file_id,
-                base_requested_time=base_time(group),
+                base_requested_time=latest[group].base_instant_time,
                 update_rows=rows,
             )
             for group, rows in sorted(counts.updates.items())
@@ -632,43 +596,49 @@ def lookup_files(
 
     Outside: as ``may_resurrect`` and ``slices_with_log_inserts``.
     """
-    minds_logs = rules.lookup.whole_table or rules.changes_known
-    minds_logs |= rules.drop_found or rules.refuse_found
     # A plain insert after a delete leaves a key in two base files: the newer one holds the row.
     listed = sorted(slices, key=_base_time, reverse=True)
-    logged = [one for one in listed if one.log_files and (minds_logs or one.base_file is None)]
-    both: dict[FileGroupId, FileSlice] = {}
-    if not minds_logs and any(one.log_files for one in listed):
-        more = (
-            *may_resurrect(context, view, listed),
-            *slices_with_log_inserts(context, view, listed),
-        )
-        both = {one.file_group: one for one in more}
-    merged = [*both.values(), *logged]
+    both = {} if rules.depends_on_lookup else _with_keys_in_logs(context, view, listed)
+    logged = {
+        one.file_group: one
+        for one in listed
+        if one.log_files and (rules.depends_on_lookup or one.base_file is None)
+    }
+    merged = [*both.values(), *logged.values()]
     read = _read_of_keys(context, view.snapshot, merged, rules) if merged else None
-    known = {one.file_group for one in merged}
-    found: dict[str, list[IndexedFile]] = {}
-
-    def look(one: FileSlice, read: SliceRead | None) -> None:
-        group = one.file_group
-        found.setdefault(group.partition_path, []).append(
-            IndexedFile(
-                file_id=group.file_id,
-                path="" if one.base_file is None else one.base_file.path,
-                virtual_keys=rules.keys.virtual,
-                merged=None if read is None else SliceWithLogs(slice=one, read=read),
-            )
-        )
-
     # First the slices that surely contain keys, last base files whose logs may delete the keys.
-    for one in both.values():
-        look(one, read)
-    for one in listed:
-        if one.file_group not in both:
-            look(one, read if one.file_group in known else None)
-    for one in both.values():
-        look(one, None)
+    single = (one for one in listed if one.file_group not in both)
+    ordered = [
+        *((one, read) for one in both.values()),
+        *((one, read if one.file_group in logged else None) for one in single),
+        *((one, None) for one in both.values()),
+    ]
+    found: dict[str, list[IndexedFile]] = {}
+    for one, how in ordered:
+        found.setdefault(one.file_group.partition_path, []).append(_indexed(one, how, rules))
     return found
+
+
+def _with_keys_in_logs(
+    context: TableContext, view: FileSystemView, listed: list[FileSlice]
+) -> dict[FileGroupId, FileSlice]:
+    """Return the slices whose logs may have keys that their base files lack."""
+    if not any(one.log_files for one in listed):
+        return {}
+    more = (
+        *may_resurrect(context, view, listed),
+        *slices_with_log_inserts(context, view, listed),
+    )
+    return {one.file_group: one for one in more}
+
+
+def _indexed(one: FileSlice, read: SliceRead | None, rules: RowRules) -> IndexedFile:
+    return IndexedFile(
+        file_id=one.file_group.file_id,
+        path="" if one.base_file is None else one.base_file.path,
+        virtual_keys=rules.keys.virtual,
+        merged=None if read is None else SliceWithLogs(slice=one, read=read),
+    )
 
 
 def below_deletes(

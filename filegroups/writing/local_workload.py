@@ -38,7 +38,7 @@ from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, 
 from filegroups.writing.commit_result import RowCounts
 from filegroups.writing.workload import RowRules, WorkloadProfile
 from timeline.errors import InvariantError
-from timeline.model.commit_metadata import MergeMode, WriteOperation, WriteStat
+from timeline.model.commit_metadata import MergeMode, WriteStat
 from timeline.model.file_names import join
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Ports
@@ -109,7 +109,7 @@ class LocalWorkload:
             return
         rows = self._rows.select(drop_meta(self._rows.schema).names)
         keys, paths = addresses(self._rows, rules.keys, schema.arrow)
-        if rules.operation is WriteOperation.DELETE:
+        if rules.operation.traits.deletes_keys:
             kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
         else:
             validate_ordering(rows, rules.ordering_fields)
@@ -124,7 +124,7 @@ class LocalWorkload:
 
     def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
         """Prepare an empty batch: it takes the table's columns, whatever its own are."""
-        own = () if rules.operation is WriteOperation.DELETE else tuple(schema.arrow)
+        own = () if rules.operation.traits.deletes_keys else tuple(schema.arrow)
         text = pa.string()
         shape = [*own, pa.field(KEY_COLUMN, text), pa.field(PARTITION_COLUMN, text)]
         self._rules, self._schema = rules, schema.arrow
@@ -165,7 +165,7 @@ class LocalWorkload:
     def _look_everywhere(
         self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
     ) -> Any:
-        if rules.operation is WriteOperation.DELETE:
+        if rules.operation.traits.deletes_keys:
             deletes = np.ones(self._rows.num_rows, np.bool_)
         else:
             deletes = MergeRules(definition=rules.merge).deletes(self._rows)
@@ -355,7 +355,7 @@ _PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
 def may_coalesce(rules: RowRules) -> bool:
     """Return whether rows with these rules may be merged with other rows before the write."""
     merge = rules.merge
-    if rules.operation is not WriteOperation.UPSERT or not rules.combine or rules.changes_known:
+    if not rules.operation.traits.updates or not rules.combine or rules.changes_known:
         return False
     if rules.lookup.whole_table or rules.buckets is not None:
         return False  # keys may move between partitions, or it is unknown which keys are new

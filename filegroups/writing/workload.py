@@ -54,14 +54,30 @@ class RowRules:
     @property
     def moves_rows(self) -> bool:
         """Whether a row whose key is in another partition moves the record; inserts never do."""
-        upserts = self.operation is WriteOperation.UPSERT
-        return upserts and self.lookup.whole_table and self.lookup.moves
+        updates = self.operation.traits.updates
+        return updates and self.lookup.whole_table and self.lookup.moves
 
     @property
     def changes_known(self) -> bool:
         """Whether each row must change an existing record; a row with a new key is refused."""
         keyless = self.keys.carried and not self.keys.record_key_fields
-        return self.partial or (keyless and self.operation is WriteOperation.UPSERT)
+        return self.partial or (keyless and self.operation.traits.updates)
+
+    @property
+    def checks_known(self) -> bool:
+        """Whether an insert skips or refuses keys that exist."""
+        return self.drop_found or self.refuse_found
+
+    @property
+    def depends_on_lookup(self) -> bool:
+        """
+        Whether the result depends on the exact lookup of keys, not only on the merge.
+
+        Then log files count in the lookup. A rebase is not enough after a conflict: a key of a
+        global index may have moved, a partial update may change a deleted key, and a rebase does
+        not check again which keys exist.
+        """
+        return self.lookup.whole_table or self.changes_known or self.checks_known
 
     @property
     def partial(self) -> bool:
@@ -77,7 +93,7 @@ class RowRules:
 
     def combining(self, avro_json: str) -> MergeRules:
         """Return how rows of one key in a batch become one. Deletes by key are all alike."""
-        if self.operation is WriteOperation.DELETE:
+        if self.operation.traits.deletes_keys:
             return MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
         return MergeRules.of(self.merge, avro_json)
 

@@ -309,11 +309,7 @@ def _write_and_publish(
         refusals.append(conflict_report_of(begun.requested_time, stale))
         return Conflict(verdict=stale, seen=BaseState.by(begun.snapshot))
     seen = BaseState.by(begun.snapshot)
-    # A rebase is not enough here: a key of a global index may have moved, a partial update may
-    # change a deleted key, and a rebase does not check again which keys exist.
-    rules = plan.rules
-    anew = rules.lookup.whole_table or rules.changes_known
-    anew |= rules.drop_found or rules.refuse_found
+    anew = plan.rules.depends_on_lookup
     # ``seen`` stays the base snapshot: the other checks against these concurrent commits (schema,
     # batch, keys inserted by both) need the written files.
     gives_way = context.limits.gives_way and plan.paced and not work.queued

@@ -69,7 +69,7 @@ def _kept(text: str) -> tuple[TableSchema, str]:
 def _fitted(
     context: TableContext, text: str | None, workload: Workload | None, plan: WriteRequest
 ) -> tuple[TableSchema, str]:
-    if workload is None or plan.rules.partial or plan.operation is WriteOperation.DELETE:
+    if workload is None or plan.rules.partial or plan.operation.traits.deletes_keys:
         if text is None:
             raise UnsupportedTableError(
                 "nothing was ever written to this table, so there is nothing to delete or update",
@@ -167,14 +167,14 @@ def addressed(plan: WriteRequest, workload: Workload | None) -> WriteRequest:
         InvalidInputError: The write needs to find rows without a key (``no_key_fields``).
     """
     keys, operation = plan.rules.keys, plan.operation
-    looks = operation in (WriteOperation.UPSERT, WriteOperation.DELETE)
+    looks = operation.traits.looks_up_keys
     if not keys.automatic or not (looks or plan.rules.tags):
         return plan
     carries = workload is not None and KEY_COLUMN in workload.schema.names
     if looks and keys.stores_keys and carries:
         rules = replace(plan.rules, keys=replace(keys, carried=True), tags=True, combine=True)
         return replace(plan, rules=rules)
-    if operation is WriteOperation.UPSERT and not plan.rules.partial:
+    if operation.traits.updates and not plan.rules.partial:
         rules = replace(plan.rules, operation=WriteOperation.INSERT, tags=False, combine=False)
         return replace(plan, rules=rules)
     if workload is not None and workload.is_empty():

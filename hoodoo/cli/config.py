@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from filegroups.settings.writer_agreement import agreement_of
-from filegroups.writing.bucket_ownership import bucket_range_text
+from filegroups.writing.row_checks import bucket_range_text
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
 from hoodoo.configuration import (
     EffectiveValue,

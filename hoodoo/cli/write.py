@@ -34,13 +34,6 @@ from timeline.model.commit_metadata import WriteOperation
 __all__ = ["write"]
 
 _OPERATIONS = tuple(operation.value for operation in WriteOperation)
-_FINAL = frozenset(
-    {
-        WriteOperation.INSERT_OVERWRITE,
-        WriteOperation.INSERT_OVERWRITE_TABLE,
-        WriteOperation.DELETE_PARTITION,
-    }
-)
 
 
 @click.command()
@@ -94,7 +87,7 @@ def write(
     settings = _settings_of(invocation, code) if table is None else table.settings
     chosen = settings.operation
     if condition is not None:
-        if table is None or chosen is not WriteOperation.DELETE or source is not None:
+        if table is None or not chosen.traits.deletes_keys or source is not None:
             raise InvalidInputError(
                 "--filter says which rows of an existing table are deleted: use it with "
                 "--operation delete and without --input",
@@ -104,7 +97,7 @@ def write(
             _delete_where(invocation, table, condition, batch_id)
         return
     rows = None
-    if chosen is not WriteOperation.DELETE_PARTITION:
+    if chosen.traits.takes_rows:
         if source is None:
             raise InvalidInputError("name the rows to write by --input FILE", kind="no_input")
         known = None
@@ -122,7 +115,7 @@ def write(
         if invocation.dry_run:
             _would_do(invocation, table, chosen, rows)
             return
-        if chosen in _FINAL and not new:
+        if chosen.replaces and not new:
             invocation.confirm(f"{chosen.value} hides rows of {table.config.name}; go on?")
         _write(invocation, table, chosen, rows, batch_id)
 

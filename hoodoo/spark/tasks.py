@@ -39,7 +39,6 @@ from hoodoo.spark.error_transport import TaskFailedError, error_to_json
 from hoodoo.spark.schema import transport_schema
 from lockproviders.registry import has_external_slots
 from timeline.errors import HoodooError, UnavailableError
-from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.storage import Storage
 from timeline.storage.non_atomic import NonAtomicStorage
 from timeline.storage.open_storage import storage_for
@@ -106,7 +105,7 @@ class StorageAddress:
 
 def prepared_schema(rules: RowRules, schema: pa.Schema) -> pa.Schema:
     """What ``PrepareRows`` gives: the table's columns, key, partition path, order, error."""
-    own = () if rules.operation is WriteOperation.DELETE else tuple(transport_schema(schema))
+    own = () if rules.operation.traits.deletes_keys else tuple(transport_schema(schema))
     return pa.schema(
         [
             *own,
@@ -143,7 +142,7 @@ class PrepareRows:
         rows = incoming.select(drop_meta(incoming.schema).names)
         columns: list[pa.ChunkedArray | pa.Array] = []
         keys, paths = addresses(incoming, self.rules.keys, self.schema)
-        if self.rules.operation is not WriteOperation.DELETE:
+        if not self.rules.operation.traits.deletes_keys:
             validate_ordering(rows, self.rules.ordering_fields)
             own = normalise(rows, self.schema)
             if self.rules.for_java:

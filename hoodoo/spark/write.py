@@ -192,7 +192,7 @@ def write_dataframe(
         InvalidInputError: The rows do not fit; nothing was changed.
         ConflictError: Refused; the fields hold the report.
     """
-    if operation is WriteOperation.DELETE_PARTITION:
+    if not operation.traits.takes_rows:
         named = table.settings.partitions_to_delete or _partitions_in(table, df)
         return table.delete_partitions(named, batch_id=batch_id, reads=reads)
     workload = prepared or SparkWorkload(
@@ -211,7 +211,7 @@ def _prepared_for_new_table(
     df: Any, path: str, layers: Layers, operation: WriteOperation
 ) -> SparkWorkload | None:
     """Look at every row before the table is made, so that bad rows leave no empty table behind."""
-    if operation in (WriteOperation.DELETE, WriteOperation.DELETE_PARTITION):
+    if operation.traits.deletes_keys or not operation.traits.takes_rows:
         return None
     properties = layers.load()
     settings = WriteSettings.from_properties(properties)
@@ -238,11 +238,7 @@ def storage_options(table: Table) -> dict[str, str]:
 
 def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
     said = settings.operation
-    if said in (
-        WriteOperation.INSERT_OVERWRITE,
-        WriteOperation.INSERT_OVERWRITE_TABLE,
-        WriteOperation.DELETE_PARTITION,
-    ):
+    if said.replaces:
         return said, layers
     if said is WriteOperation.UPSERT and settings.combine_before_upsert:
         # What would have been an upsert keeps one row per key of the batch here too.

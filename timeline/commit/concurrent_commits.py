@@ -21,6 +21,7 @@ from timeline.model.commit_metadata import (
     LOG_COMPACT,
     NO_PREVIOUS_COMMIT,
     CommitMetadata,
+    Replaced,
     WriteOperation,
 )
 from timeline.model.file_names import parse_base_file_name, parse_log_file_name, pending_file_names
@@ -205,12 +206,7 @@ def pending_rollback_of(
 
 
 _COMPACTING = frozenset({"COMPACT", LOG_COMPACT})  # rows move, none is new
-_CLAIMING = frozenset(
-    {
-        WriteOperation.INSERT_OVERWRITE.hudi_name,
-        WriteOperation.DELETE_PARTITION.hudi_name,
-    }
-)
+_REPLACED = {operation.hudi_name: operation.traits.replaces for operation in WriteOperation}
 
 
 def write_set_of(metadata: CommitMetadata) -> WriteSet:
@@ -242,9 +238,10 @@ def write_set_of(metadata: CommitMetadata) -> WriteSet:
             for file_id in file_ids
         )
     claimed: set[str] = set()
-    if metadata.operation_type == WriteOperation.INSERT_OVERWRITE_TABLE.hudi_name:
+    scope = _REPLACED.get(metadata.operation_type)
+    if scope is Replaced.TABLE:
         claimed = {WHOLE_TABLE}
-    elif metadata.operation_type in _CLAIMING:
+    elif scope is Replaced.PARTITIONS:
         claimed = {*replaced, *metadata.partition_to_write_stats}
     return WriteSet.of(touched, claimed, inserting)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 __all__ = [
     "INTERNAL_SCHEMA_KEY",
@@ -15,7 +16,9 @@ __all__ = [
     "CommitMetadata",
     "ConcurrencyMode",
     "MergeMode",
+    "OperationTraits",
     "PlannedUpdate",
+    "Replaced",
     "RuntimeStats",
     "TableType",
     "WriteOperation",
@@ -27,8 +30,47 @@ __all__ = [
 # ---- Operations, table types and modes, as in Hudi
 
 
+class Replaced(Enum):
+    """The file groups that a write replaces as a whole, whatever their keys."""
+
+    NOTHING = "nothing"
+    PARTITIONS = "partitions"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationTraits:
+    """How one write operation treats incoming rows and existing file groups."""
+
+    takes_rows: bool = True
+    looks_up_keys: bool = False  # a row belongs to the file group that has its key
+    deletes_keys: bool = False  # the rows are keys, and delete their records
+    fills_small_files: bool = False  # new rows may go to a small file of their partition
+    checks_duplicates: bool = False  # hoodie.datasource.insert.dup.policy applies
+    replaces: Replaced = Replaced.NOTHING
+
+    @property
+    def updates(self) -> bool:
+        """Whether rows change records that have their keys."""
+        return self.looks_up_keys and not self.deletes_keys
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether every row becomes a record, even if its key exists."""
+        return self.takes_rows and not self.looks_up_keys and self.replaces is Replaced.NOTHING
+
+    @property
+    def opens_new_files_only(self) -> bool:
+        """Whether the write reads no existing file, so partitions need no listing."""
+        return self.only_adds and not self.fills_small_files
+
+
 class WriteOperation(Enum):
-    """The operation that a caller asks for; the resulting ``Action`` is the timeline's."""
+    """
+    The operation that a caller asks for; the resulting ``Action`` is the timeline's.
+
+    A new operation is a member here and a line in ``_TRAITS``.
+    """
 
     INSERT = "insert"
     UPSERT = "upsert"
@@ -39,9 +81,14 @@ class WriteOperation(Enum):
     DELETE_PARTITION = "delete_partition"
 
     @property
+    def traits(self) -> OperationTraits:
+        """How the operation treats rows and file groups."""
+        return _TRAITS[self]
+
+    @property
     def replaces(self) -> bool:
         """Whether it commits a replacecommit."""
-        return self in _REPLACING
+        return self.traits.replaces is not Replaced.NOTHING
 
     @property
     def hudi_name(self) -> str:
@@ -49,13 +96,17 @@ class WriteOperation(Enum):
         return self.name
 
 
-_REPLACING = frozenset(
-    {
-        WriteOperation.INSERT_OVERWRITE,
-        WriteOperation.INSERT_OVERWRITE_TABLE,
-        WriteOperation.DELETE_PARTITION,
-    }
-)
+_TRAITS: Final = {
+    WriteOperation.UPSERT: OperationTraits(looks_up_keys=True, fills_small_files=True),
+    WriteOperation.INSERT: OperationTraits(fills_small_files=True, checks_duplicates=True),
+    WriteOperation.BULK_INSERT: OperationTraits(),
+    WriteOperation.DELETE: OperationTraits(looks_up_keys=True, deletes_keys=True),
+    WriteOperation.INSERT_OVERWRITE: OperationTraits(replaces=Replaced.PARTITIONS),
+    WriteOperation.INSERT_OVERWRITE_TABLE: OperationTraits(replaces=Replaced.TABLE),
+    WriteOperation.DELETE_PARTITION: OperationTraits(
+        takes_rows=False, replaces=Replaced.PARTITIONS
+    ),
+}
 
 
 class TableType(Enum):
