@@ -29,10 +29,9 @@ from filegroups.settings.rate_limit_options import rate_limit_of
 from filegroups.settings.settings import IndexType, InsertDuplicates, WriteSettings
 from filegroups.settings.unsupported import UNSUPPORTED
 from filegroups.table import refuse_unreadable
-from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.row_checks import owned_buckets
-from filegroups.writing.workload import RowRules
 from filegroups.writing.write import WriteRequest
+from filegroups.writing.write_request import FileRules, RowRules
 from hoodoo.configuration import PropertySource, load_configuration, reader_lease_ms
 from hoodoo.conflict_strategy import conflict_strategy
 from hoodoo.inputs import Operation, to_write_operation

@@ -28,9 +28,8 @@ from filegroups.schema.schema import (
 )
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table, TableSnapshot
-from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.retry_state import rerun_until_unchanged
-from filegroups.writing.workload import Workload
+from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write import CommitResult, WriteRequest
 from hoodoo.verify.records import Addresses, addresses_of, keys_of_table
 from timeline.commit.conflict_report import ConflictReport

@@ -10,9 +10,8 @@ from filegroups.reading.read import Filter
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import Table
 from filegroups.table import Table as CoreTable
-from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.retry_state import rerun_until_unchanged
-from filegroups.writing.workload import Workload
+from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write import CommitResult, WriteRequest
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from tableservices.archiving.execute import archive

@@ -33,9 +33,8 @@ from filegroups.settings.unsupported import (
 )
 from filegroups.table import Table as CoreTable
 from filegroups.table import TableSnapshot, TimelineEntry, refuse_unwritable
-from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.row_checks import bucket_range_text
-from filegroups.writing.workload import Workload
+from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write import CommitResult, WriteRequest, dry_run_write
 from hoodoo.committer.client import GroupCommit, group_commit_of
 from hoodoo.factory import (

@@ -222,9 +222,9 @@ class TableContext:
     pin: LowWaterMark = field(default_factory=LowWaterMark)
     batches: BatchCache = field(default_factory=BatchCache)
     # By file, and "" for the table: the forms of keys that may have two
-    # (``filegroups.writing.key_encoding``).
+    # (``filegroups.writing.write_schema``).
     key_forms: dict[str, frozenset[bool]] = field(default_factory=dict)
-    # For "", the table: how its folders show timestamps (``filegroups.writing.timestamp_folders``).
+    # For "", the table: how its folders show timestamps (``filegroups.writing.write_schema``).
     moment_texts: dict[str, TimestampTexts] = field(default_factory=dict)
 
     @staticmethod

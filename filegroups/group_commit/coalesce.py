@@ -19,15 +19,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from filegroups.group_commit.messages import MemberResult, PeerLostError
 from filegroups.group_commit.remote_workload import RemoteWorkload
-from filegroups.writing.commit_result import RowCounts
-from filegroups.writing.local_workload import (
+from filegroups.writing.workload import (
     CoalescedWorkload,
     LocalWorkload,
+    Workload,
     can_coalesce_rows,
     may_coalesce,
 )
-from filegroups.writing.workload import Workload
 from filegroups.writing.write import PreparedWrite
+from filegroups.writing.write_request import RowCounts
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, InvariantError
 from timeline.model.commit_metadata import CommitMetadata

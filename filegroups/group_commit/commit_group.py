@@ -16,7 +16,6 @@ from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import view_of
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
 from filegroups.writing.commit_checks import rejected_by
-from filegroups.writing.commit_result import CommitResult, WriteRequest
 from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.pending_commit import (
     WrittenFiles,
@@ -28,6 +27,7 @@ from filegroups.writing.pending_commit import (
 )
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import PreparedWrite, action_of, commit_result_of, finish_commit
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from filegroups.writing.write_schema import refuse_other_key_types, schema_for
 from timeline.commit.begin import StartedWrite, begin
 from timeline.commit.commit import (

@@ -28,10 +28,10 @@ from filegroups.group_commit.commit_group import (
     commit_group,
     without_known_conflict,
 )
-from filegroups.writing.commit_result import CommitResult, WriteRequest
-from filegroups.writing.early_conflict_detection import wait_for_rate_limit
+from filegroups.writing.retry_state import wait_for_rate_limit
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, StorageUnavailableError
 from timeline.model.instant_time import InstantTime

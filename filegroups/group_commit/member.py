@@ -45,10 +45,9 @@ from filegroups.group_commit.messages import (
     offer_of,
 )
 from filegroups.index import IndexedFile
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.workload import Workload
+from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write import PreparedWrite, action_of
+from filegroups.writing.write_request import CommitResult
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.revalidate import without_void
 from timeline.context import TableContext

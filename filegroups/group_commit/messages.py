@@ -18,7 +18,7 @@ from filegroups.keys.bucketing import ConsistentHashAssigner, SimpleBucketAssign
 from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.keys.keys import VirtualKeys
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
-from filegroups.writing.commit_result import CommitResult, WriteRequest
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.instant_time import InstantTime

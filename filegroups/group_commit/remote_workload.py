@@ -43,10 +43,9 @@ from filegroups.index import IndexedFile
 from filegroups.keys.bucketing import BucketAssigner, ConsistentHashAssigner, SimpleBucketAssigner
 from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.schema.schema import TableSchema
-from filegroups.writing.commit_result import WriteRequest
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.workload import RowRules, WorkloadProfile
+from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write import PreparedWrite
+from filegroups.writing.write_request import RowRules, WriteRequest
 from timeline.context import TableContext
 from timeline.errors import (
     InvalidInputError,

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from filegroups.files.bloom import BloomSettings
-from filegroups.files.log_files import LogSettings, LogTarget
-from filegroups.files.parquet import ParquetSettings, read_footer
+from filegroups.files.log_files import LogTarget
+from filegroups.files.parquet import read_footer
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
 from filegroups.index import IndexedFile, SliceWithLogs
@@ -32,7 +31,6 @@ from filegroups.merge.merging import DeleteKind
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, TableSchema
-from filegroups.writing.key_encoding import refuse_other_forms
 from filegroups.writing.row_checks import (
     refuse_foreign_buckets,
     refuse_nesting,
@@ -40,7 +38,9 @@ from filegroups.writing.row_checks import (
     refuse_updates_in_foreign_buckets,
     rows_to_write,
 )
-from filegroups.writing.workload import RowRules, Workload, WorkloadProfile
+from filegroups.writing.workload import Workload, WorkloadProfile
+from filegroups.writing.write_request import FileRules, RowRules
+from filegroups.writing.write_schema import refuse_other_forms
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
     CommitMetadata,
@@ -62,26 +62,12 @@ from timeline.snapshot import Snapshot
 __all__ = [
     "AssignmentBase",
     "FileGroupAssignment",
-    "FileRules",
     "assign_file_groups",
     "below_deletes",
     "lookup_files",
 ]
 
 _LEARN_FILES_MAX = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRules:
-    """How to make base files and log files."""
-
-    parquet: ParquetSettings = field(default_factory=ParquetSettings)
-    bloom: BloomSettings | None = field(default_factory=BloomSettings)
-    sizes: SizeSettings = field(default_factory=SizeSettings)
-    # Small files to fill in each partition (hoodie.merge.small.file.group.candidates.limit).
-    small_files_max: int = 1
-    learn_record_size: bool = True
-    logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

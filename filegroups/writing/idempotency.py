@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
-from filegroups.writing.commit_result import CommitResult, WriteRequest
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.codecs.truncation_point import CommittedBatch, EarlierBatches
 from timeline.commit.apply import apply, not_applied
 from timeline.commit.revalidate import without_void

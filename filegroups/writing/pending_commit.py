@@ -1,4 +1,4 @@
-"""Announce a write before its data files, and build its pending commit (BEG-6)."""
+"""Announce a write before its data files, detect conflicts early, build its pending commit (BEG-6)."""
 
 from __future__ import annotations
 
@@ -14,27 +14,36 @@ from filegroups.merge.merging import DeleteKind
 from filegroups.reading.read import READS_KEY
 from filegroups.schema.schema import TableSchema
 from filegroups.writing.assign_file_groups import FileGroupAssignment
-from filegroups.writing.commit_checks import CommitFacts, commit_checks
-from filegroups.writing.commit_result import WriteRequest
-from filegroups.writing.read_validation import ReadValidation
+from filegroups.writing.commit_checks import CommitFacts, ReadValidation, commit_checks
 from filegroups.writing.workload import Workload
+from filegroups.writing.write_request import WriteRequest
 from timeline.commit.begin import StartedWrite, make_inflight
-from timeline.commit.commit import BaseState, PendingCommit
+from timeline.commit.commit import BaseState, PendingCommit, validate_early
 from timeline.commit.concurrent_commits import write_set_of
-from timeline.commit.conflict_report import ConflictReport, WaitReport
+from timeline.commit.conflict_report import ConflictReport, WaitReport, conflict_report_of
 from timeline.commit.markers import marker_files
+from timeline.commit.pending_writes import announced_writes
 from timeline.context import TableContext
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
 from timeline.model.file_names import LogFile, join
 from timeline.model.slot import Batch
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
-from timeline.rules.conflicts import NoConflict, Rebase, Rejected
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
+    RuleId,
+    objection_to,
+    validate_write_set,
+)
 
 __all__ = [
     "WrittenFiles",
     "announce",
     "announce_tasks",
     "commit_facts_of",
+    "detect_early",
     "pending_commit_of",
     "planned_write_set",
     "reconcile_files",
@@ -402,3 +411,130 @@ def planned_write_set(placement: FileGroupAssignment) -> WriteSet:
         AccessedFileGroup(file_group=group, touch=Access.REPLACE) for group in placement.replaced
     )
     return WriteSet.of(touched, placement.claimed_partitions)
+
+
+# ---- Early conflict detection: validate before any file is written
+#
+# A write always validates against commits since its base snapshot. By option it also compares with
+# announced write sets of live writers. Then the writer with the greater requested time waits,
+# without the lock, until the other ends or its heartbeat expires. So waits never form a cycle, and
+# a writer that waited precedes all writers that begin later. It then works on the other's files,
+# and no work is wasted. Safety does not depend on this: the commit validates again.
+
+_PAUSE_MS_FIRST = 20
+_PAUSE_MS_MAX = 1_000
+
+
+def detect_early(
+    context: TableContext,
+    begun: StartedWrite,
+    placement: FileGroupAssignment,
+    *,
+    gives_way: bool,
+    elapsed_ms: int,
+    told: Callable[[WaitReport], None] = lambda _: None,
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
+    """
+    Validate a write before any of its files is written.
+
+    Outside: 1 list, probes of the commit log; with ``gives_way`` as ``announced_writes`` and 1
+    list, repeated while it waits.
+
+    Args:
+        context: The table.
+        begun: The write; it is announced (BEG-6).
+        placement: The assigned file groups.
+        gives_way: Also compare with announced writes; not while this writer keeps a lock that the
+            others wait for.
+        elapsed_ms: Time since the first attempt of this write: the retry budget bounds the wait.
+        told: Receives the report of a wait that ended.
+
+    Raises:
+        HeartbeatExpiredError: This process paused too long (HB-3).
+        StorageUnavailableError: The storage does not answer.
+    """
+    claim = planned_write_set(placement)
+    seen = BaseState.by(begun.snapshot)
+    if gives_way:
+        met = _wait_for_announced(
+            context, begun, claim, placement, elapsed_ms=elapsed_ms, told=told
+        )
+        if met is not None:
+            return met, seen
+    return validate_early(context, begun, claim, seen, logs_may_meet=placement.logs_may_meet)
+
+
+def _wait_for_announced(
+    context: TableContext,
+    begun: StartedWrite,
+    claim: WriteSet,
+    placement: FileGroupAssignment,
+    *,
+    elapsed_ms: int,
+    told: Callable[[WaitReport], None],
+) -> Rejected | None:
+    """Wait for earlier writers that announced a conflict; return it if the budget ends the wait."""
+    clock, events = context.world.clock, context.world.events
+    budget = context.limits.retry
+    started = clock.monotonic_ms()
+    pause_ms = 0
+    before: Rejected | None = None
+    while True:
+        met = _announced_conflicts(context, begun, claim, logs_may_meet=placement.logs_may_meet)
+        waited_ms = clock.monotonic_ms() - started
+        if met is None:
+            if before is not None:
+                events.emit("write.way_given", rt=begun.requested_time, wait_ms=waited_ms)
+                report = conflict_report_of(begun.requested_time, before)
+                told(WaitReport(report=report, wait_ms=waited_ms))
+            return None
+        spent = 0 < budget.total_ms_max < elapsed_ms + waited_ms
+        if spent or not budget.conflict_retries_max:
+            return met
+        if before is None:
+            rivals = ", ".join(rival.requested_time for rival in met.rivals)
+            events.emit("write.gives_way", rt=begun.requested_time, rivals=rivals)
+        before = met if before is None else _both(before, met)
+        pause_ms = min(2 * pause_ms or _PAUSE_MS_FIRST, _PAUSE_MS_MAX)
+        clock.sleep_ms(pause_ms)
+        begun.heartbeat.check()
+
+
+def _both(before: Rejected, met: Rejected) -> Rejected:
+    """Return one conflict with all awaited writers, in the order in which they were found."""
+    return replace(
+        before,
+        rivals=tuple({one.requested_time: one for one in (*before.rivals, *met.rivals)}.values()),
+        file_groups=tuple(sorted({*before.file_groups, *met.file_groups})),
+        partitions=tuple(sorted({*before.partitions, *met.partitions})),
+    )
+
+
+def _announced_conflicts(
+    context: TableContext, begun: StartedWrite, claim: WriteSet, *, logs_may_meet: bool
+) -> Rejected | None:
+    """Return the conflict with announced writes of live writers with lower requested times."""
+    rivals: list[ConcurrentCommit] = []
+    groups: list[FileGroupId] = []
+    partitions: list[str] = []
+    before = announced_writes(context, context.active(), below=begun.requested_time)
+    for rival in before:
+        verdict = validate_write_set(
+            claim, begun.requested_time, [rival], logs_may_meet=logs_may_meet
+        )
+        if not isinstance(verdict, Rejected):
+            verdict = objection_to(claim, [rival], context.limits.strategy) or verdict
+        if isinstance(verdict, NoConflict):
+            continue
+        rivals.append(rival)
+        groups += verdict.file_groups
+        partitions += verdict.partitions if isinstance(verdict, Rejected) else ()
+    if not rivals:
+        return None
+    return Rejected(
+        RuleId.ANNOUNCED_BY_OTHER,
+        "the other began before and is about to change the same",
+        tuple(rivals),
+        tuple(sorted(set(groups))),
+        tuple(sorted(set(partitions))),
+    )

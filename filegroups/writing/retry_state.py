@@ -1,28 +1,35 @@
-"""The attempts of one write: their cost, and how a rejected one is rebased or made again."""
+"""The attempts of one write: rate limit and cost, and how a rejected one is rebased or repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from filegroups.files.rewrite import FileGroupTask, announce_base_file
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.early_conflict_detection import wait_for_rate_limit
 from filegroups.writing.pending_commit import WrittenFiles
 from filegroups.writing.workload import Workload
+from filegroups.writing.write_request import CommitResult
+from timeline.active_timeline import ActiveTimeline
 from timeline.commit.admission import is_lock_shared
 from timeline.commit.conflict_report import KINDS, ConflictReport, WaitReport
 from timeline.context import TableContext
-from timeline.errors import BudgetSpentError, WriteConflictError
+from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
+from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import join
+from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.rules.conflicts import ConcurrentCommit, Rebase, RuleId
 from timeline.rules.retry import (
+    RateLimit,
     RetryScope,
     exhausted_limit,
+    jitter_ms,
     keep_lock_ms,
+    next_begin_ms,
     pause_ms,
     pause_within_limit,
 )
@@ -34,6 +41,7 @@ __all__ = [
     "rebase",
     "rebase_tasks",
     "rerun_until_unchanged",
+    "wait_for_rate_limit",
 ]
 
 # ---- Attempts of one write
@@ -120,6 +128,94 @@ class RetryState:
 
     def _elapsed_ms(self, context: TableContext) -> int:
         return context.world.clock.monotonic_ms() - self.started_ms
+
+
+# ---- Rate limit of a table: a wait before the write begins, outside every lock (PACE-1)
+#
+# Only writes wait, not services. No write fails because of the limit: after the longest wait it
+# begins without a token and emits an event. A retry takes no second token: the instant of the
+# rejected attempt is deleted, and the instant of the retry counts instead.
+
+_MEMORY_MS = 3_600_000  # at least; older begins do not count, so a debt of tokens ends
+
+
+def wait_for_rate_limit(context: TableContext) -> bool:
+    """
+    Wait until the table's rate limit lets a write begin.
+
+    Outside: 1 list, 1 more for each token that other writers took meanwhile; nothing without a
+    rate limit.
+
+    Returns:
+        Whether it waited, so that an earlier snapshot of the table is out of date.
+    """
+    pace, clock, events = context.limits.pace, context.world.clock, context.world.events
+    if pace is None:
+        return False
+    started_ms = clock.monotonic_ms()
+    times = _TableTime(context, pace)
+    lost = 0
+    while True:
+        begun = times.begins(context.active())
+        waited_ms = clock.monotonic_ms() - started_ms
+        free_at = next_begin_ms(begun, pace)
+        wait_ms = 0 if free_at is None else free_at - times.now_ms()
+        if wait_ms <= 0:
+            break
+        left_ms = pace.wait_ms_max - waited_ms
+        if left_ms <= 0:
+            events.emit("pace.overdue", waited_ms=waited_ms, early_ms=wait_ms)
+            return True
+        wait_ms += jitter_ms(context.world.ids.jitter(), lost, pace)
+        clock.sleep_ms(min(wait_ms, left_ms))
+        lost += 1
+    if lost:
+        events.emit("pace.waited", waited_ms=waited_ms, looks=lost)
+    return lost > 0
+
+
+class _TableTime:
+    """
+    The time by which tokens refill: this clock, or the newest begin if that is ahead.
+
+    Begins follow the fastest clock of all writers (TL-SUCC-1). A writer with a slower clock counts
+    on from the newest begin by its monotonic clock. Otherwise it would wait as long as the clocks
+    differ.
+    """
+
+    def __init__(self, context: TableContext, pace: RateLimit) -> None:
+        self._clock = context.world.clock
+        self._zone = context.zone
+        self._memory_ms = max(_MEMORY_MS, math.ceil(pace.interval_ms * pace.burst))
+        merges = context.config.table_type is TableType.MERGE_ON_READ
+        # On merge-on-read tables only a completed compaction is a commit; writes are deltacommits.
+        write = Action.DELTACOMMIT if merges else Action.COMMIT
+        self._actions = frozenset({write, Action.REPLACECOMMIT})
+        self._newest_ms = 0
+        self._seen_at_ms = 0  # monotonic
+
+    def begins(self, timeline: ActiveTimeline) -> list[int]:
+        """Return the begin times of the last hour or more, ascending; pending writes count."""
+        newest_first: list[int] = []
+        for at in self._times(timeline):
+            if not newest_first and at > self._newest_ms:
+                self._newest_ms, self._seen_at_ms = at, self._clock.monotonic_ms()
+            if at <= self.now_ms() - self._memory_ms:
+                break
+            newest_first.append(at)
+        return newest_first[::-1]
+
+    def now_ms(self) -> int:
+        """Return the current time of the table, in ms."""
+        since_ms = self._clock.monotonic_ms() - self._seen_at_ms
+        return max(self._clock.now_ms(), self._newest_ms + since_ms)
+
+    def _times(self, timeline: ActiveTimeline) -> Iterator[int]:
+        """Yield the begin times, newest first."""
+        for instant in reversed(timeline.instants):
+            if instant.action in self._actions:
+                with suppress(InvalidInputError):  # no date: a bootstrap of the metadata table
+                    yield self._zone.wall_ms(instant.requested_time)
 
 
 # ---- Rebase: merge conflicting file groups again, under the same requested time

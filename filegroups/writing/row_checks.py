@@ -15,7 +15,8 @@ from itertools import chain, compress
 from filegroups.keys.bucketing import BucketEngine, bucket_of
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.workload import RowRules, WorkloadProfile
+from filegroups.writing.workload import WorkloadProfile
+from filegroups.writing.write_request import RowRules
 from timeline.commit.nested_partitions import inner_partitions, with_committed_files
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError

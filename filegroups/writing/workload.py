@@ -1,5 +1,5 @@
 """
-The workload port: the incoming rows of one write, in memory or on a cluster.
+The workload: the incoming rows of one write, in memory or on a cluster.
 
 The write path decides: which file groups, which base files, what to repeat. The workload does the
 work: find keys, route rows, merge and write files. The local workload has Arrow data in this
@@ -10,92 +10,49 @@ group, ``filegroups.files.append.write_task``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from filegroups.files.rewrite import FileGroupTask
-from filegroups.index import IndexedFile, LookupRules
-from filegroups.keys.bucketing import BucketAssigner, BucketRules
-from filegroups.keys.insert_buckets import InsertBucket
-from filegroups.keys.keys import KeySpec
+from filegroups.files.append import write_task
+from filegroups.files.parquet import is_small, with_compute_lock
+from filegroups.files.rewrite import FileGroupTask, NewFileGroup, make_new_file_group
+from filegroups.index import IndexedFile
+from filegroups.index.lookup import find_in_table, tag
+from filegroups.keys.bucketing import BucketAssigner
+from filegroups.keys.insert_buckets import (
+    InsertBucket,
+    assign_buckets,
+    assign_by_bucket,
+    codes_of,
+    rows_by_number,
+)
+from filegroups.keys.keys import addresses, validate_ordering
+from filegroups.merge.log_merging import combine_incoming, mark_relocated_keys
+from filegroups.merge.merging import key_codes
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.schema import TableSchema
-from timeline.model.commit_metadata import MergeMode, WriteOperation, WriteStat
-from timeline.model.merge_definition import MergeDefinition
+from filegroups.schema.casting import refuse_null_elements
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta, normalise
+from filegroups.writing.write_request import RowCounts, RowRules
+from timeline.errors import InvariantError
+from timeline.model.commit_metadata import MergeMode, WriteStat
+from timeline.model.file_names import join
 from timeline.model.write_set import FileGroupId
-from timeline.rules.bucket_ranges import BucketRanges
+from timeline.ports.ports import Ports
 
-__all__ = ["RowRules", "Workload", "WorkloadProfile"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowRules:
-    """How incoming rows become records: keys, ordering fields, and the handling of duplicates."""
-
-    keys: KeySpec
-    operation: WriteOperation
-    merge_mode: MergeMode
-    ordering_fields: tuple[str, ...]
-    combine: bool  # keep one row per key of the batch
-    tags: bool  # look up the keys in existing file groups
-    drop_found: bool = False  # skip inserts of existing keys
-    refuse_found: bool = False  # refuse the whole insert if any key exists
-    for_java: bool = False  # Java also writes this table: refuse values that Java cannot rewrite
-    merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
-    lookup: LookupRules = field(default_factory=LookupRules)
-    buckets: BucketRules | None = None  # the key's hash gives the file group, without a lookup
-    own_buckets: BucketRanges | None = None  # rows of other buckets are refused (OWN-1)
-    # The columns that a partial update changes, empty for all columns of the rows; None for whole
-    # rows.
-    partial_columns: tuple[str, ...] | None = None
-
-    @property
-    def moves_rows(self) -> bool:
-        """Whether a row whose key is in another partition moves the record; inserts never do."""
-        updates = self.operation.traits.updates
-        return updates and self.lookup.whole_table and self.lookup.moves
-
-    @property
-    def changes_known(self) -> bool:
-        """Whether each row must change an existing record; a row with a new key is refused."""
-        keyless = self.keys.carried and not self.keys.record_key_fields
-        return self.partial or (keyless and self.operation.traits.updates)
-
-    @property
-    def checks_known(self) -> bool:
-        """Whether an insert skips or refuses keys that exist."""
-        return self.drop_found or self.refuse_found
-
-    @property
-    def depends_on_lookup(self) -> bool:
-        """
-        Whether the result depends on the exact lookup of keys, not only on the merge.
-
-        Then log files count in the lookup. A rebase is not enough after a conflict: a key of a
-        global index may have moved, a partial update may change a deleted key, and a rebase does
-        not check again which keys exist.
-        """
-        return self.lookup.whole_table or self.changes_known or self.checks_known
-
-    @property
-    def partial(self) -> bool:
-        """Whether rows have some of the columns, and records keep the others."""
-        return self.partial_columns is not None
-
-    @property
-    def merge(self) -> MergeDefinition:
-        """The full definition of how rows are merged."""
-        return self.merge_definition or MergeDefinition(
-            mode=self.merge_mode, ordering_fields=self.ordering_fields
-        )
-
-    def combining(self, avro_json: str) -> MergeRules:
-        """Return how rows of one key in a batch become one. Deletes by key are all alike."""
-        if self.operation.traits.deletes_keys:
-            return MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
-        return MergeRules.of(self.merge, avro_json)
+__all__ = [
+    "CoalescedWorkload",
+    "LocalWorkload",
+    "Workload",
+    "WorkloadProfile",
+    "can_coalesce_rows",
+    "combined",
+    "may_coalesce",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +133,416 @@ class Workload(Protocol):
 
     def release(self) -> None:
         """Release cached rows; a second call is no error."""
+
+
+# ---- The local workload: incoming rows of one or several writes, as one Arrow table
+#
+# This is the default. The whole batch is in memory once. Threads of the executor port merge the file
+# groups separately. For batches beyond the memory of one machine use the Spark workload.
+
+
+class LocalWorkload:
+    """Rows of one write in memory. The contract is ``filegroups.writing.workload.Workload``."""
+
+    def __init__(self, world: Ports, rows: pa.Table) -> None:
+        self._world = world
+        self._rows = rows
+        self._schema = rows.schema
+        self._rules: RowRules | None = None
+        self._found: pa.Array = pa.nulls(0, pa.string())
+        self._paths: Any = None  # target partition of each row: its own, or that of its key
+        self._leaving: Mapping[FileGroupId, Any] = {}
+        self._shares: Any = None
+        self._routed: dict[FileGroupId, Any] = {}
+        self._attempted: set[str] = set()
+        self._ahead: dict[FileGroupTask, NewFileGroup] = {}
+
+    @classmethod
+    def of_prepared(
+        cls, world: Ports, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
+    ) -> LocalWorkload:
+        """
+        Make a workload of rows that were prepared before, by another process or coalesced.
+
+        Args:
+            world: The ports.
+            rows: Rows as ``prepare`` leaves them.
+            rules: The rules they were prepared by.
+            incoming: The columns of the incoming data.
+        """
+        own = cls(world, rows)
+        own._schema, own._rules = incoming, rules
+        return own
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See ``Workload.schema``."""
+        return self._schema
+
+    @property
+    def rows(self) -> pa.Table:
+        """The current rows: incoming, or prepared."""
+        return self._rows
+
+    @property
+    def rules(self) -> RowRules:
+        """The rules the rows were prepared by."""
+        return self._required_rules()
+
+    def is_empty(self) -> bool:
+        """See ``Workload.is_empty``."""
+        return bool(self._rows.num_rows == 0)
+
+    def prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        """See ``Workload.prepare``."""
+        with with_compute_lock(self._world.storage, self._rows):
+            self._prepare(rules, schema)
+
+    def _prepare(self, rules: RowRules, schema: TableSchema) -> None:
+        if self.is_empty():
+            self._prepare_nothing(rules, schema)
+            return
+        rows = self._rows.select(drop_meta(self._rows.schema).names)
+        keys, paths = addresses(self._rows, rules.keys, schema.arrow)
+        if rules.operation.traits.deletes_keys:
+            kept = pa.table({KEY_COLUMN: keys, PARTITION_COLUMN: paths})
+        else:
+            validate_ordering(rows, rules.ordering_fields)
+            kept = normalise(rows, schema.arrow)
+            if rules.for_java:
+                refuse_null_elements(kept)
+            kept = kept.append_column(KEY_COLUMN, keys).append_column(PARTITION_COLUMN, paths)
+        if rules.combine:
+            kept = combined(kept, rules, schema.avro_json)
+        self._rules = rules
+        self._rows = kept
+
+    def _prepare_nothing(self, rules: RowRules, schema: TableSchema) -> None:
+        """Prepare an empty batch: it takes the table's columns, whatever its own are."""
+        own = () if rules.operation.traits.deletes_keys else tuple(schema.arrow)
+        text = pa.string()
+        shape = [*own, pa.field(KEY_COLUMN, text), pa.field(PARTITION_COLUMN, text)]
+        self._rules, self._schema = rules, schema.arrow
+        self._rows = pa.schema(shape).empty_table()
+
+    def partition_paths(self) -> tuple[str, ...]:
+        """See ``Workload.partition_paths``."""
+        return tuple(sorted(pc.unique(self._rows.column(PARTITION_COLUMN)).to_pylist()))
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """See ``Workload.tag``. Outside: at most 1 open_input per candidate file."""
+        keys, paths = self._rows.column(KEY_COLUMN), self._rows.column(PARTITION_COLUMN)
+        rules = self._required_rules()
+        self._paths, self._leaving, self._shares = paths, {}, None
+        self._attempted = set()
+        self._ahead = {}
+        if not candidates:
+            self._found = pa.nulls(self._rows.num_rows, pa.string())
+            counts = pc.value_counts(paths)
+            inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
+            return WorkloadProfile(inserts=inserts, updates={})
+        if rules.lookup.whole_table:
+            paths = self._look_everywhere(candidates, rules)
+        else:
+            self._found = tag(
+                self._world.storage,
+                self._world.executor,
+                candidates,
+                keys,
+                paths,
+                filters=rules.lookup.filters,
+            )
+        inserts, updates = _counted(paths, self._found)
+        for group, positions in self._leaving.items():
+            updates[group] = updates.get(group, 0) + len(positions)
+        return WorkloadProfile(inserts=inserts, updates=updates)
+
+    def _look_everywhere(
+        self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
+    ) -> Any:
+        if rules.operation.traits.deletes_keys:
+            deletes = np.ones(self._rows.num_rows, np.bool_)
+        else:
+            deletes = MergeRules(definition=rules.merge).deletes(self._rows)
+        where = find_in_table(
+            self._world.storage,
+            self._world.executor,
+            candidates,
+            self._rows,
+            replace(rules.lookup, moves=rules.moves_rows),
+            ordering_fields=rules.ordering_fields,
+            deletes=deletes,
+        )
+        self._found, self._paths, self._leaving = (
+            where.file_ids,
+            where.partition_paths,
+            where.leaving,
+        )
+        return where.partition_paths
+
+    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
+        """See ``Workload.spread``."""
+        places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
+        where = pa.array(places)
+        paths = self._paths.take(where)
+        self._shares = np.full(len(self._found), -1, np.int64)
+        numbers = shares.numbers(self._rows.column(KEY_COLUMN).take(where), paths)
+        self._shares[places] = numbers
+        codes, names = codes_of(paths)
+        wide = int(numbers.max(initial=0)) + 1
+        found, counts = np.unique(codes * wide + numbers, return_counts=True)
+        pairs = zip(found.tolist(), counts.tolist(), strict=True)
+        return {(names[one // wide], one % wide): count for one, count in pairs}
+
+    def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
+        """See ``Workload.assign``."""
+        rules = self._required_rules()
+        if len(buckets) == 1 and buckets[0].rows == self._rows.num_rows:
+            (only,) = buckets  # all rows are new and go to one file group
+            group = FileGroupId(only.partition_path, file_ids[only.number])
+            self._routed = {group: np.arange(self._rows.num_rows)}
+            return
+        new = np.asarray(pc.is_null(self._found))
+        paths = self._paths
+        targets: list[FileGroupId] = [
+            FileGroupId(bucket.partition_path, file_ids[bucket.number]) for bucket in buckets
+        ]
+        numbers = np.full(len(new), -1, np.int64)
+        if buckets:
+            places = np.flatnonzero(new)
+            homes = paths.take(pa.array(places))
+            if self._shares is None:
+                numbers[places] = assign_buckets(homes, buckets)
+            else:
+                numbers[places] = assign_by_bucket(homes, self._shares[places], buckets)
+        if not rules.drop_found and not new.all():
+            places = np.flatnonzero(~new)
+            where = pa.array(places)
+            codes, groups = _group_codes(paths.take(where), self._found.take(where))
+            numbers[places] = codes + len(targets)
+            targets.extend(groups)
+        routed: dict[FileGroupId, list[Any]] = {}
+        for number, positions in rows_by_number(numbers).items():
+            if number >= 0:
+                routed.setdefault(targets[number], []).append(positions)
+        self._routed = {
+            group: parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+            for group, parts in routed.items()
+        }
+
+    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+        """See ``Workload.make_ahead``."""
+        for task in tasks:
+            rows = self.rows_of(task)
+            if task.log is None and task.base_path is None and is_small(rows):
+                self._ahead[_unannounced(task)] = make_new_file_group(
+                    self._world.storage, task, rows
+                )
+
+    def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
+        """See ``Workload.rewrite``."""
+        self._attempted.update(join(task.partition_path, task.file_name) for task in tasks)
+        written = self._world.executor.map(partial(_rewrite_one, self), tasks)
+        for stats in written:  # successors of oversized log files, and CDC logs
+            self._attempted.update(path for stat in stats for path in stat.paths)
+        return written
+
+    def attempted(self) -> frozenset[str]:
+        """See ``Workload.attempted``."""
+        return frozenset(self._attempted)
+
+    def rows_of(self, task: FileGroupTask) -> pa.Table:
+        """Return the rows routed to a task's file group, in incoming order."""
+        group = FileGroupId(task.partition_path, task.file_id)
+        positions, leaving = self._routed.get(group), self._leaving.get(group)
+        if positions is None:
+            rows = self._rows.slice(0, 0)
+        elif len(positions) == self._rows.num_rows:
+            rows = self._rows
+        else:
+            rows = self._rows.take(pa.array(positions))
+        if leaving is None:
+            return rows
+        return mark_relocated_keys(rows, self._rows.take(pa.array(leaving)))
+
+    def write(self, task: FileGroupTask) -> tuple[WriteStat, ...]:
+        """Write one task, on any thread."""
+        made = self._ahead.pop(_unannounced(task), None) if self._ahead else None
+        return write_task(self._world.storage, task, self.rows_of(task), made)
+
+    def release(self) -> None:
+        """See ``Workload.release``."""
+        self._rows = self._rows.slice(0, 0)
+        self._routed = {}
+        self._ahead = {}
+
+    def _required_rules(self) -> RowRules:
+        if self._rules is None:
+            raise InvariantError("a workload was used before it was prepared")
+        return self._rules
+
+
+def combined(rows: pa.Table, rules: RowRules, avro_json: str) -> pa.Table:
+    """
+    Return prepared rows with one row for each key.
+
+    Errors: as ``combine_incoming``.
+    """
+    # With a global index a key counts once, in whatever partition its rows are.
+    hidden = f"{PARTITION_COLUMN}_" if rules.lookup.whole_table else PARTITION_COLUMN
+    rows = _renamed(rows, PARTITION_COLUMN, hidden)
+    return _renamed(combine_incoming(rows, rules.combining(avro_json)), hidden, PARTITION_COLUMN)
+
+
+def _rewrite_one(workload: LocalWorkload, task: FileGroupTask) -> tuple[WriteStat, ...]:
+    return workload.write(task)
+
+
+def _unannounced(task: FileGroupTask) -> FileGroupTask:
+    """Return the task as it was before its announcement, which does not change its output."""
+    return replace(task, announced=False, partition_marked=False)
+
+
+def _renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+    return rows.rename_columns([new if name == old else name for name in rows.schema.names])
+
+
+def _counted(paths: Any, file_ids: Any) -> tuple[dict[str, int], dict[FileGroupId, int]]:
+    """
+    Count rows without a file id by path, and others by file group, in order of appearance.
+
+    Shapes: (n,) each.
+    """
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(pc.fill_null(file_ids, ""))  # no file id is empty
+    wide = path_codes * len(id_names) + id_codes
+    distinct, firsts, counts = np.unique(wide, return_index=True, return_counts=True)
+    inserts: dict[str, int] = {}
+    updates: dict[FileGroupId, int] = {}
+    for place in np.argsort(firsts).tolist():
+        path, number = divmod(int(distinct[place]), len(id_names))
+        if id_names[number]:
+            updates[FileGroupId(path_names[path], id_names[number])] = int(counts[place])
+        else:
+            inserts[path_names[path]] = int(counts[place])
+    return inserts, updates
+
+
+def _group_codes(paths: Any, file_ids: Any) -> tuple[Any, list[FileGroupId]]:
+    """Number the distinct pairs of a path and a file id. Shapes: (n,) each -> (n,), groups (m,)."""
+    path_codes, path_names = codes_of(paths)
+    id_codes, id_names = codes_of(file_ids)
+    wide = path_codes * len(id_names) + id_codes
+    distinct, codes = np.unique(wide, return_inverse=True)
+    pairs = (divmod(one, len(id_names)) for one in distinct.tolist())
+    return codes, [FileGroupId(path_names[path], id_names[number]) for path, number in pairs]
+
+
+# ---- Coalesced writes: rows of several writes, written once, with results for each write (GRP-7)
+#
+# Rows may be coalesced if merging them at once gives the same file as merging write after write.
+# That is so if each row of a key replaces the one before it, or if the greater ordering value
+# wins and no row is a delete. A base file forgets a delete, so a late row would count again.
+
+_PLAIN_MODES = (MergeMode.COMMIT_TIME_ORDERING, MergeMode.EVENT_TIME_ORDERING)
+
+
+def may_coalesce(rules: RowRules) -> bool:
+    """Return whether rows with these rules may be merged with other rows before the write."""
+    merge = rules.merge
+    if not rules.operation.traits.updates or not rules.combine or rules.changes_known:
+        return False
+    if rules.lookup.whole_table or rules.buckets is not None:
+        return False  # keys may move between partitions, or it is unknown which keys are new
+    if merge.mode not in _PLAIN_MODES or merge.merger is not None or merge.updates_partially:
+        return False
+    return not (merge.precombines or merge.deletes_by_order or merge.late_rows_sign)
+
+
+def can_coalesce_rows(workload: LocalWorkload, avro_json: str) -> bool:
+    """
+    Return whether the rows themselves can be coalesced, if their rules allow it.
+
+    Args:
+        workload: The prepared rows.
+        avro_json: The schema they were prepared for.
+    """
+    combining = workload.rules.combining(avro_json)
+    return not combining.by_order or not combining.deletes(workload.rows).any()
+
+
+class CoalescedWorkload(LocalWorkload):
+    """
+    Rows of several prepared workloads, in the order of their writes.
+
+    Args:
+        world: The ports.
+        parts: Workloads of one plan that ``may_coalesce``, prepared for one schema.
+        avro_json: That schema.
+    """
+
+    def __init__(self, world: Ports, parts: Sequence[LocalWorkload], avro_json: str) -> None:
+        rules = parts[0].rules
+        every = pa.concat_tables([one.rows for one in parts])
+        super().__init__(world, combined(every, rules, avro_json))
+        self._schema = parts[0].schema
+        self._rules = rules
+        self._every = every.select([KEY_COLUMN, PARTITION_COLUMN])
+        self._deletes = rules.combining(avro_json).deletes(every)
+        self._part_of = np.repeat(np.arange(len(parts)), [one.rows.num_rows for one in parts])
+        self._parts = len(parts)
+        self._counts: list[RowCounts] | None = None
+
+    def tag(self, candidates: Mapping[str, Sequence[IndexedFile]]) -> WorkloadProfile:
+        """See ``Workload.tag``."""
+        self._counts = None
+        return super().tag(candidates)
+
+    def counts(self) -> list[RowCounts]:
+        """
+        Return how many rows each part inserts, updates and deletes, after the parts before it.
+
+        Call it after ``tag``. A late row in event-time order counts as an update, though it changes
+        nothing.
+        """
+        if self._counts is None:
+            self._counts = self._counted()
+        return self._counts
+
+    def _counted(self) -> list[RowCounts]:
+        own = self._rows.select(self._every.schema.names)
+        codes, distinct = key_codes(pa.concat_tables([own, self._every]), by_partition=True)
+        found = np.zeros(distinct, np.bool_)
+        found[codes[: own.num_rows]] = np.asarray(pc.is_valid(self._found))
+        there = _there_before(codes[own.num_rows :], found, self._deletes)
+        kept = ~self._deletes
+        inserted, updated, deleted = (
+            np.bincount(self._part_of[mask], minlength=self._parts).tolist()
+            for mask in (~there & kept, there & kept, there & self._deletes)
+        )
+        return [
+            RowCounts(inserted=new, updated=changed, deleted=gone)
+            for new, changed, gone in zip(inserted, updated, deleted, strict=True)
+        ]
+
+
+def _there_before(codes: Any, found: Any, deletes: Any) -> Any:
+    """
+    Return for each row whether its key existed before the row.
+
+    Args:
+        codes: Codes of the rows' keys, in row order.
+        found: For each key, whether the table had it.
+        deletes: For each row, whether it deletes its key.
+
+    Shapes: (n,), (keys,), (n,) -> (n,).
+    """
+    order = np.argsort(codes, kind="stable")
+    by_key = codes[order]
+    follows = np.zeros(len(codes), np.bool_)
+    follows[1:] = by_key[1:] == by_key[:-1]
+    left_by_last = np.zeros(len(codes), np.bool_)
+    left_by_last[1:] = ~deletes[order[:-1]]
+    there = np.empty(len(codes), np.bool_)
+    there[order] = np.where(follows, left_by_last, found[by_key])
+    return there

@@ -18,25 +18,26 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.schema.evolution import ColumnChange, schema_changes
 from filegroups.schema.schema import TableSchema
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
-from filegroups.writing.commit_result import CommitResult, RowCounts, WriteRequest
-from filegroups.writing.early_conflict_detection import detect_early, wait_for_rate_limit
+from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.idempotency import committed_batch, result_of_batch
 from filegroups.writing.pending_commit import (
     WrittenFiles,
     announce,
+    detect_early,
     pending_commit_of,
     planned_write_set,
     reconcile_files,
 )
-from filegroups.writing.read_validation import ReadValidation
 from filegroups.writing.retry_state import (
     AnnouncedRebase,
     RetryState,
     announce_rebase,
     rebase,
     rebase_tasks,
+    wait_for_rate_limit,
 )
 from filegroups.writing.workload import Workload
+from filegroups.writing.write_request import CommitResult, RowCounts, WriteRequest
 from filegroups.writing.write_schema import (
     addressed,
     refuse_other_key_types,

@@ -11,7 +11,7 @@ from filegroups.keys.keys import KeySpec, record_keys, validate_ordering
 from filegroups.reading.read import known_schema
 from filegroups.schema.schema import drop_meta, with_meta
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import CommitResult, dry_run_write
 from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config

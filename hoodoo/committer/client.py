@@ -18,9 +18,9 @@ from filegroups.group_commit.committer import GroupCommitter
 from filegroups.group_commit.member import Member, can_be_offered, write_by_committer
 from filegroups.group_commit.messages import PeerLostError, PeerSilentError
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.commit_result import CommitResult, WriteRequest
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.committer.sockets import SocketChannel, connect
 from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsafeSetupError

@@ -39,8 +39,8 @@ from filegroups.group_commit.messages import (
     offer_of,
 )
 from filegroups.group_commit.remote_workload import remote_work
-from filegroups.writing.commit_result import CommitResult, WriteRequest
 from filegroups.writing.write import PreparedWrite
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from filegroups.writing.write_schema import with_stored_forms
 from hoodoo.committer.client import answer_ms, release
 from hoodoo.committer.sockets import SocketChannel, SocketListener

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from filegroups.writing.commit_result import WriteRequest
 from filegroups.writing.write import action_of
+from filegroups.writing.write_request import WriteRequest
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
 from timeline.layout import REJECTED_WRITES

@@ -34,7 +34,7 @@ from filegroups.merge.ordering import ordering_column
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import refuse_null_elements
 from filegroups.schema.schema import META_FIELDS, drop_meta, normalise
-from filegroups.writing.workload import RowRules
+from filegroups.writing.write_request import RowRules
 from hoodoo.spark.error_transport import TaskFailedError, error_to_json
 from hoodoo.spark.schema import transport_schema
 from lockproviders.registry import has_external_slots

@@ -20,7 +20,8 @@ from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.merge.log_merging import RELOCATED_COLUMN
 from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
 from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
-from filegroups.writing.workload import RowRules, WorkloadProfile
+from filegroups.writing.workload import WorkloadProfile
+from filegroups.writing.write_request import RowRules
 from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
 from hoodoo.spark.tasks import (

@@ -22,8 +22,7 @@ from filegroups.reading.read import plan_scan, read_schema, view_of
 from filegroups.schema.schema import KEY_COLUMN
 from filegroups.settings.key_settings import key_spec_of
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.key_encoding import stored_forms
-from filegroups.writing.timestamp_folders import folders_as_stored
+from filegroups.writing.write_schema import folders_as_stored, stored_forms
 from hoodoo.factory import may_misplace_rows
 from hoodoo.verify.timestamps import doubtful_timestamps
 from timeline.context import TableContext

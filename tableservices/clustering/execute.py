@@ -20,7 +20,7 @@ from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.casting import uuid_texts
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
-from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.write_request import FileRules
 from tableservices.clustering.curves import row_order
 from tableservices.clustering.plan import (
     CLUSTER,

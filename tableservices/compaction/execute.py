@@ -18,7 +18,7 @@ from filegroups.merge.merging import MergeOutcome, append_rows
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
 from filegroups.supported import refuse_unwritable
-from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.write_request import FileRules
 from tableservices.compaction.plan import (
     CompactionOrder,
     choose,

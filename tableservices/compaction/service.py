@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.write_request import FileRules
 from tableservices.compaction.execute import (
     CompactionResult,
     execute_compaction,

@@ -20,7 +20,7 @@ from filegroups.merge.ordering import ordering_column
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
 from filegroups.supported import refuse_unwritable
-from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.write_request import FileRules
 from tableservices.compaction.plan import read_slices
 from tableservices.logcompaction.plan import LogCompactionSettings, candidates, log_compaction_plan
 from tableservices.plan_execution import (

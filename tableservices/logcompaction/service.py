@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from filegroups.writing.assign_file_groups import FileRules
+from filegroups.writing.write_request import FileRules
 from tableservices.logcompaction.execute import (
     LogCompactionResult,
     execute_log_compaction,

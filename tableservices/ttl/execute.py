@@ -9,9 +9,8 @@ from filegroups.index.bucket_properties import bucket_rules_in
 from filegroups.keys.keys import KeySpec, infer_key_generator
 from filegroups.reading.read import view_of
 from filegroups.supported import refuse_unwritable
-from filegroups.writing.commit_result import WriteRequest
-from filegroups.writing.workload import RowRules
 from filegroups.writing.write import write
+from filegroups.writing.write_request import RowRules, WriteRequest
 from tableservices.ttl.settings import TtlSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.acceptance.cli import Answer, contents, run, table_with_rows
 from timeline.model.commit_metadata import WriteOperation
 

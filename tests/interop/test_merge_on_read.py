@@ -9,7 +9,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMON, EVENT_TIME, JAVA, SCHEMA, SIMPLE, START, arrow, row
 from tests.interop.values import comparable, encoded, same, without_meta

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.interop.java import JavaOracle
 from tests.interop.mor import (
     BUCKET,

@@ -20,9 +20,8 @@ from filegroups.files.parquet import ParquetSettings
 from filegroups.keys.keys import KeyGenerator, KeySpec
 from filegroups.schema.new_table import new_table_properties
 from filegroups.table import Table
-from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.workload import RowRules
 from filegroups.writing.write import CommitResult, WriteRequest, write
+from filegroups.writing.write_request import FileRules, RowRules
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.simulation.remembered_workload import RememberedWorkload

@@ -20,8 +20,8 @@ from filegroups.files.rewrite import FileGroupTask
 from filegroups.index import IndexedFile
 from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.schema.schema import PARTITION_COLUMN, TableSchema
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.workload import RowRules, WorkloadProfile
+from filegroups.writing.workload import LocalWorkload, WorkloadProfile
+from filegroups.writing.write_request import RowRules
 from tests.simulation.conversations import Conversations
 from timeline.model.commit_metadata import WriteStat
 from timeline.model.write_set import FileGroupId

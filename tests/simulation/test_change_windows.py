@@ -19,7 +19,7 @@ import pytest
 
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.clustering.service import ClusteringService

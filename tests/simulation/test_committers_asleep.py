@@ -15,8 +15,8 @@ import pytest
 from filegroups.group_commit.commit_group import Answer, NotCommitted, commit_group
 from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import MemberResult, Message, PeerLostError, WasCommitted
-from filegroups.writing.commit_result import CommitResult, WriteRequest
 from filegroups.writing.write import prepare_write, write
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from tests.simulation.asleep_kit import (
     LOCK_FREE,
     OURS,

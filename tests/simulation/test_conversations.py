@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.simulation.conversations import Conversations
 from tests.simulation.engine_kit import open_table, plan_for, ports_of, rows_of, seeded

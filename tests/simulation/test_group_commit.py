@@ -17,10 +17,10 @@ import pytest
 from filegroups.group_commit import commit_group as group_write
 from filegroups.group_commit.coalesce import CoalescedWrite
 from filegroups.group_commit.commit_group import commit_group
-from filegroups.writing import local_workload as joined_workload
-from filegroups.writing.commit_result import CommitResult, RowCounts, WriteRequest
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing import workload as joined_workload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import PreparedWrite, prepare_write, write, write_prepared
+from filegroups.writing.write_request import CommitResult, RowCounts, WriteRequest
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,

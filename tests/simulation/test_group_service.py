@@ -17,9 +17,9 @@ import pytest
 from filegroups.group_commit.commit_group import GROUP_KEY, NotCommitted, commit_group
 from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import GivenRows, Message, PeerLostError
-from filegroups.writing.commit_result import CommitResult, WriteRequest
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from tableservices.cleaning.execute import clean
 from tests.simulation.engine_kit import (
     CLEANING,

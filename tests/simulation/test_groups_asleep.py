@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from filegroups.group_commit.commit_group import commit_group
-from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.write import write_prepared
+from filegroups.writing.write_request import CommitResult
 from tests.simulation import test_group_commit as groups
 from tests.simulation.asleep_kit import (
     LOCK_FREE,

@@ -18,11 +18,11 @@ import pytest
 import filegroups.writing.write as write_path
 import timeline.rules.isolation as rules
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.read_validation import ReadValidation
+from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult
 from tests.simulation.engine_kit import (
     LIMITS,
     MakeContext,

@@ -17,10 +17,9 @@ from filegroups.index import LookupRules
 from filegroups.writing import assign_file_groups as placing
 from filegroups.writing import commit_checks as checks
 from filegroups.writing import pending_commit as candidate
-from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult, FileRules
 from tableservices.planned_service import run_round
 from tests.simulation.engine_kit import (
     FILES,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from filegroups.writing import write as write_path
-from filegroups.writing.commit_result import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,

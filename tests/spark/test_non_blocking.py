@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from timeline.model.commit_metadata import WriteOperation
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 import hoodoo
 import hoodoo.spark
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from hoodoo.spark.workload import SparkWorkload
 from tests.spark.conftest import COLUMNS, OPTIONS
 from timeline.errors import InvalidInputError, SettingError, TableNotFoundError, UnsafeSetupError

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import CommitResult, write
 from hoodoo.factory import write_request_of
 from timeline.context import TableContext

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from lockproviders.registry import ProviderRegistry
 from tests.unit.timeline.engine import Meddled
 from timeline.commit.conflict_report import ConflictReport

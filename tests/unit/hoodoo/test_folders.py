@@ -15,7 +15,7 @@ import pytest
 
 import hoodoo
 from filegroups.keys.keys import KeySpec, partition_paths
-from filegroups.writing.timestamp_folders import folders_as_stored
+from filegroups.writing.write_schema import folders_as_stored
 from hoodoo.verify.verify import verify
 from timeline.context import TableContext
 from timeline.errors import (

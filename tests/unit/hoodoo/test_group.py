@@ -14,7 +14,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import CommitResult
 from hoodoo.cli.invocation import commit_result_document
 from hoodoo.inspect.instants import explain_instant

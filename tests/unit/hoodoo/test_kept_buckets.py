@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import SettingError, WriterDisagreementError
 from timeline.model.commit_metadata import WriteOperation

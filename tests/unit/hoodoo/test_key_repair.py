@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from tests.unit.hoodoo.test_key_repair import SCHEMA, TYPES, problems, row, table_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hoodoo
 from filegroups.keys.keys import KeyGenerator, KeySpec, key_columns, partition_paths, record_keys
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write_prepared
 from hoodoo.factory import write_request_of
 from hoodoo.table import Table

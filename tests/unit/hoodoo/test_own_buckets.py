@@ -13,7 +13,7 @@ import pytest
 import hoodoo
 from filegroups.keys.bucketing import BucketRules, SimpleBucketAssigner
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.commit_result import CommitResult
+from filegroups.writing.write_request import CommitResult
 from timeline.errors import InvalidInputError, SettingError, WriterDisagreementError
 from timeline.rules.bucket_ranges import BucketRanges
 from timeline.writer_registry import registered_writers

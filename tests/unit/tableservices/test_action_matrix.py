@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from hoodoo.table import Table
 from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock

@@ -15,9 +15,7 @@ from filegroups.keys.bucketing import BucketRules
 from filegroups.keys.keys import KeySpec, infer_key_generator
 from filegroups.schema.new_table import new_table_properties
 from filegroups.table import Table
-from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.workload import RowRules
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import (
     CommitResult,
     PreparedWrite,
@@ -27,6 +25,7 @@ from filegroups.writing.write import (
     action_of,
     write,
 )
+from filegroups.writing.write_request import FileRules, RowRules
 from filegroups.writing.write_schema import schema_for
 from lockproviders.registry import build_lock
 from timeline.commit.begin import begin

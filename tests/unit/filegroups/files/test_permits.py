@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.files.parquet import with_compute_lock
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import Behind, as_table, new_table, planned
 from timeline.model.commit_metadata import WriteOperation

@@ -16,9 +16,9 @@ from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     Rows,
     as_table,

@@ -26,8 +26,8 @@ from filegroups.group_commit.messages import (
 from filegroups.group_commit.remote_workload import remote_work
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
+from filegroups.writing.write_request import CommitResult
 from tests.unit.filegroups.group_commit.test_member import (
     left_by,
     lost,

@@ -15,8 +15,8 @@ from filegroups.group_commit import committer as group_commit
 from filegroups.group_commit.commit_group import without_known_conflict
 from filegroups.group_commit.committer import GroupCommitter
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,

@@ -14,10 +14,10 @@ from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.group_commit.messages import Failed, PeerLostError, RewriteTasks
 from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.table import Table
-from filegroups.writing import local_workload
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing import workload as workloads
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult
 from filegroups.writing.write_schema import schema_for
 from tests.unit.filegroups.group_commit.test_member import member
 from tests.unit.timeline.engine import Far, as_table, data_files, new_table, planned, rows_of
@@ -53,13 +53,13 @@ class Noting(LocalWorkload):
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The partitions whose files were made ahead."""
     found: list[str] = []
-    real = local_workload.make_new_file_group
+    real = workloads.make_new_file_group
 
     def first_version(storage: Any, task: FileGroupTask, rows: Any) -> Any:
         found.append(task.partition_path)
         return real(storage, task, rows)
 
-    monkeypatch.setattr(local_workload, "make_new_file_group", first_version)
+    monkeypatch.setattr(workloads, "make_new_file_group", first_version)
     return found
 
 
@@ -84,13 +84,13 @@ def test_only_far_away_files_are_made_before_they_are_written(far: bool, made: l
 def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[FileGroupTask, Any]]:
     """What is written, and what was made ahead of it."""
     found: list[tuple[FileGroupTask, Any]] = []
-    real = local_workload.write_task
+    real = workloads.write_task
 
     def write_task(storage: Any, task: FileGroupTask, rows: Any, made: Any = None) -> Any:
         found.append((task, made))
         return real(storage, task, rows, made)
 
-    monkeypatch.setattr(local_workload, "write_task", write_task)
+    monkeypatch.setattr(workloads, "write_task", write_task)
     return found
 
 

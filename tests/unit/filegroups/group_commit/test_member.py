@@ -25,9 +25,9 @@ from filegroups.group_commit.messages import (
 )
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write_prepared
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import (
     Behind,

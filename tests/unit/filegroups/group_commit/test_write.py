@@ -20,11 +20,11 @@ from filegroups.group_commit.commit_group import (
 from filegroups.keys.bucketing import BucketRules
 from filegroups.merge.merging import DeleteKind
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.idempotency import committed_batch
-from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.pending_commit import announce_tasks
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     BRISK,
     Far,

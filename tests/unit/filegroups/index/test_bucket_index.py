@@ -23,7 +23,7 @@ from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
 from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.writer_agreement import agreement
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.interop import golden_tables
 from timeline.errors import CorruptTableError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import WriteOperation

@@ -18,10 +18,9 @@ from filegroups.index.buckets import FOLDER
 from filegroups.keys.bucketing import BucketRules
 from filegroups.reading.read import view_of
 from filegroups.table import Table
-from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.workload import WorkloadProfile
+from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write import write
+from filegroups.writing.write_request import FileRules
 from tests.unit.timeline.commit.test_foreign_meanwhile import java_of
 from tests.unit.timeline.engine import (
     Behind,

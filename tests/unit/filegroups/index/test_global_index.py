@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from filegroups.index import LookupRules
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of, upsert
 from timeline.model.commit_metadata import TableType, WriteOperation
 

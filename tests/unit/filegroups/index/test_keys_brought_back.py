@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import WriteRequest, write
+from filegroups.writing.write_request import FileRules
 from tests.unit.filegroups.merge.test_keys_taken_out import apart
 from tests.unit.timeline.engine import (
     Meddled,

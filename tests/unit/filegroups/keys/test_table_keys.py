@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import hoodoo
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError

@@ -9,9 +9,9 @@ import pytest
 
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.assign_file_groups import FileRules
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
+from filegroups.writing.write_request import FileRules
 from tests.unit.timeline.engine import (
     Meddled,
     Rows,

@@ -13,7 +13,7 @@ from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.schema.schema import META_COLUMNS, avro_to_arrow
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import CommitResult, write
 from tests.unit.timeline.engine import (
     SMALL,

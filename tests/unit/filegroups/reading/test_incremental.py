@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from filegroups.reading.incremental import IncrementalRead, plan_incremental_read
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import heard, new_table, planned, rows_of, upsert
 from timeline.model.commit_metadata import TableType, WriteOperation

@@ -13,8 +13,8 @@ from filegroups.files.log_files import LogFormat, LogSettings
 from filegroups.files.parquet import write_base_file
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import Table
-from filegroups.writing.assign_file_groups import FileRules
 from filegroups.writing.write import write
+from filegroups.writing.write_request import FileRules
 from tests.unit.timeline.engine import (
     SMALL,
     Rows,

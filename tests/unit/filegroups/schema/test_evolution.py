@@ -15,7 +15,7 @@ from filegroups.keys.java_to_string import java_text
 from filegroups.schema.casting import normalise, promote, refuse_null_elements
 from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema, avro_to_arrow, reconcile_schema
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import files_below, new_table, planned, rows_of
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError

@@ -10,7 +10,7 @@ import pytest
 from filegroups.keys.bucketing import BucketEngine, BucketRules, fixed_file_id
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.settings import CompactionSettings

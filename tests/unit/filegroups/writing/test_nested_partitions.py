@@ -11,9 +11,9 @@ import pytest
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     BRISK,
     Far,

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from filegroups.reading.read import ReadSet
-from filegroups.writing.local_workload import LocalWorkload
-from filegroups.writing.read_validation import ReadValidation
+from filegroups.writing.commit_checks import ReadValidation
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (
     BRISK,

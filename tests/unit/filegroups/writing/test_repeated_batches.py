@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.commit_result import CommitResult
 from filegroups.writing.idempotency import committed_batch
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
 from timeline.codecs.truncation_point import (
     CommittedBatch,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import dry_run_write
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings

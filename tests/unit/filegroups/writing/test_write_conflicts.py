@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (
     Behind,

@@ -9,10 +9,10 @@ import pytest
 
 from filegroups.reading.read import READS_KEY, ReadSet
 from filegroups.table import TableSnapshot
-from filegroups.writing.commit_result import CommitResult
-from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     BRISK,
     Rows,

@@ -10,7 +10,7 @@ import pytest
 from filegroups.index import LookupRules
 from filegroups.reading.read import ReadSet
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.clustering.execute import execute_clustering
 from tableservices.clustering.plan import schedule_clustering

@@ -15,8 +15,8 @@ import hoodoo
 from filegroups.group_commit.committer import GroupCommitter
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table
-from filegroups.writing.local_workload import LocalWorkload
 from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.workload import LocalWorkload
 from tableservices.ttl.execute import expire
 from tableservices.ttl.settings import TtlSettings
 from tests.unit.timeline.engine import (

@@ -1,0 +1,184 @@
+"""
+The request and the result of a write, with its rules of rows and files.
+
+A batch id makes a repeated call return the first result instead of writing again (BATCH-1). The
+id is in the commit slot, so it is as reliable as the commit itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from filegroups.files.bloom import BloomSettings
+from filegroups.files.log_files import LogSettings
+from filegroups.files.parquet import ParquetSettings
+from filegroups.index import LookupRules
+from filegroups.keys.bucketing import BucketRules
+from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.keys import KeySpec
+from filegroups.merge.rules import MergeRules
+from filegroups.reading.read import ReadSet
+from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
+from timeline.commit.conflict_report import ConflictReport
+from timeline.model.commit_metadata import CommitMetadata, MergeMode, WriteOperation
+from timeline.model.instant_time import InstantTime
+from timeline.model.merge_definition import MergeDefinition
+from timeline.rules.bucket_ranges import BucketRanges
+from timeline.snapshot import Snapshot
+
+__all__ = ["CommitResult", "FileRules", "RowCounts", "RowRules", "WriteRequest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRules:
+    """How incoming rows become records: keys, ordering fields, and the handling of duplicates."""
+
+    keys: KeySpec
+    operation: WriteOperation
+    merge_mode: MergeMode
+    ordering_fields: tuple[str, ...]
+    combine: bool  # keep one row per key of the batch
+    tags: bool  # look up the keys in existing file groups
+    drop_found: bool = False  # skip inserts of existing keys
+    refuse_found: bool = False  # refuse the whole insert if any key exists
+    for_java: bool = False  # Java also writes this table: refuse values that Java cannot rewrite
+    merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
+    lookup: LookupRules = field(default_factory=LookupRules)
+    buckets: BucketRules | None = None  # the key's hash gives the file group, without a lookup
+    own_buckets: BucketRanges | None = None  # rows of other buckets are refused (OWN-1)
+    # The columns that a partial update changes, empty for all columns of the rows; None for whole
+    # rows.
+    partial_columns: tuple[str, ...] | None = None
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether a row whose key is in another partition moves the record; inserts never do."""
+        updates = self.operation.traits.updates
+        return updates and self.lookup.whole_table and self.lookup.moves
+
+    @property
+    def changes_known(self) -> bool:
+        """Whether each row must change an existing record; a row with a new key is refused."""
+        keyless = self.keys.carried and not self.keys.record_key_fields
+        return self.partial or (keyless and self.operation.traits.updates)
+
+    @property
+    def checks_known(self) -> bool:
+        """Whether an insert skips or refuses keys that exist."""
+        return self.drop_found or self.refuse_found
+
+    @property
+    def depends_on_lookup(self) -> bool:
+        """
+        Whether the result depends on the exact lookup of keys, not only on the merge.
+
+        Then log files count in the lookup. A rebase is not enough after a conflict: a key of a
+        global index may have moved, a partial update may change a deleted key, and a rebase does
+        not check again which keys exist.
+        """
+        return self.lookup.whole_table or self.changes_known or self.checks_known
+
+    @property
+    def partial(self) -> bool:
+        """Whether rows have some of the columns, and records keep the others."""
+        return self.partial_columns is not None
+
+    @property
+    def merge(self) -> MergeDefinition:
+        """The full definition of how rows are merged."""
+        return self.merge_definition or MergeDefinition(
+            mode=self.merge_mode, ordering_fields=self.ordering_fields
+        )
+
+    def combining(self, avro_json: str) -> MergeRules:
+        """Return how rows of one key in a batch become one. Deletes by key are all alike."""
+        if self.operation.traits.deletes_keys:
+            return MergeRules(definition=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
+        return MergeRules.of(self.merge, avro_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRules:
+    """How to make base files and log files."""
+
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
+    bloom: BloomSettings | None = field(default_factory=BloomSettings)
+    sizes: SizeSettings = field(default_factory=SizeSettings)
+    # Small files to fill in each partition (hoodie.merge.small.file.group.candidates.limit).
+    small_files_max: int = 1
+    learn_record_size: bool = True
+    logs: LogSettings = field(default_factory=LogSettings)  # of merge-on-read tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """The request of a caller to write."""
+
+    rules: RowRules
+    files: FileRules = field(default_factory=FileRules)
+    delete_partitions: tuple[str, ...] = ()
+    # Instead of ``delete_partitions``: chooses them from the base snapshot of each attempt.
+    choose_partitions: Callable[[Snapshot], tuple[str, ...]] | None = None
+    extra_metadata: dict[str, str] = field(default_factory=dict)
+    batch_id: str | None = None
+    reads: ReadSet | None = None  # the reads that the rows were computed from
+    refusals: tuple[ConflictReport, ...] = ()  # of attempts from earlier reads
+    detect_early: bool = True  # also detect conflicts before files are written
+    paced: bool = True  # obey the table's rate limit; services do not wait
+    schema: SchemaRules = field(
+        default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
+    )
+
+    @property
+    def operation(self) -> WriteOperation:
+        """The requested operation."""
+        return self.rules.operation
+
+    def with_keys(self, keys: KeySpec) -> WriteRequest:
+        """Return the request with another way to make record keys and partition paths."""
+        return replace(self, rules=replace(self.rules, keys=keys))
+
+    def partitions_deleted(self, base: Snapshot) -> tuple[str, ...]:
+        """Return the partitions that a write with base snapshot ``base`` deletes as a whole."""
+        return self.choose_partitions(base) if self.choose_partitions else self.delete_partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCounts:
+    """Row counts of one write."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+    @classmethod
+    def of(cls, metadata: CommitMetadata) -> RowCounts:
+        """Return the counts of a commit's metadata."""
+        return cls(
+            inserted=metadata.total_rows_inserted,
+            updated=metadata.total_rows_updated,
+            deleted=metadata.total_rows_deleted,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """The result of a committed write."""
+
+    action: str
+    operation: str
+    requested_time: InstantTime
+    completion_time: InstantTime
+    attempts: int
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    files_written: int = 0  # a file with rows of several writes counts for each (GRP-7)
+    bytes_written: int = 0
+    refusals: tuple[ConflictReport, ...] = ()
+    redone: str = "nothing"  # "publication", "file groups" or "everything"
+    lost_slots: int = 0  # other commits took the slot first, and no data changed
+    already_published: bool = False  # the batch id was committed before
+    schema_changes: tuple[ColumnChange, ...] = ()  # changes of the table's columns by this instant
+    group: int = 1  # writes that the instant committed together (GRP-1)
