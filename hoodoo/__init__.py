@@ -5,13 +5,106 @@ hoodoo: an engine for Apache Hudi tables in Python.
     table = hoodoo.create_table("flights", schema=schema, record_key=["flight", "day"])
     table.upsert(rows)
     table.to_arrow()
+
+Each name below is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from filegroups.writing.write import CommitResult
-from hoodoo.catalog import create_table, open_table
-from hoodoo.table import Table
-from timeline.errors import HoodooError, Reaction
+import importlib.util
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
-__all__ = ["CommitResult", "HoodooError", "Reaction", "Table", "create_table", "open_table"]
+if TYPE_CHECKING:
+    from filegroups.keys.bucketing import SimpleBucketAssigner
+    from filegroups.reading.read import ReadSet
+    from filegroups.reading.table_snapshot import TableSnapshot
+    from filegroups.writing.write_request import CommitResult
+    from hoodoo import errors
+    from hoodoo.catalog import create_table, open_table
+    from hoodoo.table import Table
+    from timeline.commit.conflict_report import ConflictReport
+    from timeline.errors import HoodooError, Reaction
+    from timeline.model.commit_metadata import TableType, WriteOperation
+    from timeline.rules.isolation import Isolation
+    from timeline.snapshot import Snapshot
+
+__all__ = [
+    "CommitResult",
+    "ConflictReport",
+    "HoodooError",
+    "Isolation",
+    "Reaction",
+    "ReadSet",
+    "SimpleBucketAssigner",
+    "Snapshot",
+    "Table",
+    "TableSnapshot",
+    "TableType",
+    "WriteOperation",
+    "create_table",
+    "errors",
+    "open_table",
+]
+
+_EXPORTS = {
+    "CommitResult": "filegroups.writing.write_request:CommitResult",
+    "ConflictReport": "timeline.commit.conflict_report:ConflictReport",
+    "HoodooError": "timeline.errors:HoodooError",
+    "Isolation": "timeline.rules.isolation:Isolation",
+    "Reaction": "timeline.errors:Reaction",
+    "ReadSet": "filegroups.reading.read:ReadSet",
+    "SimpleBucketAssigner": "filegroups.keys.bucketing:SimpleBucketAssigner",
+    "Snapshot": "timeline.snapshot:Snapshot",
+    "Table": "hoodoo.table:Table",
+    "TableSnapshot": "filegroups.reading.table_snapshot:TableSnapshot",
+    "TableType": "timeline.model.commit_metadata:TableType",
+    "WriteOperation": "timeline.model.commit_metadata:WriteOperation",
+    "create_table": "hoodoo.catalog:create_table",
+    "errors": "hoodoo.errors",
+    "open_table": "hoodoo.catalog:open_table",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = resolve_name(_EXPORTS[name])
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _refuse_shadowed_packages() -> None:
+    """
+    Refuse to start if Python finds a foreign module under the name of one of our packages.
+
+    Raises:
+        ImportError: It names the file that was found, and what to do.
+    """
+    folder = Path(__file__).resolve().parent.parent
+    for name in ("timeline", "lockproviders", "filegroups", "tableservices"):
+        spec = importlib.util.find_spec(name)
+        origin = None if spec is None else spec.origin
+        if origin is not None and Path(origin).resolve() == folder / name / "__init__.py":
+            continue
+        if spec is None:
+            found = "no such module"
+        else:
+            found = origin or ", ".join(
+                spec.submodule_search_locations or ("a module without file",)
+            )
+        raise ImportError(
+            f"hoodoo needs its own package {name!r} in {folder}, but Python finds {found}. If that "
+            "is your module, rename it, or remove its folder from PYTHONPATH and sys.path; if "
+            "another distribution installed it, install hoodoo into an environment of its own; if "
+            "nothing is found, install hoodoo again.",
+            name=name,
+            path=origin,
+        )
+
+
+_refuse_shadowed_packages()

@@ -26,6 +26,7 @@ from hoodoo.factory import Layers, bucket_rules, compose_ports, limits_of
 from hoodoo.services import services_of, warn_ignored_keys
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
+from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
@@ -78,7 +79,7 @@ def create_table(
     record_key: Sequence[str] | str | None = None,
     partition_by: Sequence[str] | str | None = None,
     ordering: Sequence[str] | str | None = None,
-    table_type: str | None = None,
+    table_type: TableType | str | None = None,
     name: str | None = None,
     properties: Properties = None,
     events: EventSink | None = None,
@@ -127,7 +128,7 @@ def preview_create(
     record_key: Sequence[str] | str | None = None,
     partition_by: Sequence[str] | str | None = None,
     ordering: Sequence[str] | str | None = None,
-    table_type: str | None = None,
+    table_type: TableType | str | None = None,
     name: str | None = None,
     properties: Properties = None,
 ) -> tuple[Layers, WriteSettings, TableConfig]:

@@ -157,12 +157,17 @@ class Layers:
             props=self.props,
             hoodie_conf=self.hoodie_conf,
             session=self.session,
-            code=self.code,
+            code=None if self.code is None else _without_enums(self.code),
         )
 
     def with_code(self, code: Mapping[str, object]) -> Layers:
         """The same with further options given in code."""
         return replace(self, code={**(self.code or {}), **code})
+
+
+def _without_enums(code: Mapping[str, object]) -> dict[str, object]:
+    """Return options with the texts of members such as ``TableType.MERGE_ON_READ``."""
+    return {key: value.value if isinstance(value, Enum) else value for key, value in code.items()}
 
 
 #: How a table merges and makes keys; its configuration judges them, not the settings.

@@ -5,7 +5,7 @@ pluggy discovers, typed objects act (rule 6 of ARCHITECTURE.md): a plug-in retur
 ``LockProviderEntry`` values, and all later calls go to a ``LockClient``. A plug-in is a module or
 object with::
 
-    from lockproviders.hookspecs import LockProviderEntry, hookimpl
+    from hoodoo.plugins import LockProviderEntry, hookimpl
 
     @hookimpl
     def lock_provider_entries():

@@ -5,7 +5,7 @@ pluggy only discovers plug-ins: a hook returns values, and the engine calls thei
 is loaded only when the caller allows its distribution (SEC4). It is a module or object with, for
 example::
 
-    from tableservices.hookspecs import hookimpl
+    from hoodoo.plugins import hookimpl
 
 
     @hookimpl

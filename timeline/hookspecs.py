@@ -4,7 +4,7 @@ Hooks for plug-ins that merge records in merge mode CUSTOM, or find further conf
 pluggy discovers, typed objects act (architecture rule 6). A plug-in returns ``RecordMerger`` or
 ``ConflictStrategy`` values, and the engine calls those. A plug-in is a module or object with::
 
-    from timeline.hookspecs import hookimpl
+    from hoodoo.plugins import hookimpl
 
 
     @hookimpl

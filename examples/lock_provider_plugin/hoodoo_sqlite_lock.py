@@ -11,10 +11,16 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
-from timeline.errors import LeaseLostError, SettingError, StorageUnavailableError
-from timeline.ports.ports import Clock, Ids
-from timeline.properties.options import Option
+from hoodoo.errors import LeaseLostError, SettingError, StorageUnavailableError
+from hoodoo.plugins import (
+    Clock,
+    Ids,
+    LockCapabilities,
+    LockContext,
+    LockProviderEntry,
+    Option,
+    hookimpl,
+)
 
 __all__ = ["ENTRY", "SqliteClient", "lock_provider_entries"]
 

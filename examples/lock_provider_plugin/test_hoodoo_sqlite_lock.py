@@ -9,9 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # not needed once the plug-in is
 
 from hoodoo_sqlite_lock import ENTRY, SqliteClient
 
-from lockproviders.client import LockClient
+from hoodoo.plugins import LockClient, SystemClock, SystemIds
 from lockproviders.testing import LockProviderSuite
-from timeline.system import SystemClock, SystemIds
 
 
 class TestSqliteLock(LockProviderSuite):

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timeline.hookspecs import hookimpl
-from timeline.ports.merger import MergedRows, Versions
+from hoodoo.plugins import MergedRows, Versions, hookimpl
 
 __all__ = ["STRATEGY_ID", "CounterMerger", "record_mergers"]
 

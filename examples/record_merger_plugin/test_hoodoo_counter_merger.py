@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from hoodoo_counter_merger import CounterMerger
 
-from timeline.ports.merger import RecordMerger, Versions
+from hoodoo.plugins import RecordMerger, Versions
 
 MERGER: RecordMerger = CounterMerger()
 

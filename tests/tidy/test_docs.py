@@ -50,3 +50,23 @@ def test_every_clause_cited_in_the_code_is_in_the_protocol() -> None:
                     cited.add((found, str(path.relative_to(ROOT))))
     unknown = sorted((clause, path) for clause, path in cited if clause not in known)
     assert unknown == []
+
+
+def test_nothing_that_a_user_writes_imports_an_inner_package() -> None:
+    """The shipped suite for lock providers is the one exception; it needs pytest."""
+    inner = r"(?:timeline|filegroups|tableservices|lockproviders(?!\.testing\b))"
+    imports = re.compile(rf"^\s*(?:from|import) {inner}\b.*", re.MULTILINE)
+    modules = re.compile(rf"`({inner})\.([a-z_]+)\b[^`]*`")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/locks").glob("*.md")]
+    examples = [f for kind in ("*.py", "*.md") for f in (ROOT / "examples").rglob(kind)]
+    found = []
+    for path in (*pages, *examples, *(ROOT / "hoodoo/cli").glob("*.py")):
+        text = path.read_text()
+        if path.parent.name != "cli":
+            found += [f"{path.name}: {line.strip()}" for line in imports.findall(text)]
+        found += [
+            f"{path.name}: {package}.{name}"
+            for package, name in modules.findall(text)
+            if (ROOT / package / name).exists() or (ROOT / package / f"{name}.py").exists()
+        ]
+    assert found == []

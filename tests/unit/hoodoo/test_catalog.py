@@ -548,3 +548,15 @@ def test_layers_from_what_callers_give(tmp_path: Path):
     file.write_text("hoodie.table.name=f\n")
     assert to_layers(file).load()["hoodie.table.name"] == "f"
     assert to_layers([file, {"hoodie.table.name": "m"}]).load()["hoodie.table.name"] == "m"
+
+
+def test_an_option_may_be_a_member_of_its_enum(tmp_path: Path) -> None:
+    with hoodoo.create_table(
+        tmp_path / "t",
+        schema=pa.schema([("a", pa.int64())]),
+        record_key="a",
+        table_type=hoodoo.TableType.MERGE_ON_READ,
+        properties={"hoodoo.write.isolation.level": hoodoo.Isolation.SERIALIZABLE},
+    ) as table:
+        assert table.config.table_type is hoodoo.TableType.MERGE_ON_READ
+        assert table.settings.isolation is hoodoo.Isolation.SERIALIZABLE

@@ -1,13 +1,123 @@
-"""What ``import hoodoo`` brings along."""
+"""What ``import hoodoo`` and the command bring along, and what they refuse."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import click
+import pytest
+
+import hoodoo
+import timeline.errors
+from hoodoo.cli.app import main
+
+ROOT = Path(hoodoo.__file__).parent.parent
+HEAVY = ("numpy", "pandas", "pyarrow", "pydantic", "fastavro", "rich")
 
 
-def test_importing_hoodoo_leaves_pandas_out() -> None:
+def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder without modules, because its first place to look is that folder."""
+    return subprocess.run(
+        [sys.executable, *code.split(" ", 1)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT / "docs",
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import hoodoo",
+        "import hoodoo.errors",
+        "from hoodoo.cli import main; main(['--help'], standalone_mode=False)",
+        "from hoodoo.cli import main; main(['--version'], standalone_mode=False)",
+    ],
+)
+def test_neither_the_import_nor_the_help_loads_a_big_library(use: str) -> None:
+    done = run(f"-c {use}; import sys; print(sorted(sys.modules.keys() & set({HEAVY!r})))")
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+def test_pandas_is_left_out_when_a_table_is_opened() -> None:
     """Most of what is done with Arrow rows never needs it; a pushed filter imports it by itself."""
-    code = "import sys, hoodoo; print('pandas' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    done = run("-c import sys, hoodoo; hoodoo.Table; print('pandas' in sys.modules)")
+    assert done.stdout.strip() == "False"
+
+
+def test_every_exported_name_is_there() -> None:
+    assert [name for name in hoodoo.__all__ if getattr(hoodoo, name) is None] == []
+    assert sorted(hoodoo.__all__) == sorted(hoodoo._EXPORTS)
+    with pytest.raises(AttributeError, match="no attribute 'Tabel'"):
+        hoodoo.Tabel  # noqa: B018
+
+
+def test_every_error_class_is_in_hoodoo_errors() -> None:
+    ours = {
+        name
+        for name, value in vars(timeline.errors).items()
+        if isinstance(value, type) and issubclass(value, timeline.errors.HoodooError)
+    }
+    assert ours <= set(hoodoo.errors.__all__)
+    assert hoodoo.errors.ConflictError is timeline.errors.ConflictError
+
+
+def test_the_help_of_the_command_names_each_noun_as_its_own_help_does() -> None:
+    context = click.Context(main)
+    from hoodoo.cli.app import _COMMANDS
+
+    told = {name: main.get_command(context, name).get_short_help_str(200) for name in _COMMANDS}
+    assert told == {name: text for name, (_, text) in _COMMANDS.items()}
+
+
+@pytest.mark.parametrize("name", ["timeline", "lockproviders", "filegroups", "tableservices"])
+@pytest.mark.parametrize("use", ["-c import hoodoo", "-m hoodoo.cli --version"])
+def test_a_foreign_module_under_one_of_our_names_is_explained(
+    tmp_path: Path, name: str, use: str
+) -> None:
+    foreign = tmp_path / f"{name}.py"
+    foreign.write_text("VALUE = 1\n")
+    done = run(use, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: hoodoo needs its own package '{name}' in {ROOT}")
+    assert f"Python finds {foreign}. If that is your module, rename it" in last
+
+
+def test_a_foreign_folder_without_init_does_not_shadow_ours(tmp_path: Path) -> None:
+    (tmp_path / "timeline").mkdir()
+    done = run("-c import hoodoo", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_foreign_module_that_was_imported_before_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "timeline").mkdir()
+    (tmp_path / "timeline" / "__init__.py").write_text("")
+    code = (
+        "-c import sys; sys.path.insert(0, {!r}); import timeline; sys.path.pop(0); import hoodoo"
+    )
+    done = run(code.format(str(tmp_path)), PYTHONPATH=str(ROOT))
+    assert f"Python finds {tmp_path}/timeline/__init__.py" in done.stderr.splitlines()[-1]
+
+
+def test_every_value_of_a_plug_in_hook_is_in_hoodoo_plugins() -> None:
+    import lockproviders.hookspecs
+    import tableservices.hookspecs
+    import timeline.hookspecs
+    from hoodoo import plugins
+
+    hooks = [
+        timeline.hookspecs.record_mergers,
+        timeline.hookspecs.conflict_strategies,
+        lockproviders.hookspecs.lock_provider_entries,
+        tableservices.hookspecs.table_services,
+        tableservices.hookspecs.compaction_strategies,
+    ]
+    values = [get_type_hints(hook)["return"].__args__[0] for hook in hooks]
+    assert [one for one in values if getattr(plugins, one.__name__, None) is not one] == []

@@ -1,0 +1,62 @@
+"""
+Everything that a plug-in imports: the hook marker, and the values that its hooks return.
+
+A plug-in is a module or object that its distribution names under the entry-point group
+``hoodoo.plugins``. It is loaded only if the caller allows its distribution with
+``hoodoo.plugins.allow`` (SEC4). The hooks are ``lock_provider_entries``, ``record_mergers``,
+``conflict_strategies``, ``table_services`` and ``compaction_strategies``::
+
+    from hoodoo.plugins import hookimpl
+
+
+    @hookimpl
+    def record_mergers():
+        return [CounterMerger()]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pluggy
+
+from lockproviders.client import LockClient
+from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from tableservices import hookspecs as service_hooks
+from tableservices.compaction.plan import CompactionOrder
+from tableservices.service import TableService
+from timeline.ports.merger import MergedRows, RecordMerger, Versions
+from timeline.ports.ports import Clock, Ids
+from timeline.properties.options import Option
+from timeline.rules.conflicts import ConflictStrategy, Objection
+from timeline.system import SystemClock, SystemIds
+
+__all__ = [
+    "Clock",
+    "CompactionOrder",
+    "ConflictStrategy",
+    "Ids",
+    "LockCapabilities",
+    "LockClient",
+    "LockContext",
+    "LockProviderEntry",
+    "MergedRows",
+    "Objection",
+    "Option",
+    "RecordMerger",
+    "SystemClock",
+    "SystemIds",
+    "TableService",
+    "Versions",
+    "hookimpl",
+]
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+_mark = pluggy.HookimplMarker(service_hooks.PROJECT_NAME)
+
+
+def hookimpl(hook: _Hook) -> _Hook:
+    """Mark a function or method as the plug-in's implementation of the hook of its name."""
+    # A process that runs no service does not know their hooks.
+    return _mark(hook, optionalhook=hasattr(service_hooks, hook.__name__))
