@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
@@ -32,7 +32,6 @@ from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import LogFile
 from timeline.model.instant_time import InstantTime
 from timeline.model.merge_definition import MergeDefinition
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import EventSink
 from timeline.ports.storage import Storage
 from timeline.system import NullEvents
@@ -66,17 +65,6 @@ class LogTarget:
 
     settings: LogSettings = field(default_factory=LogSettings)
     logs: tuple[LogFile, ...] = ()  # existing ones, in their order
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> LogTarget:
-        """Read back the output of ``dataclasses.asdict``, with the format as text."""
-        settings = dict(document["settings"])
-        settings["format"] = LogFormat(settings["format"]) if settings["format"] else None
-        logs = (
-            LogFile(**{**each, "file_group": FileGroupId(**each["file_group"])})
-            for each in document["logs"]
-        )
-        return cls(settings=LogSettings(**settings), logs=tuple(logs))
 
 
 # ---- Log files read into changes

@@ -8,14 +8,14 @@ write stat. Nothing becomes visible before the instant is committed.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter
 
 from filegroups.files.bloom import DYNAMIC, BloomFilter, BloomSettings
 from filegroups.files.cdc_log import write_cdc_of_merge
@@ -50,7 +50,6 @@ from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
     CdcMode,
     MergeMode,
-    RuntimeStats,
     WriteOperation,
     WriteStat,
 )
@@ -114,57 +113,33 @@ class FileGroupTask:
         return BaseFileName(self.file_id, self.write_token, self.requested_time).text
 
     def to_json(self) -> str:
-        """Return the task as text, for a worker in another process."""
-        document = asdict(self)
-        for name in ("operation", "merge_mode", "deletes"):
-            document[name] = document[name].value
-        if self.change_log is not None:
-            document["change_log"] = self.change_log.value
-        if self.merge is not None:
-            document["merge"] = self.merge.as_document()
-        if self.log is not None:
-            form = self.log.settings.format
-            document["log"]["settings"]["format"] = form.value if form else None
-        return json.dumps(document)
+        """Return the task as text, for a worker in another process; without a plug-in's merger."""
+        return _task_codec().dump_json(self, exclude={"merge": {"merger"}}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> FileGroupTask:
         """Read back the output of ``to_json``."""
-        document: dict[str, Any] = json.loads(text)
-        document["operation"] = WriteOperation(document["operation"])
-        document["merge_mode"] = MergeMode(document["merge_mode"])
-        document["deletes"] = DeleteKind(document["deletes"])
-        if document["change_log"] is not None:
-            document["change_log"] = CdcMode(document["change_log"])
-        document["ordering_fields"] = tuple(document["ordering_fields"])
-        document["parquet"] = ParquetSettings(**document["parquet"])
-        if document["bloom"] is not None:
-            document["bloom"] = BloomSettings(**document["bloom"])
-        if document["merge"] is not None:
-            document["merge"] = MergeDefinition.from_document(document["merge"])
-        if document["virtual_keys"] is not None:
-            keys = document["virtual_keys"]
-            document["virtual_keys"] = VirtualKeys(tuple(keys["fields"]), keys["prefixed"])
-        if document["log"] is not None:
-            document["log"] = LogTarget.from_document(document["log"])
-        return cls(**document)
+        return _task_codec().validate_json(text)
+
+
+@cache
+def _task_codec() -> TypeAdapter[FileGroupTask]:
+    return TypeAdapter(FileGroupTask)
+
+
+@cache
+def _stats_codec() -> TypeAdapter[tuple[WriteStat, ...]]:
+    return TypeAdapter(tuple[WriteStat, ...])
 
 
 def stats_to_json(stats: tuple[WriteStat, ...]) -> str:
     """Return write stats as text, for the result of a worker."""
-    return json.dumps([asdict(each) for each in stats])
+    return _stats_codec().dump_json(stats).decode()
 
 
 def stats_from_json(text: str) -> tuple[WriteStat, ...]:
     """Read back the output of ``stats_to_json``."""
-    stats = []
-    for document in json.loads(text):
-        if document["log_files"] is not None:
-            document["log_files"] = tuple(document["log_files"])
-        if document["runtime_stats"] is not None:
-            document["runtime_stats"] = RuntimeStats(**document["runtime_stats"])
-        stats.append(WriteStat(**document))
-    return tuple(stats)
+    return _stats_codec().validate_json(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

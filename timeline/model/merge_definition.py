@@ -9,10 +9,10 @@ here. ``filegroups.merge`` applies the value to rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import ClassVar, Final
 
 from timeline.errors import CorruptTableError, UnsafeSetupError, UnsupportedTableError
 from timeline.model.commit_metadata import MergeMode
@@ -108,6 +108,9 @@ class MergeDefinition:
         merger: A plug-in's merger for mode ``CUSTOM``; see ``merged_by``.
     """
 
+    #: So that pydantic can send a definition to another process.
+    __pydantic_config__: ClassVar = {"arbitrary_types_allowed": True}
+
     mode: MergeMode
     ordering_fields: tuple[str, ...] = ()
     delete_field: str | None = None
@@ -139,29 +142,6 @@ class MergeDefinition:
     def is_plain(self) -> bool:
         """Whether the merge mode alone defines the merge."""
         return self.delete_field is None and self.partial_update_mode is PartialUpdateMode.NONE
-
-    def as_document(self) -> dict[str, Any]:
-        """Return the value as JSON data for a worker in another process, without the merger."""
-        document = {each.name: getattr(self, each.name) for each in fields(self)}
-        del document["merger"]
-        return {
-            **document,
-            "mode": self.mode.value,
-            "partial_update_mode": self.partial_update_mode.value,
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> MergeDefinition:
-        """Build the value from the result of ``as_document``."""
-        return cls(
-            **{
-                **document,
-                "mode": MergeMode(document["mode"]),
-                "ordering_fields": tuple(document["ordering_fields"]),
-                "precombine_fields": tuple(document["precombine_fields"]),
-                "partial_update_mode": PartialUpdateMode(document["partial_update_mode"]),
-            }
-        )
 
     def merged_by(self, mergers: Sequence[RecordMerger]) -> MergeDefinition:
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ class MergedRows:
     kept: npt.NDArray[np.bool_] | None = None
 
 
+@runtime_checkable
 class RecordMerger(Protocol):
     """
     Merge records of tables that name it.
