@@ -8,12 +8,14 @@ damages the state its own engine relies on.
 from __future__ import annotations
 
 from filegroups.keys.keys import KeyGenerator
+from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.model.table_config import TableConfig
-from timeline.properties.properties_file import refuse_behind_metadata_table
+from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 
 __all__ = [
     "ELSEWHERE",
+    "load_writable",
     "refuse_old_version",
     "refuse_unreadable",
     "refuse_unwritable",
@@ -66,6 +68,17 @@ def refuse_old_version(config: TableConfig) -> None:
             kind="table_version",
             table_version=config.table_version,
         )
+
+
+def load_writable(context: TableContext) -> TableConfig:
+    """
+    Read the table's current configuration, and refuse one that a write would damage.
+
+    Raises: as ``refuse_unwritable``. Outside: 1 get.
+    """
+    config = load_config(context.world.storage)
+    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    return config
 
 
 def refuse_unwritable(config: TableConfig, *, without_metadata_table: bool = False) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tableservices.service import ServiceResult, TableService
-from tableservices.worker import FailingService, StopFlag, WorkerReport, WorkerTable, run_worker
+from tableservices.worker import FailingService, StopFlag, WorkerListener, WorkerTable, run_worker
 from timeline.context import TableContext
 from timeline.ports.ports import Ticker
 
@@ -53,7 +53,7 @@ def run_inline(context: TableContext, services: Sequence[TableService]) -> Inlin
 _BEGIN_MS = 20  # the first round needs no pause before it
 
 
-class BackgroundServices:
+class BackgroundServices(WorkerListener):
     """
     Runs rounds of services on its own thread; starts when it is created.
 
@@ -84,17 +84,6 @@ class BackgroundServices:
         taken, self._failed = self._failed, {}
         return tuple(taken.values())
 
-    # ---- Called by the worker
-
-    def began(self, served: WorkerTable, service: TableService) -> None:
-        """As ``WorkerListener``."""
-
-    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
-        """As ``WorkerListener``."""
-
     def failed(self, failing: FailingService) -> None:
         """As ``WorkerListener``."""
         self._failed[failing.service] = f"beside the writes, {failing.text}"
-
-    def rested(self, report: WorkerReport) -> None:
-        """As ``WorkerListener``."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from tableservices.restoring.savepoints import savepoints
 from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ArchivedTimes
@@ -43,7 +43,6 @@ from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.storage import ListsTemporaries, Storage
-from timeline.properties.properties_file import load_config
 from timeline.restored_away import ended_times
 
 __all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]
@@ -86,10 +85,7 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
             kind="horizon",
             horizon_ms=horizon_ms,
         )
-    refuse_unwritable(
-        load_config(context.world.storage),
-        without_metadata_table=context.limits.without_metadata_table,
-    )
+    load_writable(context)
     found = _old_temporaries(context.world.storage, horizon_ms)
     old = _old_files(context.world.storage, horizon_ms)
     if old:

@@ -35,7 +35,7 @@ from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.write_set import WriteSet
 from timeline.ports.ports import ClusterExecutor, Ports
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.storage import ObjectMissingError, create_if_absent
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.abandoned_foreign import is_abandoned
 from timeline.rollback.rollback import finish_abandoned
@@ -67,6 +67,7 @@ __all__ = [
 # completes the plan. When an executor dies, another takes over after the tolerated interval.
 
 _FOREIGN_MS = 3_600_000  # how long another engine's executor counts as alive
+_REPEAT = "run the service again"
 _LOOK_MS = 1_000  # poll interval of a process that waits for a plan
 
 
@@ -154,14 +155,8 @@ def lease_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
     storage = context.world.storage
     path = heartbeat_path(plan.requested_time)
     if storage.stat(path) is None:
-        try:
-            storage.create(path, b"", durable=False)
-        except ObjectExistsError:
+        if not create_if_absent(storage, path, b"", repeat=_REPEAT, durable=False):
             return None
-        except AmbiguousWriteError as error:
-            raise StorageUnavailableError(
-                f"the storage did not answer; run the service again: {path}", path=path
-            ) from error
     elif is_plan_leased(context, plan):
         return None  # a live heartbeat; without one, only a caller that names the plan takes it
     return Heartbeat.start(context.world, plan.requested_time, context.limits.heartbeat)
@@ -260,14 +255,8 @@ def make_inflight(context: TableContext, planned: Instant) -> bool:
             nothing more there and deletes the inflight file again (SLOT-10).
     """
     path = context.instant_path(pending_file_names(planned.action, planned.requested_time)[0])
-    try:
-        context.world.storage.create(path, b"")
-    except ObjectExistsError:
+    if not create_if_absent(context.world.storage, path, b"", repeat=_REPEAT):
         return True
-    except AmbiguousWriteError as error:
-        raise StorageUnavailableError(
-            f"the storage did not answer; run the service again: {path}", path=path
-        ) from error
     try:
         context.chain.assert_same_table()
     except TableReplacedError:

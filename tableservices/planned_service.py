@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +32,7 @@ from timeline.model.file_names import (
     join,
     parse_base_file_name,
     parse_log_file_name,
+    without_scheme,
 )
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
@@ -58,8 +58,6 @@ __all__ = [
 # file group. Every address must be in its partition: a bare name, a path below this table's
 # base, or a path below an earlier base of a moved table (Java's plans hold full addresses).
 # The check calls no storage. It runs before any read or delete.
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def planned_slice(
@@ -160,20 +158,15 @@ def _file_name(storage: Storage, partition_path: str, address: str, path: str) -
         return name
     if not name or "/../" in address or "/./" in address:
         raise invalid_plan_error(path, f"an address that leaves its folder: {address[:300]!a}")
-    plain = _plain(address)
+    plain = without_scheme(address)
     expected = join(partition_path, name)
-    base = _plain(storage.base_uri).rstrip("/") + "/"
+    base = without_scheme(storage.base_uri).rstrip("/") + "/"
     inside = plain.startswith(base)
     if (inside and plain != base + expected) or not plain.endswith("/" + expected):
         raise invalid_plan_error(
             path, f"an address outside its partition {partition_path!a}: {address[:300]!a}"
         )
     return name
-
-
-def _plain(address: str) -> str:
-    """Return an address without its scheme and with one leading slash."""
-    return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
 
 
 # ---- Services that commit a plan and execute it later; one round of such a service

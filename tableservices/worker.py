@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -159,8 +159,8 @@ class WorkerReport:
     failing: tuple[FailingService, ...] = ()  # failed and did not succeed since
 
 
-class WorkerListener(Protocol):
-    """Receives the worker's progress, on the worker's thread."""
+class WorkerListener:
+    """Receives the worker's progress, on the worker's thread; override what is of interest."""
 
     def began(self, served: WorkerTable, service: TableService) -> None:
         """A service begins its run on a table."""
@@ -173,16 +173,6 @@ class WorkerListener(Protocol):
 
     def rested(self, report: WorkerReport) -> None:
         """A round of one table ended."""
-
-
-class _NullListener:
-    def began(self, served: WorkerTable, service: TableService) -> None: ...
-
-    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None: ...
-
-    def failed(self, failing: FailingService) -> None: ...
-
-    def rested(self, report: WorkerReport) -> None: ...
 
 
 @dataclass(slots=True)
@@ -215,7 +205,7 @@ def run_worker(
         watcher: Called with progress and failures.
     """
     flag = stop or StopFlag()
-    told: WorkerListener = watcher or _NullListener()
+    told = watcher or WorkerListener()
     clock = tables[0].context.world.clock
     turns = [_Schedule(served) for served in tables]
     failing: dict[tuple[str, str], FailingService] = {}

@@ -16,7 +16,7 @@ from filegroups.schema.schema import KEY_COLUMN, TableSchema
 from timeline.commit.markers import create_marker
 from timeline.errors import StorageUnavailableError
 from timeline.model.file_names import IOType, join
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.ports.storage import Storage, create_if_absent
 
 __all__ = ["write_clustered_file"]
 
@@ -48,15 +48,9 @@ def write_clustered_file(storage: Storage, task: FileGroupTask, rows: pa.Table) 
         settings=task.parquet,
     )
     create_marker(storage, task.requested_time, task.partition_path, task.file_name, IOType.CREATE)
-    try:
-        storage.create(path, data)
-    except ObjectExistsError:
-        return _adopted(storage, path, rows.num_rows)
-    except AmbiguousWriteError as error:
-        raise StorageUnavailableError(
-            f"the storage did not answer; run the service again: {path}", path=path
-        ) from error
-    return len(data)
+    if create_if_absent(storage, path, data, repeat="run the service again"):
+        return len(data)
+    return _adopted(storage, path, rows.num_rows)
 
 
 def _bloom(task: FileGroupTask, rows: pa.Table) -> BloomFilter | None:

@@ -45,7 +45,7 @@ from filegroups.schema.schema import (
 )
 from timeline.codecs.properties import format_properties
 from timeline.commit.markers import create_marker
-from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
+from timeline.errors import CorruptTableError, InvariantError
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
     CdcMode,
@@ -57,7 +57,7 @@ from timeline.model.file_names import BaseFileName, IOType, LogFileName, check_p
 from timeline.model.instant_time import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.partitions import PARTITION_METADATA
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.ports.storage import ObjectExistsError, Storage, create_if_absent
 
 __all__ = [
     "FileGroupTask",
@@ -314,14 +314,8 @@ def create_partition_metadata(
     else:
         comments = ("partition metadata", f"{moment:%a %b %d %H:%M:%S UTC %Y}")
         data = format_properties(told, comments)
-    try:
-        storage.create(path, data)
-    except ObjectExistsError:  # another task of this or another write created it first
-        return
-    except AmbiguousWriteError as error:
-        raise StorageUnavailableError(
-            f"the storage did not answer; write again: {path}", path=path
-        ) from error
+    # Another task of this or another write may create it first.
+    create_if_absent(storage, path, data, repeat="write again")
 
 
 def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> MergeOutcome:

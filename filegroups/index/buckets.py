@@ -28,13 +28,12 @@ from filegroups.keys.bucketing import (
 from timeline.errors import (
     CorruptTableError,
     SettingError,
-    StorageUnavailableError,
     UnsupportedTableError,
 )
 from timeline.model.file_names import check_partition_path, join
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, Storage
+from timeline.ports.storage import Storage, create_if_absent
 from timeline.snapshot import Snapshot
 
 __all__ = ["FOLDER", "Buckets", "find_buckets", "load_ranges"]
@@ -109,15 +108,10 @@ def _fresh(
 
 def _first(storage: Storage, folder: str, metadata: HashingMetadata) -> HashingMetadata:
     path = f"{folder}/{FIRST_INSTANT}{_SUFFIX}"
-    try:
-        storage.create(path, encode_hashing_metadata(metadata))
-    except ObjectExistsError:  # another writer created it, perhaps with another size
-        return decode_hashing_metadata(storage.read(path), path=path)
-    except AmbiguousWriteError as error:
-        raise StorageUnavailableError(
-            f"the storage did not answer; write again: {path}", path=path
-        ) from error
-    return metadata
+    if create_if_absent(storage, path, encode_hashing_metadata(metadata), repeat="write again"):
+        return metadata
+    # Another writer created it, perhaps with another size.
+    return decode_hashing_metadata(storage.read(path), path=path)
 
 
 def _settled(metadata: HashingMetadata, path: str) -> HashingMetadata:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from filegroups.schema.evolution import NESTING_MAX, VECTOR_ELEMENTS, stored_typ
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
 __all__ = [
+    "AVRO_PRIMITIVES",
     "HUDI_TYPE",
     "RAW",
     "arrow_to_avro",
@@ -30,39 +32,26 @@ __all__ = [
     "record_space",
 ]
 
-_PLAIN_TO_AVRO: dict[pa.DataType, Any] = {
-    pa.bool_(): "boolean",
-    pa.int32(): "int",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "bytes",
-    pa.date32(): {"type": "int", "logicalType": "date"},
-    pa.timestamp("us", "UTC"): {"type": "long", "logicalType": "timestamp-micros"},
-    pa.timestamp("ms", "UTC"): {"type": "long", "logicalType": "timestamp-millis"},
-    pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
-    pa.timestamp("ms"): {"type": "long", "logicalType": "local-timestamp-millis"},
-    pa.time32("ms"): {"type": "int", "logicalType": "time-millis"},
-    pa.time64("us"): {"type": "long", "logicalType": "time-micros"},
-}
-_PLAIN_TO_ARROW = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
-}
-_LOGICAL_TO_ARROW: dict[tuple[str, str | None], pa.DataType] = {
+#: The Arrow type of each primitive type of Avro, by its name and its logical type.
+AVRO_PRIMITIVES: Final[Mapping[tuple[str, str | None], pa.DataType]] = {
+    ("boolean", None): pa.bool_(),
+    ("int", None): pa.int32(),
+    ("long", None): pa.int64(),
+    ("float", None): pa.float32(),
+    ("double", None): pa.float64(),
+    ("string", None): pa.string(),
+    ("bytes", None): pa.binary(),
     ("int", "date"): pa.date32(),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("int", "time-millis"): pa.time32("ms"),
     ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+_PRIMITIVE_TO_AVRO: Final[Mapping[pa.DataType, Any]] = {
+    arrow: name if logical is None else {"type": name, "logicalType": logical}
+    for (name, logical), arrow in AVRO_PRIMITIVES.items()
 }
 _RECORD_LOGICAL = {"variant", "blob"}  # records whose fields are read
 #: Logical types whose values follow from the type below them; all others are returned raw.
@@ -232,7 +221,7 @@ def _default_as(value: Any, kind: pa.DataType) -> Any:
 
 def _type_to_avro(kind: pa.DataType, name: str, space: str) -> Any:
     types = pa.types
-    plain = _PLAIN_TO_AVRO.get(kind)
+    plain = _PRIMITIVE_TO_AVRO.get(kind)
     if plain is not None:
         return plain
     if types.is_decimal128(kind):
@@ -321,7 +310,7 @@ class _SchemaParse:
         return self._flat(avro, space)
 
     def _named(self, name: str, space: str) -> tuple[pa.DataType, int]:
-        plain = _PLAIN_TO_ARROW.get(name)
+        plain = AVRO_PRIMITIVES.get((name, None))
         if plain is not None:
             return plain, 1
         for full in (name, f"{space}.{name}"):
@@ -352,8 +341,8 @@ class _SchemaParse:
             raise _unsupported(avro, "Hudi stores microseconds at most")
         if logical == "decimal":
             kind = _decimal(avro)
-        elif (known := _LOGICAL_TO_ARROW.get((outer, logical))) is not None:
-            return known, 1
+        elif logical is not None and (outer, logical) in AVRO_PRIMITIVES:
+            return AVRO_PRIMITIVES[outer, logical], 1
         elif outer == "enum":
             kind = pa.string()
         elif outer == "fixed" and logical == "vector":
@@ -384,7 +373,7 @@ def _hudi_type_metadata(avro: Any) -> dict[str, str] | None:
         return {HUDI_TYPE: f"VECTOR({avro.get('dimension')}{more})"}
     if logical in _RECORD_LOGICAL and outer == "record":
         return {HUDI_TYPE: logical.upper()}
-    known = (outer, logical) in _LOGICAL_TO_ARROW or (outer, logical) in _DECODED_LOGICAL
+    known = (outer, logical) in AVRO_PRIMITIVES or (outer, logical) in _DECODED_LOGICAL
     return None if known else {HUDI_TYPE: f"{RAW} {logical[:80]}"}
 
 

@@ -43,6 +43,7 @@ from tableservices.worker import (
     FailingService,
     ServiceExecutor,
     StopFlag,
+    WorkerListener,
     WorkerReport,
     WorkerSettings,
     WorkerTable,
@@ -171,7 +172,7 @@ def write_health_file(path: Path, document: Mapping[str, Any]) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerReporter:
+class WorkerReporter(WorkerListener):
     """
     Prints what a worker does and keeps its health file.
 

@@ -12,6 +12,7 @@ from tableservices.cleaning.plan import (
     CleanPlan,
     CollectedCleanInput,
     collect_clean_input,
+    deleted_files,
     is_due,
     plan_clean,
     refuse_uncleanable,
@@ -35,7 +36,6 @@ from timeline.model.plans import (
     CleanerPlan,
     CleanFileInfo,
     CleanMetadata,
-    CleanPartitionMetadata,
 )
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.write_set import Access
@@ -366,22 +366,13 @@ def _metadata(
     taken_ms: int,
 ) -> CleanMetadata:
     line = gathered.facts.line
-    partitions = {}
-    for partition, paths in plan.files.items():
-        names = tuple(path.rpartition("/")[2] for path in paths)
-        partitions[partition] = CleanPartitionMetadata(
-            partition_path=partition,
-            policy=settings.policy.value,
-            delete_path_patterns=names,
-            success_delete_files=names,
-        )
     return CleanMetadata(
         start_clean_time=requested,
         time_taken_in_millis=taken_ms,
         total_files_deleted=len(plan.paths),
         earliest_commit_to_retain=line.requested_time if line is not None else "",
         last_completed_commit_timestamp=_last_completed(gathered),
-        partition_metadata=partitions,
+        partition_metadata=deleted_files(plan.files, settings.policy.value),
         # The identity outlives the slot, which archiving removes.
         extra_metadata={**_extra(gathered), **context.world.ids.identity().as_metadata},
     )

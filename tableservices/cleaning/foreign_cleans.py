@@ -9,12 +9,12 @@ whole plan to its owner (SEC1, SEC2).
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 from tableservices.cleaning.plan import (
     CollectedCleanInput,
     collect_clean_input,
+    deleted_files,
     plan_clean,
     refuse_uncleanable,
 )
@@ -33,15 +33,14 @@ from timeline.model.file_names import (
     parse_base_file_name,
     parse_log_file_name,
     pending_file_names,
+    without_scheme,
 )
 from timeline.model.instant import Action, Instant
-from timeline.model.plans import CleanerPlan, CleanMetadata, CleanPartitionMetadata
+from timeline.model.plans import CleanerPlan, CleanMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.abandoned_foreign import requested_age_ms
 
 __all__ = ["ForeignCleans", "finish_foreign_cleans", "planned_paths"]
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class ForeignCleans(Enum):
@@ -160,18 +159,13 @@ def _relative(context: TableContext, partition_path: str, address: str) -> str:
     name = address.rpartition("/")[2]
     if parse_base_file_name(name) is not None or parse_log_file_name(name) is not None:
         path = join(partition_path, name)
-        if _plain(context.world.storage.locate(path)) == _plain(address):
+        if without_scheme(context.world.storage.locate(path)) == without_scheme(address):
             return path
     raise MalformedNameError(
         "a pending clean names something that is no data file of its partition; nothing was "
         f"deleted, remove that clean by hand: {address!r}",
         path=address,
     )
-
-
-def _plain(address: str) -> str:
-    """Return an address without its scheme and with one leading slash."""
-    return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
 
 
 def _input_without_effect(
@@ -201,21 +195,12 @@ def _input_without_effect(
 def _metadata(
     instant: Instant, plan: CleanerPlan, planned: dict[str, tuple[str, ...]]
 ) -> CleanMetadata:
-    partitions = {}
-    for partition_path, paths in planned.items():
-        names = tuple(path.rpartition("/")[2] for path in paths)
-        partitions[partition_path] = CleanPartitionMetadata(
-            partition_path=partition_path,
-            policy=plan.policy,
-            delete_path_patterns=names,
-            success_delete_files=names,
-        )
     line = plan.earliest_instant_to_retain
     return CleanMetadata(
         start_clean_time=instant.requested_time,
         total_files_deleted=sum(len(paths) for paths in planned.values()),
         earliest_commit_to_retain=line.requested_time if line is not None else "",
         last_completed_commit_timestamp=plan.last_completed_commit_timestamp,
-        partition_metadata=partitions,
+        partition_metadata=deleted_files(planned, plan.policy),
         extra_metadata=plan.extra_metadata,
     )

@@ -23,7 +23,7 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
-from timeline.model.plans import CleanMetadata
+from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import SlotKind
 from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
@@ -40,6 +40,7 @@ __all__ = [
     "CleanPlan",
     "CollectedCleanInput",
     "collect_clean_input",
+    "deleted_files",
     "earliest_commit_to_retain",
     "is_due",
     "last_completed_clean",
@@ -525,3 +526,19 @@ def _newest_requested_before(slices: Sequence[FileSlice], requested: InstantTime
 
 def _completion(facts: CleanInput, requested: InstantTime) -> InstantTime:
     return facts.completions.get(requested, requested)
+
+
+def deleted_files(
+    files: Mapping[str, Sequence[str]], policy: str
+) -> dict[str, CleanPartitionMetadata]:
+    """Return the result of a clean that deletes these paths, by partition path."""
+    found = {}
+    for partition_path, paths in files.items():
+        names = tuple(path.rpartition("/")[2] for path in paths)
+        found[partition_path] = CleanPartitionMetadata(
+            partition_path=partition_path,
+            policy=policy,
+            delete_path_patterns=names,
+            success_delete_files=names,
+        )
+    return found

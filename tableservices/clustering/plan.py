@@ -16,7 +16,7 @@ from filegroups.index.buckets import FOLDER as CONSISTENT_FOLDER
 from filegroups.keys.bucketing import bucket_of
 from filegroups.reading.read import read_schema, view_of
 from filegroups.schema.schema import TableSchema
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from tableservices.clustering.curves import COLUMNS_MAX, Curve, sortable_column
 from tableservices.clustering.settings import (
     EXECUTION_DEFAULT,
@@ -45,7 +45,6 @@ from timeline.model.plans import (
 from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import RECHECKED, file_groups_in_plans
 from timeline.ports.storage import Storage
-from timeline.properties.properties_file import load_config
 from timeline.snapshot import CommitReader, Snapshot
 
 __all__ = [
@@ -387,8 +386,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
         UnsupportedTableError: This release does not write the table; its columns have ids; it was
             never written; or a row's file group follows from its key.
     """
-    config = load_config(context.world.storage)
-    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    config = load_writable(context)
     if snapshot.newest_internal_schema_json:
         raise UnsupportedTableError(
             "the table's columns have ids (schema on read): this release reads such a table and "

@@ -17,7 +17,7 @@ from filegroups.files.slice_reader import SliceRead, merge_slice
 from filegroups.merge.merging import MergeOutcome, append_rows
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
 from tableservices.compaction.plan import (
     CompactionOrder,
@@ -59,8 +59,7 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionPlan
 from timeline.pending_plans import file_groups_in_plans
 from timeline.ports.ports import Ports
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.properties.properties_file import load_config
+from timeline.ports.storage import create_if_absent
 from timeline.snapshot import Snapshot
 
 __all__ = [
@@ -126,14 +125,8 @@ def compact_file_group(world: Ports, task: CompactionTask) -> WriteStat:
         create_partition_metadata(storage, target.partition_path, target.requested_time)
     io_type = IOType.CREATE if target.base_path is None else IOType.MERGE
     create_marker(storage, target.requested_time, target.partition_path, target.file_name, io_type)
-    try:
-        storage.create(path, data)
-    except ObjectExistsError:
+    if not create_if_absent(storage, path, data, repeat="run the service again"):
         return _adopted(world, task, path)
-    except AmbiguousWriteError as error:
-        raise StorageUnavailableError(
-            f"the storage did not answer; run the service again: {path}", path=path
-        ) from error
     taken = RuntimeStats(
         total_scan_time=read_ms, total_upsert_time=world.clock.monotonic_ms() - started
     )
@@ -411,8 +404,7 @@ def merge_slices(
 
 
 def _refuse(context: TableContext) -> None:
-    config = load_config(context.world.storage)
-    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    config = load_writable(context)
     context.config.merge.require_known()
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(

@@ -19,7 +19,7 @@ from filegroups.merge.merging import ChangeKind, Changes
 from filegroups.merge.ordering import ordering_column
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
 from tableservices.compaction.plan import read_slices
 from tableservices.logcompaction.plan import LogCompactionSettings, candidates, log_compaction_plan
@@ -41,7 +41,7 @@ from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.commit.state import CommitSection
 from timeline.context import TableContext
-from timeline.errors import MissingFileError, StorageUnavailableError, UnsupportedTableError
+from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.heartbeat import Heartbeat
 from timeline.model.commit_metadata import MergeMode, TableType, WriteStat
 from timeline.model.file_names import FileSlice, IOType, LogFileName, join
@@ -55,8 +55,7 @@ from timeline.pending_plans import (
     pending_compactions,
 )
 from timeline.ports.ports import Ports
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.properties.properties_file import load_config
+from timeline.ports.storage import create_if_absent
 from timeline.snapshot import Snapshot
 
 __all__ = [
@@ -125,15 +124,9 @@ def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
     path = join(partition_path, task.file_name)
     create_marker(storage, task.requested_time, partition_path, task.file_name, IOType.CREATE)
     size_bytes = len(data)
-    try:
-        storage.create(path, data)
-    except ObjectExistsError:
+    if not create_if_absent(storage, path, data, repeat="run the service again"):
         found = storage.stat(path)
         size_bytes = found.size_bytes if found is not None else size_bytes
-    except AmbiguousWriteError as error:
-        raise StorageUnavailableError(
-            f"the storage did not answer; run the service again: {path}", path=path
-        ) from error
     return WriteStat(
         file_id=task.slice.file_group.file_id,
         path=path,
@@ -405,8 +398,7 @@ def _is_still_valid(
 
 
 def _refuse(context: TableContext) -> None:
-    config = load_config(context.world.storage)
-    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    config = load_writable(context)
     if config.table_type is not TableType.MERGE_ON_READ:
         raise UnsupportedTableError(
             "only merge-on-read tables have logs to put together: this one is copy-on-write",

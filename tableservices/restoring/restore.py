@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from tableservices.restoring.state_at import (
     completed_write,
     instants_after,
@@ -49,7 +49,7 @@ from timeline.model.instant_time import InstantTime
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
-from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
+from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_metadata
 from timeline.rules.instant_times import Residue
@@ -105,10 +105,7 @@ def plan_restore(
 
     Outside: 1 get (properties), 1 get after a clean, 1 list of heartbeats, 1 list a partition.
     """
-    refuse_unwritable(
-        load_config(context.world.storage),
-        without_metadata_table=context.limits.without_metadata_table,
-    )
+    load_writable(context)
     snapshot = context.snapshot()
     target = completed_write(snapshot.active, requested_time)
     refuse_archived_since(context, target)

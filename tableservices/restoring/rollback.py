@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from tableservices.restoring.restore import refuse_live_writers
 from tableservices.restoring.state_at import (
     completed_write,
@@ -33,7 +33,6 @@ from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
-from timeline.properties.properties_file import load_config
 from timeline.rollback.abandoned_foreign import is_abandoned, requested_plan_bytes
 from timeline.rollback.rollback import rollback as undo
 from timeline.rollback.rollback import rollback_metadata, rollback_plan
@@ -75,10 +74,7 @@ def plan_rollback(
 
     Outside: 1 get (properties), 1 list of heartbeats or 1 get after a clean, 1 list a partition.
     """
-    refuse_unwritable(
-        load_config(context.world.storage),
-        without_metadata_table=context.limits.without_metadata_table,
-    )
+    load_writable(context)
     snapshot = context.snapshot()
     target = _target(snapshot.active, requested_time)
     if target.completed:

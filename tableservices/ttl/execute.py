@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from filegroups.index.bucket_properties import bucket_rules_in
 from filegroups.keys.keys import KeySpec, infer_key_generator
 from filegroups.reading.read import view_of
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import load_writable
 from filegroups.writing.write import write
 from filegroups.writing.write_request import RowRules, WriteRequest
 from tableservices.ttl.settings import TtlSettings
@@ -24,7 +24,6 @@ from timeline.model.instant_time import (
     wall_ms,
 )
 from timeline.partitions import partition_created_by
-from timeline.properties.properties_file import load_config
 from timeline.snapshot import Snapshot
 
 __all__ = ["TtlResult", "TtlService", "expire", "expired_partitions", "expired_paths"]
@@ -156,8 +155,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
     """
     if settings.days_retained <= 0:
         return None
-    config = load_config(context.world.storage)
-    refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
+    config = load_writable(context)
     if not expired_partitions(context, settings):
         return None
     deleted: tuple[str, ...] = ()

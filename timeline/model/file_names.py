@@ -34,6 +34,7 @@ __all__ = [
     "parse_log_file_name",
     "parse_marker_name",
     "pending_file_names",
+    "without_scheme",
 ]
 
 # ---- Paths below a table (SEC1, SEC2)
@@ -41,6 +42,7 @@ __all__ = [
 # and from users. They are untrusted until a function here has checked them.
 
 _SEGMENT_BYTES_MAX = 255
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
@@ -105,6 +107,11 @@ def listed(names: object, what: str) -> tuple[str, ...]:
             f"{what} are a list of texts, as the table spells them: {strange!r}", kind="no_text"
         )
     return found
+
+
+def without_scheme(address: str) -> str:
+    """Return an address without its scheme and with one leading slash."""
+    return "/" + _SCHEME.sub("", address, count=1).lstrip("/")
 
 
 def join(*segments: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Protocol, TypeAlias, runtime_checkable
 
-from timeline.errors import UnsafeSetupError
+from timeline.errors import StorageUnavailableError, UnsafeSetupError
 
 __all__ = [
     "AmbiguousWriteError",
@@ -33,6 +33,7 @@ __all__ = [
     "Storage",
     "StorageCapabilities",
     "close_storage",
+    "create_if_absent",
     "list_for_delete",
     "open_cached",
     "slot_store_lost",
@@ -212,6 +213,33 @@ def staged(storage: Storage, path: str, data: bytes) -> AbstractContextManager[N
         storage, "stage", None
     )
     return nullcontext() if ahead is None else ahead(path, data)
+
+
+def create_if_absent(
+    storage: Storage, path: str, data: bytes, *, repeat: str, durable: bool = True
+) -> bool:
+    """
+    Create an object that every actor creates with the same meaning; return whether it was absent.
+
+    Args:
+        storage: The storage of the object.
+        path: Relative path.
+        data: Its content.
+        repeat: What the user repeats if the answer was lost, for the error.
+        durable: As ``Storage.create``.
+
+    Raises:
+        StorageUnavailableError: The answer was lost; the object may exist now or later.
+    """
+    try:
+        storage.create(path, data, durable=durable)
+    except ObjectExistsError:
+        return False
+    except AmbiguousWriteError as error:
+        raise StorageUnavailableError(
+            f"the storage did not answer; {repeat}: {path}", path=path
+        ) from error
+    return True
 
 
 def open_cached(storage: Storage, path: str) -> IO[bytes]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from filegroups.schema.avro_schema import AVRO_PRIMITIVES
 from timeline.errors import CorruptTableError, UnsupportedTableError
 
 __all__ = [
@@ -37,22 +38,9 @@ _BRANCHES_MAX: Final = 64  # their numbers then take one byte
 
 _WIDTHS: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _NUMBERS: Final = {
+    **AVRO_PRIMITIVES,
     ("null", None): pa.null(),
-    ("boolean", None): pa.bool_(),
-    ("int", None): pa.int32(),
-    ("long", None): pa.int64(),
-    ("float", None): pa.float32(),
-    ("double", None): pa.float64(),
-    ("string", None): pa.string(),
-    ("bytes", None): pa.binary(),
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
     ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
 
