@@ -22,7 +22,7 @@ from timeline.ports.storage import Storage
 if TYPE_CHECKING:
     from timeline.archived import ArchivedTimes
 
-__all__ = ["ActiveTimeline", "TimelineReader"]
+__all__ = ["ActiveTimeline", "TimelineReader", "completion_order"]
 
 #: SEC14: a hostile or neglected table must not fill the memory.
 INSTANT_FILES_MAX = 3_000_000
@@ -123,7 +123,7 @@ class ActiveTimeline:
                 later["completed_writes"] = (*before, *written)
         if "newest_completed_write" in known:
             newest = filter(None, (self.newest_completed_write, *written))
-            later["newest_completed_write"] = max(newest, key=_completion, default=None)
+            later["newest_completed_write"] = max(newest, key=completion_order, default=None)
 
     @cached_property
     def newest_time(self) -> InstantTime | None:
@@ -146,7 +146,7 @@ class ActiveTimeline:
     @cached_property
     def newest_completed_write(self) -> Instant | None:
         """The completed write with the greatest completion time."""
-        return max(self.completed_writes, key=_completion, default=None)
+        return max(self.completed_writes, key=completion_order, default=None)
 
     @cached_property
     def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
@@ -337,7 +337,8 @@ def _is_written(instant: Instant) -> bool:
     return instant.completed and instant.action in WRITE_ACTIONS
 
 
-def _completion(instant: Instant) -> InstantTime:
+def completion_order(instant: Instant) -> InstantTime:
+    """Return the completion time, for sorting; empty for a pending instant."""
     return instant.completion_time or ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from timeline.active_timeline import ActiveTimeline
+from timeline.active_timeline import ActiveTimeline, completion_order
 from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline, ArchivedTimes
 from timeline.codecs.commit_body import decode_archived_commit, decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
@@ -255,7 +255,7 @@ class Snapshot:
         """The visible write with the greatest completion time."""
         if self.as_of is None:
             return self.active.newest_completed_write
-        return max(self._visible_writes(), key=_completion, default=None)
+        return max(self._visible_writes(), key=completion_order, default=None)
 
     @cached_property
     def newest_decider(self) -> Instant | None:
@@ -303,11 +303,7 @@ class Snapshot:
         return metadata.decides_schema and bool(metadata.schema_json)
 
     def _newest_first(self) -> list[Instant]:
-        return sorted(self._visible_writes(), key=_completion, reverse=True)
+        return sorted(self._visible_writes(), key=completion_order, reverse=True)
 
     def _visible_writes(self) -> list[Instant]:
         return [i for i in self.active.completed_writes if i.requested_time in self.completions]
-
-
-def _completion(instant: Instant) -> InstantTime:
-    return instant.completion_time or ""

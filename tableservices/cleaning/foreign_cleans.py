@@ -108,7 +108,7 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
     plan = decode_clean_plan(data, path=path)
     planned = planned_paths(context, plan)
     gathered = _input_without_effect(context, settings, planned)
-    metadata = _metadata(instant, plan, planned)
+    metadata = _foreign_metadata(instant, plan, planned)
     nonce = context.world.ids.nonce()
 
     def decide(turn: CommitSection) -> Slot | None:
@@ -192,7 +192,7 @@ def _input_without_effect(
     return gathered
 
 
-def _metadata(
+def _foreign_metadata(
     instant: Instant, plan: CleanerPlan, planned: dict[str, tuple[str, ...]]
 ) -> CleanMetadata:
     line = plan.earliest_instant_to_retain

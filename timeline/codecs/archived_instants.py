@@ -24,6 +24,7 @@ from timeline.errors import CorruptTableError, MalformedNameError
 
 __all__ = [
     "HISTORY_BYTES_MAX",
+    "INSTANT_DIGITS",
     "ArchiveFile",
     "ArchivedInstant",
     "archive_file",
@@ -42,7 +43,7 @@ HISTORY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 _MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 _FILE_NAME: Final = re.compile(r"([0-9]{14,17})_([0-9]{14,17})_([0-9]{1,4})\.parquet", re.ASCII)
 _VERSION: Final = re.compile(rb"[0-9]{1,18}")
-_TIME: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
+INSTANT_DIGITS: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 _TIME_COLUMNS: Final = ("instantTime", "completionTime", "action")
 _CONTENT_COLUMNS: Final = ("metadata", "plan")
 _TIME_DIGITS_MAX: Final = 20
@@ -314,7 +315,7 @@ def _instant(
     plan: Any = None,
 ) -> ArchivedInstant:
     times = (requested_time, requested_time if completion_time is None else completion_time)
-    if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in times):
+    if not all(isinstance(one, str) and INSTANT_DIGITS.fullmatch(one) for one in times):
         raise ValueError("an instant without time")
     if not isinstance(action, str) or not all(
         one is None or isinstance(one, bytes) for one in (metadata, plan)

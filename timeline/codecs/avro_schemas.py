@@ -133,11 +133,11 @@ def _kind(hint: Any, defined: set[str]) -> Any:
     return name if name in defined else _schema_of(hint, defined)
 
 
-_COMMIT: Final = _schema_of(CommitMetadata)
-_COMMIT["fields"].insert(3, _version())  # no value has it: Hudi writes null
+_ANY_COMMIT: Final = _schema_of(CommitMetadata)
+_ANY_COMMIT["fields"].insert(3, _version())  # no value has it: Hudi writes null
 
-COMMIT_METADATA: Final[Schema] = {**_COMMIT, "fields": _COMMIT["fields"][:-1]}
-REPLACE_COMMIT_METADATA: Final[Schema] = {**_COMMIT, "name": "HoodieReplaceCommitMetadata"}
+COMMIT_METADATA: Final[Schema] = {**_ANY_COMMIT, "fields": _ANY_COMMIT["fields"][:-1]}
+REPLACE_COMMIT_METADATA: Final[Schema] = {**_ANY_COMMIT, "name": "HoodieReplaceCommitMetadata"}
 VALUE_CLASSES[REPLACE_COMMIT_METADATA["name"]] = CommitMetadata
 ATTRIBUTES[REPLACE_COMMIT_METADATA["name"]] = ATTRIBUTES[COMMIT_METADATA["name"]]
 CLEANER_PLAN: Final = _schema_of(plans.CleanerPlan)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.archived_instants import HISTORY_BYTES_MAX, ArchivedInstant
+from timeline.codecs.archived_instants import HISTORY_BYTES_MAX, INSTANT_DIGITS, ArchivedInstant
 from timeline.codecs.avro_container import (
     RecordReader,
     RecordWriter,
@@ -30,10 +30,9 @@ from timeline.model.instant import Action
 
 __all__ = ["archive_file_number", "parse_archive_file"]
 
-_FILE_NAME: Final = re.compile(
+_LEGACY_NAME: Final = re.compile(
     r"\.commits_\.archive\.([0-9]{1,9})(?:_[0-9]+-[0-9]+-[0-9]+)?", re.ASCII
 )
-_TIME: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
 _TWO_INTS: Final = struct.Struct(">ii")
 _INT: Final = struct.Struct(">i")
 _CONTENT_VERSIONS: Final = (1, 2, 3)
@@ -74,7 +73,7 @@ _WRITERS: Final = {action: RecordWriter(schema) for action, (_, schema) in _CONT
 
 def archive_file_number(name: str) -> int | None:
     """Return the number of an archive file, which grows with time, or None for another file."""
-    match = _FILE_NAME.fullmatch(name)
+    match = _LEGACY_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 
 
@@ -140,7 +139,9 @@ def _completed(
     if state not in (None, "COMPLETED"):  # the oldest releases archived no other state
         return None
     completed = completed or requested
-    if not all(isinstance(one, str) and _TIME.fullmatch(one) for one in (requested, completed)):
+    if not all(
+        isinstance(one, str) and INSTANT_DIGITS.fullmatch(one) for one in (requested, completed)
+    ):
         raise corrupt_file_error(path, "an archived instant without time")
     if action not in _ACTIONS:
         raise corrupt_file_error(path, f"an archived instant of no known action: {action!r}")

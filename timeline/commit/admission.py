@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from timeline.active_timeline import ActiveTimeline
@@ -561,12 +560,7 @@ class _BorrowedLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the commit section only; ``keep_commit_lock`` releases the lease."""
         if self in self.held.turns:
             self.held.turns.remove(self)

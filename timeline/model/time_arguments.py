@@ -31,7 +31,7 @@ TimeArgument: TypeAlias = str | int | date | datetime | np.datetime64
 _YEAR_MIN = 1000  # earlier years have fewer than four digits
 _ZONE_HOURS_MAX = 18
 _INSTANT = re.compile(r"\d{17}|\d{14}", re.ASCII)
-_DIGITS = re.compile(r"\d+", re.ASCII)
+_NUMBER = re.compile(r"\d+", re.ASCII)
 _DATE_TIME = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"
     r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)?"
@@ -80,7 +80,7 @@ def parse_instant(value: TimeArgument, zone: TimelineZone, *, reached: bool = Fa
     tables have 14, and those of a metadata table any number. With ``reached`` a datetime becomes
     the greatest digits until then.
     """
-    if isinstance(value, str) and _DIGITS.fullmatch(value.strip()):
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         return value.strip()
     if (digits := _digits_of(value)) is not None:
         if _INSTANT.fullmatch(digits):

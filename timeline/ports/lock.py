@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from types import TracebackType
 from typing import Protocol, Self
 
 __all__ = ["Lease", "Lock", "LockSharing", "is_exclusive"]
@@ -52,12 +51,7 @@ class Lease(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Lock(Protocol):

@@ -12,7 +12,6 @@ import io
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import IO, cast
 
 import pyarrow as pa
@@ -260,12 +259,7 @@ class _OutputFile(io.BytesIO):
             self._keep(self.getvalue())
             super().close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self.closed:
             super().close()
             self._remove()

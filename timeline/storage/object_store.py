@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -193,12 +192,7 @@ class ObjectOutput(io.BufferedIOBase):
         # A dropped file is discarded: the base class would close it, and so create the object.
         self.abort()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
