@@ -33,7 +33,7 @@ from lockproviders.registry import (
     with_slot_store,
     without_table_properties,
 )
-from lockproviders.settings import LOCK_OPTIONS, LockSettings
+from lockproviders.settings import LockSettings
 from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, HoodooError, SettingError
 from timeline.properties.options import (
@@ -347,7 +347,7 @@ def _declared(options: Iterable[Option]) -> frozenset[str]:
 
 def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, ...]:
     """Every declared option once, in a fixed order; of lock providers only the named one's."""
-    provider = properties.get_option(LOCK_OPTIONS["provider"])
+    provider = properties.get_option(LockSettings.options["provider"])
     everything = (
         *provider_options(provider or ""),
         *WRITE_OPTIONS.values(),
@@ -355,7 +355,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *TIME_OPTIONS.values(),
         *STORAGE_OPTIONS.values(),
         *SLOT_OPTIONS.values(),
-        *LOCK_OPTIONS.values(),
+        *LockSettings.options.values(),
         *more,
     )
     return tuple({option.key: option for option in everything}.values())

@@ -12,7 +12,7 @@ from filegroups.supported import refuse_unwritable
 from hoodoo.configuration import given_keys_without_effect, ignored_keys
 from hoodoo.factory import file_rules_of, service_context
 from lockproviders.registry import registry_for
-from lockproviders.settings import LOCK_OPTIONS
+from lockproviders.settings import LockSettings
 from tableservices import hookspecs
 from tableservices.archiving.execute import ArchiveResult, archive
 from tableservices.archiving.execute import preview_archive as archive_preview
@@ -23,7 +23,7 @@ from tableservices.cleaning.execute import CleanResult, clean
 from tableservices.cleaning.plan import collect_clean_input, plan_clean, refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.clustering.service import ClusteringService
-from tableservices.clustering.settings import CLUSTERING_OPTIONS, ClusteringSettings
+from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.logcompaction.plan import LogCompactionSettings
@@ -219,7 +219,7 @@ def planned_services_of(
 
 def _plugged(properties: Mapping[str, str], hook: str) -> tuple[Any, ...]:
     """What the plug-ins that the caller allows offer; nothing is looked for without one."""
-    if not properties.get(LOCK_OPTIONS["plugins"].key):
+    if not properties.get(LockSettings.options["plugins"].key):
         return ()
     return registry_for(properties, (hookspecs,)).offers(hook, properties=properties)
 
@@ -362,8 +362,10 @@ class Services:
                 OutcomeUnknownError: As ``clean``.
         """
         said = {
-            CLUSTERING_OPTIONS["sort_columns"].key: None if sort_by is None else ",".join(sort_by),
-            CLUSTERING_OPTIONS["curve"].key: curve,
+            ClusteringSettings.options["sort_columns"].key: None
+            if sort_by is None
+            else ",".join(sort_by),
+            ClusteringSettings.options["curve"].key: curve,
         }
         chosen = {key: value for key, value in said.items() if value is not None}
         properties = as_property_set(self._properties).with_layer(CODE_LAYER, chosen)

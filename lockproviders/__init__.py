@@ -19,10 +19,9 @@ from lockproviders.hookspecs import (
 )
 from lockproviders.lease import HeldLease
 from lockproviders.registry import ProviderRegistry, build_lock
-from lockproviders.settings import LOCK_OPTIONS, LockSettings, default_provider
+from lockproviders.settings import LockSettings, default_provider
 
 __all__ = [
-    "LOCK_OPTIONS",
     "HeldLease",
     "Holding",
     "LockCapabilities",

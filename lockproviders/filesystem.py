@@ -30,7 +30,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
-from lockproviders.settings import LOCK_OPTIONS, PROVIDER_KEY, LockSettings
+from lockproviders.settings import PROVIDER_KEY, LockSettings
 from timeline.errors import (
     LeaseLostError,
     SettingError,
@@ -364,6 +364,9 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=(JAVA_CLASS,),
-    options=(LOCK_OPTIONS["filesystem_path"], LOCK_OPTIONS["filesystem_expire_minutes"]),
+    options=(
+        LockSettings.options["filesystem_path"],
+        LockSettings.options["filesystem_expire_minutes"],
+    ),
     poll_max_ms=POLL_MAX_MS,
 )

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.storage import StorageCapabilities
-from timeline.properties.option_settings import OptionSettings
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import Option, OptionKind, as_property_set, read_option
 
 __all__ = [
     "ADDRESS_OPTION",
     "JAVA_PROVIDERS_TO_COME",
-    "LOCK_OPTIONS",
     "LockSettings",
     "default_provider",
     "hashed_address",
@@ -34,74 +33,6 @@ PROVIDER_KEY = "hoodie.write.lock.provider"
 # Known to Hudi, not in this release: the error names the alternative.
 JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {}
 
-_INT, _MS, _TEXT = OptionKind.INT, OptionKind.MS, OptionKind.TEXT
-
-# By the field of LockSettings that it sets; the defaults of Hudi's keys are Hudi's.
-LOCK_OPTIONS: Mapping[str, Option] = {
-    "provider": Option(
-        key=PROVIDER_KEY,
-        kind=_TEXT,
-        doc="Name of the lock provider, or the name of Hudi's class for it.",
-    ),
-    "try_ms": Option(
-        key="hoodie.write.lock.wait_time_ms",
-        default="60000",
-        kind=_MS,
-        doc="How long one round of waiting for the lock lasts.",
-    ),
-    "retries": Option(
-        key="hoodie.write.lock.client.num_retries",
-        default="50",
-        kind=_INT,
-        doc="Further rounds of waiting after the first.",
-    ),
-    "pause_ms": Option(
-        key="hoodie.write.lock.client.wait_time_ms_between_retry",
-        default="5000",
-        kind=_MS,
-        doc="Pause between two rounds, shortened by up to half at random.",
-    ),
-    "deadline_ms": Option(
-        key="hoodoo.lock.deadline.ms",
-        default="120000",
-        kind=_MS,
-        doc="Longest wait for the lock altogether; caps the rounds.",
-    ),
-    "hold_budget_ms": Option(
-        key="hoodoo.lock.hold.budget.ms",
-        default="5000",
-        kind=_MS,
-        doc="Holding the lock for longer raises an alarm; 0 never.",
-    ),
-    "audit": Option(
-        key="hoodoo.lock.audit",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Whether each holding leaves a file in .hoodie/.locks/audit, after its release.",
-    ),
-    "audit_keep_days": Option(
-        key="hoodoo.lock.audit.keep.days",
-        default="7",
-        kind=_INT,
-        doc="Days after which audit files are removed; 0 keeps them all.",
-    ),
-    "plugins": Option(
-        key="hoodoo.plugins.allow",
-        kind=OptionKind.LIST,
-        doc="Installed distributions whose plug-ins may be loaded: name or name:entry-point.",
-    ),
-    "filesystem_path": Option(
-        key="hoodie.write.lock.filesystem.path",
-        kind=_TEXT,
-        doc="Absolute local folder of the lock file; else .hoodie/.locks of the table.",
-    ),
-    "filesystem_expire_minutes": Option(
-        key="hoodie.write.lock.filesystem.expire",
-        default="0",
-        kind=_INT,
-        doc="Minutes after which a holder that did not renew stops itself; 0 never.",
-    ),
-}
 
 MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit
 
@@ -109,21 +40,63 @@ _Milliseconds = Annotated[int, Field(ge=0, le=MS_MAX)]
 
 
 class LockSettings(OptionSettings):
-    """All settings of a lock; the fields of ``LOCK_OPTIONS``."""
+    """All settings of a lock."""
 
-    options: ClassVar[Mapping[str, Option]] = LOCK_OPTIONS
-
-    provider: str | None = None
-    try_ms: _Milliseconds = 60_000
-    retries: Annotated[int, Field(ge=0, le=1_000_000)] = 50
-    pause_ms: _Milliseconds = 5_000
-    deadline_ms: _Milliseconds = 120_000
-    hold_budget_ms: _Milliseconds = 5_000
-    audit: bool = False
-    audit_keep_days: Annotated[int, Field(ge=0, le=36_500)] = 7
-    plugins: tuple[str, ...] = ()
-    filesystem_path: str | None = None
-    filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = 0
+    provider: str | None = option(
+        PROVIDER_KEY, None, "Name of the lock provider, or the name of Hudi's class for it."
+    )
+    try_ms: _Milliseconds = option(
+        "hoodie.write.lock.wait_time_ms",
+        60_000,
+        "How long one round of waiting for the lock lasts.",
+        unit=OptionKind.MS,
+    )
+    retries: Annotated[int, Field(ge=0, le=1_000_000)] = option(
+        "hoodie.write.lock.client.num_retries", 50, "Further rounds of waiting after the first."
+    )
+    pause_ms: _Milliseconds = option(
+        "hoodie.write.lock.client.wait_time_ms_between_retry",
+        5_000,
+        "Pause between two rounds, shortened by up to half at random.",
+        unit=OptionKind.MS,
+    )
+    deadline_ms: _Milliseconds = option(
+        "hoodoo.lock.deadline.ms",
+        120_000,
+        "Longest wait for the lock altogether; caps the rounds.",
+        unit=OptionKind.MS,
+    )
+    hold_budget_ms: _Milliseconds = option(
+        "hoodoo.lock.hold.budget.ms",
+        5_000,
+        "Holding the lock for longer raises an alarm; 0 never.",
+        unit=OptionKind.MS,
+    )
+    audit: bool = option(
+        "hoodoo.lock.audit",
+        False,
+        "Whether each holding leaves a file in .hoodie/.locks/audit, after its release.",
+    )
+    audit_keep_days: Annotated[int, Field(ge=0, le=36_500)] = option(
+        "hoodoo.lock.audit.keep.days",
+        7,
+        "Days after which audit files are removed; 0 keeps them all.",
+    )
+    plugins: tuple[str, ...] = option(
+        "hoodoo.plugins.allow",
+        (),
+        "Installed distributions whose plug-ins may be loaded: name or name:entry-point.",
+    )
+    filesystem_path: str | None = option(
+        "hoodie.write.lock.filesystem.path",
+        None,
+        "Absolute local folder of the lock file; else .hoodie/.locks of the table.",
+    )
+    filesystem_expire_minutes: Annotated[int, Field(ge=0, le=MS_MAX // 60_000)] = option(
+        "hoodie.write.lock.filesystem.expire",
+        0,
+        "Minutes after which a holder that did not renew stops itself; 0 never.",
+    )
 
 
 def default_provider(capabilities: StorageCapabilities) -> str:

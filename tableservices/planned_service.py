@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from tableservices.plan_execution import ExecutorState, wait_for_executor
 from tableservices.schedule_plan import pending_plans
@@ -38,12 +40,13 @@ from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.ports.storage import Storage
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings, option
+from timeline.properties.options import OptionKind
 
 __all__ = [
-    "PLAN_EXPIRY",
     "Phase",
     "PlannedService",
+    "PlannedServiceSettings",
     "ScheduledPlan",
     "invalid_plan_error",
     "planned_slice",
@@ -176,14 +179,16 @@ def _file_name(storage: Storage, partition_path: str, address: str, path: str) -
 
 _EXPIRY_MS = 86_400_000
 
-#: Read by the settings of every service that schedules plans.
-PLAN_EXPIRY = Option(
-    key="hoodoo.services.plan.expiry.ms",
-    default=str(_EXPIRY_MS),
-    kind=OptionKind.MS,
-    doc="Age at which a plan that cannot be carried out is cancelled by who tries in vain.",
-    since="0.1",
-)
+
+class PlannedServiceSettings(OptionSettings):
+    """Settings of every service that schedules plans."""
+
+    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = option(
+        "hoodoo.services.plan.expiry.ms",
+        _EXPIRY_MS,
+        "Age at which a plan that cannot be carried out is cancelled by who tries in vain.",
+        unit=OptionKind.MS,
+    )
 
 
 class Phase(Enum):

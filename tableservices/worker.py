@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from tableservices.service import ServiceResult, TableService
 from timeline.context import TableContext
 from timeline.ports.ports import Clock
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings, option
+from timeline.properties.options import OptionKind
 
 __all__ = [
-    "WORKER_OPTIONS",
     "FailingService",
     "ServiceExecutor",
     "StopFlag",
@@ -38,65 +37,42 @@ class ServiceExecutor(Enum):
     SPARK = "spark"
 
 
-# By the field of WorkerSettings that it sets.
-WORKER_OPTIONS: Mapping[str, Option] = {
-    "enabled": Option(
-        key="hoodie.table.services.enabled",
-        default="true",
-        kind=OptionKind.BOOL,
-        doc="Writers run services after their writes or beside them; false leaves all to workers "
-        "and commands, whatever the services' own options say.",
-        since="0.2",
-    ),
-    "executor": Option(
-        key="hoodoo.services.executor",
-        default=ServiceExecutor.LOCAL.value,
-        kind=OptionKind.ENUM,
-        choices=tuple(one.value for one in ServiceExecutor),
-        doc="Where services work on file groups: this process, or its Spark session's cluster.",
-        since="0.1",
-    ),
-    "file_groups_max": Option(
-        key="hoodoo.services.file.groups.max",
-        kind=OptionKind.INT,
-        doc="How many file groups a service works on at a time; as many as there are processors.",
-        since="0.1",
-    ),
-    "wait_ms": Option(
-        key="hoodoo.services.wait.ms",
-        default="0",
-        kind=OptionKind.MS,
-        doc="How long to wait for another executor of a plan; 0 leaves the plan to it.",
-        since="0.1",
-    ),
-    "beside_writers": Option(
-        key="hoodoo.services.beside.writers",
-        default="true",
-        kind=OptionKind.BOOL,
-        doc="Writers run asynchronous services on a thread; false leaves these to workers.",
-        since="0.1",
-    ),
-    "interval_ms": Option(
-        key="hoodoo.services.interval.ms",
-        default="10000",
-        kind=OptionKind.MS,
-        doc="Pause between two rounds of a worker, and of services beside a writer.",
-        since="0.1",
-    ),
-}
-
-
 class WorkerSettings(OptionSettings):
-    """All settings of running services; the fields of ``WORKER_OPTIONS``."""
+    """All settings of running services."""
 
-    options: ClassVar[Mapping[str, Option]] = WORKER_OPTIONS
-
-    enabled: bool = True
-    executor: ServiceExecutor = ServiceExecutor.LOCAL
-    file_groups_max: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    wait_ms: Annotated[int, Field(ge=0, le=2**53)] = 0
-    beside_writers: bool = True
-    interval_ms: Annotated[int, Field(ge=100, le=7 * 24 * 3_600_000)] = 10_000
+    enabled: bool = option(
+        "hoodie.table.services.enabled",
+        True,
+        "Writers run services after their writes or beside them; false leaves all to workers "
+        "and commands, whatever the services' own options say.",
+    )
+    executor: ServiceExecutor = option(
+        "hoodoo.services.executor",
+        ServiceExecutor.LOCAL,
+        "Where services work on file groups: this process, or its Spark session's cluster.",
+    )
+    file_groups_max: Annotated[int, Field(ge=1, le=100_000)] | None = option(
+        "hoodoo.services.file.groups.max",
+        None,
+        "How many file groups a service works on at a time; as many as there are processors.",
+    )
+    wait_ms: Annotated[int, Field(ge=0, le=2**53)] = option(
+        "hoodoo.services.wait.ms",
+        0,
+        "How long to wait for another executor of a plan; 0 leaves the plan to it.",
+        unit=OptionKind.MS,
+    )
+    beside_writers: bool = option(
+        "hoodoo.services.beside.writers",
+        True,
+        "Writers run asynchronous services on a thread; false leaves these to workers.",
+    )
+    interval_ms: Annotated[int, Field(ge=100, le=7 * 24 * 3_600_000)] = option(
+        "hoodoo.services.interval.ms",
+        10_000,
+        "Pause between two rounds of a worker, and of services beside a writer.",
+        unit=OptionKind.MS,
+    )
 
 
 # ---- The worker: run the services of one or many tables until stopped

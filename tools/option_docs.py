@@ -17,14 +17,14 @@ from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
 from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
 from lockproviders.registry import SLOT_OPTIONS, provider_options
-from lockproviders.settings import LOCK_OPTIONS
-from tableservices.archiving.settings import ARCHIVING_OPTIONS
-from tableservices.cleaning.settings import CLEANING_OPTIONS
-from tableservices.clustering.settings import CLUSTERING_OPTIONS
-from tableservices.compaction.settings import COMPACTION_OPTIONS
-from tableservices.logcompaction.plan import LOG_COMPACTION_OPTIONS
-from tableservices.ttl.settings import TTL_OPTIONS
-from tableservices.worker import WORKER_OPTIONS
+from lockproviders.settings import LockSettings
+from tableservices.archiving.settings import ArchivingSettings
+from tableservices.cleaning.settings import CleaningSettings
+from tableservices.clustering.settings import ClusteringSettings
+from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings
+from tableservices.ttl.settings import TtlSettings
+from tableservices.worker import WorkerSettings
 from timeline.properties.options import Option
 from timeline.storage.object_client import STORAGE_OPTIONS
 
@@ -73,7 +73,7 @@ def table(title: str, options: Iterable[Option]) -> str:
 
 def of_providers() -> list[Option]:
     """What only some provider reads; the keys all of them share stand before."""
-    shared = {option.key for option in (*LOCK_OPTIONS.values(), *WRITE_OPTIONS.values())}
+    shared = {option.key for option in (*LockSettings.options.values(), *WRITE_OPTIONS.values())}
     return [option for option in provider_options() if option.key not in shared]
 
 
@@ -86,15 +86,15 @@ def page() -> str:
         + table("Reading", READ_OPTIONS.values())
         + table("Object stores", STORAGE_OPTIONS.values())
         + table("Commit slots", SLOT_OPTIONS.values())
-        + table("Locks", LOCK_OPTIONS.values())
+        + table("Locks", LockSettings.options.values())
         + table("Lock providers", of_providers())
-        + table("Cleaning", CLEANING_OPTIONS.values())
-        + table("Archiving", ARCHIVING_OPTIONS.values())
-        + table("Compaction", COMPACTION_OPTIONS.values())
-        + table("Log compaction", LOG_COMPACTION_OPTIONS.values())
-        + table("Clustering", CLUSTERING_OPTIONS.values())
-        + table("Partition TTL", TTL_OPTIONS.values())
-        + table("Running services", WORKER_OPTIONS.values())
+        + table("Cleaning", CleaningSettings.options.values())
+        + table("Archiving", ArchivingSettings.options.values())
+        + table("Compaction", CompactionSettings.options.values())
+        + table("Log compaction", LogCompactionSettings.options.values())
+        + table("Clustering", ClusteringSettings.options.values())
+        + table("Partition TTL", TtlSettings.options.values())
+        + table("Running services", WorkerSettings.options.values())
     )
 
 

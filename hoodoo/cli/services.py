@@ -39,7 +39,6 @@ from tableservices.schedule_plan import pending_plans
 from tableservices.service import ServiceResult, TableService
 from tableservices.ttl.execute import TtlResult
 from tableservices.worker import (
-    WORKER_OPTIONS,
     FailingService,
     ServiceExecutor,
     StopFlag,
@@ -277,7 +276,11 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _given_options(**values: object) -> dict[str, object]:
     """Options of the command line as the properties they stand for."""
-    return {WORKER_OPTIONS[name].key: value for name, value in values.items() if value is not None}
+    return {
+        WorkerSettings.options[name].key: value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 @services.command()

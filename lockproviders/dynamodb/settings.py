@@ -16,7 +16,7 @@ from typing import NoReturn, Self
 from urllib.parse import urlsplit
 
 from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
-from lockproviders.settings import LOCK_OPTIONS, MS_MAX, LockSettings
+from lockproviders.settings import MS_MAX, LockSettings
 from timeline.errors import SettingError
 from timeline.properties.options import (
     Option,
@@ -166,7 +166,7 @@ class DynamoSettings:
         lease_ms = LockSettings.from_properties(said).try_ms
         if lease_ms < LEASE_MS_MIN:
             read.refuse(
-                LOCK_OPTIONS["try_ms"],
+                LockSettings.options["try_ms"],
                 str(lease_ms),
                 f"at least {LEASE_MS_MIN} milliseconds, because it is also the lease of the "
                 "DynamoDB lock",

@@ -7,17 +7,15 @@ files deleted by a wrong retention cannot be restored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.setting_enums import FailedWritesPolicy
 
-__all__ = ["CLEANING_OPTIONS", "CleaningPolicy", "CleaningSettings", "TriggerStrategy"]
+__all__ = ["CleaningPolicy", "CleaningSettings", "TriggerStrategy"]
 
 
 class CleaningPolicy(Enum):
@@ -34,101 +32,69 @@ class TriggerStrategy(Enum):
     NUM_COMMITS = "NUM_COMMITS"
 
 
-_BOOL, _INT, _ENUM = OptionKind.BOOL, OptionKind.INT, OptionKind.ENUM
-
-# By the field of CleaningSettings that it sets.
-CLEANING_OPTIONS: Mapping[str, Option] = {
-    "automatic": Option(
-        key="hoodie.clean.automatic",
-        aliases=("hoodie.cleaner.automatic",),
-        default="true",
-        kind=_BOOL,
-        doc="Clean after a commit.",
-    ),
-    "asynchronous": Option(
-        key="hoodie.clean.async",
-        aliases=("hoodie.clean.async.enabled",),
-        default="false",
-        kind=_BOOL,
-        doc="Clean on a thread beside the writes instead of after a commit.",
-    ),
-    "policy": Option(
-        key="hoodie.clean.policy",
-        aliases=("hoodie.cleaner.policy",),
-        default=CleaningPolicy.COMMITS.value,
-        kind=_ENUM,
-        choices=tuple(policy.value for policy in CleaningPolicy),
-        doc="What is kept: slices of the latest commits, latest slices, or those of some hours.",
-    ),
-    "commits_retained": Option(
-        key="hoodie.clean.commits.retained",
-        aliases=("hoodie.cleaner.commits.retained",),
-        default="10",
-        kind=_INT,
-        doc="How many of the latest commits time travel can go back to.",
-    ),
-    "versions_retained": Option(
-        key="hoodie.clean.fileversions.retained",
-        aliases=("hoodie.cleaner.fileversions.retained",),
-        default="3",
-        kind=_INT,
-        doc="How many file slices of each file group are kept.",
-    ),
-    "hours_retained": Option(
-        key="hoodie.clean.hours.retained",
-        aliases=("hoodie.cleaner.hours.retained",),
-        default="24",
-        kind=_INT,
-        doc="For how many hours time travel can go back.",
-    ),
-    "trigger": Option(
-        key="hoodie.clean.trigger.strategy",
-        default=TriggerStrategy.NUM_COMMITS.value,
-        kind=_ENUM,
-        choices=tuple(strategy.value for strategy in TriggerStrategy),
-        doc="When a clean is planned.",
-    ),
-    "trigger_commits": Option(
-        key="hoodie.clean.trigger.max.commits",
-        aliases=("hoodie.clean.max.commits",),
-        default="1",
-        kind=_INT,
-        doc="Commits since the last clean after which the next one is planned.",
-    ),
-    "incremental": Option(
-        key="hoodie.cleaner.incremental.mode",
-        aliases=("hoodie.clean.incremental.enabled",),
-        default="true",
-        kind=_BOOL,
-        doc="Look only at partitions written since the line of the last clean.",
-    ),
-    "failed_writes": Option(
-        key="hoodie.clean.failed.writes.policy",
-        aliases=("hoodie.cleaner.policy.failed.writes",),
-        kind=_ENUM,
-        choices=tuple(policy.value for policy in FailedWritesPolicy),
-        doc="LAZY (and when unset): cleaning also rolls back writers that seem dead.",
-    ),
-}
-
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class CleaningSettings(OptionSettings):
-    """All settings of cleaning; the fields of ``CLEANING_OPTIONS``."""
+    """All settings of cleaning."""
 
-    options: ClassVar[Mapping[str, Option]] = CLEANING_OPTIONS
-
-    automatic: bool = True
-    asynchronous: bool = False
-    policy: CleaningPolicy = CleaningPolicy.COMMITS
-    commits_retained: _Count = 10
-    versions_retained: _Count = 3
-    hours_retained: Annotated[int, Field(ge=1, le=24 * 366 * 100)] = 24
-    trigger: TriggerStrategy = TriggerStrategy.NUM_COMMITS
-    trigger_commits: _Count = 1
-    incremental: bool = True
-    failed_writes: FailedWritesPolicy | None = None
+    automatic: bool = option(
+        "hoodie.clean.automatic",
+        True,
+        "Clean after a commit.",
+        aliases=("hoodie.cleaner.automatic",),
+    )
+    asynchronous: bool = option(
+        "hoodie.clean.async",
+        False,
+        "Clean on a thread beside the writes instead of after a commit.",
+        aliases=("hoodie.clean.async.enabled",),
+    )
+    policy: CleaningPolicy = option(
+        "hoodie.clean.policy",
+        CleaningPolicy.COMMITS,
+        "What is kept: slices of the latest commits, latest slices, or those of some hours.",
+        aliases=("hoodie.cleaner.policy",),
+    )
+    commits_retained: _Count = option(
+        "hoodie.clean.commits.retained",
+        10,
+        "How many of the latest commits time travel can go back to.",
+        aliases=("hoodie.cleaner.commits.retained",),
+    )
+    versions_retained: _Count = option(
+        "hoodie.clean.fileversions.retained",
+        3,
+        "How many file slices of each file group are kept.",
+        aliases=("hoodie.cleaner.fileversions.retained",),
+    )
+    hours_retained: Annotated[int, Field(ge=1, le=24 * 366 * 100)] = option(
+        "hoodie.clean.hours.retained",
+        24,
+        "For how many hours time travel can go back.",
+        aliases=("hoodie.cleaner.hours.retained",),
+    )
+    trigger: TriggerStrategy = option(
+        "hoodie.clean.trigger.strategy", TriggerStrategy.NUM_COMMITS, "When a clean is planned."
+    )
+    trigger_commits: _Count = option(
+        "hoodie.clean.trigger.max.commits",
+        1,
+        "Commits since the last clean after which the next one is planned.",
+        aliases=("hoodie.clean.max.commits",),
+    )
+    incremental: bool = option(
+        "hoodie.cleaner.incremental.mode",
+        True,
+        "Look only at partitions written since the line of the last clean.",
+        aliases=("hoodie.clean.incremental.enabled",),
+    )
+    failed_writes: FailedWritesPolicy | None = option(
+        "hoodie.clean.failed.writes.policy",
+        None,
+        "LAZY (and when unset): cleaning also rolls back writers that seem dead.",
+        aliases=("hoodie.cleaner.policy.failed.writes",),
+    )
 
     @property
     def inline(self) -> bool:

@@ -6,18 +6,17 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Final, NoReturn, Self
+from typing import Annotated, Final, NoReturn, Self
 
 from pydantic import Field, field_validator
 
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
-from tableservices.planned_service import PLAN_EXPIRY
+from tableservices.planned_service import PlannedServiceSettings
 from timeline.errors import SettingError
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.option_settings import option
+from timeline.properties.options import OptionKind
 
 __all__ = [
-    "CLUSTERING_OPTIONS",
     "EXECUTION_DEFAULT",
     "PLAN_DEFAULT",
     "ClusteringSettings",
@@ -132,8 +131,6 @@ def _refuse(key: str, name: str, package: str, known: list[str]) -> NoReturn:
 # The behaviour of a writer that conflicts with a pending clustering is the writer's own option
 # (``hoodie.clustering.updates.strategy``) and is not read here.
 
-_BOOL, _INT, _BYTES = OptionKind.BOOL, OptionKind.INT, OptionKind.BYTES
-_ENUM, _LIST, _TEXT = OptionKind.ENUM, OptionKind.LIST, OptionKind.TEXT
 _PLAN = "hoodie.clustering.plan.strategy"
 
 
@@ -144,196 +141,138 @@ class SliceOrder(Enum):
     INSTANT_TIME = "INSTANT_TIME"
 
 
-# By the field of ClusteringSettings that it sets.
-CLUSTERING_OPTIONS: Mapping[str, Option] = {
-    "inline": Option(
-        key="hoodie.clustering.inline",
-        aliases=("hoodie.datasource.clustering.inline.enable",),
-        default="false",
-        kind=_BOOL,
-        doc="Cluster after a commit, when enough of them came together.",
-    ),
-    "inline_commits": Option(
-        key="hoodie.clustering.inline.max.commits",
-        default="4",
-        kind=_INT,
-        doc="Commits since the last clustering after which a writer clusters.",
-    ),
-    "asynchronous": Option(
-        key="hoodie.clustering.async.enabled",
-        aliases=("hoodie.datasource.clustering.async.enable",),
-        default="false",
-        kind=_BOOL,
-        doc="Cluster on a thread beside the writes; workers plan clustering only with it.",
-    ),
-    "async_commits": Option(
-        key="hoodie.clustering.async.max.commits",
-        default="4",
-        kind=_INT,
-        doc="Commits since the last clustering after which a worker plans one.",
-    ),
-    "schedule_inline": Option(
-        key="hoodie.clustering.schedule.inline",
-        default="false",
-        kind=_BOOL,
-        doc="Only plan clustering after a commit, and leave the work to a worker.",
-    ),
-    "plan_class": Option(
-        key=f"{_PLAN}.class",
-        default=PLAN_DEFAULT,
-        kind=_TEXT,
-        doc="How files come together; a fixed table of Hudi's names, no class is loaded.",
-    ),
-    "execution_class": Option(
-        key="hoodie.clustering.execution.strategy.class",
-        default=EXECUTION_DEFAULT,
-        kind=_TEXT,
-        doc="How groups are written anew; a fixed table of Hudi's names, no class is loaded.",
-    ),
-    "sort_columns": Option(
-        key=f"{_PLAN}.sort.columns",
-        kind=_LIST,
-        doc="Columns that decide which rows lie together; none leaves the order.",
-    ),
-    "curve": Option(
-        key="hoodie.layout.optimize.strategy",
-        default=Curve.LINEAR.value,
-        kind=_ENUM,
-        choices=(*(curve.value for curve in Curve), "Z-ORDER"),
-        doc="How several columns become one order: sorted one after the other, or interleaved.",
-    ),
-    "small_file_bytes": Option(
-        key=f"{_PLAN}.small.file.limit",
-        default="314572800",
-        kind=_BYTES,
-        doc="Only file slices whose base file is smaller are rewritten.",
-    ),
-    "target_file_bytes": Option(
-        key=f"{_PLAN}.target.file.max.bytes",
-        default="1073741824",
-        kind=_BYTES,
-        doc="Wanted size of the files that come out.",
-    ),
-    "group_bytes": Option(
-        key=f"{_PLAN}.max.bytes.per.group",
-        default="2147483648",
-        kind=_BYTES,
-        doc="Most bytes that are read, sorted and written together, which is held in memory.",
-    ),
-    "groups_max": Option(
-        key=f"{_PLAN}.max.num.groups",
-        default="30",
-        kind=_INT,
-        doc="Most groups of one plan.",
-    ),
-    "single_groups": Option(
-        key=f"{_PLAN}.single.group.clustering.enabled",
-        default="true",
-        kind=_BOOL,
-        doc="Whether one file slice alone makes a group.",
-    ),
-    "slice_order": Option(
-        key=f"{_PLAN}.file.slices.sort.by",
-        default=SliceOrder.SIZE.value,
-        kind=_ENUM,
-        choices=tuple(order.value for order in SliceOrder),
-        doc="Which slices fill groups first: the biggest, or the oldest.",
-    ),
-    "partition_mode": Option(
-        key="hoodie.clustering.plan.partition.filter.mode",
-        default=PartitionMode.NONE.value,
-        kind=_ENUM,
-        choices=tuple(mode.value for mode in PartitionMode),
-        doc="Which partitions a plan looks at.",
-    ),
-    "partitions_begin": Option(
-        key=f"{_PLAN}.cluster.begin.partition",
-        kind=_TEXT,
-        doc="First partition path of mode SELECTED_PARTITIONS.",
-    ),
-    "partitions_end": Option(
-        key=f"{_PLAN}.cluster.end.partition",
-        kind=_TEXT,
-        doc="Last partition path of mode SELECTED_PARTITIONS.",
-    ),
-    "partitions_lookback": Option(
-        key=f"{_PLAN}.daybased.lookback.partitions",
-        default="2",
-        kind=_INT,
-        doc="How many of the last partitions mode RECENT_DAYS takes.",
-    ),
-    "partitions_skipped": Option(
-        key=f"{_PLAN}.daybased.skipfromlatest.partitions",
-        default="0",
-        kind=_INT,
-        doc="How many of the last partitions mode RECENT_DAYS leaves out.",
-    ),
-    "partitions_regex": Option(
-        key=f"{_PLAN}.partition.regex.pattern",
-        kind=_TEXT,
-        doc="Only partition paths that match this expression as a whole.",
-    ),
-    "partitions_selected": Option(
-        key=f"{_PLAN}.partition.selected",
-        kind=_LIST,
-        doc="Only these partition paths.",
-    ),
-    "expires": Option(
-        key="hoodie.clustering.enable.expirations",
-        default="false",
-        kind=_BOOL,
-        doc="Cancel pending clusterings that nobody carried out for long.",
-    ),
-    "expiration_mins": Option(
-        key="hoodie.clustering.expiration.threshold.mins",
-        default="60",
-        kind=_INT,
-        doc="Age, minutes, from which a pending clustering that nobody is at is cancelled.",
-    ),
-    "expiry_ms": PLAN_EXPIRY,
-    "yields_to_begun": Option(
-        key="hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
-        default="false",
-        kind=_BOOL,
-        doc="Leave out file groups that a live writer announced to change, not only those it did.",
-    ),
-}
-
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
-class ClusteringSettings(OptionSettings):
-    """All settings of clustering; the fields of ``CLUSTERING_OPTIONS``."""
+class ClusteringSettings(PlannedServiceSettings):
+    """All settings of clustering."""
 
-    options: ClassVar[Mapping[str, Option]] = CLUSTERING_OPTIONS
-
-    inline: bool = False
-    inline_commits: _Count = 4
-    asynchronous: bool = False
-    async_commits: _Count = 4
-    schedule_inline: bool = False
-    plan_class: str = PLAN_DEFAULT
-    execution_class: str = EXECUTION_DEFAULT
-    sort_columns: Annotated[tuple[str, ...], Field(max_length=COLUMNS_MAX)] = ()
-    curve: Curve = Curve.LINEAR
-    small_file_bytes: _Bytes = 314_572_800
-    target_file_bytes: _Bytes = 1_073_741_824
-    group_bytes: _Bytes = 2_147_483_648
-    groups_max: Annotated[int, Field(ge=1, le=100_000)] = 30
-    single_groups: bool = True
-    slice_order: SliceOrder = SliceOrder.SIZE
-    partition_mode: PartitionMode = PartitionMode.NONE
-    partitions_begin: str | None = None
-    partitions_end: str | None = None
-    partitions_lookback: _Count = 2
-    partitions_skipped: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
-    partitions_regex: str | None = None
-    partitions_selected: tuple[str, ...] = ()
-    expires: bool = False
-    expiration_mins: _Count = 60
-    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
-    yields_to_begun: bool = False
+    inline: bool = option(
+        "hoodie.clustering.inline",
+        False,
+        "Cluster after a commit, when enough of them came together.",
+        aliases=("hoodie.datasource.clustering.inline.enable",),
+    )
+    inline_commits: _Count = option(
+        "hoodie.clustering.inline.max.commits",
+        4,
+        "Commits since the last clustering after which a writer clusters.",
+    )
+    asynchronous: bool = option(
+        "hoodie.clustering.async.enabled",
+        False,
+        "Cluster on a thread beside the writes; workers plan clustering only with it.",
+        aliases=("hoodie.datasource.clustering.async.enable",),
+    )
+    async_commits: _Count = option(
+        "hoodie.clustering.async.max.commits",
+        4,
+        "Commits since the last clustering after which a worker plans one.",
+    )
+    schedule_inline: bool = option(
+        "hoodie.clustering.schedule.inline",
+        False,
+        "Only plan clustering after a commit, and leave the work to a worker.",
+    )
+    plan_class: str = option(
+        f"{_PLAN}.class",
+        PLAN_DEFAULT,
+        "How files come together; a fixed table of Hudi's names, no class is loaded.",
+    )
+    execution_class: str = option(
+        "hoodie.clustering.execution.strategy.class",
+        EXECUTION_DEFAULT,
+        "How groups are written anew; a fixed table of Hudi's names, no class is loaded.",
+    )
+    sort_columns: Annotated[tuple[str, ...], Field(max_length=COLUMNS_MAX)] = option(
+        f"{_PLAN}.sort.columns",
+        (),
+        "Columns that decide which rows lie together; none leaves the order.",
+    )
+    curve: Curve = option(
+        "hoodie.layout.optimize.strategy",
+        Curve.LINEAR,
+        "How several columns become one order: sorted one after the other, or interleaved.",
+        choices=(*(curve.value for curve in Curve), "Z-ORDER"),
+    )
+    small_file_bytes: _Bytes = option(
+        f"{_PLAN}.small.file.limit",
+        314_572_800,
+        "Only file slices whose base file is smaller are rewritten.",
+        unit=OptionKind.BYTES,
+    )
+    target_file_bytes: _Bytes = option(
+        f"{_PLAN}.target.file.max.bytes",
+        1_073_741_824,
+        "Wanted size of the files that come out.",
+        unit=OptionKind.BYTES,
+    )
+    group_bytes: _Bytes = option(
+        f"{_PLAN}.max.bytes.per.group",
+        2_147_483_648,
+        "Most bytes that are read, sorted and written together, which is held in memory.",
+        unit=OptionKind.BYTES,
+    )
+    groups_max: Annotated[int, Field(ge=1, le=100_000)] = option(
+        f"{_PLAN}.max.num.groups", 30, "Most groups of one plan."
+    )
+    single_groups: bool = option(
+        f"{_PLAN}.single.group.clustering.enabled",
+        True,
+        "Whether one file slice alone makes a group.",
+    )
+    slice_order: SliceOrder = option(
+        f"{_PLAN}.file.slices.sort.by",
+        SliceOrder.SIZE,
+        "Which slices fill groups first: the biggest, or the oldest.",
+    )
+    partition_mode: PartitionMode = option(
+        "hoodie.clustering.plan.partition.filter.mode",
+        PartitionMode.NONE,
+        "Which partitions a plan looks at.",
+    )
+    partitions_begin: str | None = option(
+        f"{_PLAN}.cluster.begin.partition",
+        None,
+        "First partition path of mode SELECTED_PARTITIONS.",
+    )
+    partitions_end: str | None = option(
+        f"{_PLAN}.cluster.end.partition", None, "Last partition path of mode SELECTED_PARTITIONS."
+    )
+    partitions_lookback: _Count = option(
+        f"{_PLAN}.daybased.lookback.partitions",
+        2,
+        "How many of the last partitions mode RECENT_DAYS takes.",
+    )
+    partitions_skipped: Annotated[int, Field(ge=0, le=1_000_000_000)] = option(
+        f"{_PLAN}.daybased.skipfromlatest.partitions",
+        0,
+        "How many of the last partitions mode RECENT_DAYS leaves out.",
+    )
+    partitions_regex: str | None = option(
+        f"{_PLAN}.partition.regex.pattern",
+        None,
+        "Only partition paths that match this expression as a whole.",
+    )
+    partitions_selected: tuple[str, ...] = option(
+        f"{_PLAN}.partition.selected", (), "Only these partition paths."
+    )
+    expires: bool = option(
+        "hoodie.clustering.enable.expirations",
+        False,
+        "Cancel pending clusterings that nobody carried out for long.",
+    )
+    expiration_mins: _Count = option(
+        "hoodie.clustering.expiration.threshold.mins",
+        60,
+        "Age, minutes, from which a pending clustering that nobody is at is cancelled.",
+    )
+    yields_to_begun: bool = option(
+        "hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
+        False,
+        "Leave out file groups that a live writer announced to change, not only those it did.",
+    )
 
     @field_validator("partitions_regex")
     @classmethod

@@ -6,7 +6,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tableservices.compaction.settings import (
-    COMPACTION_OPTIONS,
     STRATEGY_NAMES,
     CompactionSettings,
     CompactionStrategy,
@@ -207,7 +206,7 @@ def choose(
     for order in orders:
         if order.name == settings.strategy:
             return list(order.choose(operations, settings))
-    option = COMPACTION_OPTIONS["strategy"]
+    option = CompactionSettings.options["strategy"]
     known = [*STRATEGY_NAMES, *(order.name for order in orders)]
     raise SettingError(
         f"no such compaction strategy; known are {', '.join(known)}: "

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from tableservices.planned_service import PLAN_EXPIRY
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, OptionKind
+from tableservices.planned_service import PlannedServiceSettings
+from timeline.properties.option_settings import option
 
 __all__ = [
-    "COMPACTION_OPTIONS",
     "STRATEGY_NAMES",
     "CompactionSettings",
     "CompactionStrategy",
@@ -48,101 +46,70 @@ _STRATEGIES: Mapping[str, CompactionStrategy] = {
     for name in (strategy.value, _JAVA + strategy.value)
 }
 STRATEGY_NAMES = tuple(strategy.value for strategy in CompactionStrategy)
-_BOOL, _INT, _ENUM, _TEXT = OptionKind.BOOL, OptionKind.INT, OptionKind.ENUM, OptionKind.TEXT
 
-# By the field of CompactionSettings that it sets.
-COMPACTION_OPTIONS: Mapping[str, Option] = {
-    "runs_inline": Option(
-        key="hoodie.compact.inline",
-        default="false",
-        kind=_BOOL,
-        doc="Plan a compaction after a commit when it is due, and carry it out.",
-    ),
-    "plans_inline": Option(
-        key="hoodie.compact.schedule.inline",
-        default="false",
-        kind=_BOOL,
-        doc="Only plan a compaction after a commit; a worker carries it out.",
-    ),
-    "asynchronous": Option(
-        key="hoodie.datasource.compaction.async.enable",
-        default="false",
-        kind=_BOOL,
-        doc="Compact on a thread beside the writes; Hudi's default is true, for streams alone.",
-    ),
-    "trigger": Option(
-        key="hoodie.compact.inline.trigger.strategy",
-        default=CompactionTrigger.NUM_COMMITS.value,
-        kind=_ENUM,
-        choices=tuple(one.value for one in CompactionTrigger),
-        doc="What makes a compaction due: delta commits, time, both or either of them.",
-    ),
-    "commits_max": Option(
-        key="hoodie.compact.inline.max.delta.commits",
-        default="5",
-        kind=_INT,
-        doc="Delta commits since the last compaction that make the next one due.",
-    ),
-    "seconds_max": Option(
-        key="hoodie.compact.inline.max.delta.seconds",
-        default="3600",
-        kind=_INT,
-        doc="Seconds since the last compaction that make the next one due.",
-    ),
-    "strategy": Option(
-        key="hoodie.compaction.strategy",
-        default=_JAVA + CompactionStrategy.LOG_FILE_SIZE.value,
-        kind=_TEXT,
-        doc="Which file slices are compacted first, and how many: a class name of Hudi's.",
-    ),
-    "target_io_mb": Option(
-        key="hoodie.compaction.target.io",
-        default="512000",
-        kind=_INT,
-        doc="Megabytes that one compaction may read and write.",
-    ),
-    "log_bytes_min": Option(
-        key="hoodie.compaction.logfile.size.threshold",
-        default="0",
-        kind=_INT,
-        doc="Bytes of log files below which a file slice is left alone.",
-    ),
-    "log_files_min": Option(
-        key="hoodie.compaction.logfile.num.threshold",
-        default="0",
-        kind=_INT,
-        doc="Log files below which a file slice is left alone (LogFileNumBased).",
-    ),
-    "days_max": Option(
-        key="hoodie.compaction.daybased.target.partitions",
-        default="10",
-        kind=_INT,
-        doc="How many of the latest partitions one compaction looks at (DayBased).",
-    ),
-    "expiry_ms": PLAN_EXPIRY,
-}
 
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 
 
-class CompactionSettings(OptionSettings):
-    """All settings of compaction; the fields of ``COMPACTION_OPTIONS``."""
+class CompactionSettings(PlannedServiceSettings):
+    """All settings of compaction."""
 
-    options: ClassVar[Mapping[str, Option]] = COMPACTION_OPTIONS
-
-    runs_inline: bool = False
-    plans_inline: bool = False
-    asynchronous: bool = False
-    trigger: CompactionTrigger = CompactionTrigger.NUM_COMMITS
-    commits_max: _Count = 5
-    seconds_max: _Count = 3_600
-    strategy: CompactionStrategy | str = CompactionStrategy.LOG_FILE_SIZE  # a plug-in's name
-    target_io_mb: _Count = 512_000
-    log_bytes_min: _Size = 0
-    log_files_min: _Size = 0
-    days_max: _Count = 10
-    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
+    runs_inline: bool = option(
+        "hoodie.compact.inline",
+        False,
+        "Plan a compaction after a commit when it is due, and carry it out.",
+    )
+    plans_inline: bool = option(
+        "hoodie.compact.schedule.inline",
+        False,
+        "Only plan a compaction after a commit; a worker carries it out.",
+    )
+    asynchronous: bool = option(
+        "hoodie.datasource.compaction.async.enable",
+        False,
+        "Compact on a thread beside the writes; Hudi's default is true, for streams alone.",
+    )
+    trigger: CompactionTrigger = option(
+        "hoodie.compact.inline.trigger.strategy",
+        CompactionTrigger.NUM_COMMITS,
+        "What makes a compaction due: delta commits, time, both or either of them.",
+    )
+    commits_max: _Count = option(
+        "hoodie.compact.inline.max.delta.commits",
+        5,
+        "Delta commits since the last compaction that make the next one due.",
+    )
+    seconds_max: _Count = option(
+        "hoodie.compact.inline.max.delta.seconds",
+        3_600,
+        "Seconds since the last compaction that make the next one due.",
+    )
+    # a plug-in's name
+    strategy: CompactionStrategy | str = option(
+        "hoodie.compaction.strategy",
+        _JAVA + CompactionStrategy.LOG_FILE_SIZE.value,
+        "Which file slices are compacted first, and how many: a class name of Hudi's.",
+        validate_default=True,
+    )
+    target_io_mb: _Count = option(
+        "hoodie.compaction.target.io", 512_000, "Megabytes that one compaction may read and write."
+    )
+    log_bytes_min: _Size = option(
+        "hoodie.compaction.logfile.size.threshold",
+        0,
+        "Bytes of log files below which a file slice is left alone.",
+    )
+    log_files_min: _Size = option(
+        "hoodie.compaction.logfile.num.threshold",
+        0,
+        "Log files below which a file slice is left alone (LogFileNumBased).",
+    )
+    days_max: _Count = option(
+        "hoodie.compaction.daybased.target.partitions",
+        10,
+        "How many of the latest partitions one compaction looks at (DayBased).",
+    )
 
     @field_validator("strategy", mode="before")
     @classmethod

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
 from tableservices.compaction.plan import operations_of
-from tableservices.planned_service import PLAN_EXPIRY
+from tableservices.planned_service import PlannedServiceSettings
 from timeline.active_timeline import ActiveTimeline
 from timeline.model.file_names import FileSlice, pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
 from timeline.model.plans import CompactionOperation, CompactionPlan, PlanCompactionStrategy
 from timeline.model.write_set import FileGroupId
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.option_settings import option
 
 __all__ = [
-    "LOG_COMPACTION_OPTIONS",
     "LogCompactionSettings",
     "candidates",
     "is_due",
@@ -29,39 +27,25 @@ __all__ = [
 
 # ---- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys
 
-# By the field of LogCompactionSettings that it sets.
-LOG_COMPACTION_OPTIONS: Mapping[str, Option] = {
-    "enabled": Option(
-        key="hoodie.log.compaction.enable",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Put log files together where compacting them into base files comes too seldom.",
-    ),
-    "inline": Option(
-        key="hoodie.log.compaction.inline",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Plan a log compaction after a commit when it is due, and carry it out.",
-    ),
-    "blocks_min": Option(
-        key="hoodie.log.compaction.blocks.threshold",
-        default="5",
-        kind=OptionKind.INT,
-        doc="Log blocks of a file slice, and delta commits, that make one worth it.",
-    ),
-    "expiry_ms": PLAN_EXPIRY,
-}
 
+class LogCompactionSettings(PlannedServiceSettings):
+    """All settings of log compaction."""
 
-class LogCompactionSettings(OptionSettings):
-    """All settings of log compaction; the fields of ``LOG_COMPACTION_OPTIONS``."""
-
-    options: ClassVar[Mapping[str, Option]] = LOG_COMPACTION_OPTIONS
-
-    enabled: bool = False
-    inline: bool = False
-    blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = 5
-    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = 86_400_000
+    enabled: bool = option(
+        "hoodie.log.compaction.enable",
+        False,
+        "Put log files together where compacting them into base files comes too seldom.",
+    )
+    inline: bool = option(
+        "hoodie.log.compaction.inline",
+        False,
+        "Plan a log compaction after a commit when it is due, and carry it out.",
+    )
+    blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = option(
+        "hoodie.log.compaction.blocks.threshold",
+        5,
+        "Log blocks of a file slice, and delta commits, that make one worth it.",
+    )
 
 
 # ---- Which log files a log compaction merges: pure, in the form of Java Hudi

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, OptionKind
+from timeline.properties.option_settings import OptionSettings, option
 
-__all__ = ["TTL_OPTIONS", "TtlSettings", "TtlStrategy"]
+__all__ = ["TtlSettings", "TtlStrategy"]
 
 
 class TtlStrategy(Enum):
@@ -28,58 +26,39 @@ _CLASSES = {
 }
 _PACKAGE = "org.apache.hudi.table.action.ttl.strategy."
 
-# By the field of TtlSettings that it sets.
-TTL_OPTIONS: Mapping[str, Option] = {
-    "inline": Option(
-        key="hoodie.partition.ttl.inline",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Delete expired partitions after a commit.",
-    ),
-    "strategy": Option(
-        key="hoodie.partition.ttl.management.strategy.type",
-        default=TtlStrategy.BY_TIME.value,
-        kind=OptionKind.ENUM,
-        choices=tuple(one.value for one in TtlStrategy),
-        doc="Whether the days count from the last write into a partition, or from its first.",
-    ),
-    "strategy_class": Option(
-        key="hoodie.partition.ttl.strategy.class",
-        kind=OptionKind.ENUM,
-        choices=tuple(f"{_PACKAGE}{name}" for name in _CLASSES),
-        doc="The same, by the name of Hudi's class; stronger than the type.",
-    ),
-    "days_retained": Option(
-        key="hoodie.partition.ttl.strategy.days.retain",
-        default="-1",
-        kind=OptionKind.INT,
-        doc="How many days a partition is kept; nothing expires unless it is positive.",
-    ),
-    "partitions_max": Option(
-        key="hoodie.partition.ttl.strategy.max.delete.partitions",
-        default="1000",
-        kind=OptionKind.INT,
-        doc="How many partitions one round deletes at most.",
-    ),
-    "partitions_selected": Option(
-        key="hoodie.partition.ttl.strategy.partition.selected",
-        kind=OptionKind.LIST,
-        doc="Partition paths that may expire; all of them when it is not said.",
-    ),
-}
-
 
 class TtlSettings(OptionSettings):
-    """All settings of partition TTL; the fields of ``TTL_OPTIONS``."""
+    """All settings of partition TTL."""
 
-    options: ClassVar[Mapping[str, Option]] = TTL_OPTIONS
-
-    inline: bool = False
-    strategy: TtlStrategy = TtlStrategy.BY_TIME
-    strategy_class: str | None = None
-    days_retained: Annotated[int, Field(ge=-1, le=366 * 1_000)] = -1
-    partitions_max: Annotated[int, Field(ge=1, le=1_000_000)] = 1_000
-    partitions_selected: tuple[str, ...] = ()
+    inline: bool = option(
+        "hoodie.partition.ttl.inline", False, "Delete expired partitions after a commit."
+    )
+    strategy: TtlStrategy = option(
+        "hoodie.partition.ttl.management.strategy.type",
+        TtlStrategy.BY_TIME,
+        "Whether the days count from the last write into a partition, or from its first.",
+    )
+    strategy_class: str | None = option(
+        "hoodie.partition.ttl.strategy.class",
+        None,
+        "The same, by the name of Hudi's class; stronger than the type.",
+        choices=tuple(f"{_PACKAGE}{name}" for name in _CLASSES),
+    )
+    days_retained: Annotated[int, Field(ge=-1, le=366 * 1_000)] = option(
+        "hoodie.partition.ttl.strategy.days.retain",
+        -1,
+        "How many days a partition is kept; nothing expires unless it is positive.",
+    )
+    partitions_max: Annotated[int, Field(ge=1, le=1_000_000)] = option(
+        "hoodie.partition.ttl.strategy.max.delete.partitions",
+        1_000,
+        "How many partitions one round deletes at most.",
+    )
+    partitions_selected: tuple[str, ...] = option(
+        "hoodie.partition.ttl.strategy.partition.selected",
+        (),
+        "Partition paths that may expire; all of them when it is not said.",
+    )
 
     @property
     def from_creation(self) -> bool:

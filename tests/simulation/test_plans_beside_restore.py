@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.planned_service import PLAN_EXPIRY, Phase, run_round
+from tableservices.planned_service import Phase, PlannedServiceSettings, run_round
 from tableservices.restoring.restore import finish_restore
 from tests.simulation.asleep_kit import LOCK_FREE, OURS, SHARED, acting, all_slots
 from tests.simulation.engine_kit import TOLERATED_MS, events_of, open_table, outside, rows_now
@@ -22,7 +22,7 @@ from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 
 MOR = TableType.MERGE_ON_READ
-EXPIRY_MS = int(PLAN_EXPIRY.default or 0)
+EXPIRY_MS = PlannedServiceSettings().expiry_ms
 
 
 @pytest.mark.spec("RST-1")

@@ -74,7 +74,8 @@ class Option:
     One key: its meaning and the texts it accepts.
 
     ``aliases`` are other spellings of the same option (older names, the table's own name for it);
-    ``choices`` belong to the kind ``enum`` and are matched in any case.
+    ``choices`` belong to the kind ``enum`` and are matched in any case. A table's own file may not
+    set an option that is ``caller_only``, because every writer of the table could loosen it (SEC4).
     """
 
     key: str
@@ -83,7 +84,7 @@ class Option:
     kind: OptionKind = OptionKind.TEXT
     choices: tuple[str, ...] = ()
     doc: str = ""
-    since: str = ""
+    caller_only: bool = False
 
     @property
     def accepted(self) -> str:

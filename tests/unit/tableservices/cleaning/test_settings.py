@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.cleaning.settings import CLEANING_OPTIONS, CleaningPolicy, CleaningSettings
+from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from timeline.errors import SettingError
 
 
@@ -17,10 +17,6 @@ def test_defaults_are_hudis() -> None:
     )
     assert settings.inline
     assert settings.rolls_back
-
-
-def test_every_option_sets_a_field() -> None:
-    assert set(CLEANING_OPTIONS) == set(CleaningSettings.model_fields)
 
 
 def test_old_spellings_are_understood() -> None:

@@ -14,7 +14,6 @@ from tableservices.clustering.plan import (
     plan_groups,
 )
 from tableservices.clustering.settings import (
-    CLUSTERING_OPTIONS,
     EXECUTION_DEFAULT,
     PLAN_DEFAULT,
     ClusteringSettings,
@@ -161,14 +160,6 @@ def test_commits_count_since_the_last_clustering_pending_or_not() -> None:
     assert commits_since_clustering(timeline, frozenset({"20260101000000003"})) == 2
     pending = ActiveTimeline.of([*names, "20260101000000009.clustering.requested"])
     assert commits_since_clustering(pending, frozenset({"20260101000000003"})) == 0
-
-
-def test_every_option_has_its_field_and_hudis_default() -> None:
-    assert set(CLUSTERING_OPTIONS) == set(ClusteringSettings.model_fields)
-    said = ClusteringSettings.from_properties(
-        {option.key: option.default for option in CLUSTERING_OPTIONS.values() if option.default}
-    )
-    assert said == ClusteringSettings()
 
 
 def test_settings_are_read_by_hudis_keys() -> None:

@@ -7,7 +7,6 @@ import pytest
 from tableservices.compaction.plan import CompactionOrder, choose, operations_of
 from tableservices.compaction.service import is_due
 from tableservices.compaction.settings import (
-    COMPACTION_OPTIONS,
     CompactionSettings,
     CompactionStrategy,
     CompactionTrigger,
@@ -186,12 +185,6 @@ def test_a_strategy_that_nobody_offers_is_refused_by_name() -> None:
     last = CompactionOrder(name="com.acme.Best", choose=lambda found, _: found[-1:])
     chosen = choose(operations(slice_of("a", 1), slice_of("b", 1)), settings, [last])
     assert [one.file_id for one in chosen] == ["b"]
-
-
-def test_every_option_has_its_field_and_default() -> None:
-    assert set(COMPACTION_OPTIONS) == set(CompactionSettings.model_fields)
-    said = {option.key: str(option.default) for option in COMPACTION_OPTIONS.values()}
-    assert CompactionSettings.from_properties(said) == CompactionSettings()
 
 
 @pytest.mark.parametrize(
