@@ -8,13 +8,13 @@ damages the state its own engine relies on.
 from __future__ import annotations
 
 from filegroups.keys.keys import KeyGenerator
+from filegroups.settings.known_keys import ELSEWHERE
 from timeline.context import TableContext
 from timeline.errors import UnsupportedTableError
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 
 __all__ = [
-    "ELSEWHERE",
     "load_writable",
     "refuse_old_version",
     "refuse_unreadable",
@@ -23,11 +23,6 @@ __all__ = [
 
 _KEY_GENERATORS = frozenset(
     {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
-)
-#: Advice for a table that this release does not write.
-ELSEWHERE = (
-    "it can be read, so write it with the engine that made it, or copy its rows into a new table "
-    "('hoodoo read' into a file, 'hoodoo write --key ...' from it)"
 )
 _BOOTSTRAP_BASE = "hoodie.bootstrap.base.path"
 

@@ -16,13 +16,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
-from filegroups.settings.key_options import TIME_OPTIONS
-from filegroups.settings.key_support import effect_of_value, key_warnings, keys_without_effect
-from filegroups.settings.known_keys import hudi_keys
-from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
-from filegroups.settings.retry_options import RETRY_OPTIONS, fill_from_preset
-from filegroups.settings.settings import ReadSettings, WriteSettings
-from filegroups.settings.unsupported import unsupported_keys
+from filegroups.settings.known_keys import (
+    effect_of_value,
+    hudi_keys,
+    key_warnings,
+    keys_without_effect,
+    unsupported_keys,
+)
+from filegroups.settings.read_settings import ReadSettings
+from filegroups.settings.settings import WriteSettings, fill_from_preset, keys_of_writes_and_reads
+from filegroups.settings.time_settings import TimeSettings
 from hoodoo.conflict_strategy import conflict_strategy
 from hoodoo.slot_signing import slot_signing_of
 from lockproviders.hookspecs import LockContext
@@ -76,14 +79,13 @@ CONF_FILE: Final = "hudi-defaults.conf"
 CONF_FOLDER: Final = Path("/etc/hudi/conf")  # where Hudi looks too; read only if it is there
 FILE_BYTES_MAX: Final = 1 << 20  # SEC14; real ones have a few hundred lines
 
-#: Keys, or how they begin, that a table's own file cannot set.
-_CALLERS_ALONE: Final = (
-    "hoodoo.publish.lock",
-    "hoodoo.reader.lease.ms",
-    "hoodoo.clock.",
-    "hoodoo.limits.",
-    "hoodoo.storage.durability",
-    "hoodoo.lock.hold.budget.ms",
+#: Every spelling of an option that a table's own file cannot set, in lower case.
+_CALLERS_ALONE: Final = frozenset(
+    text.casefold()
+    for settings in (WriteSettings, ReadSettings, LockSettings)
+    for option in settings.options.values()
+    if option.caller_only
+    for text in option.spellings
 )
 _SESSION_PREFIXES: Final = ("spark.hoodie.", "spark.hoodoo.")
 _SESSION_STORES: Final = "spark.hadoop.fs."  # how a session reaches object stores
@@ -173,7 +175,7 @@ def load_configuration(
 
 def _is_callers_alone(key: str) -> bool:
     """Whether a table's own file must not say it: anybody who writes there could loosen it (SEC4)."""
-    return key.strip().casefold().startswith(_CALLERS_ALONE)
+    return key.strip().casefold() in _CALLERS_ALONE
 
 
 def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[EffectiveValue, ...]:
@@ -224,7 +226,7 @@ def describe(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[E
 
 def _of_preset(properties: PropertySet) -> dict[str, tuple[str | None, str]]:
     """By key what a retry preset says, and that it does; a wrong one is for ``check`` to tell."""
-    option = RETRY_OPTIONS["retry_preset"]
+    option = WriteSettings.options["retry_preset"]
     found = properties.find(option)
     name = "" if found is None else found[1].strip().casefold()
     if name not in (option.choices or ()):
@@ -233,7 +235,8 @@ def _of_preset(properties: PropertySet) -> dict[str, tuple[str | None, str]]:
     origins: dict[str, str] = {}
     fill_from_preset(values, origins)
     return {
-        WRITE_OPTIONS[field].key: (str(values[field]), layer) for field, layer in origins.items()
+        WriteSettings.options[field].key: (str(values[field]), layer)
+        for field, layer in origins.items()
     }
 
 
@@ -291,7 +294,7 @@ def check(
         Problem(
             severity=Severity.WARNING, kind="setting_ignored", key="", layer="", message=message
         )
-        for message in key_warnings(properties, also_known=_declared(options))
+        for message in key_warnings(properties, _declared(options))
     ]
     return (*errors.values(), *warnings)
 
@@ -304,7 +307,8 @@ def reader_lease_ms(properties: PropertySet) -> int:
         SettingError: It is no number, or out of bounds, where no clean would respect it.
     """
     field = "reader_lease_ms"
-    said, value = properties.find(READ_OPTIONS[field]), read_option(properties, READ_OPTIONS[field])
+    option = ReadSettings.options[field]
+    said, value = properties.find(option), read_option(properties, option)
     if said is None or value is None:  # an empty text is not said
         return ReadSettings().reader_lease_ms
     return ReadSettings(**{field: value, "origins": {field: said[2]}}).reader_lease_ms
@@ -324,14 +328,14 @@ def problem_of(error: HoodooError) -> Problem:
 
 def ignored_keys(properties: PropertySet, *, more: Iterable[Option] = ()) -> tuple[str, ...]:
     """What a user should hear about keys that do nothing here, misspelled ones among them."""
-    return key_warnings(properties, also_known=_declared(_options(properties, more)))
+    return key_warnings(properties, _declared(_options(properties, more)))
 
 
 def given_keys_without_effect(
     properties: PropertySet, *, more: Iterable[Option] = ()
 ) -> Mapping[str, str]:
     """The keys that were said and are without effect by design, and why."""
-    return keys_without_effect(properties, also_known=_declared(_options(properties, more)))
+    return keys_without_effect(properties, _declared(_options(properties, more)))
 
 
 def declared_keys(more: Iterable[Option] = ()) -> frozenset[str]:
@@ -342,7 +346,8 @@ def declared_keys(more: Iterable[Option] = ()) -> frozenset[str]:
 def _declared(options: Iterable[Option]) -> frozenset[str]:
     """Every spelling that something here reads, folded; of all lock providers, not the one's."""
     known = (*options, *provider_options())
-    return frozenset(text.casefold() for option in known for text in option.spellings)
+    spellings = (text.casefold() for option in known for text in option.spellings)
+    return keys_of_writes_and_reads().union(spellings)
 
 
 def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, ...]:
@@ -350,9 +355,9 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
     provider = properties.get_option(LockSettings.options["provider"])
     everything = (
         *provider_options(provider or ""),
-        *WRITE_OPTIONS.values(),
-        *READ_OPTIONS.values(),
-        *TIME_OPTIONS.values(),
+        *WriteSettings.options.values(),
+        *ReadSettings.options.values(),
+        *TimeSettings.options.values(),
         *STORAGE_OPTIONS.values(),
         *SLOT_OPTIONS.values(),
         *LockSettings.options.values(),

@@ -22,12 +22,10 @@ from filegroups.keys.keys import KeySpec
 from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema
-from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS
-from filegroups.settings.key_options import KEY_OPTIONS
-from filegroups.settings.key_settings import key_spec_of, refuse_other_classes, refuse_other_times
-from filegroups.settings.rate_limit_options import rate_limit_of
-from filegroups.settings.settings import IndexType, InsertDuplicates, WriteSettings
-from filegroups.settings.unsupported import UNSUPPORTED
+from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, key_spec_of, refuse_other_classes
+from filegroups.settings.known_keys import UNSUPPORTED
+from filegroups.settings.settings import WriteSettings
+from filegroups.settings.time_settings import refuse_other_times
 from filegroups.table import refuse_unreadable
 from filegroups.writing.row_checks import owned_buckets
 from filegroups.writing.write import WriteRequest
@@ -53,7 +51,12 @@ from timeline.properties.options import (
     read_option,
 )
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
+from timeline.properties.setting_enums import (
+    CommitLockMode,
+    ForeignWriters,
+    IndexType,
+    InsertDuplicates,
+)
 from timeline.rules.instant_times import SkewLimits
 from timeline.rules.retry import RetryBudget
 from timeline.storage.open_storage import storage_for
@@ -240,7 +243,9 @@ def compose_ports(
         table_identity=place.base_uri,
         table_address=os.fspath(address),
     )
-    classes = read_option(properties.without_layer(TABLE_LAYER), KEY_OPTIONS["merger_classes"])
+    classes = read_option(
+        properties.without_layer(TABLE_LAYER), WriteSettings.options["merger_classes"]
+    )
     return Ports(
         storage=with_slot_store(place, properties, clock=clock, ids=ids),
         clock=clock,
@@ -308,7 +313,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
         gives_way=settings.early_detection.gives_way,
-        pace=rate_limit_of(settings),
+        pace=settings.rate_limit,
         sealing=slot_signing_of(properties),
         without_metadata_table=settings.metadata_enable is False,
     )
@@ -374,7 +379,7 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
     """
     _refuse_other_table_properties(settings, config, _TABLE_FACTS)
     refuse_other_classes(settings, config)
-    refuse_other_times(settings, config)
+    refuse_other_times(settings.timestamp_keys, config)
     owned_buckets(settings)
     for field, key in BUCKET_PROPERTY_KEYS.items():
         kept = config.raw.get(key)

@@ -24,12 +24,12 @@ from filegroups.index.bucket_properties import (
 )
 from filegroups.keys.bucketing import BucketRules
 from filegroups.reading.read import Filter, ReadSet, known_schema
-from filegroups.settings.settings import FailedWritesPolicy, WriteSettings
-from filegroups.settings.unsupported import (
+from filegroups.settings.known_keys import (
     UNSUPPORTED_READS,
     UNSUPPORTED_SERVICES,
     refuse_unsupported,
 )
+from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table as CoreTable
 from filegroups.table import TableSnapshot, TimelineEntry, refuse_unwritable
 from filegroups.writing.row_checks import bucket_range_text
@@ -63,6 +63,7 @@ from timeline.model.time_arguments import TimeArgument
 from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
+from timeline.properties.setting_enums import FailedWritesPolicy
 from timeline.snapshot import Snapshot
 
 __all__ = ["Table"]

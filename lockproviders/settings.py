@@ -71,6 +71,7 @@ class LockSettings(OptionSettings):
         5_000,
         "Holding the lock for longer raises an alarm; 0 never.",
         unit=OptionKind.MS,
+        caller_only=True,
     )
     audit: bool = option(
         "hoodoo.lock.audit",

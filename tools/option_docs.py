@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from filegroups.settings.key_options import TIME_OPTIONS
-from filegroups.settings.key_support import effect_of
-from filegroups.settings.known_keys import hudi_keys
-from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
+from filegroups.settings.known_keys import effect_of, hudi_keys
+from filegroups.settings.read_settings import ReadSettings
+from filegroups.settings.settings import WriteSettings
+from filegroups.settings.time_settings import TimeSettings
 from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
 from lockproviders.registry import SLOT_OPTIONS, provider_options
@@ -73,7 +73,9 @@ def table(title: str, options: Iterable[Option]) -> str:
 
 def of_providers() -> list[Option]:
     """What only some provider reads; the keys all of them share stand before."""
-    shared = {option.key for option in (*LockSettings.options.values(), *WRITE_OPTIONS.values())}
+    shared = {
+        option.key for option in (*LockSettings.options.values(), *WriteSettings.options.values())
+    }
     return [option for option in provider_options() if option.key not in shared]
 
 
@@ -81,9 +83,9 @@ def page() -> str:
     """The whole page."""
     return (
         HEAD
-        + table("Writing", WRITE_OPTIONS.values())
-        + table("Folders of times", TIME_OPTIONS.values())
-        + table("Reading", READ_OPTIONS.values())
+        + table("Writing", WriteSettings.options.values())
+        + table("Folders of times", TimeSettings.options.values())
+        + table("Reading", ReadSettings.options.values())
         + table("Object stores", STORAGE_OPTIONS.values())
         + table("Commit slots", SLOT_OPTIONS.values())
         + table("Locks", LockSettings.options.values())

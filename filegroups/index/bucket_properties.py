@@ -10,7 +10,7 @@ from filegroups.index.buckets import FOLDER, Buckets, find_buckets
 from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import view_of
-from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS, INDEX_OPTIONS
+from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, KeySettings
 from timeline.codecs.commit_body import decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
@@ -154,7 +154,7 @@ def _refuse_misplaced(
     wrong = buckets.misplaced(one.file_group, read_keys(context.world.storage, one.base_file.path))
     if not wrong:
         return
-    option = INDEX_OPTIONS["bucket_count"]
+    option = KeySettings.options["bucket_count"]
     told = f"{rules.buckets} buckets of {','.join(rules.hash_fields)}"
     if rules.engine is BucketEngine.CONSISTENT_HASHING:
         told = f"ranges of {','.join(rules.hash_fields)}"

@@ -21,7 +21,7 @@ from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
 from filegroups.schema.internal_schema import schema_history
 from filegroups.schema.schema import META_COLUMNS, PARTITION_COLUMN, TableSchema, with_meta
-from filegroups.settings.key_settings import stored_times_of
+from filegroups.settings.time_settings import stored_times_of
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.file_names import BaseFile, FileSlice

@@ -1,26 +1,27 @@
 """
-Settings of keys, partitions and merging, made from their options.
+Options that are facts of a table: type, keys, partitions, merging, index; and their values.
 
-``filegroups.settings.settings`` holds the values. This module translates names of generators,
-payloads and time formats by fixed tables, and refuses contradictions. No class is loaded by a name
-from a property. A name outside the tables is refused, because a guess would write other keys or
-keep other rows.
+They are fixed when a table is created, stored in its properties and equal for all writers. Names
+of generators, payloads and time formats are translated by fixed tables: no class is loaded by a
+name from a property. A name outside the tables is refused, because a guess would write other keys
+or keep other rows.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
-from filegroups.keys.date_patterns import parse_date_pattern
+from pydantic import Field
+
+from filegroups.keys.bucketing import BucketEngine
 from filegroups.keys.keys import KeyGenerator, KeySpec, infer_key_generator
-from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
-from filegroups.settings.key_options import KEY_OPTIONS, TIME_OPTIONS
-from timeline.errors import InvalidInputError, SettingError
-from timeline.model.commit_metadata import MergeMode
+from filegroups.keys.timestamp_keys import TimestampKeys
+from filegroups.settings.time_settings import TimeSettings, times_unless_unknown
+from timeline.errors import SettingError
+from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
 from timeline.model.merge_definition import (
     MERGE_STRATEGY_IDS,
     MergeDefinition,
@@ -28,36 +29,36 @@ from timeline.model.merge_definition import (
     definition_of_payload,
     known_payloads,
 )
+from timeline.properties.option_settings import LayeredSettings, option
 from timeline.properties.options import (
-    CODE_LAYER,
     DEFAULT_LAYER,
     TABLE_LAYER,
-    Option,
     PropertySet,
     parse_option,
 )
+from timeline.properties.setting_enums import IndexType
 
 if TYPE_CHECKING:
-    from filegroups.settings.settings import WriteSettings
     from timeline.model.table_config import TableConfig
 
 __all__ = [
-    "contradictions_of_keys",
+    "BUCKET_PROPERTY_KEYS",
+    "KeySettings",
     "key_properties_of",
     "key_spec_of",
     "merge_definition_of_settings",
     "refuse_other_classes",
-    "refuse_other_times",
     "resolve_key_options",
-    "stored_times_of",
-    "timestamp_keys_of",
 ]
 
-_TIME_PREFIX: Final = "hoodie.keygen.timebased."
-_DELIMITER: Final = re.compile(r"(?:\\s\*)?(\\?[^\w\\]|\[[^\w\\\]]\])(?:\\s\*)?")
-_PARSER: Final = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
-_MADE_OF: Final = ("key_generator_type", "key_generator_class", "merge_strategy_id")
-
+#: Hudi's other indexes: known, and refused by ``known_keys.UNSUPPORTED``.
+_OTHER_INDEXES: Final = (
+    "RECORD_INDEX",
+    "RECORD_LEVEL_INDEX",
+    "GLOBAL_RECORD_LEVEL_INDEX",
+    "INMEMORY",
+    "FLINK_STATE",
+)
 T = TypeVar("T")
 
 _GENERATOR_TYPES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
@@ -69,21 +70,16 @@ _GENERATOR_TYPES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
 )
 _GENERATOR_CLASSES: Final[Mapping[str, KeyGenerator]] = MappingProxyType(
     {
-        f"org.apache.hudi.keygen.{name}KeyGenerator": generator
+        f"org.apache.hudi.keygen.{name.format(avro)}KeyGenerator": generator
         for name, generator in {
-            "Simple": KeyGenerator.SIMPLE,
-            "SimpleAvro": KeyGenerator.SIMPLE,
-            "Complex": KeyGenerator.COMPLEX,
-            "ComplexAvro": KeyGenerator.COMPLEX,
-            "Nonpartitioned": KeyGenerator.NON_PARTITION,
-            "NonpartitionedAvro": KeyGenerator.NON_PARTITION,
-            "TimestampBased": KeyGenerator.TIMESTAMP,
-            "TimestampBasedAvro": KeyGenerator.TIMESTAMP,
-            "Custom": KeyGenerator.CUSTOM,
-            "CustomAvro": KeyGenerator.CUSTOM,
-            "GlobalDelete": KeyGenerator.GLOBAL_DELETE,
-            "GlobalAvroDelete": KeyGenerator.GLOBAL_DELETE,
+            "Simple{}": KeyGenerator.SIMPLE,
+            "Complex{}": KeyGenerator.COMPLEX,
+            "Nonpartitioned{}": KeyGenerator.NON_PARTITION,
+            "TimestampBased{}": KeyGenerator.TIMESTAMP,
+            "Custom{}": KeyGenerator.CUSTOM,
+            "Global{}Delete": KeyGenerator.GLOBAL_DELETE,
         }.items()
+        for avro in ("", "Avro")
     }
 )
 _PAYLOADS: Final[Mapping[str, MergeMode]] = MappingProxyType(
@@ -101,9 +97,311 @@ _STRATEGY_OF_OLD: Final = frozenset(
 )
 
 
+class KeySettings(LayeredSettings):
+    """The facts of a table that writers set: name, type, keys, partitions, merging, index."""
+
+    table_name: str | None = option(
+        "hoodie.table.name",
+        None,
+        "Name of the table.",
+        aliases=("hoodie.datasource.write.table.name",),
+    )
+    database: str | None = option(
+        "hoodie.database.name",
+        None,
+        "Database of the table, for catalogs; a table made without it says default, which any "
+        "writer may write to.",
+    )
+    table_type: TableType = option(
+        "hoodie.datasource.write.table.type",
+        TableType.COPY_ON_WRITE,
+        "How updates are stored.",
+        aliases=("hoodie.table.type", "hoodie.datasource.write.storage.type"),
+    )
+    timeline_zone: str = option(
+        "hoodie.table.timeline.timezone",
+        "UTC",
+        "Zone of a new table's instant times: UTC, the same on every machine, or (Hudi) LOCAL, "
+        "each process's TZ.",
+        choices=("UTC", "LOCAL"),
+    )
+    table_version: int = option(
+        "hoodie.write.table.version",
+        9,
+        "Version of the files on disk: 9, or 8 for readers of Hudi 1.0.",
+        aliases=("hoodie.table.version",),
+    )
+    record_key_fields: tuple[str, ...] = option(
+        "hoodie.datasource.write.recordkey.field",
+        (),
+        "Fields that identify a row; none for rows that are only ever appended.",
+        aliases=("hoodie.table.recordkey.fields",),
+    )
+    partition_fields: tuple[str, ...] = option(
+        "hoodie.datasource.write.partitionpath.field",
+        (),
+        "Fields that choose the folder of a row; none for a table without partitions. With key "
+        "generator CUSTOM each with its type: region:SIMPLE,ts:TIMESTAMP.",
+        aliases=("hoodie.table.partition.fields",),
+    )
+    ordering_fields: tuple[str, ...] = option(
+        "hoodie.datasource.write.precombine.field",
+        (),
+        "Fields whose larger value wins between two rows of one key.",
+        aliases=(
+            "hoodie.table.ordering.fields",
+            "hoodie.table.precombine.field",
+            "hoodie.payload.ordering.field",
+        ),
+    )
+    hive_style_partitioning: bool = option(
+        "hoodie.datasource.write.hive_style_partitioning", False, "Folders are named field=value."
+    )
+    url_encode_partitioning: bool = option(
+        "hoodie.datasource.write.partitionpath.urlencode",
+        False,
+        "Partition values are percent-encoded in folder names.",
+    )
+    # None: chosen from the fields
+    key_generator: KeyGenerator | None = None
+    # of a CUSTOM key generator
+    partition_types: tuple[str | None, ...] = ()
+    timestamp_keys: TimestampKeys | None = None
+    time_properties: Mapping[str, str] = Field(default_factory=dict)
+    complex_key_bare: bool | None = option(
+        "hoodie.write.complex.keygen.new.encoding",
+        None,
+        "In new tables of version 8, a complex key of one field is the bare value (true, as "
+        "Hudi 0.14.1 to 1.0.2 write it, and when not said) or field:value (false, as 0.14.0 and "
+        "older). Version 9 has the latter only. The stored keys of a table decide; the other "
+        "form is refused.",
+    )
+    populate_meta_fields: bool = option(
+        "hoodie.populate.meta.fields",
+        True,
+        "Whether files store keys; without, keys are computed anew from the key fields, and "
+        "incremental reads are not possible.",
+    )
+    key_generator_type: str | None = option(
+        "hoodie.datasource.write.keygenerator.type",
+        None,
+        "How key and partition path are built; chosen from the fields when not said. One of "
+        "SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP, CUSTOM, GLOBAL_DELETE.",
+        aliases=("hoodie.table.keygenerator.type",),
+    )
+    key_generator_class: str | None = option(
+        "hoodie.datasource.write.keygenerator.class",
+        None,
+        "The same as a Java class name; known names are translated, no class is loaded.",
+        aliases=("hoodie.table.keygenerator.class",),
+    )
+    partition_metafile_base_format: bool = option(
+        "hoodie.partition.metafile.use.base.format",
+        False,
+        "Whether a partition's metadata file is one of Parquet instead of a text.",
+    )
+    drop_partition_columns: bool = option(
+        "hoodie.datasource.write.drop.partition.columns",
+        False,
+        "Files leave partition columns out; reads show them as text, from the folder's name.",
+    )
+    change_logs: bool = option(
+        "hoodie.table.cdc.enabled",
+        False,
+        "Keep a log of the changes beside each base file that is written anew.",
+    )
+    change_log_mode: CdcMode = option(
+        "hoodie.table.cdc.supplemental.logging.mode",
+        CdcMode.DATA_BEFORE_AFTER,
+        "What change logs hold beside operation and key; readers look up what they lack.",
+    )
+    # None: depends on whether there are ordering fields
+    merge_mode: MergeMode | None = option(
+        "hoodie.write.record.merge.mode",
+        None,
+        "What decides between two rows of one key; event time when ordering fields are given.",
+        aliases=("hoodie.record.merge.mode",),
+    )
+    payload_class: str | None = option(
+        "hoodie.datasource.write.payload.class",
+        None,
+        "The older way to say the merge mode, as a Java class name.",
+        aliases=("hoodie.compaction.payload.class",),
+    )
+    merge_strategy_id: str | None = option(
+        "hoodie.write.record.merge.strategy.id",
+        None,
+        "The same as an identifier; must fit the merge mode.",
+        aliases=(
+            "hoodie.record.merge.strategy.id",
+            "hoodie.datasource.write.record.merger.strategy",
+            "hoodie.compaction.record.merger.strategy",
+        ),
+    )
+    merger_classes: tuple[str, ...] = option(
+        "hoodie.write.record.merge.custom.implementation.classes",
+        (),
+        "Java classes of mergers, which choose among allowed plug-ins that answer to one table "
+        "(hoodoo.plugins.allow); no class is loaded.",
+        aliases=("hoodie.datasource.write.record.merger.impls",),
+    )
+    delete_field: str | None = option(
+        "hoodie.payload.delete.field",
+        None,
+        "A column that marks deletes; needs the marker.",
+        aliases=("hoodie.record.merge.property.hoodie.payload.delete.field",),
+    )
+    delete_marker: str | None = option(
+        "hoodie.payload.delete.marker",
+        None,
+        "The value of that column that means delete.",
+        aliases=("hoodie.record.merge.property.hoodie.payload.delete.marker",),
+    )
+    partial_update_mode: str | None = option(
+        "hoodie.table.partial.update.mode",
+        None,
+        "What a newer row leaves alone: columns with their default, or with the marker "
+        "hoodie.write.partial.update.unavailable.value.",
+        choices=("NONE", "IGNORE_DEFAULTS", "FILL_UNAVAILABLE"),
+    )
+    partial_update_schema: str | None = option(
+        "hoodie.write.partial.update.schema",
+        None,
+        "An Avro schema with the columns that upserts change; records keep all others. Beside "
+        "them rows need key, partition and ordering fields only.",
+    )
+    unavailable_marker: str | None = option(
+        "hoodie.write.partial.update.unavailable.value",
+        None,
+        "The text of FILL_UNAVAILABLE that means: keep the older value.",
+        aliases=("hoodie.record.merge.property.hoodie.write.partial.update.unavailable.value",),
+    )
+    index_type: IndexType = option(
+        "hoodie.index.type",
+        IndexType.SIMPLE,
+        "How rows find their file group; BLOOM reads fewer files than SIMPLE, GLOBAL_ ones look "
+        "in all partitions, BUCKET computes it from the key.",
+        aliases=("hoodoo.index.type",),
+        choices=(*(index.value for index in IndexType), *_OTHER_INDEXES),
+    )
+    bucket_engine: BucketEngine = option(
+        "hoodie.index.bucket.engine",
+        BucketEngine.SIMPLE,
+        "A fixed number of buckets, or ranges of hashes that may be split and merged.",
+        aliases=("hoodoo.index.bucket.engine",),
+    )
+    bucket_count: Annotated[int, Field(ge=1, le=99_999_999)] = option(
+        "hoodie.bucket.index.num.buckets",
+        256,
+        "Buckets of each partition, equal for all writers; kept in the table's properties.",
+        aliases=("hoodoo.bucket.index.num.buckets",),
+    )
+    bucket_hash_fields: tuple[str, ...] = option(
+        "hoodie.bucket.index.hash.field",
+        (),
+        "Record key fields that choose the bucket; all of them when not said.",
+        aliases=("hoodoo.bucket.index.hash.field",),
+    )
+
+    @property
+    def effective_merge_mode(self) -> MergeMode:
+        """The merge mode; if none is given, event time if there are ordering fields (fmt 1.5)."""
+        if self.merge_mode is not None:
+            return self.merge_mode
+        if self.ordering_fields:
+            return MergeMode.EVENT_TIME_ORDERING
+        return MergeMode.COMMIT_TIME_ORDERING
+
+    @property
+    def effective_key_generator(self) -> KeyGenerator:
+        """The key generator; if none is given, the one that Hudi chooses."""
+        if self.key_generator is not None:
+            return self.key_generator
+        if any(self.partition_types):
+            return KeyGenerator.CUSTOM
+        return infer_key_generator(len(self.record_key_fields), len(self.partition_fields))
+
+    def refuse_contradicting_keys(self) -> None:
+        """
+        Refuse options of keys, partitions and merging that contradict each other.
+
+        Raises:
+            SettingError: Names the first of them.
+        """
+        for field in ("record_key_fields", "partition_fields", "ordering_fields"):
+            names: tuple[str, ...] = getattr(self, field)
+            if len(set(names)) != len(names):
+                twice = "a field is named twice"
+                self.refuse(field, twice, "name each field once", "setting_value")
+        self._refuse_generator()
+        left_out = set(self.partition_fields if self.drop_partition_columns else ())
+        needed = set(self.ordering_fields)
+        if not self.populate_meta_fields:
+            needed.update(self.record_key_fields)
+        if left_out & needed:
+            self.refuse(
+                "drop_partition_columns",
+                "rows are compared by a column that files would leave out",
+                f"keep the columns, or partition by others: {sorted(left_out & needed)}",
+            )
+        if (self.delete_field is None) != (self.delete_marker is None):
+            self.refuse(
+                "delete_field" if self.delete_marker is None else "delete_marker",
+                "a column that marks deletes needs its marker, and the marker its column",
+                "set both or none",
+                "setting_missing",
+            )
+        fills = self.partial_update_mode == PartialUpdateMode.FILL_UNAVAILABLE.value
+        if fills and merge_definition_of_settings(self).unavailable_marker is None:
+            self.refuse(
+                "partial_update_mode",
+                "nothing tells which value means that the older one stays",
+                f"set {self.options['unavailable_marker'].key}",
+                "setting_missing",
+            )
+
+    def _refuse_generator(self) -> None:
+        keys, partitions = len(self.record_key_fields), len(self.partition_fields)
+        generator = self.key_generator
+        single = (KeyGenerator.SIMPLE, KeyGenerator.TIMESTAMP)
+        if generator in single and (keys > 1 or partitions > 1):
+            self.refuse(
+                "record_key_fields" if keys > 1 else "partition_fields",
+                "this key generator takes one field for the key and one for the partition",
+                "use key generator COMPLEX or CUSTOM, or leave it out",
+            )
+        if generator in (KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE) and partitions:
+            self.refuse(
+                "partition_fields",
+                "the key generator is for tables without partitions",
+                "leave one of the two out",
+            )
+        types = set(self.partition_types)
+        if generator not in (None, KeyGenerator.CUSTOM) and types - {None}:
+            self.refuse(
+                "partition_fields",
+                "types of partition fields are for key generator CUSTOM",
+                "leave them out, or use CUSTOM",
+            )
+        if generator is KeyGenerator.CUSTOM and types - {"SIMPLE", "TIMESTAMP"}:
+            self.refuse(
+                "partition_fields",
+                "key generator CUSTOM needs a type for each partition field",
+                "write region:SIMPLE,ts:TIMESTAMP",
+                "setting_value",
+            )
+
+
+#: By field, our own key in hoodie.properties: Hudi does not store what all writers must share.
+BUCKET_PROPERTY_KEYS: Final = {
+    field: KeySettings.options[field].aliases[0]
+    for field in ("index_type", "bucket_engine", "bucket_count", "bucket_hash_fields")
+}
+
+
 def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None:
     """
-    Turn the texts of key and merge options into the fields of ``WriteSettings``, in place.
+    Turn the texts of key and merge options into the fields of ``KeySettings``, in place.
 
     Args:
         properties: All layers.
@@ -118,14 +416,13 @@ def resolve_key_options(properties: PropertySet, values: dict[str, Any]) -> None
     split = [field.partition(":") for field in values.get("partition_fields", ())]
     values["partition_fields"] = tuple(name.strip() for name, _, _ in split)
     values["partition_types"] = tuple(kind.strip().upper() or None for _, _, kind in split)
-    values["timestamp_keys"] = _times_unless_unknown(properties)
-    values["time_properties"] = {
-        option.key: found[1].strip()
-        for option in TIME_OPTIONS.values()
-        if (found := properties.find(option)) is not None and found[1].strip()
+    times = {
+        one.key: found[1]
+        for one in TimeSettings.options.values()
+        if (found := properties.find(one)) is not None and found[1]
     }
-    for field in _MADE_OF:
-        values.pop(field, None)
+    values["time_properties"] = times
+    values["timestamp_keys"] = times_unless_unknown(properties) if times else None
 
 
 def _key_generator(properties: PropertySet) -> KeyGenerator | None:
@@ -135,12 +432,12 @@ def _key_generator(properties: PropertySet) -> KeyGenerator | None:
     Raises:
         SettingError: This release does not have the generator, or type and class name differ.
     """
-    by_type, by_class = KEY_OPTIONS["key_generator_type"], KEY_OPTIONS["key_generator_class"]
-    found = [
-        _translate(properties, by_type, _GENERATOR_TYPES, "this key generator"),
-        _translate(properties, by_class, _GENERATOR_CLASSES, "this key generator"),
-    ]
-    return _one_of(properties, (by_type, by_class), found)
+    what = "this key generator"
+    names = {"key_generator_type": _GENERATOR_TYPES, "key_generator_class": _GENERATOR_CLASSES}
+    return _one_of(
+        properties,
+        {field: _translate(properties, field, names[field], what) for field in names},
+    )
 
 
 def _merge_mode(properties: PropertySet) -> MergeMode | None:
@@ -152,25 +449,23 @@ def _merge_mode(properties: PropertySet) -> MergeMode | None:
 
     Spec: fmt 1.5.
     """
-    by_mode, by_payload = KEY_OPTIONS["merge_mode"], KEY_OPTIONS["payload_class"]
-    by_strategy = KEY_OPTIONS["merge_strategy_id"]
-    mode = _translate(properties, by_mode, _MODES, "this merge mode")
-    payload = _translate(properties, by_payload, _PAYLOADS, "this payload class")
-    strategy = _translate(properties, by_strategy, _STRATEGIES, "this merge strategy")
-    said = properties.find(by_strategy)
+    mode = _translate(properties, "merge_mode", _MODES, "this merge mode")
+    payload = _translate(properties, "payload_class", _PAYLOADS, "this payload class")
+    strategy = _translate(properties, "merge_strategy_id", _STRATEGIES, "this merge strategy")
+    said = properties.find(KeySettings.options["merge_strategy_id"])
     if said is not None and said[0] in _STRATEGY_OF_OLD and (mode or payload):
         strategy = None
-    return _one_of(properties, (by_mode, by_payload, by_strategy), [mode, payload, strategy])
+    found = {"merge_mode": mode, "payload_class": payload, "merge_strategy_id": strategy}
+    return _one_of(properties, found)
 
 
-def _translate(
-    properties: PropertySet, option: Option, names: Mapping[str, T], what: str
-) -> T | None:
-    said = properties.find(option)
+def _translate(properties: PropertySet, field: str, names: Mapping[str, T], what: str) -> T | None:
+    declared = KeySettings.options[field]
+    said = properties.find(declared)
     if said is None or not said[1]:
         return None
     key, text, layer = said
-    value = parse_option(option, text, key=key, layer=layer)
+    value = parse_option(declared, text, key=key, layer=layer)
     for name, meaning in names.items():
         if name.casefold() == str(value).casefold():
             return meaning
@@ -185,23 +480,17 @@ def _translate(
     )
 
 
-def _one_of(
-    properties: PropertySet, options: tuple[Option, ...], found: list[T | None]
-) -> T | None:
-    meanings = [
-        (option, meaning)
-        for option, meaning in zip(options, found, strict=True)
-        if meaning is not None
-    ]
-    for option, meaning in meanings[1:]:
+def _one_of(properties: PropertySet, found: Mapping[str, T | None]) -> T | None:
+    meanings = [(field, meaning) for field, meaning in found.items() if meaning is not None]
+    for field, meaning in meanings[1:]:
         if meaning != meanings[0][1]:
-            _refuse_pair(properties, meanings[0][0], option)
+            _refuse_pair(properties, meanings[0][0], field)
     return meanings[0][1] if meanings else None
 
 
-def _refuse_pair(properties: PropertySet, one: Option, other: Option) -> NoReturn:
-    first = properties.find(one) or (one.key, "", "")
-    second = properties.find(other) or (other.key, "", "")
+def _refuse_pair(properties: PropertySet, *fields: str) -> NoReturn:
+    options = [KeySettings.options[field] for field in fields]
+    first, second = (properties.find(one) or (one.key, "", "") for one in options)
     raise SettingError(
         f"two properties contradict each other, keep one of them: {first[0]}={first[1]} "
         f"(from {first[2]}) and {second[0]}={second[1]} (from {second[2]})",
@@ -213,161 +502,7 @@ def _refuse_pair(properties: PropertySet, one: Option, other: Option) -> NoRetur
     )
 
 
-def _times_unless_unknown(properties: PropertySet) -> TimestampKeys | None:
-    """Like ``timestamp_keys_of``; also None if only the table's own values are not valid."""
-    try:
-        return timestamp_keys_of(properties)
-    except SettingError:
-        found = (properties.find(option) for option in TIME_OPTIONS.values())
-        if all(one is None or one[2] == TABLE_LAYER for one in found):
-            return None
-        raise
-
-
-def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
-    """
-    Return the description of folders of times; None if there is none.
-
-    Raises:
-        SettingError: It is incomplete, or a pattern, zone or delimiter is not valid.
-    """
-    said = {name: _given(properties, option) for name, option in TIME_OPTIONS.items()}
-    if said["kind"] is None and said["output_format"] is None:
-        return None
-    for name in ("kind", "output_format"):
-        if said[name] is None:
-            _refuse(properties, TIME_OPTIONS[name], "folders of times need it", "setting_missing")
-    if said["parser_class"] not in (None, _PARSER):
-        option = TIME_OPTIONS["parser_class"]
-        _refuse(properties, option, f"only {_PARSER} is known", "unsupported_setting")
-    kind = TimestampType[str(said["kind"])]
-    keys = TimestampKeys(
-        kind=kind,
-        output_format=str(said["output_format"]),
-        input_formats=_input_formats(properties, said) if kind.reads_text else (),
-        input_zone=said["zone"] or said["input_zone"],
-        output_zone=said["zone"] or said["output_zone"],
-        scalar_unit=TimeUnit[said["scalar_unit"] or "SECONDS"],
-    )
-    _check_times(properties, keys)
-    return keys
-
-
-def _given(properties: PropertySet, option: Option) -> str | None:
-    found = properties.find(option)
-    if found is None or not found[1].strip():
-        return None
-    key, text, layer = found
-    return str(parse_option(option, text.strip(), key=key, layer=layer))
-
-
-def _input_formats(properties: PropertySet, said: Mapping[str, str | None]) -> tuple[str, ...]:
-    listed = said["input_formats"]
-    if listed is None:
-        _refuse(properties, TIME_OPTIONS["input_formats"], "texts need a form", "setting_missing")
-    text = said["input_delimiter"] or ","
-    # Java accepts any regular expression. A delimiter is one character; anything else is more
-    # likely an attack by an expensive expression (SEC14).
-    delimiter = _DELIMITER.fullmatch(text)
-    if delimiter is None:
-        _refuse(
-            properties,
-            TIME_OPTIONS["input_delimiter"],
-            "the delimiter is one character, escaped or in brackets",
-            "unsupported_setting",
-        )
-    character = delimiter[1].strip("[]") if delimiter[1].startswith("[") else delimiter[1][-1]
-    return tuple(one.strip() for one in listed.split(character) if one.strip())
-
-
-def _check_times(properties: PropertySet, keys: TimestampKeys) -> None:
-    def tried(name: str, check: Any, text: str) -> None:
-        try:
-            check(text)
-        except InvalidInputError as error:
-            option = TIME_OPTIONS[name]
-            if name != "zone" or _given(properties, option) is not None:
-                _refuse(properties, option, error.message, "setting_value")
-
-    tried("output_format", parse_date_pattern, keys.output_format)
-    for pattern in keys.input_formats:
-        tried("input_formats", lambda text: parse_date_pattern(text).expression(), pattern)
-    both = _given(properties, TIME_OPTIONS["zone"]) is not None
-    if keys.input_zone is not None:
-        tried("zone" if both else "input_zone", check_zone, keys.input_zone)
-    if keys.output_zone is not None:
-        tried("zone" if both else "output_zone", check_zone, keys.output_zone)
-
-
-def contradictions_of_keys(settings: WriteSettings) -> tuple[str, str, str, str] | None:
-    """
-    Return the contradiction among key options: field, message, suggestion, kind.
-
-    None if there is none.
-    """
-    keys, partitions = len(settings.record_key_fields), len(settings.partition_fields)
-    generator = settings.key_generator
-    single = (KeyGenerator.SIMPLE, KeyGenerator.TIMESTAMP)
-    contradiction = "setting_contradiction"
-    if generator in single and (keys > 1 or partitions > 1):
-        return (
-            "record_key_fields" if keys > 1 else "partition_fields",
-            "this key generator takes one field for the key and one for the partition",
-            "use key generator COMPLEX or CUSTOM, or leave it out",
-            contradiction,
-        )
-    if generator in (KeyGenerator.NON_PARTITION, KeyGenerator.GLOBAL_DELETE) and partitions:
-        return (
-            "partition_fields",
-            "the key generator is for tables without partitions",
-            "leave one of the two out",
-            contradiction,
-        )
-    types = set(settings.partition_types)
-    if generator not in (None, KeyGenerator.CUSTOM) and types - {None}:
-        return (
-            "partition_fields",
-            "types of partition fields are for key generator CUSTOM",
-            "leave them out, or use CUSTOM",
-            contradiction,
-        )
-    if generator is KeyGenerator.CUSTOM and types - {"SIMPLE", "TIMESTAMP"}:
-        return (
-            "partition_fields",
-            "key generator CUSTOM needs a type for each partition field",
-            "write region:SIMPLE,ts:TIMESTAMP",
-            "setting_value",
-        )
-    left_out = set(settings.partition_fields if settings.drop_partition_columns else ())
-    needed = set(settings.ordering_fields)
-    if not settings.populate_meta_fields:
-        needed.update(settings.record_key_fields)
-    if left_out & needed:
-        return (
-            "drop_partition_columns",
-            "rows are compared by a column that files would leave out",
-            f"keep the columns, or partition by others: {sorted(left_out & needed)}",
-            contradiction,
-        )
-    if (settings.delete_field is None) != (settings.delete_marker is None):
-        return (
-            "delete_field" if settings.delete_marker is None else "delete_marker",
-            "a column that marks deletes needs its marker, and the marker its column",
-            "set both or none",
-            "setting_missing",
-        )
-    fills = settings.partial_update_mode == PartialUpdateMode.FILL_UNAVAILABLE.value
-    if fills and merge_definition_of_settings(settings).unavailable_marker is None:
-        return (
-            "partial_update_mode",
-            "nothing tells which value means that the older one stays",
-            f"set {KEY_OPTIONS['unavailable_marker'].key}",
-            "setting_missing",
-        )
-    return None
-
-
-def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
+def key_spec_of(settings: KeySettings, config: TableConfig) -> KeySpec:
     """
     Return how to make the keys of an existing table, from its properties and the settings.
 
@@ -398,16 +533,7 @@ def key_spec_of(settings: WriteSettings, config: TableConfig) -> KeySpec:
     )
 
 
-def stored_times_of(config: TableConfig) -> TimestampKeys | None:
-    """Return the table's own description of folders of times; None if missing or not valid."""
-    kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
-    try:
-        return timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept)) if kept else None
-    except SettingError:
-        return None
-
-
-def refuse_other_classes(settings: WriteSettings, config: TableConfig) -> None:
+def refuse_other_classes(settings: KeySettings, config: TableConfig) -> None:
     """
     Refuse Java classes and ids that mean another rule than the table's, as Java does.
 
@@ -418,21 +544,21 @@ def refuse_other_classes(settings: WriteSettings, config: TableConfig) -> None:
     """
     meant = _meanings(settings, config)
     for field, (mine, theirs) in meant.items():
-        layer, option = settings.origin(field), KEY_OPTIONS[field]
+        layer, key = settings.origin(field), KeySettings.options[field].key
         if layer in (DEFAULT_LAYER, TABLE_LAYER) or mine in (None, theirs):
             continue
         raise SettingError(
-            f"the table was made with another value: {option.key} (from {layer}) stands for "
+            f"the table was made with another value: {key} (from {layer}) stands for "
             f"{mine.value}, the table has {theirs.value}; leave the option out or write to "
             "another table",
             kind="setting_against_table",
-            key=option.key,
+            key=key,
             layer=layer,
             suggestion=theirs.value,
         )
 
 
-def _meanings(settings: WriteSettings, config: TableConfig) -> dict[str, tuple[Any, Any]]:
+def _meanings(settings: KeySettings, config: TableConfig) -> dict[str, tuple[Any, Any]]:
     """Return for each option what the caller's class means (or None), and what the table has."""
     payload, merge = settings.payload_class, config.merge
     found: dict[str, tuple[Any, Any]] = {}
@@ -454,70 +580,28 @@ def _meanings(settings: WriteSettings, config: TableConfig) -> dict[str, tuple[A
     return found
 
 
-def refuse_other_times(settings: WriteSettings, config: TableConfig) -> None:
-    """
-    Refuse time formats other than the table's, because rows would get other folders.
-
-    Raises:
-        SettingError: ``kind`` ``setting_against_table``.
-    """
-    theirs = None if settings.timestamp_keys is None else stored_times_of(config)
-    if (
-        theirs is not None
-        and settings.timestamp_keys is not None
-        and theirs != settings.timestamp_keys
-    ):
-        raise SettingError(
-            "the table's folders of times were made otherwise, and rows would get others; leave "
-            f"{_TIME_PREFIX}* out: {settings.timestamp_keys} against the table's {theirs}",
-            kind="setting_against_table",
-            key=TIME_OPTIONS["output_format"].key,
-            value=settings.timestamp_keys.output_format,
-            layer=CODE_LAYER,
-            suggestion=theirs.output_format,
-        )
-
-
-def key_properties_of(settings: WriteSettings) -> dict[str, str]:
+def key_properties_of(settings: KeySettings) -> dict[str, str]:
     """Return the properties of the key generator to store in a new table, for later writers."""
     # Exact texts, because Java compares the texts of its options with those of the table.
     kept = dict(settings.time_properties)
     bare = settings.complex_key_bare
     if bare is not None and settings.table_version == 8 and len(settings.record_key_fields) == 1:
         # Java reads this key with the same meaning, as a write option.
-        kept[KEY_OPTIONS["complex_key_bare"].key] = "true" if bare else "false"
+        kept[KeySettings.options["complex_key_bare"].key] = "true" if bare else "false"
     return kept
 
 
-def merge_definition_of_settings(settings: WriteSettings) -> MergeDefinition:
+def merge_definition_of_settings(settings: KeySettings) -> MergeDefinition:
     """Return the merge definition of a new table: payload class, mode and markers together."""
     known = definition_of_payload(settings.payload_class) if settings.payload_class else None
-    definition = known or MergeDefinition(mode=settings.effective_merge_mode)
-    definition = replace(
-        definition, ordering_fields=definition.ordering_fields or settings.ordering_fields
-    )
-    if settings.merge_mode is not None and settings.merge_mode is not MergeMode.CUSTOM:
-        definition = replace(definition, mode=settings.merge_mode)
+    made = known or MergeDefinition(mode=settings.effective_merge_mode)
+    said: dict[str, Any] = {"ordering_fields": made.ordering_fields or settings.ordering_fields}
+    if settings.merge_mode not in (None, MergeMode.CUSTOM):
+        said["mode"] = settings.merge_mode
     if settings.delete_field is not None:
-        definition = replace(
-            definition, delete_field=settings.delete_field, delete_marker=settings.delete_marker
-        )
+        said |= {"delete_field": settings.delete_field, "delete_marker": settings.delete_marker}
     if settings.partial_update_mode is not None:
-        mode = PartialUpdateMode(settings.partial_update_mode)
-        definition = replace(definition, partial_update_mode=mode)
+        said["partial_update_mode"] = PartialUpdateMode(settings.partial_update_mode)
     if settings.unavailable_marker is not None:
-        definition = replace(definition, unavailable_marker=settings.unavailable_marker)
-    return definition
-
-
-def _refuse(properties: PropertySet, option: Option, why: str, kind: str) -> NoReturn:
-    found = properties.find(option)
-    key, text, layer = found or (option.key, "(not set)", DEFAULT_LAYER)
-    raise SettingError(
-        f"{why}: {key}={text} (from {layer})",
-        kind=kind,
-        key=key,
-        value=text,
-        layer=layer,
-        suggestion=option.doc,
-    )
+        said["unavailable_marker"] = settings.unavailable_marker
+    return replace(made, **said)

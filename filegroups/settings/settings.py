@@ -1,58 +1,33 @@
 """
-Settings of writes and reads: the typed, checked values of the options.
+Options of writes; each field of ``WriteSettings`` declares its option.
 
-They are built once from properties and handed down as frozen values; no lower layer reads a
-property. Each value knows its layer. Contradictions are refused here, before anything changes.
-Defaults are Hudi's, except: conflict retries 4 (Hudi 0), early conflict detection on, metadata
-table off, timeline zone UTC, compression snappy (gzip), log blocks parquet (avro).
+The settings are built once from properties and handed down as frozen values; no lower layer reads
+a property. Each value knows its layer. Contradictions are refused here, before anything changes.
+Keys and defaults are those of Hudi 1.2; keys that begin with ``hoodoo.`` and the family
+``hoodie.write.commit.retry.`` exist in hoodoo only. Our defaults differ for conflict retries 4
+(Hudi 0), early conflict detection on, metadata table off, timeline zone UTC, compression snappy
+(gzip), log blocks parquet (avro).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Self
+from functools import cache
+from typing import Annotated, Any, Final, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from filegroups.files.log_files import LogFormat
-from filegroups.keys.bucketing import BucketEngine
-from filegroups.keys.keys import KeyGenerator, infer_key_generator
-from filegroups.keys.timestamp_keys import TimestampKeys
-from filegroups.settings.key_settings import contradictions_of_keys, resolve_key_options
-from filegroups.settings.known_keys import is_known_key
-from filegroups.settings.non_blocking import contradiction_of_non_blocking
-from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
-from filegroups.settings.rate_limit_options import contradiction_of_rate_limit
-from filegroups.settings.retry_options import contradictions_of_retries, fill_from_preset
-from filegroups.settings.unsupported import UNSUPPORTED_READS, refuse_unsupported
-from timeline.errors import SettingError
-from timeline.model.commit_metadata import (
-    CdcMode,
-    ConcurrencyMode,
-    MergeMode,
-    TableType,
-    WriteOperation,
-)
-from timeline.model.instant_time import InstantTime, TimelineZone
-from timeline.model.time_arguments import parse_range
+from filegroups.settings.key_settings import KeySettings, resolve_key_options
+from filegroups.settings.known_keys import is_key_of_hudi, refuse_unsupported
+from filegroups.settings.read_settings import LimitSettings, ReadSettings
+from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
+from timeline.properties.option_settings import option
 from timeline.properties.options import (
-    CODE_LAYER,
     DEFAULT_LAYER,
-    HIDDEN,
-    Option,
-    OptionValue,
+    OptionKind,
     PropertySet,
     as_property_set,
-    read_option,
     redact,
 )
 from timeline.properties.setting_enums import (
@@ -63,194 +38,429 @@ from timeline.properties.setting_enums import (
     EarlyDetection,
     FailedWritesPolicy,
     ForeignWriters,
-    IncrementalFormat,
     IndexType,
     InsertDuplicates,
     OverwriteMode,
-    QueryType,
 )
-from timeline.rules.bucket_ranges import BucketRanges
+from timeline.rules.bucket_ranges import BUCKET_OWNERSHIP_KEY, BucketRanges
 from timeline.rules.conflicts import SIMPLE
 from timeline.rules.isolation import Isolation
-from timeline.rules.retry import RetryPolicy, RetryPreset
+from timeline.rules.retry import RETRY_PRESETS, RateLimit, RetryPolicy, RetryPreset
 
 __all__ = [
-    "BloomType",
-    "CommitLockMode",
-    "Durability",
-    "FailedWritesPolicy",
-    "ForeignWriters",
-    "IncrementalFormat",
-    "IndexType",
-    "InsertDuplicates",
-    "KeyGenerator",
-    "OverwriteMode",
-    "QueryType",
-    "ReadSettings",
     "WriteSettings",
+    "fill_from_preset",
+    "keys_of_writes_and_reads",
 ]
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
+_TABLE_ID: Final = "hoodoo.table.id"  # in hoodie.properties of tables that hoodoo made
 
 
-def _own_buckets(told: object) -> object:
-    return BucketRanges.parse(told) if isinstance(told, str) else told
+_Buckets = Annotated[
+    BucketRanges | None,
+    BeforeValidator(lambda told: BucketRanges.parse(told) if isinstance(told, str) else told),
+]
 
 
-class _Settings(BaseModel):
-    """Base of both settings: frozen, without extra fields, with errors as ``SettingError``."""
+class WriteSettings(KeySettings, LimitSettings):
+    """All settings of a write."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
-
-    origins: Mapping[str, str] = Field(default_factory=dict, repr=False)
-
-    if not TYPE_CHECKING:
-
-        def __init__(self, **values: Any) -> None:
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise _as_setting_error(error, self.options, values.get("origins", {})) from error
-
-    def origin(self, field: str) -> str:
-        """Return the layer that set a field; ``default`` if none did."""
-        return self.origins.get(field, DEFAULT_LAYER)
-
-    def _refuse(self, field: str, message: str, *, suggestion: str, kind: str) -> NoReturn:
-        value = getattr(self, field)
-        key = self.options[field].key
-        shown = _shown(key, value)
-        layer = self.origin(field)
-        raise SettingError(
-            f"{message}: {key}={shown} (from {layer}); {suggestion}",
-            kind=kind,
-            key=key,
-            value=shown,
-            layer=layer,
-            suggestion=suggestion,
-        )
-
-
-class WriteSettings(_Settings):
-    """All settings of a write; ``filegroups.settings.option_table`` describes each one."""
-
-    options: ClassVar[Mapping[str, Option]] = WRITE_OPTIONS
-
-    operation: WriteOperation = WriteOperation.UPSERT
-    partitions_to_delete: tuple[str, ...] = ()
-    overwritten_partitions: tuple[str, ...] = ()
-    overwrite_mode: OverwriteMode | None = None
-    combine_before_insert: bool = False
-    combine_before_upsert: bool = True
-    insert_duplicates: InsertDuplicates = InsertDuplicates.NONE
-    allow_duplicates_on_inserts: bool = True
-
-    table_name: str | None = None
-    database: str | None = None
-    table_type: TableType = TableType.COPY_ON_WRITE
-    table_version: int = 9
-    timeline_zone: str = "UTC"
-    record_key_fields: tuple[str, ...] = ()
-    partition_fields: tuple[str, ...] = ()
-    ordering_fields: tuple[str, ...] = ()
-    hive_style_partitioning: bool = False
-    url_encode_partitioning: bool = False
-    key_generator: KeyGenerator | None = None  # None: chosen from the fields
-    partition_types: tuple[str | None, ...] = ()  # of a CUSTOM key generator
-    timestamp_keys: TimestampKeys | None = None
-    time_properties: Mapping[str, str] = Field(default_factory=dict)
-    complex_key_bare: bool | None = None
-    populate_meta_fields: bool = True
-    partition_metafile_base_format: bool = False
-    drop_partition_columns: bool = False
-    change_logs: bool = False
-    change_log_mode: CdcMode = CdcMode.DATA_BEFORE_AFTER
-    merge_mode: MergeMode | None = None  # None: depends on whether there are ordering fields
-    payload_class: str | None = None
-    merger_classes: tuple[str, ...] = ()
-    delete_field: str | None = None
-    delete_marker: str | None = None
-    partial_update_mode: str | None = None
-    partial_update_schema: str | None = None
-    unavailable_marker: str | None = None
-    metadata_enable: bool | None = None  # None: not given; False: switch an existing one off
-
-    schema_reconcile: bool = False
-    schema_validate: bool = False
-    set_null_for_missing_columns: bool = False
-    drop_missing_columns: bool = False
-
-    parquet_file_bytes_max: _Positive = 125_829_120
-    small_file_bytes_max: _Count = 104_857_600
-    small_files_max: _Positive = 1
-    record_size_bytes: _Positive = 1024
-    insert_split_rows: _Positive = 500_000
-    insert_auto_split: bool = True
-    parquet_row_group_bytes: _Positive = 125_829_120
-    parquet_page_bytes: _Positive = 1_048_576
-    parquet_compression: str = "snappy"
-    parquet_dictionary: bool = True
-    log_format: LogFormat | None = None  # none: as the ordering fields allow
-    log_file_bytes_max: _Positive = 1_073_741_824
-    log_block_bytes_max: Annotated[int, Field(ge=1, le=1_073_741_824)] = 268_435_456
-    shuffle_tasks: _Count = 0
-
-    index_type: IndexType = IndexType.SIMPLE
-    bucket_engine: BucketEngine = BucketEngine.SIMPLE
-    bucket_count: Annotated[int, Field(ge=1, le=99_999_999)] = 256
-    bucket_hash_fields: tuple[str, ...] = ()  # none: all record key fields
-    own_buckets: Annotated[BucketRanges | None, BeforeValidator(_own_buckets)] = None
-    simple_index_moves: bool = True
-    bloom_index_moves: bool = True
-    bloom_enabled: bool = True
-    bloom_type: BloomType = BloomType.DYNAMIC_V0
-    bloom_keys: _Positive = 60_000
-    bloom_false_positive_rate: Annotated[float, Field(gt=0, lt=1)] = 0.000000001
-    bloom_dynamic_keys_max: _Positive = 100_000
-
-    concurrency_mode: ConcurrencyMode = ConcurrencyMode.SINGLE_WRITER
-    failed_writes_policy: FailedWritesPolicy = FailedWritesPolicy.EAGER  # many writers: LAZY
-    early_conflict_detection: bool = True
-    early_detection: EarlyDetection = EarlyDetection.PUBLISHED
-    heartbeat_interval_ms: Annotated[int, Field(ge=1000, le=86_400_000)] = 60_000
-    heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = 2
-    conflict_retries: Annotated[int, Field(ge=0, le=1000)] = 4
-    commit_attempts_max: Annotated[int, Field(ge=1, le=100_000)] = 16
-    commit_retry_base_ms: _Count = 50
-    commit_retry_cap_ms: _Count = 10_000
-    commit_retry_total_ms: _Count = 1_800_000
-    retry_policy: RetryPolicy = RetryPolicy.EXPONENTIAL_JITTER
-    retry_preset: RetryPreset | None = None
-    retry_wasted_bytes_max: _Count = 0
-    retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = 0
-    retry_queue_short_ms: _Count = 500
-    pace_per_minute: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] = 0
-    pace_burst: Annotated[int, Field(ge=1, le=1000)] = 1
-    pace_wait_ms_max: _Count = 600_000
-    group_writes_max: Annotated[int, Field(ge=1, le=1000)] = 1
-    group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
-    group_service: str | None = None
-    group_service_wait_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 60_000
-    publish_lock: CommitLockMode = CommitLockMode.LOCK
-    foreign_writers: ForeignWriters = ForeignWriters.NONE
-    clustering_updates: ClusteringUpdates | None = (
-        None  # None: depends on whether foreign writers are expected
+    operation: WriteOperation = option(
+        "hoodie.datasource.write.operation",
+        WriteOperation.UPSERT,
+        "What a write does with its rows.",
+        choices=(
+            "upsert",
+            "insert",
+            "bulk_insert",
+            "delete",
+            "insert_overwrite",
+            "insert_overwrite_table",
+            "delete_partition",
+        ),
     )
-    conflict_strategy: str = SIMPLE.class_names[0]
-    cancel_met_clustering: bool = False
-    isolation: Isolation = Isolation.SNAPSHOT
+    partitions_to_delete: tuple[str, ...] = option(
+        "hoodie.datasource.write.partitions.to.delete",
+        (),
+        "Partition paths that delete_partition removes.",
+    )
+    overwritten_partitions: tuple[str, ...] = option(
+        "hoodie.static.overwrite.partition.paths",
+        (),
+        "Partition paths that insert_overwrite replaces, also where no row is of them.",
+    )
+    overwrite_mode: OverwriteMode | None = option(
+        "hoodie.datasource.overwrite.mode",
+        None,
+        "Whether save mode overwrite replaces the table or the partitions it meets.",
+    )
+    combine_before_insert: bool = option(
+        "hoodie.combine.before.insert", False, "Merge incoming rows of one key before an insert."
+    )
+    combine_before_upsert: bool = option(
+        "hoodie.combine.before.upsert",
+        True,
+        "Merge incoming rows of one key before an upsert; false is for batches that bring no "
+        "key twice, rows of one that do may all stay in a copy-on-write table, as by Hudi.",
+    )
+    insert_drop_duplicates: bool = option(
+        "hoodie.datasource.write.insert.drop.duplicates",
+        False,
+        "An insert leaves out rows whose key the table has already.",
+    )
+    insert_duplicates: InsertDuplicates = option(
+        "hoodie.datasource.insert.dup.policy",
+        InsertDuplicates.NONE,
+        "What an insert does with keys the table has: keep both, drop the new row, fail.",
+    )
+    allow_duplicates_on_inserts: bool = option(
+        "hoodie.merge.allow.duplicate.on.inserts",
+        True,
+        "An insert that fills a small file keeps rows of equal keys apart.",
+    )
 
-    batch_id: str | None = None
-    application_id: str = "Unknown"
-    commit_metadata_prefix: str = "_"
+    metadata_enable: bool | None = option(
+        "hoodie.metadata.enable",
+        None,
+        "Ours is off (Hudi: on); false said explicitly also switches an existing one off.",
+    )
+
+    schema_reconcile: bool = option(
+        "hoodie.datasource.write.reconcile.schema",
+        False,
+        "The same as hoodie.write.set.null.for.missing.columns.",
+    )
+    schema_validate: bool = option(
+        "hoodie.avro.schema.validate",
+        False,
+        "Check the incoming schema against the table's even when nothing changed.",
+    )
+    set_null_for_missing_columns: bool = option(
+        "hoodie.write.set.null.for.missing.columns",
+        False,
+        "Columns that the incoming rows lack are filled with nulls; else such rows are refused.",
+    )
+    drop_missing_columns: bool = option(
+        "hoodie.datasource.write.schema.allow.auto.evolution.column.drop",
+        False,
+        "Columns that the incoming rows lack leave the table, but for keys and ordering fields.",
+    )
+
+    parquet_file_bytes_max: _Positive = option(
+        "hoodie.parquet.max.file.size",
+        125_829_120,
+        "Base files grow to about this size.",
+        unit=OptionKind.BYTES,
+    )
+    small_file_bytes_max: _Count = option(
+        "hoodie.parquet.small.file.limit",
+        104_857_600,
+        "Base files below this size take new rows; 0 never fills a file.",
+        unit=OptionKind.BYTES,
+    )
+    small_files_max: _Positive = option(
+        "hoodie.merge.small.file.group.candidates.limit",
+        1,
+        "How many small file groups one write task fills.",
+    )
+    record_size_bytes: _Positive = option(
+        "hoodie.copyonwrite.record.size.estimate",
+        1024,
+        "Assumed size of a row until a commit shows the real one.",
+        unit=OptionKind.BYTES,
+    )
+    insert_split_rows: _Positive = option(
+        "hoodie.copyonwrite.insert.split.size",
+        500_000,
+        "Rows of a new file when sizes are not computed.",
+    )
+    insert_auto_split: bool = option(
+        "hoodie.copyonwrite.insert.auto.split",
+        True,
+        "Compute the rows of a new file from earlier commits.",
+    )
+    parquet_row_group_bytes: _Positive = option(
+        "hoodie.parquet.block.size", 125_829_120, "Size of a row group.", unit=OptionKind.BYTES
+    )
+    parquet_page_bytes: _Positive = option(
+        "hoodie.parquet.page.size", 1_048_576, "Size of a page.", unit=OptionKind.BYTES
+    )
+    parquet_compression: str = option(
+        "hoodie.parquet.compression.codec",
+        "snappy",
+        "Compression of base files (Hudi: gzip; snappy writes several times faster).",
+        choices=("gzip", "snappy", "zstd", "lz4", "lz4_raw", "brotli", "uncompressed", "none"),
+    )
+    parquet_dictionary: bool = option(
+        "hoodie.parquet.dictionary.enabled", True, "Dictionary-encode columns."
+    )
+    log_format: LogFormat | None = option(
+        "hoodie.logfile.data.block.format",
+        None,
+        "What the blocks of log files hold; when not said, avro where an ordering field is a "
+        "text (queries of Java Hudi show older rows of such parquet blocks), else parquet "
+        "(Hudi: avro).",
+    )
+    log_file_bytes_max: _Positive = option(
+        "hoodie.logfile.max.size",
+        1_073_741_824,
+        "A log file that would grow beyond this size gets a successor.",
+        unit=OptionKind.BYTES,
+    )
+    log_block_bytes_max: Annotated[int, Field(ge=1, le=1_073_741_824)] = option(
+        "hoodie.logfile.data.block.max.size",
+        268_435_456,
+        "Most bytes of rows, before compression, in one block of a log file.",
+        unit=OptionKind.BYTES,
+    )
+    shuffle_tasks: _Count = option(
+        "hoodie.upsert.shuffle.parallelism",
+        0,
+        "Tasks of a write on Spark; 0 lets the engine choose.",
+    )
+
+    own_buckets: _Buckets = option(
+        BUCKET_OWNERSHIP_KEY,
+        None,
+        "Buckets of this writer alone, as 0-63 or 0-15,32; rows of others are refused, and so "
+        "is a writer whose buckets meet those of a living one. Not said: all.",
+    )
+    simple_index_moves: bool = option(
+        "hoodie.simple.index.update.partition.path",
+        True,
+        "With GLOBAL_SIMPLE a row of another partition moves; else it is updated there.",
+    )
+    bloom_index_moves: bool = option(
+        "hoodie.bloom.index.update.partition.path",
+        True,
+        "With GLOBAL_BLOOM a row of another partition moves; else it is updated there.",
+    )
+    bloom_enabled: bool = option(
+        "hoodie.parquet.bloom.filter.enabled",
+        True,
+        "Write the bloom filter of record keys into base files.",
+    )
+    bloom_type: BloomType = option(
+        "hoodie.bloom.index.filter.type",
+        BloomType.DYNAMIC_V0,
+        "A filter of fixed size, or one that grows with the file.",
+    )
+    bloom_keys: _Positive = option(
+        "hoodie.index.bloom.num_entries", 60_000, "Keys a filter is made for."
+    )
+    bloom_false_positive_rate: Annotated[float, Field(gt=0, lt=1)] = option(
+        "hoodie.index.bloom.fpp",
+        0.000000001,
+        "Share of foreign keys a filter may take for its own.",
+    )
+    bloom_dynamic_keys_max: _Positive = option(
+        "hoodie.bloom.index.filter.dynamic.max.entries",
+        100_000,
+        "Keys up to which a growing filter keeps its rate.",
+    )
+
+    concurrency_mode: ConcurrencyMode = option(
+        "hoodie.write.concurrency.mode",
+        ConcurrencyMode.SINGLE_WRITER,
+        "One writer, or many with conflicts found at publication.",
+    )
+    failed_writes_policy: FailedWritesPolicy = option(
+        "hoodie.clean.failed.writes.policy",
+        None,
+        "Who undoes failed writes: the next writer, the cleaner, nobody.",
+        aliases=("hoodie.cleaner.policy.failed.writes",),
+    )
+    early_conflict_detection: bool = option(
+        "hoodie.write.concurrency.early.conflict.detection.enable",
+        True,
+        "Look for conflicts before files are written; ours is on (Hudi: off).",
+    )
+    early_detection: EarlyDetection = option(
+        "hoodie.write.concurrency.early.conflict.detection.strategy",
+        EarlyDetection.PUBLISHED,
+        "What is looked at before files are written: what others published meanwhile "
+        "(published), or also what living writers that began before have announced (announced): "
+        "then a write waits for them, or is refused when it may not be retried. Hudi's classes "
+        "mean announced.",
+    )
+    heartbeat_interval_ms: Annotated[int, Field(ge=1000, le=86_400_000)] = option(
+        "hoodie.client.heartbeat.interval_in_ms",
+        60_000,
+        "Time between two signs of life of a write.",
+        unit=OptionKind.MS,
+    )
+    heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = option(
+        "hoodie.client.heartbeat.tolerable.misses",
+        2,
+        "Missed signs of life after which others take a write for dead.",
+    )
+    conflict_retries: Annotated[int, Field(ge=0, le=1000)] = option(
+        "hoodie.write.num.retries.on.conflict.failures",
+        4,
+        "How often a refused write is done again; ours is 4 (Hudi: 0).",
+    )
+    commit_attempts_max: Annotated[int, Field(ge=1, le=100_000)] = option(
+        "hoodie.write.commit.retry.max.attempts", 16, "Attempts of one publication."
+    )
+    commit_retry_base_ms: _Count = option(
+        "hoodie.write.commit.retry.base.ms", 50, "First pause between attempts.", unit=OptionKind.MS
+    )
+    commit_retry_cap_ms: _Count = option(
+        "hoodie.write.commit.retry.cap.ms",
+        10_000,
+        "Longest pause between attempts.",
+        unit=OptionKind.MS,
+    )
+    commit_retry_total_ms: _Count = option(
+        "hoodie.write.commit.retry.total.timeout.ms",
+        1_800_000,
+        "Time after which a write is not tried again; 0 for no bound.",
+        unit=OptionKind.MS,
+    )
+    retry_policy: RetryPolicy = option(
+        "hoodoo.retry.policy",
+        RetryPolicy.EXPONENTIAL_JITTER,
+        "How the pauses between attempts grow.",
+    )
+    retry_preset: RetryPreset | None = option(
+        "hoodoo.retry.preset",
+        None,
+        "Retries, pauses and time for small batches that may not wait, or for long runs that "
+        "must end well; what is said beside it counts.",
+    )
+    retry_wasted_bytes_max: _Count = option(
+        "hoodoo.retry.wasted.bytes.max",
+        0,
+        "Bytes that refused attempts of one write may have written in vain; 0 for no bound.",
+        unit=OptionKind.BYTES,
+    )
+    retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = option(
+        "hoodoo.retry.queue.after",
+        0,
+        "After so many conflicts a write holds the table's lock while it is done again, however "
+        "long that lasts, so that it cannot lose once more; others wait. 0: never.",
+    )
+    retry_queue_short_ms: _Count = option(
+        "hoodoo.retry.queue.short.ms",
+        500,
+        "A refused write whose last attempt took no longer holds the table's lock while it is "
+        "done again, for this long at most (twice to four times that after further conflicts, "
+        "far away ten looks at the store more, four times at most); not where writers publish "
+        "without it, or other engines write. 0: never.",
+        unit=OptionKind.MS,
+    )
+    pace_per_minute: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] = option(
+        "hoodoo.commit.pace.per.minute",
+        0,
+        "So many writes of all writers together begin in a minute, the others wait before they "
+        "begin; 0.2 is one in five minutes, 0 no pace. Services do not wait.",
+    )
+    pace_burst: Annotated[int, Field(ge=1, le=1000)] = option(
+        "hoodoo.commit.pace.burst", 1, "So many writes may begin at once after a rest."
+    )
+    pace_wait_ms_max: _Count = option(
+        "hoodoo.commit.pace.max.wait.ms",
+        600_000,
+        "A write that waited so long for the pace begins all the same.",
+        unit=OptionKind.MS,
+    )
+    group_writes_max: Annotated[int, Field(ge=1, le=1000)] = option(
+        "hoodoo.group.commit.max.writes",
+        1,
+        "Most writes of this process's threads that one instant publishes together; 1: none do.",
+    )
+    group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = option(
+        "hoodoo.group.commit.linger.ms",
+        0,
+        "How long the first write of a group waits for others; writes that come while another "
+        "is published are waited for in any case.",
+        unit=OptionKind.MS,
+    )
+    group_service: str | None = option(
+        "hoodoo.group.commit.service",
+        None,
+        "Socket of a committer of this host (hoodoo committer), which publishes the writes of "
+        "many processes together; a process whose committer is not there publishes by itself.",
+    )
+    group_service_wait_ms: Annotated[int, Field(ge=10, le=3_600_000)] = option(
+        "hoodoo.group.commit.service.wait.ms",
+        60_000,
+        "How long a committer may be silent before its writers publish by themselves; it waits "
+        "half as long for the answer of one writer.",
+        unit=OptionKind.MS,
+    )
+    publish_lock: CommitLockMode = option(
+        "hoodoo.publish.lock",
+        CommitLockMode.LOCK,
+        "When publishing takes the lock: always (a must beside other engines), after two lost "
+        "slots, or never.",
+        caller_only=True,
+    )
+    foreign_writers: ForeignWriters = option(
+        "hoodoo.foreign.writers",
+        ForeignWriters.NONE,
+        "Whether other engines (Java Hudi) write this table too (FOR-1).",
+    )
+    clustering_updates: ClusteringUpdates | None = option(
+        "hoodie.clustering.updates.strategy",
+        None,
+        "What a write into file groups of a pending clustering does: it is refused, or allowed "
+        "and the clustering leaves them out. Unset: allowed, unless other engines write too.",
+    )
+    conflict_strategy: str = option(
+        "hoodie.write.lock.conflict.resolution.strategy",
+        SIMPLE.class_names[0],
+        "Who yields where both may: simple, bucket, prefer_writer (a pending clustering that "
+        "would refuse a write is cancelled), partition (one writer a partition at a time), the "
+        "name of a plug-in's, or Hudi's class of the same meaning.",
+    )
+    cancel_met_clustering: bool = option(
+        "hoodie.clustering.rollback.pending.replacecommit.on.conflict",
+        False,
+        "A pending clustering that would refuse a write is cancelled by the writer, as with "
+        "prefer_writer.",
+    )
+    isolation: Isolation = option(
+        "hoodoo.write.isolation.level",
+        Isolation.SNAPSHOT,
+        "What a write is promised that tells what it was made from (reads=, delete_where): "
+        "nobody changed what it changes (snapshot), some serial order of the writes gives the "
+        "same table (write_serializable), or the order of publication does (serializable).",
+    )
+
+    batch_id: str | None = option(
+        "hoodoo.batch.id", None, "Name of this batch: a repeated write of it is done once."
+    )
+    application_id: str = option(
+        "hoodie.write.application.id", "Unknown", "Name of the writing job."
+    )
+    commit_metadata_prefix: str = option(
+        "hoodie.datasource.write.commitmeta.key.prefix",
+        "_",
+        "Properties with this prefix are written into the commit.",
+    )
     extra_metadata: Mapping[str, str] = Field(default_factory=dict)
-    durability: Durability = Durability.STRICT
-    clock_ahead_ms_max: _Positive = 600_000
-    timeline_instants_max: _Positive = 1_000_000
-    metadata_bytes_max: _Positive = 268_435_456
-    plan_files_max: _Positive = 10_000_000
+    durability: Durability = option(
+        "hoodoo.storage.durability",
+        Durability.STRICT,
+        "strict survives a power cut; relaxed leaves writing back to the system (LOC-2).",
+        caller_only=True,
+    )
+    clock_ahead_ms_max: _Positive = option(
+        "hoodoo.clock.max.ahead.ms",
+        600_000,
+        "A timeline further ahead of this clock is not written to (TL-SUCC-2).",
+        unit=OptionKind.MS,
+        caller_only=True,
+    )
+    plan_files_max: _Positive = option(
+        "hoodoo.limits.plan.files.max",
+        10_000_000,
+        "A plan that names more files is refused (SEC14).",
+        caller_only=True,
+    )
 
     @classmethod
     def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:
@@ -263,14 +473,13 @@ class WriteSettings(_Settings):
         """
         properties = as_property_set(properties)
         refuse_unsupported(properties)
-        values, origins = _read_all(properties, WRITE_OPTIONS)
+        values, origins = cls.read_all(properties)
         resolve_key_options(properties, values)
         if values.get("insert_drop_duplicates") and "insert_duplicates" not in origins:
             values["insert_duplicates"] = InsertDuplicates.DROP.value
-        values.pop("insert_drop_duplicates", None)
         fill_from_preset(values, origins)
-        prefix = properties.get_option(WRITE_OPTIONS["commit_metadata_prefix"])
-        values["extra_metadata"] = _extra_metadata(properties, "_" if prefix is None else prefix)
+        prefix = values.get("commit_metadata_prefix", cls.options["commit_metadata_prefix"].default)
+        values["extra_metadata"] = _extra_metadata(properties, str(prefix))
         return cls(**values, origins=origins)
 
     @property
@@ -284,22 +493,12 @@ class WriteSettings(_Settings):
         return self.heartbeat_interval_ms * self.heartbeat_misses
 
     @property
-    def effective_merge_mode(self) -> MergeMode:
-        """The merge mode; if none is given, event time if there are ordering fields (fmt 1.5)."""
-        if self.merge_mode is not None:
-            return self.merge_mode
-        if self.ordering_fields:
-            return MergeMode.EVENT_TIME_ORDERING
-        return MergeMode.COMMIT_TIME_ORDERING
-
-    @property
-    def effective_key_generator(self) -> KeyGenerator:
-        """The key generator; if none is given, the one that Hudi chooses."""
-        if self.key_generator is not None:
-            return self.key_generator
-        if any(self.partition_types):
-            return KeyGenerator.CUSTOM
-        return infer_key_generator(len(self.record_key_fields), len(self.partition_fields))
+    def rate_limit(self) -> RateLimit | None:
+        """The rate limit of all writers of the table; None for none."""
+        if not self.pace_per_minute:
+            return None
+        rate, burst = self.pace_per_minute, self.pace_burst
+        return RateLimit(per_minute=rate, burst=burst, wait_ms_max=self.pace_wait_ms_max)
 
     @model_validator(mode="before")
     @classmethod
@@ -316,198 +515,121 @@ class WriteSettings(_Settings):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         if self.table_version not in (8, 9):
-            self._refuse(
+            self.refuse(
                 "table_version",
                 "this release writes table versions 8 and 9 only",
-                suggestion="use 9, or 8 for readers of hudi 1.0",
-                kind="unsupported_setting",
+                "use 9, or 8 for readers of hudi 1.0",
+                "unsupported_setting",
             )
         if self.multi_writer and self.failed_writes_policy is FailedWritesPolicy.EAGER:
-            self._refuse(
+            self.refuse(
                 "failed_writes_policy",
                 "with many writers the next writer cannot tell a failed write from a live one",
-                suggestion="leave it out or use LAZY",
-                kind="setting_contradiction",
+                "leave it out or use LAZY",
             )
-        if (
-            self.foreign_writers is ForeignWriters.EXPECTED
-            and self.publish_lock is not CommitLockMode.LOCK
-        ):
-            self._refuse(
+        foreign = self.foreign_writers is ForeignWriters.EXPECTED
+        if foreign and self.publish_lock is not CommitLockMode.LOCK:
+            self.refuse(
                 "publish_lock",
                 "writers of other engines are excluded by the lock only, each time (FOR-1)",
-                suggestion="use lock",
-                kind="setting_contradiction",
+                "use lock",
             )
-        if (
-            self.foreign_writers is ForeignWriters.EXPECTED
-            and self.clustering_updates is ClusteringUpdates.ALLOW
-        ):
-            self._refuse(
+        if foreign and self.clustering_updates is ClusteringUpdates.ALLOW:
+            self.refuse(
                 "clustering_updates",
                 "another engine's clustering does not look again at its input when it completes, "
                 "and would lose the write",
-                suggestion="leave it out",
-                kind="setting_contradiction",
+                "leave it out",
             )
-        judges = (
-            contradictions_of_retries,
-            contradiction_of_rate_limit,
-            contradiction_of_non_blocking,
-        )
-        for judge in judges:
-            found = judge(self)
-            if found is not None:
-                field, message, suggestion = found
-                self._refuse(field, message, suggestion=suggestion, kind="setting_contradiction")
-        self._refuse_fields()
+        self._refuse_retries()
+        rate = self.rate_limit
+        if rate is not None and rate.interval_ms > rate.wait_ms_max:
+            self.refuse(
+                "pace_wait_ms_max",
+                "no write would wait long enough for the pace that is asked for",
+                f"use at least {round(rate.interval_ms)}",
+            )
+        self._refuse_non_blocking()
+        self.refuse_contradicting_keys()
         return self
 
-    def _refuse_fields(self) -> None:
-        for field in ("record_key_fields", "partition_fields", "ordering_fields"):
-            names: tuple[str, ...] = getattr(self, field)
-            if len(set(names)) != len(names):
-                self._refuse(
+    def _refuse_retries(self) -> None:
+        if self.commit_retry_base_ms > self.commit_retry_cap_ms:
+            self.refuse(
+                "commit_retry_base_ms",
+                "the first pause between attempts is above the longest one",
+                f"use at most {self.commit_retry_cap_ms}",
+            )
+        for field in ("retry_queue_after", "retry_queue_short_ms"):
+            if self.origin(field) == DEFAULT_LAYER or not getattr(self, field):
+                continue
+            if self.publish_lock is not CommitLockMode.LOCK:
+                self.refuse(
                     field,
-                    "a field is named twice",
-                    suggestion="name each field once",
-                    kind="setting_value",
+                    "writers that publish without the lock do not wait for one that holds it",
+                    "use hoodoo.publish.lock=lock on all writers, or leave it out",
                 )
-        found = contradictions_of_keys(self)
-        if found is not None:
-            field, message, suggestion, kind = found
-            self._refuse(field, message, suggestion=suggestion, kind=kind)
-
-
-class ReadSettings(_Settings):
-    """All settings of a read; times are texts in any accepted form."""
-
-    options: ClassVar[Mapping[str, Option]] = READ_OPTIONS
-
-    query_type: QueryType = QueryType.SNAPSHOT
-    incremental_format: IncrementalFormat = IncrementalFormat.LATEST_STATE
-    as_of: str | None = None
-    begin_time: str | None = None
-    end_time: str | None = None
-    start_offset: str = "earliest"
-    schema_of_end_time: bool = False
-    reader_lease_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = 900_000
-    timeline_instants_max: _Positive = 1_000_000
-    metadata_bytes_max: _Positive = 268_435_456
-
-    @classmethod
-    def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:
-        """
-        Read and check every option of a read.
-
-        Raises:
-            SettingError: A text is not accepted, two options contradict each other, or reads do not
-                support one.
-        """
-        said = as_property_set(properties)
-        refuse_unsupported(said, UNSUPPORTED_READS)
-        values, origins = _read_all(said, READ_OPTIONS)
-        for field in ("as_of", "begin_time", "end_time"):
-            if field in origins and field not in values:
-                raise SettingError(
-                    "an empty text is no moment; leave the option out, or say earliest for the "
-                    f"beginning of a range: {READ_OPTIONS[field].key}",
-                    kind="setting_value",
-                    key=READ_OPTIONS[field].key,
-                    layer=origins[field],
+            if self.foreign_writers is ForeignWriters.EXPECTED:
+                self.refuse(
+                    field,
+                    "another engine's writers give up when the lock is held as long as a write lasts",
+                    "leave it out",
                 )
-        return cls(**values, origins=origins)
 
-    def range_in(self, zone: TimelineZone) -> tuple[InstantTime, InstantTime | None]:
-        """Return the range of an incremental query in this zone. Errors: as ``parse_range``."""
-        return parse_range(self.begin_time or "earliest", self.end_time, zone)
+    def _refuse_non_blocking(self) -> None:
+        """
+        Check that a table fits non-blocking writers, before it is opened (NBCC-1).
 
-    @property
-    def every_change(self) -> bool:
-        """Whether the read returns changes with their images instead of rows."""
-        cdc = self.incremental_format is IncrementalFormat.CDC
-        return cdc and self.query_type is QueryType.INCREMENTAL
-
-    @model_validator(mode="after")
-    def _refuse_contradictions(self) -> Self:
-        incremental = self.query_type is QueryType.INCREMENTAL
-        if incremental and self.begin_time is None:
-            self._refuse(
-                "begin_time",
-                "an incremental query needs the start of its range",
-                suggestion="give a time, or earliest",
-                kind="setting_missing",
+        Such writers append to one file group without reading each other's commits. So the key alone
+        must determine the file group, and they may only add logs: merge-on-read with a bucket index.
+        """
+        if self.concurrency_mode is not ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL:
+            return
+        mode = ConcurrencyMode.OPTIMISTIC_CONCURRENCY_CONTROL
+        instead = f"use {self.options['concurrency_mode'].key}={mode.value}"
+        if self.table_type is not TableType.MERGE_ON_READ:
+            self.refuse(
+                "table_type",
+                "non-blocking writers append log files, which only merge-on-read tables have",
+                instead,
             )
-        if incremental and self.as_of is not None:
-            self._refuse(
-                "as_of",
-                "an incremental query reads a range, not one time",
-                suggestion="use the end of the range instead",
-                kind="setting_contradiction",
+        if self.index_type is not IndexType.BUCKET:
+            self.refuse(
+                "index_type",
+                "non-blocking writers see no new keys of each other; the key alone must say where",
+                f"use BUCKET for a new table, else {instead}",
             )
-        return self
+        if self.change_logs:
+            self.refuse(
+                "change_logs",
+                "what a row was before a change is not known while others append beside it",
+                instead,
+            )
 
 
-def _read_all(
-    properties: PropertySet, options: Mapping[str, Option]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    values: dict[str, OptionValue] = {}
-    origins: dict[str, str] = {}
-    for field, option in options.items():
-        found = properties.find(option)
-        if found is not None:
-            origins[field] = found[2]
-        value = read_option(properties, option)
-        # an empty text or list leaves an optional field unset
-        if value is not None and (value != "" or option.default is not None):
+def fill_from_preset(values: dict[str, Any], origins: dict[str, str]) -> None:
+    """Set the fields that have no origin to the values of the preset, in place, with origins."""
+    name = values.get("retry_preset")
+    if name is None:
+        return
+    for field, value in RETRY_PRESETS[RetryPreset(name)].items():
+        if field not in origins:
             values[field] = value
-    return values, origins
+            origins[field] = f"{WriteSettings.options['retry_preset'].key}={name}"
+
+
+@cache
+def keys_of_writes_and_reads() -> frozenset[str]:
+    """Return every spelling of an option of writes and reads, in lower case."""
+    options = (*WriteSettings.options.values(), *ReadSettings.options.values())
+    return frozenset(key.casefold() for one in options for key in one.spellings) | {_TABLE_ID}
 
 
 def _extra_metadata(properties: PropertySet, prefix: str) -> dict[str, str]:
-    if not prefix:
-        return {}
+    """Return the properties to keep in the commit; never an option, never a secret (SEC5)."""
+    own = keys_of_writes_and_reads()
     return {
         key: value
-        for key, value in properties.with_prefix(prefix).items()
-        # SEC5: a secret never reaches a commit, whatever the prefix
-        if not is_known_key(key) and redact(key, value) == value
+        for key, value in (properties.with_prefix(prefix).items() if prefix else ())
+        if not (key.casefold() in own or is_key_of_hudi(key)) and redact(key, value) == value
     }
-
-
-def _as_setting_error(
-    error: ValidationError, options: Mapping[str, Option], origins: Mapping[str, str]
-) -> SettingError:
-    first = error.errors()[0]
-    own = first.get("ctx", {}).get("error")
-    if isinstance(own, SettingError):
-        return own
-    field = str(first["loc"][0]) if first["loc"] else ""
-    option = options.get(field)
-    key = field if option is None else option.key
-    shown = _shown(key, first["input"])
-    layer = origins.get(field, CODE_LAYER)
-    accepted = str(first["msg"]).lower()
-    return SettingError(
-        f"this property is not accepted, {accepted}: {key}={shown} (from {layer})",
-        kind="setting_value",
-        key=key,
-        value=shown,
-        layer=layer,
-        suggestion=accepted,
-    )
-
-
-_UNSET: Final = "(not set)"
-
-
-def _shown(key: str, value: object) -> str:
-    if value is None:
-        return _UNSET
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, tuple | list):
-        return redact(key, ",".join(str(part) for part in value))
-    if isinstance(value, str | int | float):
-        return redact(key, str(value).lower() if isinstance(value, bool) else str(value))
-    return HIDDEN

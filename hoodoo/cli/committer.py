@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from filegroups.settings.option_table import WRITE_OPTIONS
+from filegroups.settings.settings import WriteSettings
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.services import import_all, log_events, write_health_file
 from hoodoo.committer.server import Committer, CommitterReport, committer_table
@@ -101,7 +101,7 @@ class _HealthReporter:
 
 
 def _no_socket() -> SettingError:
-    key = WRITE_OPTIONS["group_service"].key
+    key = WriteSettings.options["group_service"].key
     return SettingError(
         f"writers must know where the committer listens; say --socket, or set {key} for both",
         kind="committer_socket",

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.schema.schema import META_COLUMNS, RAW, hudi_type_name, with_meta
-from filegroups.settings.settings import ReadSettings
+from filegroups.settings.read_settings import ReadSettings
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError

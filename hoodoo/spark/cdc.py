@@ -18,7 +18,7 @@ from filegroups.files.cdc_reader import CdcRead, CdcUnit, read_cdc
 from filegroups.merge.change_images import AFTER, BEFORE, CHANGE_TIME, OPERATION
 from filegroups.reading.cdc import plan_cdc
 from filegroups.reading.scan import assert_not_cleaned
-from filegroups.settings.settings import ReadSettings
+from filegroups.settings.read_settings import ReadSettings
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress

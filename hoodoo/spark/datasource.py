@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from filegroups.settings.settings import ReadSettings
+from filegroups.settings.read_settings import ReadSettings
 from hoodoo.spark.options import layers_without_session, path_of
 from hoodoo.spark.read import (
     PinnedBatch,

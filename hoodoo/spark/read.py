@@ -23,7 +23,7 @@ from filegroups.reading.scan import assert_not_cleaned, may_be_cleaned
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.evolution import canonical_type, needs_repair
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
-from filegroups.settings.settings import QueryType, ReadSettings
+from filegroups.settings.read_settings import ReadSettings
 from hoodoo.spark.cdc import load_cdc, refuse_cdc
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.options import layers_for
@@ -37,6 +37,7 @@ from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Ticker
 from timeline.properties.options import PropertySet
+from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
 from timeline.system import LoggingEvents, ThreadTicker
 

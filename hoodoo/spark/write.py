@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from filegroups.reading.read import Filter, ReadSet
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.schema import TableSchema
-from filegroups.settings.settings import OverwriteMode, WriteSettings
+from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write import CommitResult
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.factory import (
@@ -31,6 +31,7 @@ from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
+from timeline.properties.setting_enums import OverwriteMode
 
 __all__ = ["attach_read_state", "reads", "save_dataframe", "write_dataframe"]
 

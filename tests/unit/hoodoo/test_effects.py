@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.settings.key_support import WARNED, WITHOUT_EFFECT, Effect, effect_of
-from filegroups.settings.known_keys import hudi_keys
+from filegroups.settings.known_keys import WARNED, WITHOUT_EFFECT, Effect, effect_of, hudi_keys
 from hoodoo.configuration import (
     declared_keys,
     describe,

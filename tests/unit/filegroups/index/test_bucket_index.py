@@ -20,7 +20,7 @@ from filegroups.files.hashing_metadata import (
 )
 from filegroups.index.buckets import find_buckets
 from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
-from filegroups.settings.index_options import BUCKET_PROPERTY_KEYS
+from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.writer_agreement import agreement
 from filegroups.writing.workload import LocalWorkload

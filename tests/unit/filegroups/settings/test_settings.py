@@ -8,11 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from filegroups.keys.keys import KeyGenerator
-from filegroups.settings.key_support import key_warnings
-from filegroups.settings.known_keys import hudi_keys, is_known_key
-from filegroups.settings.option_table import READ_OPTIONS, WRITE_OPTIONS
-from filegroups.settings.settings import ReadSettings, WriteSettings
-from filegroups.settings.unsupported import UNSUPPORTED, UNSUPPORTED_READS, unsupported_keys
+from filegroups.settings.known_keys import (
+    UNSUPPORTED,
+    UNSUPPORTED_READS,
+    hudi_keys,
+    is_key_of_hudi,
+    key_warnings,
+    unsupported_keys,
+)
+from filegroups.settings.read_settings import ReadSettings
+from filegroups.settings.settings import WriteSettings, keys_of_writes_and_reads
 from filegroups.settings.writer_agreement import agreement
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
@@ -47,6 +52,13 @@ CHOSEN_ELSEWHERE = {
 }
 
 
+OWN = keys_of_writes_and_reads()
+
+
+def is_known(key: str) -> bool:
+    return key.casefold() in OWN or is_key_of_hudi(key)
+
+
 def write(**properties: str) -> WriteSettings:
     return WriteSettings.from_properties(properties)
 
@@ -71,12 +83,9 @@ def test_defaults_without_any_property() -> None:
     assert settings.origin("operation") == "default"
 
 
-def test_defaults_of_the_class_are_those_of_the_options() -> None:
-    assert write() == WriteSettings()
-    assert ReadSettings.from_properties({}) == ReadSettings()
-
-
-@pytest.mark.parametrize("option", [*WRITE_OPTIONS.values(), *READ_OPTIONS.values()])
+@pytest.mark.parametrize(
+    "option", [*WriteSettings.options.values(), *ReadSettings.options.values()]
+)
 def test_a_default_is_hudis_unless_said_otherwise(option: object) -> None:
     key, default = option.key, option.default  # type: ignore[attr-defined]
     known = hudi_keys().get(key.casefold())
@@ -87,7 +96,7 @@ def test_a_default_is_hudis_unless_said_otherwise(option: object) -> None:
 
 
 def test_every_default_is_accepted_by_its_own_option() -> None:
-    for option in (*WRITE_OPTIONS.values(), *READ_OPTIONS.values()):
+    for option in (*WriteSettings.options.values(), *ReadSettings.options.values()):
         if option.default is not None:
             parse_option(option, option.default)
         assert bool(option.choices) is (option.kind is OptionKind.ENUM)
@@ -95,9 +104,9 @@ def test_every_default_is_accepted_by_its_own_option() -> None:
 
 
 def test_every_option_is_a_known_key_with_one_owner() -> None:
-    spellings = [text for option in WRITE_OPTIONS.values() for text in option.spellings]
+    spellings = [text for option in WriteSettings.options.values() for text in option.spellings]
     assert len(set(spellings)) == len(spellings)
-    assert all(is_known_key(text) for text in (*spellings, *UNSUPPORTED, *UNSUPPORTED_READS))
+    assert all(is_known(text) for text in (*spellings, *UNSUPPORTED, *UNSUPPORTED_READS))
 
 
 def test_a_typical_hudi_job_is_read() -> None:
@@ -212,7 +221,7 @@ def test_a_refused_writer_is_told_options_that_exist() -> None:
     words = " ".join(AGREED_BY.values()).split()
     keys = [word for word in words if word.startswith(("hoodie.", "hoodoo."))]
     assert len(keys) >= len(AGREED_BY)
-    assert [key for key in keys if not key.endswith(".*") and not is_known_key(key)] == []
+    assert [key for key in keys if not key.endswith(".*") and not is_known(key)] == []
 
 
 # contradictions and ranges
@@ -318,7 +327,7 @@ def test_what_would_change_the_table_is_refused_by_name(key: str, value: str) ->
 def test_what_changes_nothing_is_accepted_in_silence(key: str, value: str) -> None:
     properties = as_property_set({key: value})
     WriteSettings.from_properties(properties)
-    assert key_warnings(properties) == ()
+    assert key_warnings(properties, OWN) == ()
 
 
 def test_every_refused_property_is_listed() -> None:
@@ -342,19 +351,19 @@ def test_no_default_of_hudis_is_refused() -> None:
 
 def test_a_misspelled_key_names_the_nearest_known_one() -> None:
     properties = as_property_set({"hoodie.datasource.write.recordkey.fields": "id"})
-    (text,) = key_warnings(properties)
+    (text,) = key_warnings(properties, OWN)
     assert "did you mean hoodie.datasource.write.recordkey.field:" in text
     assert "(from code)" in text
 
 
 def test_keys_of_others_are_not_judged() -> None:
     properties = as_property_set({"path": "x", "mergeSchema": "true", "hoodoo.mine": "1"})
-    assert key_warnings(properties, also_known=["hoodoo.mine"]) == ()
-    assert len(key_warnings(properties)) == 1
+    assert key_warnings(properties, ["hoodoo.mine"]) == ()
+    assert len(key_warnings(properties, OWN)) == 1
 
 
 def test_a_switch_without_effect_is_said() -> None:
-    (text,) = key_warnings(as_property_set({"hoodie.errortable.enable": "true"}))
+    (text,) = key_warnings(as_property_set({"hoodie.errortable.enable": "true"}), OWN)
     assert "no effect" in text
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filegroups.settings.settings import ReadSettings
+from filegroups.settings.read_settings import ReadSettings
 from timeline.errors import InvalidInputError, SettingError
 from timeline.model.instant_time import EARLIEST, UTC_ZONE, TimelineZone
 from timeline.model.time_arguments import parse_instant, parse_range, parse_time_travel

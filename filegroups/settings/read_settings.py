@@ -1,0 +1,133 @@
+"""Options of reads; each field of ``ReadSettings`` declares its option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
+from timeline.errors import SettingError
+from timeline.model.instant_time import InstantTime, TimelineZone
+from timeline.model.time_arguments import parse_range
+from timeline.properties.option_settings import LayeredSettings, option
+from timeline.properties.options import OptionKind, PropertySet, as_property_set
+from timeline.properties.setting_enums import IncrementalFormat, QueryType
+
+__all__ = ["LimitSettings", "ReadSettings"]
+
+_Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+class LimitSettings(LayeredSettings):
+    """Bounds on the timeline's files, for readers and writers."""
+
+    timeline_instants_max: _Positive = option(
+        "hoodoo.limits.timeline.instants.max",
+        1_000_000,
+        "A timeline of more instants is refused (SEC14).",
+        caller_only=True,
+    )
+    metadata_bytes_max: _Positive = option(
+        "hoodoo.limits.metadata.bytes.max",
+        268_435_456,
+        "A larger file of the timeline is refused (SEC14).",
+        unit=OptionKind.BYTES,
+        caller_only=True,
+    )
+
+
+class ReadSettings(LimitSettings):
+    """All settings of a read; times are texts in any accepted form."""
+
+    query_type: QueryType = option(
+        "hoodie.datasource.query.type",
+        QueryType.SNAPSHOT,
+        "The whole table, only its base files, or what changed in a range.",
+        aliases=("hoodie.datasource.view.type",),
+    )
+    incremental_format: IncrementalFormat = option(
+        "hoodie.datasource.query.incremental.format",
+        IncrementalFormat.LATEST_STATE,
+        "Rows as they are at the end of the range, or each change.",
+    )
+    as_of: str | None = option("as.of.instant", None, "Read the table as it was at this time.")
+    begin_time: str | None = option(
+        "hoodie.datasource.read.begin.instanttime", None, "Start of the range, not part of it."
+    )
+    end_time: str | None = option(
+        "hoodie.datasource.read.end.instanttime",
+        None,
+        "End of the range, part of it; now when not said.",
+    )
+    start_offset: str = option(
+        "hoodie.datasource.streaming.startOffset",
+        "earliest",
+        "Where a stream begins: earliest, latest (what comes from now on), or a time, which is "
+        "no part of it.",
+    )
+    schema_of_end_time: bool = option(
+        "hoodie.datasource.read.schema.use.end.instanttime",
+        False,
+        "Use the schema at the end of the range instead of the newest.",
+    )
+    reader_lease_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = option(
+        "hoodoo.reader.lease.ms",
+        900_000,
+        "Cleaning leaves a snapshot's files alone for so long after a long read's last sign of "
+        "use; 0 for no leases.",
+        unit=OptionKind.MS,
+        caller_only=True,
+    )
+
+    @classmethod
+    def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:
+        """
+        Read and check every option of a read.
+
+        Raises:
+            SettingError: A text is not accepted, two options contradict each other, or reads do not
+                support one.
+        """
+        said = as_property_set(properties)
+        refuse_unsupported(said, UNSUPPORTED_READS)
+        values, origins = cls.read_all(said)
+        for field in ("as_of", "begin_time", "end_time"):
+            if field in origins and field not in values:
+                raise SettingError(
+                    "an empty text is no moment; leave the option out, or say earliest for the "
+                    f"beginning of a range: {cls.options[field].key}",
+                    kind="setting_value",
+                    key=cls.options[field].key,
+                    layer=origins[field],
+                )
+        return cls(**values, origins=origins)
+
+    def range_in(self, zone: TimelineZone) -> tuple[InstantTime, InstantTime | None]:
+        """Return the range of an incremental query in this zone. Errors: as ``parse_range``."""
+        return parse_range(self.begin_time or "earliest", self.end_time, zone)
+
+    @property
+    def every_change(self) -> bool:
+        """Whether the read returns changes with their images instead of rows."""
+        cdc = self.incremental_format is IncrementalFormat.CDC
+        return cdc and self.query_type is QueryType.INCREMENTAL
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        incremental = self.query_type is QueryType.INCREMENTAL
+        if incremental and self.begin_time is None:
+            self.refuse(
+                "begin_time",
+                "an incremental query needs the start of its range",
+                "give a time, or earliest",
+                "setting_missing",
+            )
+        if incremental and self.as_of is not None:
+            self.refuse(
+                "as_of",
+                "an incremental query reads a range, not one time",
+                "use the end of the range instead",
+            )
+        return self

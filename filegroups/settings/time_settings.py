@@ -1,0 +1,183 @@
+"""
+Options of folders of times, and the description of the folders that is made of them.
+
+Key generator TIMESTAMP needs them, and fields of that type of CUSTOM. Java Hudi does not store all
+of them with the table, so hoodoo keeps their exact texts in the table's properties.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from filegroups.keys.date_patterns import parse_date_pattern
+from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
+from timeline.errors import InvalidInputError, SettingError
+from timeline.properties.option_settings import OptionSettings, option
+from timeline.properties.options import CODE_LAYER, DEFAULT_LAYER, TABLE_LAYER, PropertySet
+
+if TYPE_CHECKING:
+    from timeline.model.table_config import TableConfig
+
+__all__ = [
+    "TimeSettings",
+    "refuse_other_times",
+    "stored_times_of",
+    "times_unless_unknown",
+    "timestamp_keys_of",
+]
+
+_TIME_PREFIX: Final = "hoodie.keygen.timebased."
+_DELIMITER: Final = re.compile(r"(?:\\s\*)?(\\?[^\w\\]|\[[^\w\\\]]\])(?:\\s\*)?")
+_PARSER: Final = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
+
+
+def _time_option(name: str, default: object, doc: str, choices: tuple[str, ...] = ()) -> Any:
+    older = f"hoodie.deltastreamer.keygen.timebased.{name}"
+    return option(f"{_TIME_PREFIX}{name}", default, doc, aliases=(older,), choices=choices)
+
+
+class TimeSettings(OptionSettings):
+    """Folders of times: for key generator TIMESTAMP, and for fields of that type of CUSTOM."""
+
+    kind: TimestampType | None = _time_option(
+        "timestamp.type", None, "What the partition field holds."
+    )
+    scalar_unit: str = _time_option(
+        "timestamp.scalar.time.unit",
+        "SECONDS",
+        "The unit of a SCALAR.",
+        tuple(TimeUnit.__members__),
+    )
+    input_formats: str | None = _time_option(
+        "input.dateformat", None, "Patterns of texts (Joda-Time); the first that fits counts."
+    )
+    input_delimiter: str = _time_option(
+        "input.dateformat.list.delimiter.regex", ",", "What stands between several patterns."
+    )
+    input_zone: str | None = _time_option(
+        "input.timezone", None, "Zone of texts that name none; UTC when not said (Hudi: the JVM's)."
+    )
+    output_format: str | None = _time_option(
+        "output.dateformat", None, "Pattern of the folder; a slash in it makes levels."
+    )
+    output_zone: str | None = _time_option(
+        "output.timezone", None, "Zone of the folder; UTC when not said (Hudi: the JVM's)."
+    )
+    zone: str | None = _time_option("timezone", None, "Both zones at once; counts before the two.")
+    parser_class: str | None = _time_option(
+        "datetime.parser.class", None, "Only Hudi's own parser is known; no class is loaded."
+    )
+
+
+def times_unless_unknown(properties: PropertySet) -> TimestampKeys | None:
+    """Like ``timestamp_keys_of``; also None if only the table's own values are not valid."""
+    try:
+        return timestamp_keys_of(properties)
+    except SettingError:
+        found = (properties.find(one) for one in TimeSettings.options.values())
+        if all(one is None or one[2] == TABLE_LAYER for one in found):
+            return None
+        raise
+
+
+def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
+    """
+    Return the description of folders of times; None if there is none.
+
+    Raises:
+        SettingError: It is incomplete, or a pattern, zone or delimiter is not valid.
+    """
+    times = TimeSettings.from_properties(properties)
+    if times.kind is None and times.output_format is None:
+        return None
+    if times.kind is None or times.output_format is None:
+        missing = "kind" if times.kind is None else "output_format"
+        _refuse(properties, missing, "folders of times need it", "setting_missing")
+    if times.parser_class not in (None, _PARSER):
+        _refuse(properties, "parser_class", f"only {_PARSER} is known", "unsupported_setting")
+    keys = TimestampKeys(
+        kind=times.kind,
+        output_format=times.output_format,
+        input_formats=_input_formats(properties, times) if times.kind.reads_text else (),
+        input_zone=times.zone or times.input_zone,
+        output_zone=times.zone or times.output_zone,
+        scalar_unit=TimeUnit[times.scalar_unit],
+    )
+    _check_times(properties, keys, has_one_zone=times.zone is not None)
+    return keys
+
+
+def _input_formats(properties: PropertySet, times: TimeSettings) -> tuple[str, ...]:
+    if times.input_formats is None:
+        _refuse(properties, "input_formats", "texts need a form", "setting_missing")
+    # Java accepts any regular expression. A delimiter is one character; anything else is more
+    # likely an attack by an expensive expression (SEC14).
+    delimiter = _DELIMITER.fullmatch(times.input_delimiter)
+    if delimiter is None:
+        _refuse(
+            properties,
+            "input_delimiter",
+            "the delimiter is one character, escaped or in brackets",
+            "unsupported_setting",
+        )
+    character = delimiter[1].strip("[]") if delimiter[1].startswith("[") else delimiter[1][-1]
+    return tuple(one.strip() for one in times.input_formats.split(character) if one.strip())
+
+
+def _check_times(properties: PropertySet, keys: TimestampKeys, *, has_one_zone: bool) -> None:
+    def tried(name: str, check: Any, text: str) -> None:
+        try:
+            check(text)
+        except InvalidInputError as error:
+            _refuse(properties, name, error.message, "setting_value")
+
+    tried("output_format", parse_date_pattern, keys.output_format)
+    for pattern in keys.input_formats:
+        tried("input_formats", lambda text: parse_date_pattern(text).expression(), pattern)
+    if keys.input_zone is not None:
+        tried("zone" if has_one_zone else "input_zone", check_zone, keys.input_zone)
+    if keys.output_zone is not None:
+        tried("zone" if has_one_zone else "output_zone", check_zone, keys.output_zone)
+
+
+def stored_times_of(config: TableConfig) -> TimestampKeys | None:
+    """Return the table's own description of folders of times; None if missing or not valid."""
+    kept = {key: text for key, text in config.raw.items() if key.startswith(_TIME_PREFIX)}
+    try:
+        return timestamp_keys_of(PropertySet().with_layer(TABLE_LAYER, kept)) if kept else None
+    except SettingError:
+        return None
+
+
+def refuse_other_times(mine: TimestampKeys | None, config: TableConfig) -> None:
+    """
+    Refuse time formats (None: not set) other than the table's: rows would get other folders.
+
+    Raises:
+        SettingError: ``kind`` ``setting_against_table``.
+    """
+    theirs = None if mine is None else stored_times_of(config)
+    if mine is not None and theirs is not None and theirs != mine:
+        raise SettingError(
+            "the table's folders of times were made otherwise, and rows would get others; leave "
+            f"{_TIME_PREFIX}* out: {mine} against the table's {theirs}",
+            kind="setting_against_table",
+            key=TimeSettings.options["output_format"].key,
+            value=mine.output_format,
+            layer=CODE_LAYER,
+            suggestion=theirs.output_format,
+        )
+
+
+def _refuse(properties: PropertySet, field: str, why: str, kind: str) -> NoReturn:
+    declared = TimeSettings.options[field]
+    key, text, layer = properties.find(declared) or (declared.key, "(not set)", DEFAULT_LAYER)
+    raise SettingError(
+        f"{why}: {key}={text} (from {layer})",
+        kind=kind,
+        key=key,
+        value=text,
+        layer=layer,
+        suggestion=declared.doc,
+    )
