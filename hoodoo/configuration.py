@@ -49,7 +49,7 @@ from timeline.properties.options import (
     redact,
 )
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.object_client import STORAGE_OPTIONS
+from timeline.storage.object_client import ObjectSettings
 from timeline.system import SystemClock, SystemIds
 
 __all__ = [
@@ -358,7 +358,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *WriteSettings.options.values(),
         *ReadSettings.options.values(),
         *TimeSettings.options.values(),
-        *STORAGE_OPTIONS.values(),
+        *ObjectSettings.options.values(),
         *SLOT_OPTIONS.values(),
         *LockSettings.options.values(),
         *more,

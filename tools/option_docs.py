@@ -26,7 +26,7 @@ from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.ttl.settings import TtlSettings
 from tableservices.worker import WorkerSettings
 from timeline.properties.options import Option
-from timeline.storage.object_client import STORAGE_OPTIONS
+from timeline.storage.object_client import ObjectSettings
 
 TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
 EVERY_KEY = TARGET.with_name("every_key.md")
@@ -86,7 +86,7 @@ def page() -> str:
         + table("Writing", WriteSettings.options.values())
         + table("Folders of times", TimeSettings.options.values())
         + table("Reading", ReadSettings.options.values())
-        + table("Object stores", STORAGE_OPTIONS.values())
+        + table("Object stores", ObjectSettings.options.values())
         + table("Commit slots", SLOT_OPTIONS.values())
         + table("Locks", LockSettings.options.values())
         + table("Lock providers", of_providers())

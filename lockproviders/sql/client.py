@@ -19,11 +19,11 @@ from lockproviders.sql.database import (
     RowExists,
     Value,
 )
-from lockproviders.sql.settings import OPTIONS, SqlSettings
+from lockproviders.sql.settings import SqlSettings
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "OPTIONS", "SqlClient", "SqlTable", "row_name"]
+__all__ = ["ENTRY", "SqlClient", "SqlTable", "row_name"]
 
 # ---- One table of a SQL database, created on request if missing
 #
@@ -86,7 +86,7 @@ class SqlTable:
         create = f"CREATE TABLE IF NOT EXISTS {self._name} ({self._columns}){options}"
         if not self._may_create:
             raise UnsafeSetupError(
-                f"the lock's table is missing; set {OPTIONS['create_table'].key}=true, or run: "
+                f"the lock's table is missing; set {SqlSettings.options['create_table'].key}=true, or run: "
                 f"{create}",
                 kind="lock_table",
                 database=self.database.address,
@@ -472,6 +472,6 @@ ENTRY = LockProviderEntry(
         expires=True,
         fencing_tokens=True,
     ),
-    options=tuple(OPTIONS.values()),
+    options=tuple(SqlSettings.options.values()),
     poll_first_ms=10,
 )

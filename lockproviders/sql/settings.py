@@ -9,77 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.sql.database import Database, SqliteDatabase
 from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.ports import Ids
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
-    Option,
+    TABLE_LAYER,
     OptionKind,
     PropertySet,
     as_property_set,
-    read_option,
     redact,
 )
 
-__all__ = ["OPTIONS", "TABLE_NAME", "SqlSettings"]
+__all__ = ["TABLE_NAME", "SqlSettings"]
 
 _PREFIX = "hoodoo.lock.sql."
-
-OPTIONS: Mapping[str, Option] = {
-    "url": Option(
-        key=_PREFIX + "url",
-        doc="The lock database: an absolute path of a SQLite file on a local disk, "
-        "mysql://host:port/database or postgresql://host:port/database.",
-    ),
-    "user": Option(key=_PREFIX + "user", doc="User of the lock database, where the url has none."),
-    "password": Option(
-        key=_PREFIX + "password", doc="Password of that user; only from a file with mode 0600."
-    ),
-    "table": Option(
-        key=_PREFIX + "table",
-        default="hoodoo_locks",
-        doc="Table that holds the locks; a schema before a dot where the database has them.",
-    ),
-    "key": Option(
-        key=_PREFIX + "key",
-        doc="Name of this lock's row; by default the table's address, which must then be the "
-        "same for all writers.",
-    ),
-    "create_table": Option(
-        key=_PREFIX + "create_table",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Whether a missing table (and SQLite file) is made.",
-    ),
-    "lease_ms": Option(
-        key=_PREFIX + "lease.ms",
-        default="30000",
-        kind=OptionKind.MS,
-        doc="After how long without renewal others may take the lock; renewed every third of it.",
-    ),
-    "timeout_ms": Option(
-        key=_PREFIX + "timeout.ms",
-        default="3000",
-        kind=OptionKind.MS,
-        doc="How long connecting and each request may take; a quarter of the lease at most.",
-    ),
-    "tls": Option(
-        key=_PREFIX + "tls",
-        default="auto",
-        kind=OptionKind.ENUM,
-        choices=("auto", "verify", "off"),
-        doc="Whether the server must prove itself; auto: verify unless it is this machine.",
-    ),
-    "tls_ca": Option(
-        key=_PREFIX + "tls.ca",
-        doc="File with the authorities a server's certificate may come from; else the system's.",
-    ),
-}
 
 LEASE_MS_MAX = 24 * 3_600_000
 TIMEOUTS_PER_LEASE = 4
@@ -93,23 +41,61 @@ _SCHEMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqlSettings:
-    """All settings of the SQL lock; the fields of ``OPTIONS``."""
+class SqlSettings(OptionSettings):
+    """All settings of the SQL lock."""
 
-    url: str
-    user: str = ""
-    password: str = ""
-    table: str = "hoodoo_locks"
-    key: str = ""
-    create_table: bool = False
-    lease_ms: int = 30_000
-    timeout_ms: int = 3_000
-    tls: str = "auto"
-    tls_ca: str = ""
+    url: str = option(
+        _PREFIX + "url",
+        "",
+        "The lock database: an absolute path of a SQLite file on a local disk, "
+        "mysql://host:port/database or postgresql://host:port/database.",
+    )
+    user: str = option(_PREFIX + "user", "", "User of the lock database, where the url has none.")
+    password: str = option(
+        _PREFIX + "password", "", "Password of that user; only from a file with mode 0600."
+    )
+    table: str = option(
+        _PREFIX + "table",
+        "hoodoo_locks",
+        "Table that holds the locks; a schema before a dot where the database has them.",
+    )
+    key: str = option(
+        _PREFIX + "key",
+        "",
+        "Name of this lock's row; by default the table's address, which must then be the same "
+        "for all writers.",
+    )
+    create_table: bool = option(
+        _PREFIX + "create_table", False, "Whether a missing table (and SQLite file) is made."
+    )
+    lease_ms: int = option(
+        _PREFIX + "lease.ms",
+        30_000,
+        "After how long without renewal others may take the lock; renewed every third of it.",
+        unit=OptionKind.MS,
+    )
+    timeout_ms: int = option(
+        _PREFIX + "timeout.ms",
+        3_000,
+        "How long connecting and each request may take; a quarter of the lease at most.",
+        unit=OptionKind.MS,
+    )
+    tls: str = option(
+        _PREFIX + "tls",
+        "auto",
+        "Whether the server must prove itself; auto: verify unless it is this machine.",
+        choices=("auto", "verify", "off"),
+    )
+    tls_ca: str = option(
+        _PREFIX + "tls.ca",
+        "",
+        "File with the authorities a server's certificate may come from; else the system's.",
+    )
 
     def __repr__(self) -> str:
         return f"SqlSettings({redact('url', self.url)}, {self.table})"  # no secrets (SEC5)
+
+    __str__ = __repr__
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -121,25 +107,27 @@ class SqlSettings:
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
         said = as_property_set(properties)
-        values: dict[str, Any] = {}
-        for field, option in OPTIONS.items():
-            value = read_option(said, option)
-            if value not in (None, ""):
-                values[field] = value
-        if "url" not in values:
+        settings = super().from_properties(said)
+        if not settings.url:
             _refuse(said, "url", "the sql lock needs a database")
-        if said.layer_of(OPTIONS["url"].key) == "hoodie.properties":
+        url = cls.options["url"].key
+        if said.layer_of(url) == TABLE_LAYER:
             raise UnsafeSetupError(
                 "a table does not choose the server its lock is taken on; put it into the "
-                f"writer's own properties: {OPTIONS['url'].key}",
+                f"writer's own properties: {url}",
                 kind="endpoint_from_table",
-                key=OPTIONS["url"].key,
+                key=url,
             )
-        settings = cls(**values)
-        settings._check(said)
+        settings.check(said)
         return settings
 
-    def _check(self, said: PropertySet) -> None:
+    def check(self, said: PropertySet) -> None:
+        """
+        Refuse a table name or a time that is not accepted.
+
+        Raises:
+            SettingError: As ``from_properties``; names the value's layer in ``said``.
+        """
         if not TABLE_NAME.fullmatch(self.table):
             _refuse(said, "table", "letters, digits and _ only, 63 at most")
         if not 1_000 <= self.lease_ms <= LEASE_MS_MAX:
@@ -163,7 +151,7 @@ class SqlSettings:
         Raises:
             SettingError: The url is unsupported.
         """
-        said = as_property_set({OPTIONS["url"].key: self.url})
+        said = as_property_set({self.options["url"].key: self.url})
         parts = urlsplit(self.url)
         scheme = parts.scheme.casefold()
         if scheme in ("", "sqlite", "file"):
@@ -202,13 +190,13 @@ class SqlSettings:
 
 
 def _refuse(said: PropertySet, field: str, accepted: str) -> NoReturn:
-    option = OPTIONS[field]
-    value = redact(option.key, said.get_option(option) or "")
-    layer = said.layer_of(option.key)
+    declared = SqlSettings.options[field]
+    value = redact(declared.key, said.get_option(declared) or "")
+    layer = said.layer_of(declared.key)
     raise SettingError(
-        f"{accepted}: {option.key}={value[:200]!a} (from {layer})",
+        f"{accepted}: {declared.key}={value[:200]!a} (from {layer})",
         kind="setting_value",
-        key=option.key,
+        key=declared.key,
         value=value,
         layer=layer,
         suggestion=accepted,

@@ -111,7 +111,7 @@ def _text_of(value: object) -> str | None:
         return format(Decimal(str(value)), "f")
     if isinstance(value, Enum):
         return str(value.value)
-    return None if value is None or value == () else str(value)
+    return None if value in (None, "", ()) else str(value)
 
 
 class OptionSettings(BaseModel):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from timeline.errors import (
@@ -18,13 +17,12 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.ports.ports import Clock
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
-    Option,
     OptionKind,
     PropertySet,
     as_property_set,
-    read_option,
     redact,
 )
 from timeline.storage.object_address import ObjectAddress
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOCK_OBJECT",
-    "STORAGE_OPTIONS",
     "ObjectSettings",
     "RequestFailure",
     "StoreClock",
@@ -223,95 +220,6 @@ class StoreClock:
 # supports S3, GCS and Azure; it is an extra and is imported when the first address of an object
 # store is opened.
 
-_TEXT, _BOOL, _MS = OptionKind.TEXT, OptionKind.BOOL, OptionKind.MS
-
-# : By the field of ``ObjectSettings`` that it sets; Hadoop's and Hudi's keys are aliases.
-STORAGE_OPTIONS: Mapping[str, Option] = {
-    "s3_access_key": Option(
-        key="hoodoo.storage.s3.access.key",
-        aliases=("fs.s3a.access.key", "hoodie.aws.access.key"),
-        kind=_TEXT,
-        doc="Access key of S3; without one the environment, a web identity, the container or "
-        "the instance is asked, in this order.",
-    ),
-    "s3_secret_key": Option(
-        key="hoodoo.storage.s3.secret.key",
-        aliases=("fs.s3a.secret.key", "hoodie.aws.secret.key"),
-        kind=_TEXT,
-        doc="Secret key of S3.",
-    ),
-    "s3_session_token": Option(
-        key="hoodoo.storage.s3.session.token",
-        aliases=("fs.s3a.session.token", "hoodie.aws.session.token"),
-        kind=_TEXT,
-        doc="Session token of temporary S3 credentials.",
-    ),
-    "s3_region": Option(
-        key="hoodoo.storage.s3.region",
-        aliases=("fs.s3a.endpoint.region", "hoodie.aws.region"),
-        kind=_TEXT,
-        doc="Region of the bucket; else that of the endpoint, else AWS_REGION, else us-east-1.",
-    ),
-    "s3_endpoint": Option(
-        key="hoodoo.storage.s3.endpoint",
-        aliases=("fs.s3a.endpoint",),
-        kind=_TEXT,
-        doc="Address of an S3-compatible server; AWS when not said.",
-    ),
-    "s3_path_style": Option(
-        key="hoodoo.storage.s3.path.style.access",
-        aliases=("fs.s3a.path.style.access",),
-        default="true",
-        kind=_BOOL,
-        doc="Name the bucket in the path instead of the host.",
-    ),
-    "s3_tls": Option(
-        key="hoodoo.storage.s3.ssl.enabled",
-        aliases=("fs.s3a.connection.ssl.enabled",),
-        kind=_BOOL,
-        doc="Speak TLS with the endpoint; false allows plain HTTP over any network.",
-    ),
-    "s3_anonymous": Option(
-        key="hoodoo.storage.s3.anonymous",
-        default="false",
-        kind=_BOOL,
-        doc="Send no credentials (public buckets, read only).",
-    ),
-    "gcs_service_account": Option(
-        key="hoodoo.storage.gcs.service.account.file",
-        aliases=("fs.gs.auth.service.account.json.keyfile",),
-        kind=_TEXT,
-        doc="JSON file of a Google service account; else the application default credentials.",
-    ),
-    "azure_account": Option(
-        key="hoodoo.storage.azure.account",
-        kind=_TEXT,
-        doc="Azure storage account, where the address does not name it.",
-    ),
-    "azure_account_key": Option(
-        key="hoodoo.storage.azure.account.key",
-        kind=_TEXT,
-        doc="Key of the Azure storage account; Hadoop's fs.azure.account.key.<account>.* counts "
-        "too. Else SAS token, environment, workload or managed identity.",
-    ),
-    "azure_sas_token": Option(
-        key="hoodoo.storage.azure.sas.token",
-        kind=_TEXT,
-        doc="Shared access signature for the Azure container.",
-    ),
-    "allow_http": Option(
-        key="hoodoo.storage.allow.http",
-        default="false",
-        kind=_BOOL,
-        doc="Allow an endpoint without TLS that is not on this machine.",
-    ),
-    "request_ms": Option(
-        key="hoodoo.storage.request.timeout.ms",
-        default="30000",
-        kind=_MS,
-        doc="Longest wait for one answer of an object store; ten times that for more than 4 MiB.",
-    ),
-}
 
 _PREFIXES = ("hoodoo.storage.", "fs.s3a.", "fs.gs.auth.", "fs.azure.account.", "hoodie.aws.")
 _AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
@@ -330,36 +238,105 @@ def is_storage_key(key: str) -> bool:
     return key.lower().startswith(_PREFIXES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectSettings:
+class ObjectSettings(OptionSettings):
     """The access to an object store; secrets appear only in the requests (SEC5)."""
 
-    s3_access_key: str | None = None
-    s3_secret_key: str | None = None
-    s3_session_token: str | None = None
-    s3_region: str | None = None
-    s3_endpoint: str | None = None
-    s3_path_style: bool = True
-    s3_tls: bool | None = None
-    s3_anonymous: bool = False
-    gcs_service_account: str | None = None
-    azure_account: str | None = None
-    azure_account_key: str | None = None
-    azure_sas_token: str | None = None
-    allow_http: bool = False
-    request_ms: int = 30_000
+    # Hadoop's and Hudi's keys are aliases.
+    s3_access_key: str | None = option(
+        "hoodoo.storage.s3.access.key",
+        None,
+        "Access key of S3; without one the environment, a web identity, the container or the "
+        "instance is asked, in this order.",
+        aliases=("fs.s3a.access.key", "hoodie.aws.access.key"),
+    )
+    s3_secret_key: str | None = option(
+        "hoodoo.storage.s3.secret.key",
+        None,
+        "Secret key of S3.",
+        aliases=("fs.s3a.secret.key", "hoodie.aws.secret.key"),
+    )
+    s3_session_token: str | None = option(
+        "hoodoo.storage.s3.session.token",
+        None,
+        "Session token of temporary S3 credentials.",
+        aliases=("fs.s3a.session.token", "hoodie.aws.session.token"),
+    )
+    s3_region: str | None = option(
+        "hoodoo.storage.s3.region",
+        None,
+        "Region of the bucket; else that of the endpoint, else AWS_REGION, else us-east-1.",
+        aliases=("fs.s3a.endpoint.region", "hoodie.aws.region"),
+    )
+    s3_endpoint: str | None = option(
+        "hoodoo.storage.s3.endpoint",
+        None,
+        "Address of an S3-compatible server; AWS when not said.",
+        aliases=("fs.s3a.endpoint",),
+    )
+    s3_path_style: bool = option(
+        "hoodoo.storage.s3.path.style.access",
+        True,
+        "Name the bucket in the path instead of the host.",
+        aliases=("fs.s3a.path.style.access",),
+    )
+    s3_tls: bool | None = option(
+        "hoodoo.storage.s3.ssl.enabled",
+        None,
+        "Speak TLS with the endpoint; false allows plain HTTP over any network.",
+        aliases=("fs.s3a.connection.ssl.enabled",),
+    )
+    s3_anonymous: bool = option(
+        "hoodoo.storage.s3.anonymous", False, "Send no credentials (public buckets, read only)."
+    )
+    gcs_service_account: str | None = option(
+        "hoodoo.storage.gcs.service.account.file",
+        None,
+        "JSON file of a Google service account; else the application default credentials.",
+        aliases=("fs.gs.auth.service.account.json.keyfile",),
+    )
+    azure_account: str | None = option(
+        "hoodoo.storage.azure.account",
+        None,
+        "Azure storage account, where the address does not name it.",
+    )
+    azure_account_key: str | None = option(
+        "hoodoo.storage.azure.account.key",
+        None,
+        "Key of the Azure storage account; Hadoop's fs.azure.account.key.<account>.* counts "
+        "too. Else SAS token, environment, workload or managed identity.",
+    )
+    azure_sas_token: str | None = option(
+        "hoodoo.storage.azure.sas.token", None, "Shared access signature for the Azure container."
+    )
+    allow_http: bool = option(
+        "hoodoo.storage.allow.http",
+        False,
+        "Allow an endpoint without TLS that is not on this machine.",
+    )
+    request_ms: int = option(
+        "hoodoo.storage.request.timeout.ms",
+        30_000,
+        "Longest wait for one answer of an object store; ten times that for more than 4 MiB.",
+        unit=OptionKind.MS,
+    )
 
     def __repr__(self) -> str:
         return f"ObjectSettings(s3_endpoint={self.s3_endpoint!r}, s3_region={self.s3_region!r})"
 
+    __str__ = __repr__
+
     @classmethod
     def from_properties(
-        cls, properties: Mapping[str, str], address: ObjectAddress
-    ) -> ObjectSettings:
+        cls, properties: Mapping[str, str], address: ObjectAddress | None = None
+    ) -> Self:
         """
         Read the settings from all properties; an empty text counts as absent.
 
         The table's own file is never read.
+
+        Args:
+            properties: All layers.
+            address: The table's, for Hadoop's keys that name an Azure account.
 
         Raises:
             SettingError: A value is wrong, half a pair of keys is missing, or the endpoint is not
@@ -367,20 +344,20 @@ class ObjectSettings:
         """
         # An endpoint from a table would receive the caller's credentials (SEC11).
         said = as_property_set(properties).without_layer(TABLE_LAYER)
-        values: dict[str, Any] = {}
-        for field, option in STORAGE_OPTIONS.items():
-            value = read_option(said, option)
-            if value not in (None, ""):
-                values[field] = value
-        if "azure_account_key" not in values:
+        settings = super().from_properties(said)
+        if settings.azure_account_key is None and address is not None:
             key = _hadoop_account_key(said, address)
-            if key:
-                values["azure_account_key"] = key
-        settings = cls(**values)
-        settings._check()
+            settings = settings.model_copy(update={"azure_account_key": key})
+        settings.check()
         return settings
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """
+        Refuse half a pair of keys, a time limit of 0 and a wrong endpoint.
+
+        Raises:
+            SettingError: As ``from_properties``.
+        """
         if (self.s3_access_key is None) != (self.s3_secret_key is None):
             missing = "s3_access_key" if self.s3_access_key is None else "s3_secret_key"
             raise _wrong(missing, "", "access key and secret key come together; set both or none")
@@ -416,7 +393,7 @@ class ObjectSettings:
                 "s3_endpoint",
                 told,
                 "an endpoint without TLS shows data and signatures to the network; use https, or "
-                f"say {STORAGE_OPTIONS['allow_http'].key}=true",
+                f"say {self.options['allow_http'].key}=true",
             )
         return url.rstrip("/")
 
@@ -572,12 +549,12 @@ def _hadoop_account_key(said: PropertySet, address: ObjectAddress) -> str | None
 
 
 def _wrong(field: str, value: str, why: str) -> SettingError:
-    option = STORAGE_OPTIONS[field]
-    shown = redact(option.key, value)
+    declared = ObjectSettings.options[field]
+    shown = redact(declared.key, value)
     return SettingError(
-        f"{why}: {option.key}={shown!r}",
+        f"{why}: {declared.key}={shown!r}",
         kind="setting_value",
-        key=option.key,
+        key=declared.key,
         value=shown,
-        suggestion=option.doc,
+        suggestion=declared.doc,
     )

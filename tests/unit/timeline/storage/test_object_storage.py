@@ -31,7 +31,6 @@ from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage import object_client
 from timeline.storage.object_address import parse_object_address, with_account
 from timeline.storage.object_client import (
-    STORAGE_OPTIONS,
     ObjectSettings,
     StoreClock,
     first_line,
@@ -204,7 +203,7 @@ def test_a_connection_that_is_not_used_is_given_up(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_option_says_what_it_means() -> None:
-    assert all(option.doc for option in STORAGE_OPTIONS.values())
+    assert all(option.doc for option in ObjectSettings.options.values())
 
 
 # ---------------------------------------------------------------- answers
