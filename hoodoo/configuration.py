@@ -30,7 +30,7 @@ from hoodoo.conflict_strategy import conflict_strategy
 from hoodoo.slot_signing import slot_signing_of
 from lockproviders.hookspecs import LockContext
 from lockproviders.registry import (
-    SLOT_OPTIONS,
+    SlotSettings,
     provider_options,
     registry_for,
     with_slot_store,
@@ -359,7 +359,7 @@ def _options(properties: PropertySet, more: Iterable[Option]) -> tuple[Option, .
         *ReadSettings.options.values(),
         *TimeSettings.options.values(),
         *ObjectSettings.options.values(),
-        *SLOT_OPTIONS.values(),
+        *SlotSettings.options.values(),
         *LockSettings.options.values(),
         *more,
     )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from lockproviders.registry import SLOT_OPTIONS
+from lockproviders.registry import SlotSettings
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.model.slot import SlotSigning, TamperEvidence
 from timeline.properties.options import TABLE_LAYER, PropertySet, read_option
@@ -24,7 +24,7 @@ __all__ = ["KEY_VARIABLE", "slot_signing_of"]
 KEY_VARIABLE: Final = "HOODOO_TAMPER_KEY"
 _KEY_CHARACTERS_MIN: Final = 32
 _FILE_BYTES_MAX: Final = 64 * 1024
-_KEY_FILE: Final = SLOT_OPTIONS["tamper_key_file"]
+_KEY_FILE: Final = SlotSettings.options["tamper_key_file"]
 
 
 def slot_signing_of(
@@ -44,7 +44,7 @@ def slot_signing_of(
     Outside: reads the key file once.
     """
     own = properties.without_layer(TABLE_LAYER)
-    option = SLOT_OPTIONS["tamper_evidence"]
+    option = SlotSettings.options["tamper_evidence"]
     evidence = TamperEvidence(read_option(own, option) or option.default)  # empty: not said
     file = read_option(own, _KEY_FILE)
     if environment is None:

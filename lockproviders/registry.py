@@ -45,10 +45,10 @@ from timeline.model.slot import TamperEvidence
 from timeline.ports.merger import RecordMerger
 from timeline.ports.ports import Clock, EventSink, Executor, Ids
 from timeline.ports.storage import Storage
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
     Option,
-    OptionKind,
     PropertySet,
     as_property_set,
     read_option,
@@ -58,8 +58,8 @@ from timeline.storage.open_storage import storage_for
 from timeline.system import FanOut
 
 __all__ = [
-    "SLOT_OPTIONS",
     "ProviderRegistry",
+    "SlotSettings",
     "build_lock",
     "has_external_slots",
     "provider_options",
@@ -73,46 +73,50 @@ __all__ = [
 # They are here because they use the servers and connections of the lock providers; only the
 # database table differs. The default needs none of it.
 
-SLOT_OPTIONS: Mapping[str, Option] = {
-    "backend": Option(
-        key="hoodoo.slots.backend",
-        default="storage",
-        kind=OptionKind.ENUM,
+
+class SlotSettings(OptionSettings):
+    """Where commit slots are decided, and what makes later edits of them visible."""
+
+    backend: str = option(
+        "hoodoo.slots.backend",
+        "storage",
+        "What decides commit slots; equal for all writers of a table, for ever. Other than "
+        "storage is for stores without an atomic create; connection as of the lock of that "
+        "name.",
         choices=("storage", "sql", "dynamodb"),
-        doc="What decides commit slots; equal for all writers of a table, for ever. Other than "
-        "storage is for stores without an atomic create; connection as of the lock of that name.",
-    ),
-    "table": Option(
-        key="hoodoo.slots.table",
-        default="hoodoo_slots",
-        doc="Table of the database, or of DynamoDB, that holds the slots of all tables.",
-    ),
-    "key": Option(
-        key="hoodoo.slots.key",
-        doc="Name of this table there; by default its address, which must then be the same for "
-        "all writers.",
-    ),
-    "tamper_evidence": Option(
-        key="hoodoo.slots.tamper.evidence",
-        default="none",
-        kind=OptionKind.ENUM,
+    )
+    table: str = option(
+        "hoodoo.slots.table",
+        "hoodoo_slots",
+        "Table of the database, or of DynamoDB, that holds the slots of all tables.",
+    )
+    key: str | None = option(
+        "hoodoo.slots.key",
+        None,
+        "Name of this table there; by default its address, which must then be the same for all "
+        "writers.",
+    )
+    tamper_evidence: str = option(
+        "hoodoo.slots.tamper.evidence",
+        "none",
+        "What this process adds to its slots so that `hoodoo table verify` sees later edits: "
+        "the digest of the slot before and of the completed file (hash), signed with a key "
+        "(hmac). For verify: what it demands of the chain.",
         choices=tuple(each.value for each in TamperEvidence),
-        doc="What this process adds to its slots so that `hoodoo table verify` sees later edits: "
-        "the digest of the slot before and of the completed file (hash), signed with a key (hmac). "
-        "For verify: what it demands of the chain.",
-    ),
-    "tamper_key_file": Option(
-        key="hoodoo.slots.tamper.key.file",
-        doc="File with mode 0600 that holds the keys, one a line of 32 characters or more: the "
+    )
+    tamper_key_file: str | None = option(
+        "hoodoo.slots.tamper.key.file",
+        None,
+        "File with mode 0600 that holds the keys, one a line of 32 characters or more: the "
         "first signs, all verify. Without it HOODOO_TAMPER_KEY in the environment.",
-    ),
-}
+    )
 
 
 def has_external_slots(properties: Mapping[str, str]) -> bool:
     """Return whether a caller's properties name a slot store other than the table's storage."""
-    backend = SLOT_OPTIONS["backend"]
-    return read_option(as_property_set(properties), backend) != backend.default
+    backend = SlotSettings.options["backend"]
+    said = read_option(as_property_set(properties), backend)
+    return said not in (None, backend.default)  # an empty text is not said
 
 
 def with_slot_store(
@@ -136,18 +140,18 @@ def with_slot_store(
     own = properties.without_layer(TABLE_LAYER)
     if not has_external_slots(own):
         return storage
-    said = {name: read_option(own, option) for name, option in SLOT_OPTIONS.items()}
-    backend, table = str(said["backend"]), str(said["table"])
-    key = str(said["key"] or storage.base_uri)
+    slots = SlotSettings.from_properties(own)
+    backend, table = slots.backend, slots.table
+    key = slots.key or storage.base_uri
     store: SqlSlotStore | DynamoSlotStore
     if backend == "sql":
         if not TABLE_NAME.fullmatch(table):
             raise SettingError(
-                f"letters, digits and _ only, 63 at most: {SLOT_OPTIONS['table'].key}={table!a}",
+                f"letters, digits and _ only, 63 at most: {SlotSettings.options['table'].key}={table!a}",
                 kind="setting_value",
-                key=SLOT_OPTIONS["table"].key,
+                key=SlotSettings.options["table"].key,
                 value=table,
-                suggestion=SLOT_OPTIONS["table"].default,
+                suggestion=SlotSettings.options["table"].default,
             )
         sql = SqlSettings.from_properties(properties)
         store = SqlSlotStore(

@@ -16,7 +16,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.settings.time_settings import TimeSettings
 from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
-from lockproviders.registry import SLOT_OPTIONS, provider_options
+from lockproviders.registry import SlotSettings, provider_options
 from lockproviders.settings import LockSettings
 from tableservices.archiving.settings import ArchivingSettings
 from tableservices.cleaning.settings import CleaningSettings
@@ -87,7 +87,7 @@ def page() -> str:
         + table("Folders of times", TimeSettings.options.values())
         + table("Reading", ReadSettings.options.values())
         + table("Object stores", ObjectSettings.options.values())
-        + table("Commit slots", SLOT_OPTIONS.values())
+        + table("Commit slots", SlotSettings.options.values())
         + table("Locks", LockSettings.options.values())
         + table("Lock providers", of_providers())
         + table("Cleaning", CleaningSettings.options.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 from filegroups.settings.known_keys import OWN_PREFIXES
 from hoodoo.factory import Layers
-from lockproviders.registry import SLOT_OPTIONS
+from lockproviders.registry import SlotSettings
 from timeline.errors import InvalidInputError
 from timeline.properties.options import TABLE_LAYER, as_property_set
 from timeline.storage.object_client import is_storage_key
@@ -70,7 +70,7 @@ def session_settings(spark: Any) -> dict[str, str]:
 def storage_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """What tasks need to open the table's storage; never an endpoint of the table's (SEC11)."""
     said = as_property_set(properties).without_layer(TABLE_LAYER)
-    wanted = SLOT_OPTIONS["backend"].key
+    wanted = SlotSettings.options["backend"].key
     return {key: value for key, value in said.items() if is_storage_key(key) or key == wanted}
 
 

@@ -48,13 +48,13 @@ from lockproviders.dynamodb.rows import (
     release_request,
     renew_request,
 )
-from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
+from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "IMPLICIT_ENTRY", "OPTIONS", "DynamoClient"]
+__all__ = ["ENTRY", "IMPLICIT_ENTRY", "DynamoClient"]
 
 ABANDONED_VERSIONS_MAX = 64
 OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
@@ -372,7 +372,7 @@ class DynamoClient:
             return UnsafeSetupError(
                 "there is no such table of locks: check region and endpoint, create it with "
                 "one hash key named 'key' of type text, or set "
-                f"{OPTIONS['create_table'].key}=true in one writer; {settings.table!a} in "
+                f"{DynamoOptions.options['create_table'].key}=true in one writer; {settings.table!a} in "
                 f"{settings.region}: {error}",
                 kind="lock_table_missing",
                 table=settings.table,
@@ -387,7 +387,7 @@ class DynamoClient:
         elif now_ms - self._created_at_ms > settings.creation_timeout_ms:
             return UnsafeSetupError(
                 "the table of locks was created and did not become usable; look at it, or "
-                f"raise {OPTIONS['creation_timeout_ms'].key}: {settings.table!a} in "
+                f"raise {DynamoOptions.options['creation_timeout_ms'].key}: {settings.table!a} in "
                 f"{settings.region}",
                 kind="lock_table_missing",
                 table=settings.table,
@@ -459,7 +459,7 @@ ENTRY = LockProviderEntry(
     factory=_client,
     capabilities=_CAPABILITIES,
     jvm_class_names=(_JAVA + "DynamoDBBasedLockProvider",),
-    options=tuple(OPTIONS.values()),
+    options=tuple(DynamoOptions.options.values()),
     poll_first_ms=POLL_FIRST_MS,
     poll_max_ms=POLL_MAX_MS,
 )
@@ -469,7 +469,7 @@ IMPLICIT_ENTRY = LockProviderEntry(
     factory=_implicit_client,
     capabilities=_CAPABILITIES,
     jvm_class_names=(_JAVA + "DynamoDBBasedImplicitPartitionKeyLockProvider",),
-    options=(*OPTIONS.values(), ADDRESS_OPTION),
+    options=(*DynamoOptions.options.values(), ADDRESS_OPTION),
     poll_first_ms=POLL_FIRST_MS,
     poll_max_ms=POLL_MAX_MS,
 )

@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
+from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
 __all__ = [
@@ -168,7 +168,7 @@ class BotoTransport:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise UnsafeSetupError(
                     "the endpoint's certificate is not trusted here: check "
-                    f"{OPTIONS['endpoint'].key} and AWS_CA_BUNDLE; {_shown(str(error))}",
+                    f"{DynamoOptions.options['endpoint'].key} and AWS_CA_BUNDLE; {_shown(str(error))}",
                     kind="lock_certificate",
                     endpoint=self._settings.endpoint,
                 ) from error
@@ -229,7 +229,7 @@ class BotoTransport:
         return UnsafeSetupError(
             f"this identity may not use the lock: allow {action} on the table "
             f"{self._settings.table!a} in {self._settings.region} for the keys "
-            f"{self._settings.key!a} and, unless {OPTIONS['count_holdings'].key}=false, the "
+            f"{self._settings.key!a} and, unless {DynamoOptions.options['count_holdings'].key}=false, the "
             f"same with its suffix; {text}",
             kind="lock_denied",
             action=action,
@@ -240,7 +240,7 @@ class BotoTransport:
     def _schema_error(self, text: str) -> UnsafeSetupError:
         return UnsafeSetupError(
             "this table is no table of locks: it needs one hash key named 'key' of type text "
-            f"and no sort key; name another with {OPTIONS['table'].key}; "
+            f"and no sort key; name another with {DynamoOptions.options['table'].key}; "
             f"{self._settings.table!a} in {self._settings.region}: {text}",
             kind="lock_table_schema",
             table=self._settings.table,
@@ -251,7 +251,7 @@ class BotoTransport:
     def _credentials_error(self, text: str) -> UnsafeSetupError:
         return UnsafeSetupError(
             "no valid aws credentials: renew them, look at this machine's clock, or set "
-            f"{OPTIONS['access_key'].key} and {OPTIONS['secret_key'].key}; {_shown(text)}",
+            f"{DynamoOptions.options['access_key'].key} and {DynamoOptions.options['secret_key'].key}; {_shown(text)}",
             kind="lock_credentials",
             table=self._settings.table,
         )
@@ -302,9 +302,9 @@ def region_of_machine() -> str | None:
         return None
     raise UnsafeSetupError(
         f"the lock's region is in doubt: this machine's aws profile says {known}, which java "
-        f"writers ignore; set {OPTIONS['region'].key} for all writers",
+        f"writers ignore; set {DynamoOptions.options['region'].key} for all writers",
         kind="lock_region",
-        key=OPTIONS["region"].key,
+        key=DynamoOptions.options["region"].key,
         region=known,
     )
 

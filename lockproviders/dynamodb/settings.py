@@ -18,99 +18,99 @@ from urllib.parse import urlsplit
 from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
 from lockproviders.settings import MS_MAX, LockSettings
 from timeline.errors import SettingError
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
+    TABLE_LAYER,
     Option,
     OptionKind,
     PropertySet,
     as_property_set,
-    read_option,
     redact,
 )
 
-__all__ = ["OPTIONS", "DynamoSettings"]
+__all__ = ["DynamoOptions", "DynamoSettings"]
 
 _PREFIX = "hoodie.write.lock.dynamodb."
 _OURS = "hoodoo.lock.dynamodb."
-
-OPTIONS: Mapping[str, Option] = {
-    "table": Option(
-        key=_PREFIX + "table", default="hudi_locks", doc="Name of the DynamoDB table of the locks."
-    ),
-    "partition_key": Option(
-        key=_PREFIX + "partition_key",
-        doc="Name of the lock in that table (the value of its key); else the table's name.",
-    ),
-    "table_name": Option(
-        key="hoodie.table.name",
-        aliases=("hoodie.datasource.write.table.name",),
-        doc="Name of the table.",
-    ),
-    "region": Option(
-        key=_PREFIX + "region",
-        doc="AWS region; else the variable AWS_REGION, else us-east-1, as in Hudi.",
-    ),
-    "endpoint": Option(
-        key=_PREFIX + "endpoint_url", doc="Another endpoint than the region's; for local servers."
-    ),
-    "billing": Option(
-        key=_PREFIX + "billing_mode",
-        default="PAY_PER_REQUEST",
-        kind=OptionKind.ENUM,
-        choices=("PAY_PER_REQUEST", "PROVISIONED"),
-        doc="How a table that is created here is paid for.",
-    ),
-    "read_units": Option(
-        key=_PREFIX + "read_capacity",
-        default="20",
-        kind=OptionKind.INT,
-        doc="Read units of a created table if PROVISIONED.",
-    ),
-    "write_units": Option(
-        key=_PREFIX + "write_capacity",
-        default="10",
-        kind=OptionKind.INT,
-        doc="Write units of a created table if PROVISIONED.",
-    ),
-    "creation_timeout_ms": Option(
-        key=_PREFIX + "table_creation_timeout",
-        default="120000",
-        kind=OptionKind.MS,
-        doc="Milliseconds after which a created table that is not ready counts as failed.",
-    ),
-    "access_key": Option(
-        key="hoodie.aws.access.key",
-        doc="AWS access key; else the usual chain of environment, profile and role.",
-    ),
-    "secret_key": Option(key="hoodie.aws.secret.key", doc="The secret to it."),
-    "session_token": Option(key="hoodie.aws.session.token", doc="Token of temporary credentials."),
-    "create_table": Option(
-        key=_OURS + "create.table",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Create the table of the locks when it is missing (Hudi: always).",
-    ),
-    "count_holdings": Option(
-        key=_OURS + "fencing.token",
-        default="true",
-        kind=OptionKind.BOOL,
-        doc="Count the holdings in a second row, which makes the fencing token.",
-    ),
-    "allow_insecure": Option(
-        key=_OURS + "endpoint.allow.insecure",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Accept an http:// endpoint on another machine (SEC11).",
-    ),
-}
 
 LEASE_MS_MIN = 1_000
 REQUESTS_PER_LEASE = 10  # this many timed-out requests fit into one lease
 REQUEST_MS_MAX = 5_000
 DEFAULT_REGION = "us-east-1"
-TABLE_LAYER = "hoodie.properties"
 _METADATA_NETWORKS = tuple(
     ipaddress.ip_network(text) for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")
 )
+
+
+class DynamoOptions(OptionSettings):
+    """The options as they are set; ``DynamoSettings`` is made of them."""
+
+    table: str = option(_PREFIX + "table", "hudi_locks", "Name of the DynamoDB table of the locks.")
+    partition_key: str | None = option(
+        _PREFIX + "partition_key",
+        None,
+        "Name of the lock in that table (the value of its key); else the table's name.",
+    )
+    table_name: str | None = option(
+        "hoodie.table.name",
+        None,
+        "Name of the table.",
+        aliases=("hoodie.datasource.write.table.name",),
+    )
+    region: str | None = option(
+        _PREFIX + "region",
+        None,
+        "AWS region; else the variable AWS_REGION, else us-east-1, as in Hudi.",
+    )
+    endpoint: str | None = option(
+        _PREFIX + "endpoint_url", None, "Another endpoint than the region's; for local servers."
+    )
+    billing: str = option(
+        _PREFIX + "billing_mode",
+        "PAY_PER_REQUEST",
+        "How a table that is created here is paid for.",
+        choices=("PAY_PER_REQUEST", "PROVISIONED"),
+    )
+    read_units: int = option(
+        _PREFIX + "read_capacity", 20, "Read units of a created table if PROVISIONED."
+    )
+    write_units: int = option(
+        _PREFIX + "write_capacity", 10, "Write units of a created table if PROVISIONED."
+    )
+    creation_timeout_ms: int = option(
+        _PREFIX + "table_creation_timeout",
+        120_000,
+        "Milliseconds after which a created table that is not ready counts as failed.",
+        unit=OptionKind.MS,
+    )
+    access_key: str | None = option(
+        "hoodie.aws.access.key",
+        None,
+        "AWS access key; else the usual chain of environment, profile and role.",
+        repr=False,
+    )
+    secret_key: str | None = option("hoodie.aws.secret.key", None, "The secret to it.", repr=False)
+    session_token: str | None = option(
+        "hoodie.aws.session.token",
+        None,
+        "Token of temporary credentials.",
+        repr=False,
+    )
+    create_table: bool = option(
+        _OURS + "create.table",
+        False,
+        "Create the table of the locks when it is missing (Hudi: always).",
+    )
+    count_holdings: bool = option(
+        _OURS + "fencing.token",
+        True,
+        "Count the holdings in a second row, which makes the fencing token.",
+    )
+    allow_insecure: bool = option(
+        _OURS + "endpoint.allow.insecure",
+        False,
+        "Accept an http:// endpoint on another machine (SEC11).",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,59 +171,52 @@ class DynamoSettings:
                 f"at least {LEASE_MS_MIN} milliseconds, because it is also the lease of the "
                 "DynamoDB lock",
             )
-        provisioned = read.text("billing") == "PROVISIONED"
+        given = read.given
         capacity = (read.number("read_units"), read.number("write_units"))
-        access_key, secret_key = read.text("access_key"), read.text("secret_key")
-        if (access_key is None) != (secret_key is None):
-            missing = OPTIONS["access_key" if access_key is None else "secret_key"]
-            read.refuse(missing, "", "a value, because its other half is set")
+        if (given.access_key is None) != (given.secret_key is None):
+            missing = "access_key" if given.access_key is None else "secret_key"
+            read.refuse(given.options[missing], "", "a value, because its other half is set")
         return cls(
-            table=read.text("table") or str(OPTIONS["table"].default),
+            table=given.table,
             key=implicit_key or read.key(),
-            region=read.text("region") or machine_region() or DEFAULT_REGION,
+            region=given.region or machine_region() or DEFAULT_REGION,
             endpoint=read.endpoint(),
             lease_ms=lease_ms,
-            create_table=read.flag("create_table"),
-            capacity=capacity if provisioned else None,
+            create_table=given.create_table,
+            capacity=capacity if given.billing == "PROVISIONED" else None,
             creation_timeout_ms=read.number("creation_timeout_ms"),
-            count_holdings=read.flag("count_holdings"),
-            access_key=access_key,
-            secret_key=secret_key,
-            session_token=read.text("session_token"),
+            count_holdings=given.count_holdings,
+            access_key=given.access_key,
+            secret_key=given.secret_key,
+            session_token=given.session_token,
         )
 
 
 class _PropertyReader:
-    """Read typed values from a property set; an error names key, value and layer."""
+    """Check values that depend on others or on their layer; an error names key, value and layer."""
 
     def __init__(self, said: PropertySet) -> None:
         self._said = said
-
-    def text(self, name: str) -> str | None:
-        value = read_option(self._said, OPTIONS[name])
-        return None if value in (None, "") else str(value)
-
-    def flag(self, name: str) -> bool:
-        return self.text(name) == "True"
+        self.given = DynamoOptions.from_properties(said)
 
     def number(self, name: str) -> int:
-        option = OPTIONS[name]
-        value = int(self.text(name) or option.default or 0)
+        value = int(getattr(self.given, name))
         if not 1 <= value <= MS_MAX:
-            self.refuse(option, str(value), f"a number from 1 to {MS_MAX}")
+            self.refuse(self.given.options[name], str(value), f"a number from 1 to {MS_MAX}")
         return value
 
     def key(self) -> str:
         """Return the lock's name; like Hudi, fall back to the table's name."""
-        key = self.text("partition_key") or self.text("table_name")
+        declared = self.given.options["partition_key"]
+        key = self.given.partition_key or self.given.table_name
         if key is None:
             self.refuse(
-                OPTIONS["partition_key"],
+                declared,
                 "",
                 "a name for the lock, equal for all writers of the table, or set hoodie.table.name",
             )
         if len((key + COUNT_SUFFIX).encode()) > KEY_BYTES_MAX:
-            self.refuse(OPTIONS["partition_key"], key, f"at most {KEY_BYTES_MAX - 32} bytes")
+            self.refuse(declared, key, f"at most {KEY_BYTES_MAX - 32} bytes")
         return key
 
     def endpoint(self) -> str | None:
@@ -232,37 +225,37 @@ class _PropertyReader:
 
         Spec: SEC11: only from the caller, no plain HTTP to other machines, no metadata service.
         """
-        option = OPTIONS["endpoint"]
-        address = self.text("endpoint")
+        declared = self.given.options["endpoint"]
+        address = self.given.endpoint
         if address is None:
             return None
-        if self._said.layer_of(option.key) == TABLE_LAYER:
-            self.refuse(option, address, "what the writer is given, never what the table says")
+        if self._said.layer_of(declared.key) == TABLE_LAYER:
+            self.refuse(declared, address, "what the writer is given, never what the table says")
         try:
             parts = urlsplit(address)
             host, _ = parts.hostname or "", parts.port
         except ValueError:
             host = ""
         if not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-            self.refuse(option, address, "an address http(s)://host:port without a user")
+            self.refuse(declared, address, "an address http(s)://host:port without a user")
         if _is_metadata_address(host):
-            self.refuse(option, address, "no address of a machine's metadata service")
-        if parts.scheme == "http" and not _is_loopback(host) and not self.flag("allow_insecure"):
+            self.refuse(declared, address, "no address of a machine's metadata service")
+        if parts.scheme == "http" and not _is_loopback(host) and not self.given.allow_insecure:
             self.refuse(
-                option,
+                declared,
                 address,
                 "https:// for another machine; plain http only with "
-                f"{OPTIONS['allow_insecure'].key}=true",
+                f"{self.given.options['allow_insecure'].key}=true",
             )
         return address
 
-    def refuse(self, option: Option, value: str, accepted: str) -> NoReturn:
-        layer = self._said.layer_of(option.key)
-        shown = redact(option.key, value[:200])
+    def refuse(self, declared: Option, value: str, accepted: str) -> NoReturn:
+        layer = self._said.layer_of(declared.key)
+        shown = redact(declared.key, value[:200])
         raise SettingError(
-            f"this property accepts {accepted}: {option.key}={shown} (from {layer})",
+            f"this property accepts {accepted}: {declared.key}={shown} (from {layer})",
             kind="setting_value",
-            key=option.key,
+            key=declared.key,
             value=shown,
             layer=layer,
             suggestion=accepted,

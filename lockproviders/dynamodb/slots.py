@@ -19,7 +19,7 @@ from lockproviders.dynamodb.connection import (
     TableExistsError,
     Transport,
 )
-from lockproviders.dynamodb.settings import OPTIONS, DynamoSettings
+from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 from timeline.ports.storage import (
@@ -190,7 +190,7 @@ class DynamoSlotStore:
             raise self._no_table(
                 "there is no such table of slots: check region and endpoint, create it with the "
                 f"hash key {_FOLDER!r} and the sort key {_NAME!r}, both texts, or set "
-                f"{OPTIONS['create_table'].key}=true in one writer; {missing}"
+                f"{DynamoOptions.options['create_table'].key}=true in one writer; {missing}"
             ) from missing
         with contextlib.suppress(TableExistsError):  # another writer created it first
             self._call("create_table", _creation(settings.table, settings.capacity))
@@ -205,7 +205,7 @@ class DynamoSlotStore:
             self._clock.sleep_ms(_CREATION_PAUSE_MS)
         raise self._no_table(
             "the table of slots was created and did not become usable; look at it, or raise "
-            f"{OPTIONS['creation_timeout_ms'].key}"
+            f"{DynamoOptions.options['creation_timeout_ms'].key}"
         )
 
     def _no_table(self, text: str, *, kind: str = "slot_table_missing") -> UnsafeSetupError:

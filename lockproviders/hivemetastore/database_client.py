@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from lockproviders.hivemetastore import settings as thrift_settings
 from lockproviders.hivemetastore.database import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
@@ -38,68 +37,73 @@ from lockproviders.hivemetastore.database import (
     plain_text,
     silence_seconds,
 )
-from lockproviders.hivemetastore.settings import lock_name, positive_ms, refuse_from_table
+from lockproviders.hivemetastore.settings import (
+    LockOptions,
+    lock_name,
+    ms_or_default,
+    refuse_from_table,
+)
 from lockproviders.hivemetastore.thrift_client import MetastoreHolding
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from lockproviders.sql.servers import Server, is_loopback
 from timeline.errors import SettingError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
+from timeline.properties.option_settings import option
 from timeline.properties.options import (
-    Option,
     OptionKind,
     PropertySet,
     as_property_set,
-    read_option,
     redact,
 )
 
-__all__ = ["ENTRY", "OPTIONS", "DatabaseSettings", "MetastoreDatabaseClient"]
+__all__ = ["ENTRY", "DatabaseSettings", "MetastoreDatabaseClient"]
 
 _PREFIX = "hoodoo.lock.hivemetastore_database."
 
-OPTIONS: Mapping[str, Option] = {
-    "database": thrift_settings.OPTIONS["database"],
-    "table": thrift_settings.OPTIONS["table"],
-    "beat_ms": thrift_settings.OPTIONS["beat_ms"],
-    "url": Option(
-        key=_PREFIX + "url",
-        doc="The metastore's own database, mysql://host:port/name.",
-    ),
-    "user": Option(key=_PREFIX + "user", doc="User of that database."),
-    "password": Option(
-        key=_PREFIX + "password", doc="Password of that user; only from a file with mode 0600."
-    ),
-    "lease_ms": Option(
-        key=_PREFIX + "lease.ms",
-        default=str(LEASE_MS_DEFAULT),
-        kind=OptionKind.MS,
-        doc="The metastore's hive.txn.timeout, after which it takes silent locks away.",
-    ),
-    "timeout_ms": Option(
-        key=_PREFIX + "timeout.ms",
-        default="10000",
-        kind=OptionKind.MS,
-        doc="Longest wait for one answer of that database; at most an eighth of the lease.",
-    ),
-    "clock_offset_ms": Option(
-        key=_PREFIX + "clock.offset.ms",
-        default="0",
-        kind=OptionKind.INT,
-        doc="Milliseconds by which the metastore's idea of the database's time differs from UTC; "
+
+class DatabaseOptions(LockOptions):
+    """The options as they are set; ``DatabaseSettings`` is made of them."""
+
+    url: str | None = option(
+        _PREFIX + "url", None, "The metastore's own database, mysql://host:port/name."
+    )
+    user: str | None = option(_PREFIX + "user", None, "User of that database.")
+    password: str | None = option(
+        _PREFIX + "password",
+        None,
+        "Password of that user; only from a file with mode 0600.",
+        repr=False,
+    )
+    lease_ms: int = option(
+        _PREFIX + "lease.ms",
+        LEASE_MS_DEFAULT,
+        "The metastore's hive.txn.timeout, after which it takes silent locks away.",
+        unit=OptionKind.MS,
+    )
+    timeout_ms: int = option(
+        _PREFIX + "timeout.ms",
+        10_000,
+        "Longest wait for one answer of that database; at most an eighth of the lease.",
+        unit=OptionKind.MS,
+    )
+    clock_offset_ms: int = option(
+        _PREFIX + "clock.offset.ms",
+        0,
+        "Milliseconds by which the metastore's idea of the database's time differs from UTC; "
         "not 0 where its Java and the database use different time zones.",
-    ),
-    "tls": Option(
-        key=_PREFIX + "tls",
-        default="auto",
-        kind=OptionKind.ENUM,
+    )
+    tls: str = option(
+        _PREFIX + "tls",
+        "auto",
+        "Whether the database must prove itself; auto: verify unless it is this machine.",
         choices=("auto", "verify", "off"),
-        doc="Whether the database must prove itself; auto: verify unless it is this machine.",
-    ),
-    "tls_ca": Option(
-        key=_PREFIX + "tls.ca",
-        doc="File with the authorities its certificate may come from; else the system's.",
-    ),
-}
+    )
+    tls_ca: str | None = option(
+        _PREFIX + "tls.ca",
+        None,
+        "File with the authorities its certificate may come from; else the system's.",
+    )
+
 
 BEATS_PER_LEASE = 3
 TIMEOUTS_PER_LEASE = 8
@@ -113,7 +117,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSettings:
-    """The fields of ``OPTIONS``."""
+    """All settings of the metastore's lock in its database."""
 
     name: LockName
     server: Server
@@ -132,27 +136,26 @@ class DatabaseSettings:
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
         said = as_property_set(properties)
-        refuse_from_table(said, OPTIONS["url"])
-        offset_ms = read_option(said, OPTIONS["clock_offset_ms"]) or 0
-        if not isinstance(offset_ms, int) or abs(offset_ms) > OFFSET_MS_MAX:
+        options = DatabaseOptions.options
+        refuse_from_table(said, options["url"])
+        given = DatabaseOptions.from_properties(said)
+        offset_ms = given.clock_offset_ms
+        if abs(offset_ms) > OFFSET_MS_MAX:
             _refuse(said, "clock_offset_ms", "a day at most, in milliseconds")
         return cls(
             name=lock_name(properties),
-            server=_server(said),
-            beat_ms=positive_ms(properties, OPTIONS["beat_ms"]) or 60_000,
-            lease_ms=positive_ms(properties, OPTIONS["lease_ms"]) or LEASE_MS_DEFAULT,
-            timeout_ms=positive_ms(properties, OPTIONS["timeout_ms"]) or 10_000,
+            server=_server(said, given),
+            beat_ms=ms_or_default(properties, options["beat_ms"]),
+            lease_ms=ms_or_default(properties, options["lease_ms"]),
+            timeout_ms=ms_or_default(properties, options["timeout_ms"]),
             clock_offset_ms=offset_ms,
         )
 
 
-def _server(said: PropertySet) -> Server:
-    def text(field: str) -> str:
-        return str(read_option(said, OPTIONS[field]) or "")
-
+def _server(said: PropertySet, given: DatabaseOptions) -> Server:
     wanted = f"write it as mysql://host:{PORT}/name, the user and password in keys of their own"
     try:
-        parts = urlsplit(text("url"))
+        parts = urlsplit(given.url or "")
         host, port = parts.hostname or "", parts.port or PORT
     except ValueError:
         _refuse(said, "url", wanted)
@@ -161,26 +164,25 @@ def _server(said: PropertySet) -> Server:
         _refuse(said, "url", wanted)
     if not _DATABASE.fullmatch(name) or parts.password:
         _refuse(said, "url", wanted)
-    tls = text("tls")
     return Server(
         host=host,
         port=port,
         database=name,
-        user=unquote(parts.username or "") or text("user"),
-        password=text("password"),
-        verify_tls=tls == "verify" or (tls != "off" and not is_loopback(host)),
-        tls_ca=text("tls_ca"),
+        user=unquote(parts.username or "") or (given.user or ""),
+        password=given.password or "",
+        verify_tls=given.tls == "verify" or (given.tls != "off" and not is_loopback(host)),
+        tls_ca=given.tls_ca or "",
     )
 
 
 def _refuse(said: PropertySet, field: str, wanted: str) -> NoReturn:
-    option = OPTIONS[field]
-    value = redact(option.key, said.get_option(option) or "")[:200]
-    layer = said.layer_of(option.key)
+    declared = DatabaseOptions.options[field]
+    value = redact(declared.key, said.get_option(declared) or "")[:200]
+    layer = said.layer_of(declared.key)
     raise SettingError(
-        f"{wanted}: {option.key}={value!a} (from {layer})",
+        f"{wanted}: {declared.key}={value!a} (from {layer})",
         kind="setting_value" if value else "setting_missing",
-        key=option.key,
+        key=declared.key,
         value=value,
         layer=layer,
         suggestion=wanted,
@@ -425,7 +427,7 @@ ENTRY = LockProviderEntry(
         expires=True,
         fencing_tokens=True,
     ),
-    options=tuple(OPTIONS.values()),
+    options=tuple(DatabaseOptions.options.values()),
     poll_first_ms=10,
     poll_max_ms=300,
 )

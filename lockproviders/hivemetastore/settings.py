@@ -14,6 +14,7 @@ from typing import Self
 from lockproviders.hivemetastore.database import LEASE_MS_DEFAULT, LockName, check_name
 from lockproviders.hivemetastore.thrift_connection import Address, Tls, parse_uris
 from timeline.errors import SettingError, UnsafeSetupError
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
     Option,
@@ -23,64 +24,77 @@ from timeline.properties.options import (
     read_option,
 )
 
-__all__ = ["OPTIONS", "HiveMetastoreSettings", "lock_name", "positive_ms", "refuse_from_table"]
+__all__ = [
+    "HiveMetastoreOptions",
+    "HiveMetastoreSettings",
+    "LockOptions",
+    "lock_name",
+    "ms_or_default",
+    "positive_ms",
+    "refuse_from_table",
+]
 
 MS_MIN = 100
 MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit
 
-_MS, _TEXT = OptionKind.MS, OptionKind.TEXT
 
-OPTIONS: Mapping[str, Option] = {
-    "database": Option(
-        key="hoodie.write.lock.hivemetastore.database",
-        kind=_TEXT,
-        doc="Database named in the metastore's lock, as Java spells it; need not exist.",
-    ),
-    "table": Option(
-        key="hoodie.write.lock.hivemetastore.table",
-        kind=_TEXT,
-        doc="Table named in the metastore's lock, as Java spells it; need not exist.",
-    ),
-    "uris": Option(
-        key="hoodie.write.lock.hivemetastore.uris",
-        kind=OptionKind.LIST,
-        doc="The metastore's addresses, thrift://host:port with commas between them.",
-    ),
-    "beat_ms": Option(
-        key="hoodie.write.lock.heartbeat_interval_ms",
-        default="60000",
-        kind=_MS,
-        doc="How often the metastore's lock is renewed; a holder without three stops itself.",
-    ),
-    "lease_ms": Option(
-        key="hoodoo.lock.hivemetastore.lease.ms",
-        kind=_MS,
-        doc="The metastore's hive.txn.timeout, where it does not tell (else 300000).",
-    ),
-    "timeout_ms": Option(
-        key="hoodoo.lock.hivemetastore.timeout.ms",
-        default="10000",
-        kind=_MS,
-        doc="Longest wait for one answer of the metastore; at most an eighth of the lease.",
-    ),
-    "tls": Option(
-        key="hoodoo.lock.hivemetastore.tls",
-        default="off",
-        kind=OptionKind.ENUM,
+class LockOptions(OptionSettings):
+    """What both clients of the metastore's lock read."""
+
+    database: str | None = option(
+        "hoodie.write.lock.hivemetastore.database",
+        None,
+        "Database named in the metastore's lock, as Java spells it; need not exist.",
+    )
+    table: str | None = option(
+        "hoodie.write.lock.hivemetastore.table",
+        None,
+        "Table named in the metastore's lock, as Java spells it; need not exist.",
+    )
+    beat_ms: int = option(
+        "hoodie.write.lock.heartbeat_interval_ms",
+        60_000,
+        "How often the metastore's lock is renewed; a holder without three stops itself.",
+        unit=OptionKind.MS,
+    )
+
+
+class HiveMetastoreOptions(LockOptions):
+    """The options as they are set; ``HiveMetastoreSettings`` is made of them."""
+
+    uris: tuple[str, ...] = option(
+        "hoodie.write.lock.hivemetastore.uris",
+        (),
+        "The metastore's addresses, thrift://host:port with commas between them.",
+    )
+    lease_ms: int | None = option(
+        "hoodoo.lock.hivemetastore.lease.ms",
+        None,
+        "The metastore's hive.txn.timeout, where it does not tell (else 300000).",
+        unit=OptionKind.MS,
+    )
+    timeout_ms: int = option(
+        "hoodoo.lock.hivemetastore.timeout.ms",
+        10_000,
+        "Longest wait for one answer of the metastore; at most an eighth of the lease.",
+        unit=OptionKind.MS,
+    )
+    tls: str = option(
+        "hoodoo.lock.hivemetastore.tls",
+        "off",
+        "Whether the metastore speaks TLS and must prove its name; never falls back to plain.",
         choices=("off", "verify"),
-        doc="Whether the metastore speaks TLS and must prove its name; never falls back to plain.",
-    ),
-    "tls_ca": Option(
-        key="hoodoo.lock.hivemetastore.tls.ca",
-        kind=_TEXT,
-        doc="File of the authorities that may sign its certificate; the system's by default.",
-    ),
-}
+    )
+    tls_ca: str | None = option(
+        "hoodoo.lock.hivemetastore.tls.ca",
+        None,
+        "File of the authorities that may sign its certificate; the system's by default.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiveMetastoreSettings:
-    """The fields of ``OPTIONS``."""
+    """All settings of the metastore's lock by Thrift."""
 
     name: LockName
     addresses: tuple[Address, ...]
@@ -98,33 +112,33 @@ class HiveMetastoreSettings:
             SettingError: A value is missing, not a number or out of range.
         """
         said = as_property_set(properties)
-        key = OPTIONS["uris"].key
-        refuse_from_table(said, OPTIONS["uris"])
-        uris = read_option(said, OPTIONS["uris"])
-        ca_file = str(read_option(said, OPTIONS["tls_ca"]) or "")
+        options = HiveMetastoreOptions.options
+        refuse_from_table(said, options["uris"])
+        given = HiveMetastoreOptions.from_properties(said)
+        key = options["uris"].key
         return cls(
             name=lock_name(properties),
-            addresses=parse_uris(key, uris if isinstance(uris, tuple) else (), said.layer_of(key)),
-            beat_ms=positive_ms(properties, OPTIONS["beat_ms"]) or 60_000,
-            lease_ms=positive_ms(properties, OPTIONS["lease_ms"]),
-            timeout_ms=positive_ms(properties, OPTIONS["timeout_ms"]) or 10_000,
-            tls=Tls(ca_file=ca_file) if read_option(said, OPTIONS["tls"]) == "verify" else None,
+            addresses=parse_uris(key, given.uris, said.layer_of(key)),
+            beat_ms=ms_or_default(properties, options["beat_ms"]),
+            lease_ms=positive_ms(properties, options["lease_ms"]),
+            timeout_ms=ms_or_default(properties, options["timeout_ms"]),
+            tls=Tls(ca_file=given.tls_ca or "") if given.tls == "verify" else None,
         )
 
 
-def refuse_from_table(said: PropertySet, option: Option) -> None:
+def refuse_from_table(said: PropertySet, declared: Option) -> None:
     """
     Refuse a server's address from the table's own properties.
 
     Raises:
         UnsafeSetupError: The address comes from there (SEC11).
     """
-    if said.layer_of(option.key) == TABLE_LAYER:
+    if said.layer_of(declared.key) == TABLE_LAYER:
         raise UnsafeSetupError(
             "a table does not choose the server its lock is taken on; put it into the writer's "
-            f"own properties: {option.key}",
+            f"own properties: {declared.key}",
             kind="endpoint_from_table",
-            key=option.key,
+            key=declared.key,
         )
 
 
@@ -137,13 +151,13 @@ def lock_name(properties: Mapping[str, str]) -> LockName:
     """
     said = as_property_set(properties)
     database, table = (
-        check_name(option.key, said.get_option(option), said.layer_of(option.key))
-        for option in (OPTIONS["database"], OPTIONS["table"])
+        check_name(declared.key, said.get_option(declared), said.layer_of(declared.key))
+        for declared in (LockOptions.options["database"], LockOptions.options["table"])
     )
     return LockName(database=database, table=table)
 
 
-def positive_ms(properties: Mapping[str, str], option: Option) -> int | None:
+def positive_ms(properties: Mapping[str, str], declared: Option) -> int | None:
     """
     Return a duration from 100 ms to a week, or None without a value and a default.
 
@@ -151,18 +165,24 @@ def positive_ms(properties: Mapping[str, str], option: Option) -> int | None:
         SettingError: Not a number, or out of range.
     """
     said = as_property_set(properties)
-    value = read_option(said, option)
+    value = read_option(said, declared)
     if value is None:
         return None
     if not isinstance(value, int) or not MS_MIN <= value <= MS_MAX:
-        layer = said.layer_of(option.key)
+        layer = said.layer_of(declared.key)
         raise SettingError(
             f"this duration must be from {MS_MIN} to {MS_MAX} milliseconds: "
-            f"{option.key}={value} (from {layer})",
+            f"{declared.key}={value} (from {layer})",
             kind="setting_value",
-            key=option.key,
+            key=declared.key,
             value=str(value),
             layer=layer,
-            suggestion=f"default {option.default or LEASE_MS_DEFAULT}",
+            suggestion=f"default {declared.default or LEASE_MS_DEFAULT}",
         )
     return value
+
+
+def ms_or_default(properties: Mapping[str, str], declared: Option) -> int:
+    """Return a duration, or the option's default, also for an empty text."""
+    value = positive_ms(properties, declared)
+    return int(declared.default or 0) if value is None else value

@@ -35,13 +35,13 @@ from lockproviders.hivemetastore.database import (
     nonce_of,
     plain_text,
 )
-from lockproviders.hivemetastore.settings import OPTIONS, HiveMetastoreSettings
+from lockproviders.hivemetastore.settings import HiveMetastoreOptions, HiveMetastoreSettings
 from lockproviders.hivemetastore.thrift_connection import Granted, MetastoreWire, ThriftWire
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "OPTIONS", "HiveMetastoreClient", "MetastoreHolding"]
+__all__ = ["ENTRY", "HiveMetastoreClient", "MetastoreHolding"]
 
 _Answer = TypeVar("_Answer")
 
@@ -345,7 +345,7 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=("org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",),
-    options=tuple(OPTIONS.values()),
+    options=tuple(HiveMetastoreOptions.options.values()),
     poll_first_ms=20,
     poll_max_ms=300,
 )

@@ -31,7 +31,7 @@ from lockproviders.storage_based.lock_file import (
     Tag,
     next_token,
 )
-from lockproviders.storage_based.settings import OPTIONS, StorageLockSettings
+from lockproviders.storage_based.settings import StorageLockOptions, StorageLockSettings
 from lockproviders.storage_based.shared_lock import ALONE_MS, SharedFileHolding, SharedLockState
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
@@ -377,7 +377,7 @@ ENTRY = LockProviderEntry(
         fencing_tokens=True,
     ),
     jvm_class_names=("org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",),
-    options=tuple(OPTIONS.values()),
+    options=tuple(StorageLockOptions.options.values()),
     poll_first_ms=50,
     # A slower poller would be overtaken by new clients: a second is long compared with the few
     # requests for which the lock is held.

@@ -6,15 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from timeline.errors import SettingError
-from timeline.properties.options import (
-    Option,
-    OptionKind,
-    PropertySet,
-    as_property_set,
-    read_option,
-)
+from timeline.properties.option_settings import OptionSettings, option
 
-__all__ = ["OPTIONS", "StorageLockSettings"]
+__all__ = ["StorageLockOptions", "StorageLockSettings"]
 
 _SECOND_MS = 1_000
 _RENEWALS_PER_VALIDITY = 10  # Java's rule; it refuses to start otherwise
@@ -22,22 +16,22 @@ _SECONDS_MAX = 7 * 24 * 3_600
 _REQUESTS_PER_VALIDITY = 20
 _REQUEST_MS_MIN, _REQUEST_MS_MAX = 500, 10_000
 
-OPTIONS: Mapping[str, Option] = {
-    "validity_seconds": Option(
-        key="hoodie.write.lock.storage.validity.timeout.secs",
-        default="300",
-        kind=OptionKind.INT,
-        doc="Seconds until others may take the lock of a holder that does not renew it.",
-    ),
-    "renew_seconds": Option(
-        key="hoodie.write.lock.storage.renew.interval.secs",
+
+class StorageLockOptions(OptionSettings):
+    """The options as they are set; ``StorageLockSettings`` is made of them."""
+
+    validity_seconds: int = option(
+        "hoodie.write.lock.storage.validity.timeout.secs",
+        300,
+        "Seconds until others may take the lock of a holder that does not renew it.",
+    )
+    renew_seconds: int = option(
+        "hoodie.write.lock.storage.renew.interval.secs",
+        30,
+        "Seconds between two renewals of Java's holders; at most a tenth of the validity. Ours "
+        "are renewed after a third of the validity.",
         aliases=("hoodie.write.lock.storage.heartbeat.poll.secs",),
-        default="30",
-        kind=OptionKind.INT,
-        doc="Seconds between two renewals of Java's holders; at most a tenth of the validity. "
-        "Ours are renewed after a third of the validity.",
-    ),
-}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +50,8 @@ class StorageLockSettings:
             SettingError: A value is not a number of seconds, or breaks Java's rule that a lease is
                 at least ten renewals long.
         """
-        said = as_property_set(properties)
-        validity, renew = (_seconds(said, option) for option in OPTIONS.values())
+        given = StorageLockOptions.from_properties(properties)
+        validity, renew = given.validity_seconds, given.renew_seconds
         if not 1 <= renew <= _SECONDS_MAX:
             raise _wrong("renew_seconds", renew, "a renewal comes every 1 to 604800 seconds")
         if not validity <= _SECONDS_MAX:
@@ -78,17 +72,12 @@ class StorageLockSettings:
         return cls(validity_ms=validity_ms, request_ms=request_ms)
 
 
-def _seconds(said: PropertySet, option: Option) -> int:
-    found = read_option(said, option)
-    return found if isinstance(found, int) else int(option.default or 0)
-
-
 def _wrong(field: str, value: int, why: str) -> SettingError:
-    option = OPTIONS[field]
+    declared = StorageLockOptions.options[field]
     return SettingError(
-        f"{why}; default {option.default} s: {option.key}={value}",
+        f"{why}; default {declared.default} s: {declared.key}={value}",
         kind="setting_value",
-        key=option.key,
+        key=declared.key,
         value=str(value),
-        suggestion=f"default {option.default}",
+        suggestion=f"default {declared.default}",
     )

@@ -16,7 +16,7 @@ from lockproviders.zookeeper.queue import (
     predecessor,
     queue_order,
 )
-from lockproviders.zookeeper.settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
+from lockproviders.zookeeper.settings import ZooKeeperOptions, ZooKeeperSettings, request_timeout_ms
 from timeline.errors import HoodooError, LeaseLostError, UnavailableError, UnsafeSetupError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ __all__ = [
     "CHECKS_MAX",
     "ENTRY",
     "IMPLICIT_ENTRY",
-    "OPTIONS",
     "ZooKeeperClient",
     "ZooKeeperHolding",
     "ZooKeeperQueueEntry",
@@ -503,7 +502,7 @@ ENTRY = LockProviderEntry(
     factory=_explicit_client,
     capabilities=_CAPABILITIES,
     jvm_class_names=(_JAVA + "ZookeeperBasedLockProvider",),
-    options=tuple(OPTIONS.values()),
+    options=tuple(ZooKeeperOptions.options.values()),
     poll_first_ms=_POLL_FIRST_MS,
     poll_max_ms=_POLL_MAX_MS,
 )
@@ -513,7 +512,7 @@ IMPLICIT_ENTRY = LockProviderEntry(
     factory=_implicit_client,
     capabilities=_CAPABILITIES,
     jvm_class_names=(_JAVA + "ZookeeperBasedImplicitBasePathLockProvider",),
-    options=(*OPTIONS.values(), ADDRESS_OPTION),
+    options=(*ZooKeeperOptions.options.values(), ADDRESS_OPTION),
     poll_first_ms=_POLL_FIRST_MS,
     poll_max_ms=_POLL_MAX_MS,
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,113 +16,17 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
 from timeline.errors import SettingError, UnsafeSetupError
+from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
-    Option,
     OptionKind,
     PropertySet,
     as_property_set,
-    read_option,
 )
 
-__all__ = ["OPTIONS", "ZooKeeperSettings", "request_timeout_ms"]
+__all__ = ["ZooKeeperOptions", "ZooKeeperSettings", "request_timeout_ms"]
 
 _HUDI = "hoodie.write.lock."
 _OURS = "hoodoo.lock.zookeeper."
-
-# By the name of the setting.
-OPTIONS: Mapping[str, Option] = {
-    "url": Option(
-        key=_HUDI + "zookeeper.url",
-        doc="ZooKeeper's servers, host:port,host:port,..., with an optional root /path; required.",
-    ),
-    "port": Option(
-        key=_HUDI + "zookeeper.port",
-        doc=(
-            "Kept for old set-ups and not used, as in Java: put ports into the url, where one "
-            "without a port means 2181."
-        ),
-    ),
-    "base_path": Option(
-        key=_HUDI + "zookeeper.base_path",
-        doc="Parent node of the lock's node; required, except for the implicit variant.",
-    ),
-    "lock_key": Option(
-        key=_HUDI + "zookeeper.lock_key",
-        doc="The lock's node under the base path; else the table's name.",
-    ),
-    "session_timeout_ms": Option(
-        key=_HUDI + "zookeeper.session_timeout_ms",
-        default="60000",
-        kind=OptionKind.MS,
-        doc=(
-            "Session time asked of the servers, which keep it within their own bounds; a dead "
-            "holder keeps the lock that long."
-        ),
-    ),
-    "connection_timeout_ms": Option(
-        key=_HUDI + "zookeeper.connection_timeout_ms",
-        default="15000",
-        kind=OptionKind.MS,
-        doc="How long the first connection may take.",
-    ),
-    "reconnect_tries": Option(
-        key=_HUDI + "num_retries",
-        default="15",
-        kind=OptionKind.INT,
-        doc="Attempts to connect again inside the provider; at least enough to keep a session.",
-    ),
-    "reconnect_first_ms": Option(
-        key=_HUDI + "wait_time_ms_between_retry",
-        default="1000",
-        kind=OptionKind.MS,
-        doc="First pause between such attempts; at most a twelfth of the session time.",
-    ),
-    "reconnect_max_ms": Option(
-        key=_HUDI + "max_wait_time_ms_between_retry",
-        default="16000",
-        kind=OptionKind.MS,
-        doc="Longest pause between such attempts; at most a twelfth of the session time.",
-    ),
-    "application": Option(
-        key="hoodie.write.application.id",
-        default="Unknown",
-        doc="Who writes, for people to read; stands in ZooKeeper's lock node.",
-    ),
-    "tls": Option(
-        key=_OURS + "tls",
-        default="false",
-        kind=OptionKind.BOOL,
-        doc="Talk to ZooKeeper's secure port by TLS, and check the servers' names.",
-    ),
-    "tls_ca": Option(
-        key=_OURS + "tls.ca",
-        doc="File with the certificates that signed the servers'; required for TLS.",
-    ),
-    "tls_certificate": Option(
-        key=_OURS + "tls.certificate",
-        doc="File with our own certificate, where the servers ask for one.",
-    ),
-    "tls_private_key": Option(
-        key=_OURS + "tls.key.file",
-        doc="File with the key of our own certificate.",
-    ),
-    "identity_file": Option(
-        key=_OURS + "identity.file",
-        doc=(
-            "File readable by its owner only, with one line user:password: the identity for "
-            "ZooKeeper; the nodes made with it belong to it alone."
-        ),
-    ),
-    "sasl": Option(
-        key=_OURS + "sasl",
-        kind=OptionKind.ENUM,
-        choices=("DIGEST-MD5", "GSSAPI"),
-        doc=(
-            "Prove the identity by SASL: DIGEST-MD5 with the identity file, or GSSAPI with the "
-            "Kerberos ticket of this process; else by ZooKeeper's own digest scheme."
-        ),
-    ),
-}
 
 MS_MAX = 7 * 24 * 3_600_000
 IMPLICIT_FOLDER = "/tmp"  # noqa: S108  a node of ZooKeeper's, named by Java
@@ -139,6 +42,98 @@ SECRET_BYTES_MAX = 4_096
 def request_timeout_ms(session_ms: int) -> int:
     """Return the time limit of one request in a session of this length."""
     return min(max(session_ms // REQUEST_SHARE, REQUEST_MS_MIN), REQUEST_MS_MAX)
+
+
+class ZooKeeperOptions(OptionSettings):
+    """The options as they are set; ``ZooKeeperSettings`` is made of them."""
+
+    url: str | None = option(
+        _HUDI + "zookeeper.url",
+        None,
+        "ZooKeeper's servers, host:port,host:port,..., with an optional root /path; required.",
+    )
+    port: str | None = option(
+        _HUDI + "zookeeper.port",
+        None,
+        "Kept for old set-ups and not used, as in Java: put ports into the url, where one "
+        "without a port means 2181.",
+    )
+    base_path: str | None = option(
+        _HUDI + "zookeeper.base_path",
+        None,
+        "Parent node of the lock's node; required, except for the implicit variant.",
+    )
+    lock_key: str | None = option(
+        _HUDI + "zookeeper.lock_key",
+        None,
+        "The lock's node under the base path; else the table's name.",
+    )
+    session_timeout_ms: int = option(
+        _HUDI + "zookeeper.session_timeout_ms",
+        60_000,
+        "Session time asked of the servers, which keep it within their own bounds; a dead "
+        "holder keeps the lock that long.",
+        unit=OptionKind.MS,
+    )
+    connection_timeout_ms: int = option(
+        _HUDI + "zookeeper.connection_timeout_ms",
+        15_000,
+        "How long the first connection may take.",
+        unit=OptionKind.MS,
+    )
+    reconnect_tries: int = option(
+        _HUDI + "num_retries",
+        15,
+        "Attempts to connect again inside the provider; at least enough to keep a session.",
+    )
+    reconnect_first_ms: int = option(
+        _HUDI + "wait_time_ms_between_retry",
+        1_000,
+        "First pause between such attempts; at most a twelfth of the session time.",
+        unit=OptionKind.MS,
+    )
+    reconnect_max_ms: int = option(
+        _HUDI + "max_wait_time_ms_between_retry",
+        16_000,
+        "Longest pause between such attempts; at most a twelfth of the session time.",
+        unit=OptionKind.MS,
+    )
+    application: str = option(
+        "hoodie.write.application.id",
+        "Unknown",
+        "Who writes, for people to read; stands in ZooKeeper's lock node.",
+    )
+    tls: bool = option(
+        _OURS + "tls",
+        False,
+        "Talk to ZooKeeper's secure port by TLS, and check the servers' names.",
+    )
+    tls_ca: str | None = option(
+        _OURS + "tls.ca",
+        None,
+        "File with the certificates that signed the servers'; required for TLS.",
+    )
+    tls_certificate: str | None = option(
+        _OURS + "tls.certificate",
+        None,
+        "File with our own certificate, where the servers ask for one.",
+    )
+    tls_private_key: str | None = option(
+        _OURS + "tls.key.file", None, "File with the key of our own certificate."
+    )
+    identity_file: str | None = option(
+        _OURS + "identity.file",
+        None,
+        "File readable by its owner only, with one line user:password: the identity for "
+        "ZooKeeper; the nodes made with it belong to it alone.",
+    )
+    sasl: str | None = option(
+        _OURS + "sasl",
+        None,
+        "Prove the identity by SASL: DIGEST-MD5 with the identity file, or GSSAPI with the "
+        "Kerberos ticket of this process; else by ZooKeeper's own digest scheme.",
+        choices=("DIGEST-MD5", "GSSAPI"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +159,7 @@ class ZooKeeperSettings:
     @property
     def url_key(self) -> str:
         """The property that names the servers."""
-        return OPTIONS["url"].key
+        return _key("url")
 
     @property
     def servers_text(self) -> str:
@@ -206,106 +201,102 @@ class ZooKeeperSettings:
             SettingError: A value is missing or wrong; names key, value and unit.
         """
         said = as_property_set(context.properties)
-        servers, root = split_hosts(_required(said, OPTIONS["url"]), key=OPTIONS["url"].key)
-        _refuse_unused_port(said, servers)
+        given = ZooKeeperOptions.from_properties(said)
+        servers, root = split_hosts(_required(given, "url"), key=_key("url"))
+        _refuse_unused_port(said, given, servers)
         if implicit:
             folder = f"{IMPLICIT_FOLDER}/{path_hash(hashed_address(context))}"
             path = lock_path(folder, IMPLICIT_KEY, key=ADDRESS_OPTION.key)
         else:
-            base = OPTIONS["base_path"]
-            path = lock_path(_required(said, base), _lock_key(said), key=base.key)
-        tls = bool(read_option(said, OPTIONS["tls"]))
-        tls_ca = _text(said, OPTIONS["tls_ca"])
-        if tls and tls_ca is None:
-            _required(said, OPTIONS["tls_ca"])
-        identity_file = _text(said, OPTIONS["identity_file"])
-        if read_option(said, OPTIONS["sasl"]) == "DIGEST-MD5" and identity_file is None:
-            _required(said, OPTIONS["identity_file"])
+            base = _required(given, "base_path")
+            path = lock_path(base, _lock_key(said, given), key=_key("base_path"))
+        if given.tls:
+            _required(given, "tls_ca")
+        if given.sasl == "DIGEST-MD5":
+            _required(given, "identity_file")
         return cls(
             servers=servers,
             root=root,
             path=path,
-            session_timeout_ms=_number(said, OPTIONS["session_timeout_ms"], least=1),
-            connection_timeout_ms=_number(said, OPTIONS["connection_timeout_ms"], least=1),
-            reconnect_tries=_number(said, OPTIONS["reconnect_tries"]),
-            reconnect_first_ms=_number(said, OPTIONS["reconnect_first_ms"]),
-            reconnect_max_ms=_number(said, OPTIONS["reconnect_max_ms"]),
-            application=str(
-                read_option(said, OPTIONS["application"]) or OPTIONS["application"].default
-            ),
-            tls=tls,
-            tls_ca=tls_ca,
-            tls_certificate=_text(said, OPTIONS["tls_certificate"]),
-            tls_private_key=_text(said, OPTIONS["tls_private_key"]),
-            identity_file=identity_file,
-            sasl=_text(said, OPTIONS["sasl"]),
+            session_timeout_ms=_number(said, given, "session_timeout_ms", least=1),
+            connection_timeout_ms=_number(said, given, "connection_timeout_ms", least=1),
+            reconnect_tries=_number(said, given, "reconnect_tries"),
+            reconnect_first_ms=_number(said, given, "reconnect_first_ms"),
+            reconnect_max_ms=_number(said, given, "reconnect_max_ms"),
+            application=given.application,
+            tls=given.tls,
+            tls_ca=given.tls_ca,
+            tls_certificate=given.tls_certificate,
+            tls_private_key=given.tls_private_key,
+            identity_file=given.identity_file,
+            sasl=given.sasl,
         )
 
 
-def _refuse_unused_port(said: PropertySet, servers: tuple[str, ...]) -> None:
+def _key(field: str) -> str:
+    return ZooKeeperOptions.options[field].key
+
+
+def _refuse_unused_port(
+    said: PropertySet, given: ZooKeeperOptions, servers: tuple[str, ...]
+) -> None:
     """Refuse a port that no server of the url has: Java would use another server."""
-    option = OPTIONS["port"]
-    port = _text(said, option)
+    key, port = _key("port"), given.port
     if port is None or any(server.endswith(f":{port}") for server in servers):
         return
-    if ":" in str(read_option(said, OPTIONS["url"])):
+    if ":" in str(given.url):
         return  # the url has ports, and this one has no effect
     raise SettingError(
-        f"write the port into {OPTIONS['url'].key}, Java does not read {option.key} and would "
-        f"take 2181: {option.key}={port[:200]!a}",
+        f"write the port into {_key('url')}, Java does not read {key} and would "
+        f"take 2181: {key}={port[:200]!a}",
         kind="setting_value",
-        key=option.key,
+        key=key,
         value=port[:200],
-        layer=said.layer_of(option.key),
+        layer=said.layer_of(key),
         suggestion=f"{servers[0].rpartition(':')[0]}:{port}",
     )
 
 
-def _lock_key(said: PropertySet) -> str:
+def _lock_key(said: PropertySet, given: ZooKeeperOptions) -> str:
     """Return the lock's key as Java infers it: the table's name if no key is set."""
-    option = OPTIONS["lock_key"]
-    value = read_option(said, option) or said.get(NAME_KEY)
+    value = given.lock_key or said.get(NAME_KEY)
     if value:
-        return str(value)
+        return value
     raise SettingError(
-        f"the lock needs a node: set {option.key}, or {NAME_KEY}, which stands in for it",
-        key=option.key,
+        f"the lock needs a node: set {_key('lock_key')}, or {NAME_KEY}, which stands in for it",
+        key=_key("lock_key"),
         value="",
         suggestion="the table's name",
     )
 
 
-def _required(said: PropertySet, option: Option) -> str:
-    value = read_option(said, option)
+def _required(given: ZooKeeperOptions, field: str) -> str:
+    value = getattr(given, field)
     if value:
         return str(value)
+    declared = given.options[field]
     raise SettingError(
-        f"this lock provider needs {option.key}: {option.doc}",
-        key=option.key,
+        f"this lock provider needs {declared.key}: {declared.doc}",
+        key=declared.key,
         value="",
-        suggestion=option.doc,
+        suggestion=declared.doc,
     )
 
 
-def _number(said: PropertySet, option: Option, *, least: int = 0) -> int:
-    value = read_option(said, option)
-    number = int(str(option.default)) if value is None else int(str(value))
+def _number(said: PropertySet, given: ZooKeeperOptions, field: str, *, least: int = 0) -> int:
+    number, declared = int(getattr(given, field)), given.options[field]
     if least <= number <= MS_MAX:
         return number
+    layer = said.layer_of(declared.key)
     raise SettingError(
-        f"this property accepts {option.accepted} from {least} to {MS_MAX}, default "
-        f"{option.default}: {option.key}={number} (from {said.layer_of(option.key)})",
+        f"this property accepts {declared.accepted} from {least} to {MS_MAX}, default "
+        f"{declared.default}: {declared.key}={number} (from {layer})",
         kind="setting_value",
-        key=option.key,
+        key=declared.key,
         value=str(number),
-        layer=said.layer_of(option.key),
-        suggestion=f"default {option.default}",
+        layer=layer,
+        suggestion=f"default {declared.default}",
     )
-
-
-def _text(said: PropertySet, option: Option) -> str | None:
-    value = read_option(said, option)
-    return str(value) if value else None
 
 
 def _secret_line(file: str) -> str:
@@ -324,7 +315,7 @@ def _secret_line(file: str) -> str:
 
 
 def _secret_error(what: str, file: str) -> UnsafeSetupError:
-    key = OPTIONS["identity_file"].key
+    key = _key("identity_file")
     return UnsafeSetupError(
         f"ZooKeeper's identity cannot be used; {what}; {key}={file}",
         kind="lock_access",

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from hoodoo.configuration import Severity, check, describe, load_configuration
+from lockproviders.settings import LockSettings
+from tableservices.archiving.settings import ArchivingSettings
+from tableservices.cleaning.settings import CleaningSettings
+from tableservices.clustering.settings import ClusteringSettings
+from tableservices.compaction.settings import CompactionSettings
+from tableservices.logcompaction.plan import LogCompactionSettings
+from tableservices.ttl.settings import TtlSettings
+from tableservices.worker import WorkerSettings
 from timeline.errors import SettingError
+from timeline.properties.option_settings import OptionSettings
 from timeline.properties.options import Option, as_property_set
 
 KEY = "hoodie.write.application.id"
@@ -140,6 +149,44 @@ def test_options_of_services_are_described_and_known() -> None:
     properties = as_property_set({"hoodoo.worker.period.ms": "5"})
     assert check(properties, more=[own]) == ()
     assert len(check(properties)) == 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hoodoo.publish.lock",
+        "hoodoo.reader.lease.ms",
+        "hoodoo.clock.max.ahead.ms",
+        "hoodoo.limits.timeline.instants.max",
+        "hoodoo.limits.metadata.bytes.max",
+        "hoodoo.limits.plan.files.max",
+        "hoodoo.storage.durability",
+        "hoodoo.lock.hold.budget.ms",
+    ],
+)
+def test_a_tables_own_file_cannot_set_an_option_of_the_caller_alone(key: str) -> None:
+    table = {key.upper(): "1", KEY: "job"}
+    assert set(load_configuration(environment={}, table=table)) == {KEY}
+    assert key in load_configuration(environment={}, hoodie_conf=[f"{key}=1"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LockSettings,
+        CleaningSettings,
+        ArchivingSettings,
+        CompactionSettings,
+        LogCompactionSettings,
+        ClusteringSettings,
+        TtlSettings,
+        WorkerSettings,
+    ],
+)
+def test_a_default_that_is_written_out_changes_nothing(settings: type[OptionSettings]) -> None:
+    defaults = {one.key: one.default for one in settings.options.values() if one.default}
+    assert settings.from_properties(defaults) == settings()
+    assert all(one.doc for one in settings.options.values())
 
 
 def test_a_check_finds_every_problem() -> None:

@@ -18,7 +18,7 @@ from lockproviders.zookeeper.queue import (
     queue_order,
     split_hosts,
 )
-from lockproviders.zookeeper.settings import OPTIONS, ZooKeeperSettings, request_timeout_ms
+from lockproviders.zookeeper.settings import ZooKeeperOptions, ZooKeeperSettings, request_timeout_ms
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.properties.options import redact
 
@@ -206,7 +206,7 @@ def test_sasl_with_a_password_needs_one(machine) -> None:
 
 
 def with_secret(machine, file: Path) -> ZooKeeperSettings:
-    return settings(machine, **LEAST, **{OPTIONS["identity_file"].key: str(file)})
+    return settings(machine, **LEAST, **{ZooKeeperOptions.options["identity_file"].key: str(file)})
 
 
 def test_identity_comes_from_a_file_of_its_owner(machine, tmp_path: Path) -> None:
@@ -234,4 +234,4 @@ def test_identity_that_others_can_read_is_refused(
 
 
 def test_values_of_our_own_keys_are_no_secrets() -> None:
-    assert redact(OPTIONS["identity_file"].key, "/etc/digest") == "/etc/digest"
+    assert redact(ZooKeeperOptions.options["identity_file"].key, "/etc/digest") == "/etc/digest"
