@@ -53,6 +53,7 @@ from timeline.model.file_names import (
 from timeline.model.instant import Action, Instant, State
 from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.merge_definition import version_9_merging
+from timeline.model.plans import CompactionPlan
 from timeline.model.table_config import TableConfig
 from timeline.ports.lock import Lease
 from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
@@ -228,7 +229,7 @@ def compact_all_logs(context: TableContext, files: FileRules) -> None:
         plan = plan_compaction(context, snapshot, _EVERY_LOG, files)
         if plan is None:
             return None
-        return encode_compaction_plan(replace(plan, extra_metadata={_OF_UPGRADE: "8"}))
+        return encode_compaction_plan(_of_upgrade(plan, "8"))
 
     begun = interrupted_merge(context, context.active())
     if begun is not None:
@@ -236,6 +237,10 @@ def compact_all_logs(context: TableContext, files: FileRules) -> None:
     planned = schedule(context, Action.COMPACTION, build)
     if planned is not None:
         _execute(context, planned, files)
+
+
+def _of_upgrade(plan: CompactionPlan, table_version: str) -> CompactionPlan:
+    return replace(plan, extra_metadata={**(plan.extra_metadata or {}), _OF_UPGRADE: table_version})
 
 
 def _execute(context: TableContext, planned: Instant, files: FileRules) -> None:
@@ -291,7 +296,7 @@ def _planned(context: TableContext, files: FileRules) -> Instant | None:
     )
     tasks_of(context, snapshot, planned, slices, files)  # refuses what would block the plan
     operations = operations_of(slices, (), new_file_bytes=files.sizes.file_bytes_max)
-    plan = replace(compaction_plan(operations), extra_metadata={_OF_UPGRADE: "6"})
+    plan = _of_upgrade(compaction_plan(operations), "6")
     context.world.storage.write(
         context.instant_path(instant_file_name(planned)), encode_compaction_plan(plan), durable=True
     )

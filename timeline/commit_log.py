@@ -21,7 +21,6 @@ from timeline.errors import (
     OutcomeUnknownError,
     StorageUnavailableError,
     TableReplacedError,
-    UnsupportedTableError,
 )
 from timeline.layout import SLOTS, TABLE_DESCRIPTOR, check_slot_size, slot_path, timeline_path
 from timeline.model.instant_time import InstantTime
@@ -369,8 +368,8 @@ class CommitLog:
         for number in range(last, 0, -1):
             try:
                 slot = self.read(number)
-            except (CorruptTableError, UnsupportedTableError):
-                return False  # the reader of its content raises the error (SLOT-3)
+            except CorruptTableError:
+                return False  # the reader of its content raises the error
             if slot is None:
                 return number < last
             if slot.table_id == self._table_id:

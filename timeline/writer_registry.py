@@ -16,8 +16,14 @@ from functools import partial
 from typing import Any, Final
 
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError, UnsafeSetupError, WriterDisagreementError
+from timeline.errors import (
+    InvalidInputError,
+    UnsafeSetupError,
+    UnsupportedTableError,
+    WriterDisagreementError,
+)
 from timeline.layout import TABLE_DESCRIPTOR, WRITERS, timeline_folder
+from timeline.model.engine_version import FIRST_VERSION, refuse_newer, writer_versions
 from timeline.model.file_names import instant_file_name
 from timeline.model.instant_time import LOCAL, parse_wall_ms
 from timeline.ports.ports import Ticker
@@ -91,6 +97,8 @@ class RegisteredWriter:
     silent: bool  # for so long that its mark no longer counts (GC-4)
     address: str = ""  # the table's address as it opened it; "" if not given
     file_number: str = ""  # of the identity file on its disk, equal for each path to it
+    engine_version: int = FIRST_VERSION
+    least_engine_version: int = FIRST_VERSION  # of a writer beside it (REL-4)
 
     @property
     def text(self) -> str:
@@ -126,7 +134,7 @@ class Registration:
         raise_low_water_mark(context)
         try:
             refuse_disagreement(context, self.agreement, buckets)
-        except WriterDisagreementError:
+        except (WriterDisagreementError, UnsupportedTableError):
             pin.entry = before
             raise_low_water_mark(context)
             raise
@@ -239,6 +247,8 @@ def _writer(
         silent=silent_ms > grace_ms,
         address=str(document.get("address", "")),
         file_number=str(document.get("file_number", "")),
+        engine_version=int(document.get("engine_version", FIRST_VERSION)),
+        least_engine_version=int(document.get("least_engine_version", FIRST_VERSION)),
     )
 
 
@@ -268,7 +278,9 @@ def register_process(
     Raises:
         WriterDisagreementError: A live writer has other settings, or owns some of the same
             buckets, or works on the table that this one was copied from (``copied_table``).
-            Nothing was changed.
+            Or its release is too old for this process (``older_writer``). Nothing was changed.
+        UnsupportedTableError: A live writer needs a newer release than this process has
+            (``newer_engine``). Nothing was changed.
     """
     world, table_id = context.world, context.table_id
     who = world.ids.identity()
@@ -287,11 +299,12 @@ def register_process(
         "table": table_id,
         "address": world.storage.base_uri,
         "file_number": _file_number(world.storage),
+        **writer_versions(),
     }
     shown_at_ms = write_low_water_mark(context, head)
     try:
         world.together(partial(keep_low_water_mark_above, context, shown_at_ms), compare)
-    except WriterDisagreementError:
+    except (WriterDisagreementError, UnsupportedTableError):
         world.storage.delete(pin.path)
         pin.entry = None
         raise
@@ -442,6 +455,7 @@ def _compare(
 ) -> None:
     living = [other for other in registered_writers(context, but=own_id) if other.alive]
     _refuse_copy(context, living)
+    _refuse_other_releases(context, living)
     for other in living:
         compared = {*agreement, *other.agreement}
         if not (buckets and other.buckets):
@@ -465,6 +479,26 @@ def _compare(
                 differences=differences,
             )
     _refuse_overlapping(context, buckets, living)
+
+
+def _refuse_other_releases(context: TableContext, living: Sequence[RegisteredWriter]) -> None:
+    """Raise if this process is too old for a live writer, or a live writer is for it (REL-4)."""
+    own = writer_versions()
+    for other in living:
+        refuse_newer(other.least_engine_version, f"the writer {other.text}", other=other.text)
+        if other.engine_version < own["least_engine_version"]:
+            raise WriterDisagreementError(
+                f"another writer of this table, {other.text}, runs an older release: it has "
+                f"engine version {other.engine_version}, and this process (engine version "
+                f"{own['engine_version']}) needs engine version "
+                f"{own['least_engine_version']} beside it. Upgrade hoodoo in that process, or "
+                "end it; when it has died, wait until it was silent for "
+                f"{context.limits.heartbeat.tolerated_ms} ms ('hoodoo writers TABLE' lists them)",
+                kind="older_writer",
+                other=other.text,
+                engine_version=other.engine_version,
+                least_engine_version=own["least_engine_version"],
+            )
 
 
 def _refuse_overlapping(

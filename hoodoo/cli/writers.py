@@ -78,7 +78,17 @@ def show(invocation: Invocation, *, address: str) -> None:
         readers = registered_readers(opened.core.context)
     if invocation.printer.for_people:
         invocation.printer.grid(
-            ("writer", "application", "pid", "host", "since", "last beat", "seems", "buckets"),
+            (
+                "writer",
+                "application",
+                "pid",
+                "host",
+                "since",
+                "last beat",
+                "seems",
+                "buckets",
+                "engine",
+            ),
             [
                 (
                     one.writer_id,
@@ -89,6 +99,7 @@ def show(invocation: Invocation, *, address: str) -> None:
                     _text(one.last_beat_ms),
                     "alive" if one.alive else "dead",
                     one.buckets,
+                    one.engine_version,
                 )
                 for one in found
             ],
@@ -124,6 +135,8 @@ def show(invocation: Invocation, *, address: str) -> None:
                     "pin": one.pin,
                     "agreement": dict(one.agreement),
                     "buckets": one.buckets,
+                    "engine_version": one.engine_version,
+                    "least_engine_version": one.least_engine_version,
                 }
                 for one in found
             ],

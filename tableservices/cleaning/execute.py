@@ -28,6 +28,7 @@ from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.heartbeat import stray_heartbeats
 from timeline.layout import MARKERS, heartbeat_path
+from timeline.model.engine_version import plan_version_entry
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime
@@ -352,7 +353,7 @@ def _cleaner_plan(
             partition: tuple(CleanFileInfo(file_path=locate(path)) for path in paths)
             for partition, paths in plan.files.items()
         },
-        extra_metadata=_extra(gathered),
+        extra_metadata={**_extra(gathered), **plan_version_entry(Action.CLEAN)},
     )
 
 

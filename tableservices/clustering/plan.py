@@ -32,6 +32,7 @@ from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
 from timeline.context import TableContext
 from timeline.errors import SettingError, UnsupportedTableError
+from timeline.model.engine_version import plan_version_entry
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
@@ -137,7 +138,7 @@ def encode_plan(
             strategy_class_name=execution_class(settings.execution_class),
             strategy_params=params,
         ),
-        extra_metadata={RECHECKED: "true"},
+        extra_metadata={RECHECKED: "true", **plan_version_entry(Action.CLUSTERING)},
         preserve_hoodie_metadata=True,
     )
     return encode_requested_replace(

@@ -15,8 +15,9 @@ from tableservices.planned_service import invalid_plan_error, planned_slice, ref
 from timeline.codecs.instant_avro import decode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SettingError
+from timeline.model.engine_version import plan_version_entry
 from timeline.model.file_names import FileSlice, join
-from timeline.model.instant import Instant
+from timeline.model.instant import Action, Instant
 from timeline.model.plans import CompactionOperation, CompactionPlan
 from timeline.model.write_set import FileGroupId
 from timeline.ports.storage import Storage
@@ -269,4 +270,6 @@ _CHOICES: Mapping[CompactionStrategy, OperationChoice] = {
 
 def compaction_plan(operations: Operations) -> CompactionPlan:
     """Return the content of a requested compaction."""
-    return CompactionPlan(operations=tuple(operations), extra_metadata={})
+    return CompactionPlan(
+        operations=tuple(operations), extra_metadata=plan_version_entry(Action.COMPACTION)
+    )

@@ -11,6 +11,7 @@ from pydantic import Field
 from tableservices.compaction.plan import operations_of
 from tableservices.planned_service import PlannedServiceSettings
 from timeline.active_timeline import ActiveTimeline
+from timeline.model.engine_version import plan_version_entry
 from timeline.model.file_names import FileSlice, pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.instant_time import InstantTime
@@ -105,7 +106,7 @@ def log_compaction_plan(slices: Iterable[FileSlice]) -> CompactionPlan | None:
         return None
     return CompactionPlan(
         operations=tuple(operations),
-        extra_metadata={},
+        extra_metadata=plan_version_entry(Action.LOGCOMPACTION),
         strategy=PlanCompactionStrategy(compactor_class_name=_HELPER),
         preserve_hoodie_metadata=True,
     )

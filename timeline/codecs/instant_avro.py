@@ -21,6 +21,7 @@ from timeline.codecs.avro_schemas import Schema
 from timeline.errors import CorruptTableError
 from timeline.model import plans
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.engine_version import refuse_newer_plan
 
 __all__ = [
     "decode_bare_clean",
@@ -50,6 +51,7 @@ __all__ = [
 
 _Value = TypeVar("_Value")
 _Convert = Callable[[Any], Any]
+_ExtraMetadata = Callable[[_Value], Mapping[str, str] | None]
 
 
 def _identity(item: Any) -> Any:
@@ -60,10 +62,16 @@ class _Codec(Generic[_Value]):
     """Encode and decode the values of one record schema."""
 
     def __init__(
-        self, schema: Schema, value_class: type[_Value], *, if_empty: _Value | None = None
+        self,
+        schema: Schema,
+        value_class: type[_Value],
+        *,
+        if_empty: _Value | None = None,
+        extra_of: _ExtraMetadata[_Value] | None = None,
     ) -> None:
         self._value_class = value_class
         self._if_empty = if_empty
+        self._extra_of = extra_of
         self._name = schema["name"]
         self._text = json.dumps(schema).encode()
         self._writer = RecordWriter(schema)
@@ -76,7 +84,10 @@ class _Codec(Generic[_Value]):
 
     def decode(self, data: bytes, *, path: str = "") -> _Value:
         if data:
-            return self.value_of(self._reader.read(data, path=path)[1], path=path)
+            value = self.value_of(self._reader.read(data, path=path)[1], path=path)
+            if self._extra_of is not None:
+                refuse_newer_plan(self._extra_of(value), path=path)
+            return value
         if self._if_empty is not None:
             return self._if_empty
         raise CorruptTableError(
@@ -192,7 +203,9 @@ def _parts_of(
 _COMMIT = _Codec(schemas.COMMIT_METADATA, CommitMetadata)
 _REPLACE = _Codec(schemas.REPLACE_COMMIT_METADATA, CommitMetadata)
 _COMMIT_READER = RecordReader(schemas.COMMIT_METADATA, schemas.REPLACE_COMMIT_METADATA)
-_CLEANER_PLAN = _Codec(schemas.CLEANER_PLAN, plans.CleanerPlan)
+_CLEANER_PLAN = _Codec(
+    schemas.CLEANER_PLAN, plans.CleanerPlan, extra_of=lambda plan: plan.extra_metadata
+)
 _CLEAN = _Codec(schemas.CLEAN_METADATA, plans.CleanMetadata)
 _ROLLBACK_PLAN = _Codec(schemas.ROLLBACK_PLAN, plans.RollbackPlan)
 _ROLLBACK = _Codec(schemas.ROLLBACK_METADATA, plans.RollbackMetadata)
@@ -200,15 +213,19 @@ _REQUESTED_REPLACE = _Codec(
     schemas.REQUESTED_REPLACE_METADATA,
     plans.RequestedReplaceMetadata,
     if_empty=plans.RequestedReplaceMetadata(),
+    extra_of=lambda one: one.clustering_plan.extra_metadata if one.clustering_plan else None,
 )
-_COMPACTION_PLAN = _Codec(schemas.COMPACTION_PLAN, plans.CompactionPlan)
+_COMPACTION_PLAN = _Codec(
+    schemas.COMPACTION_PLAN, plans.CompactionPlan, extra_of=lambda plan: plan.extra_metadata
+)
 _RESTORE_PLAN = _Codec(schemas.RESTORE_PLAN, plans.RestorePlan)
 _RESTORE = _Codec(schemas.RESTORE_METADATA, plans.RestoreMetadata)
 _SAVEPOINT = _Codec(schemas.SAVEPOINT_METADATA, plans.SavepointMetadata)
 
 # Every pair below encodes and decodes one file. ``encode`` raises `InvalidInputError` if a value
 # does not fit its field. ``decode`` raises `CorruptTableError` for damaged or too many bytes. Empty
-# bytes are an error too, except for a requested replacecommit: Java creates that file empty.
+# bytes are an error too, except for a requested replacecommit: Java creates that file empty. For a
+# plan of a table service it raises `UnsupportedTableError` if this process is too old (REL-3).
 # ``decode_bare`` reads a record without a container.
 encode_clean_plan, decode_clean_plan = _CLEANER_PLAN.encode, _CLEANER_PLAN.decode
 encode_clean, decode_clean, decode_bare_clean = _CLEAN.encode, _CLEAN.decode, _CLEAN.decode_bare

@@ -15,10 +15,10 @@ from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, Final
 
-from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.errors import ChecksumError, CorruptTableError
+from timeline.model.engine_version import least_version_of_slot, refuse_newer, unknown_kind_error
 from timeline.model.instant import Action
 from timeline.model.slot import (
-    SLOT_LAYOUT,
     Batch,
     HashLink,
     Slot,
@@ -44,7 +44,7 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
         key: Signs a slot of a table with signing (SLOT-7).
     """
     document = {
-        "v": SLOT_LAYOUT,
+        "v": least_version_of_slot(slot),
         "table": slot.table_id,
         "n": slot.number,
         "kind": slot.kind.value,
@@ -128,7 +128,8 @@ def decode_slot(data: bytes, *, path: str, number: int) -> Slot:
 
     Raises:
         ChecksumError: The trailer does not fit.
-        UnsupportedTableError: A newer layout or an unknown kind (SLOT-3): stop writing.
+        UnsupportedTableError: It needs a greater engine version, or its kind is unknown (SLOT-3;
+            ``newer_engine``).
         CorruptTableError: Any other damage, another number inside than in the name, or names that
             no slot may have (``hostile_slot``).
     """
@@ -143,13 +144,10 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
         raise ChecksumError(f"a commit slot is torn or was edited, {_BACK}: {path}", path=path)
     try:
         document = json.loads(line)
-        layout, kind = int(document["v"]), str(document["kind"])
-        if layout > SLOT_LAYOUT or kind not in _KINDS:
-            raise UnsupportedTableError(
-                "a newer release wrote to this table; update this one before writing "
-                f"(slot layout {layout}, kind {kind!r}): {path}",
-                path=path,
-            )
+        least, kind = int(document["v"]), str(document["kind"])
+        refuse_newer(least, f"a commit slot of kind {kind[:40]!r}", path=path)
+        if kind not in _KINDS:
+            raise unknown_kind_error(f"a commit slot of the unknown kind {kind[:40]!r}", path=path)
         slot = _from_document(document, digest_of(data))
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptTableError(
@@ -240,5 +238,6 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
         floor=str(document.get("floor", "")),
         foreign=str(document.get("foreign", "")),
         seal=_hash_link_from(document),
+        least_engine_version=int(document["v"]),
         digest=digest,
     )

@@ -21,7 +21,6 @@ __all__ = [
     "NOTHING_BEFORE",
     "NOT_APPLIED_MAX",
     "NO_SEALS",
-    "SLOT_LAYOUT",
     "Batch",
     "HashLink",
     "Slot",
@@ -128,9 +127,6 @@ def key_id_of(key: bytes) -> str:
 # bytes of the completed file, and of a service's plan. So the bytes of the file are a pure
 # function of the slot (SLOT-5). Only hoodoo uses slots; Java Hudi neither reads nor needs them.
 
-#: Version of the slot's own layout; a greater one stops writing (SLOT-3).
-SLOT_LAYOUT = 1
-
 #: At most this many of the newest slots may not be applied; all before them are (PUB-3).
 NOT_APPLIED_MAX = 2
 
@@ -224,8 +220,9 @@ class Slot:
 
     ``foreign``, in mode ``shared``, is a digest of the timeline that the owner read. A slot with
     it decides together with its file (FOR-4, FOR-9). ``seal`` is the hash link, which shows later
-    edits of the commit log (SLOT-7). ``digest`` is that of the slot's own bytes, empty until they
-    are known.
+    edits of the commit log (SLOT-7). ``least_engine_version`` is what its content needs of the
+    process that applies it; its kind may need more (REL-2). ``digest`` is that of the slot's own
+    bytes, empty until they are known.
     """
 
     number: int
@@ -248,6 +245,7 @@ class Slot:
     floor: InstantTime = ""  # of a clean
     foreign: str = ""
     seal: HashLink | None = None
+    least_engine_version: int = 1
     digest: str = field(default="", compare=False)
 
     @property

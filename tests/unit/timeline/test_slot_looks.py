@@ -220,15 +220,25 @@ def test_a_first_slot_of_the_table_made_in_place_of_this_one_is_told_by_the_firs
         look(storage).chain.head()
 
 
+@BOTH
 @pytest.mark.spec("SLOT-3")
-def test_a_slot_of_a_newer_release_is_told_to_who_reads_it_not_to_who_counts() -> None:
-    line = encode_slot(slot(2)).split(b"\n")[0].replace(b'"kind":"commit"', b'"kind":"merge"')
+@pytest.mark.parametrize(
+    ("known", "newer"),
+    [(b'"v":1', b'"v":2'), (b'"kind":"commit"', b'"kind":"merge"')],
+    ids=["version", "kind"],
+)
+def test_a_slot_for_a_newer_engine_at_the_head_is_refused_on_the_first_and_on_each_later_read(
+    look: Callable[[Any], Looker], known: bytes, newer: bytes
+) -> None:
     storage = filled(1)
+    early = look(storage)
+    assert early.chain.head() == 1
+    line = encode_slot(slot(2)).split(b"\n")[0].replace(known, newer)
     storage.create(slot_path(2), line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
-    mine = near(storage)
-    assert mine.chain.head() == 2
-    with pytest.raises(UnsupportedTableError):
-        mine.chain.read(2)
+    for mine in (early, early, look(storage)):
+        with pytest.raises(UnsupportedTableError) as refused:
+            mine.chain.head()
+        assert refused.value.fields["least_engine_version"] == 2
 
 
 def test_a_glance_counts_a_single_new_slot_once() -> None:
