@@ -262,12 +262,13 @@ def test_a_newer_process_that_writes_nothing_new_refuses_no_older_one(
 
 
 @pytest.mark.spec("REL-7")
-def test_an_applied_slot_below_the_head_needs_no_version_any_more(
+def test_a_slot_below_the_newest_two_needs_no_version_any_more(
     made: Made, tmp_path: Path, newer: Newer
 ) -> None:
     made(tmp_path, TYPES[0])
     with newer(SlotKind.SAVEPOINT), opened(tmp_path) as table:
         table.savepoint()
+        table.upsert(rows("c", v=9))
         table.upsert(rows("c", v=9))
     with opened(tmp_path) as older:
         older.upsert(rows("d", v=9))
