@@ -379,7 +379,8 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
     """
     _refuse_other_table_properties(settings, config, _TABLE_FACTS)
     refuse_other_classes(settings, config)
-    refuse_other_times(settings.timestamp_keys, config)
+    if settings.timestamp_keys is not None:
+        refuse_other_times(settings.timestamp_keys, config)
     owned_buckets(settings)
     for field, key in BUCKET_PROPERTY_KEYS.items():
         kept = config.raw.get(key)

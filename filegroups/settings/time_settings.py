@@ -150,15 +150,15 @@ def stored_times_of(config: TableConfig) -> TimestampKeys | None:
         return None
 
 
-def refuse_other_times(mine: TimestampKeys | None, config: TableConfig) -> None:
+def refuse_other_times(mine: TimestampKeys, config: TableConfig) -> None:
     """
-    Refuse time formats (None: not set) other than the table's: rows would get other folders.
+    Refuse time formats other than the table's: rows would get other folders.
 
     Raises:
         SettingError: ``kind`` ``setting_against_table``.
     """
-    theirs = None if mine is None else stored_times_of(config)
-    if mine is not None and theirs is not None and theirs != mine:
+    theirs = stored_times_of(config)
+    if theirs is not None and theirs != mine:
         raise SettingError(
             "the table's folders of times were made otherwise, and rows would get others; leave "
             f"{_TIME_PREFIX}* out: {mine} against the table's {theirs}",
