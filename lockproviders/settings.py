@@ -45,32 +45,26 @@ class LockSettings(OptionSettings):
     provider: str | None = option(
         PROVIDER_KEY, None, "Name of the lock provider, or the name of Hudi's class for it."
     )
-    try_ms: _Milliseconds = option(
+    try_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
         "hoodie.write.lock.wait_time_ms",
         60_000,
         "How long one round of waiting for the lock lasts.",
-        unit=OptionKind.MS,
     )
     retries: Annotated[int, Field(ge=0, le=1_000_000)] = option(
         "hoodie.write.lock.client.num_retries", 50, "Further rounds of waiting after the first."
     )
-    pause_ms: _Milliseconds = option(
+    pause_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
         "hoodie.write.lock.client.wait_time_ms_between_retry",
         5_000,
         "Pause between two rounds, shortened by up to half at random.",
-        unit=OptionKind.MS,
     )
-    deadline_ms: _Milliseconds = option(
-        "hoodoo.lock.deadline.ms",
-        120_000,
-        "Longest wait for the lock altogether; caps the rounds.",
-        unit=OptionKind.MS,
+    deadline_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
+        "hoodoo.lock.deadline.ms", 120_000, "Longest wait for the lock altogether; caps the rounds."
     )
-    hold_budget_ms: _Milliseconds = option(
+    hold_budget_ms: Annotated[_Milliseconds, OptionKind.MS] = option(
         "hoodoo.lock.hold.budget.ms",
         5_000,
         "Holding the lock for longer raises an alarm; 0 never.",
-        unit=OptionKind.MS,
         caller_only=True,
     )
     audit: bool = option(

@@ -183,11 +183,10 @@ _EXPIRY_MS = 86_400_000
 class PlannedServiceSettings(OptionSettings):
     """Settings of every service that schedules plans."""
 
-    expiry_ms: Annotated[int, Field(ge=0, le=2**53)] = option(
+    expiry_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=2**53)] = option(
         "hoodoo.services.plan.expiry.ms",
         _EXPIRY_MS,
         "Age at which a plan that cannot be carried out is cancelled by who tries in vain.",
-        unit=OptionKind.MS,
     )
 
 

@@ -56,22 +56,20 @@ class WorkerSettings(OptionSettings):
         None,
         "How many file groups a service works on at a time; as many as there are processors.",
     )
-    wait_ms: Annotated[int, Field(ge=0, le=2**53)] = option(
+    wait_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=2**53)] = option(
         "hoodoo.services.wait.ms",
         0,
         "How long to wait for another executor of a plan; 0 leaves the plan to it.",
-        unit=OptionKind.MS,
     )
     beside_writers: bool = option(
         "hoodoo.services.beside.writers",
         True,
         "Writers run asynchronous services on a thread; false leaves these to workers.",
     )
-    interval_ms: Annotated[int, Field(ge=100, le=7 * 24 * 3_600_000)] = option(
+    interval_ms: Annotated[int, OptionKind.MS, Field(ge=100, le=7 * 24 * 3_600_000)] = option(
         "hoodoo.services.interval.ms",
         10_000,
         "Pause between two rounds of a worker, and of services beside a writer.",
-        unit=OptionKind.MS,
     )
 
 

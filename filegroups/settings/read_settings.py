@@ -29,11 +29,10 @@ class LimitSettings(LayeredSettings):
         "A timeline of more instants is refused (SEC14).",
         caller_only=True,
     )
-    metadata_bytes_max: _Positive = option(
+    metadata_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodoo.limits.metadata.bytes.max",
         268_435_456,
         "A larger file of the timeline is refused (SEC14).",
-        unit=OptionKind.BYTES,
         caller_only=True,
     )
 
@@ -72,12 +71,11 @@ class ReadSettings(LimitSettings):
         False,
         "Use the schema at the end of the range instead of the newest.",
     )
-    reader_lease_ms: Annotated[int, Field(ge=0, le=7 * 86_400_000)] = option(
+    reader_lease_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=7 * 86_400_000)] = option(
         "hoodoo.reader.lease.ms",
         900_000,
         "Cleaning leaves a snapshot's files alone for so long after a long read's last sign of "
         "use; 0 for no leases.",
-        unit=OptionKind.MS,
         caller_only=True,
     )
 

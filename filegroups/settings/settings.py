@@ -148,28 +148,23 @@ class WriteSettings(KeySettings, LimitSettings):
         "Columns that the incoming rows lack leave the table, but for keys and ordering fields.",
     )
 
-    parquet_file_bytes_max: _Positive = option(
-        "hoodie.parquet.max.file.size",
-        125_829_120,
-        "Base files grow to about this size.",
-        unit=OptionKind.BYTES,
+    parquet_file_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
+        "hoodie.parquet.max.file.size", 125_829_120, "Base files grow to about this size."
     )
-    small_file_bytes_max: _Count = option(
+    small_file_bytes_max: Annotated[_Count, OptionKind.BYTES] = option(
         "hoodie.parquet.small.file.limit",
         104_857_600,
         "Base files below this size take new rows; 0 never fills a file.",
-        unit=OptionKind.BYTES,
     )
     small_files_max: _Positive = option(
         "hoodie.merge.small.file.group.candidates.limit",
         1,
         "How many small file groups one write task fills.",
     )
-    record_size_bytes: _Positive = option(
+    record_size_bytes: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodie.copyonwrite.record.size.estimate",
         1024,
         "Assumed size of a row until a commit shows the real one.",
-        unit=OptionKind.BYTES,
     )
     insert_split_rows: _Positive = option(
         "hoodie.copyonwrite.insert.split.size",
@@ -181,11 +176,11 @@ class WriteSettings(KeySettings, LimitSettings):
         True,
         "Compute the rows of a new file from earlier commits.",
     )
-    parquet_row_group_bytes: _Positive = option(
-        "hoodie.parquet.block.size", 125_829_120, "Size of a row group.", unit=OptionKind.BYTES
+    parquet_row_group_bytes: Annotated[_Positive, OptionKind.BYTES] = option(
+        "hoodie.parquet.block.size", 125_829_120, "Size of a row group."
     )
-    parquet_page_bytes: _Positive = option(
-        "hoodie.parquet.page.size", 1_048_576, "Size of a page.", unit=OptionKind.BYTES
+    parquet_page_bytes: Annotated[_Positive, OptionKind.BYTES] = option(
+        "hoodie.parquet.page.size", 1_048_576, "Size of a page."
     )
     parquet_compression: str = option(
         "hoodie.parquet.compression.codec",
@@ -203,17 +198,15 @@ class WriteSettings(KeySettings, LimitSettings):
         "text (queries of Java Hudi show older rows of such parquet blocks), else parquet "
         "(Hudi: avro).",
     )
-    log_file_bytes_max: _Positive = option(
+    log_file_bytes_max: Annotated[_Positive, OptionKind.BYTES] = option(
         "hoodie.logfile.max.size",
         1_073_741_824,
         "A log file that would grow beyond this size gets a successor.",
-        unit=OptionKind.BYTES,
     )
-    log_block_bytes_max: Annotated[int, Field(ge=1, le=1_073_741_824)] = option(
+    log_block_bytes_max: Annotated[int, OptionKind.BYTES, Field(ge=1, le=1_073_741_824)] = option(
         "hoodie.logfile.data.block.max.size",
         268_435_456,
         "Most bytes of rows, before compression, in one block of a log file.",
-        unit=OptionKind.BYTES,
     )
     shuffle_tasks: _Count = option(
         "hoodie.upsert.shuffle.parallelism",
@@ -285,11 +278,10 @@ class WriteSettings(KeySettings, LimitSettings):
         "then a write waits for them, or is refused when it may not be retried. Hudi's classes "
         "mean announced.",
     )
-    heartbeat_interval_ms: Annotated[int, Field(ge=1000, le=86_400_000)] = option(
+    heartbeat_interval_ms: Annotated[int, OptionKind.MS, Field(ge=1000, le=86_400_000)] = option(
         "hoodie.client.heartbeat.interval_in_ms",
         60_000,
         "Time between two signs of life of a write.",
-        unit=OptionKind.MS,
     )
     heartbeat_misses: Annotated[int, Field(ge=1, le=1000)] = option(
         "hoodie.client.heartbeat.tolerable.misses",
@@ -304,20 +296,16 @@ class WriteSettings(KeySettings, LimitSettings):
     commit_attempts_max: Annotated[int, Field(ge=1, le=100_000)] = option(
         "hoodie.write.commit.retry.max.attempts", 16, "Attempts of one publication."
     )
-    commit_retry_base_ms: _Count = option(
-        "hoodie.write.commit.retry.base.ms", 50, "First pause between attempts.", unit=OptionKind.MS
+    commit_retry_base_ms: Annotated[_Count, OptionKind.MS] = option(
+        "hoodie.write.commit.retry.base.ms", 50, "First pause between attempts."
     )
-    commit_retry_cap_ms: _Count = option(
-        "hoodie.write.commit.retry.cap.ms",
-        10_000,
-        "Longest pause between attempts.",
-        unit=OptionKind.MS,
+    commit_retry_cap_ms: Annotated[_Count, OptionKind.MS] = option(
+        "hoodie.write.commit.retry.cap.ms", 10_000, "Longest pause between attempts."
     )
-    commit_retry_total_ms: _Count = option(
+    commit_retry_total_ms: Annotated[_Count, OptionKind.MS] = option(
         "hoodie.write.commit.retry.total.timeout.ms",
         1_800_000,
         "Time after which a write is not tried again; 0 for no bound.",
-        unit=OptionKind.MS,
     )
     retry_policy: RetryPolicy = option(
         "hoodoo.retry.policy",
@@ -330,11 +318,10 @@ class WriteSettings(KeySettings, LimitSettings):
         "Retries, pauses and time for small batches that may not wait, or for long runs that "
         "must end well; what is said beside it counts.",
     )
-    retry_wasted_bytes_max: _Count = option(
+    retry_wasted_bytes_max: Annotated[_Count, OptionKind.BYTES] = option(
         "hoodoo.retry.wasted.bytes.max",
         0,
         "Bytes that refused attempts of one write may have written in vain; 0 for no bound.",
-        unit=OptionKind.BYTES,
     )
     retry_queue_after: Annotated[int, Field(ge=0, le=1000)] = option(
         "hoodoo.retry.queue.after",
@@ -342,14 +329,13 @@ class WriteSettings(KeySettings, LimitSettings):
         "After so many conflicts a write holds the table's lock while it is done again, however "
         "long that lasts, so that it cannot lose once more; others wait. 0: never.",
     )
-    retry_queue_short_ms: _Count = option(
+    retry_queue_short_ms: Annotated[_Count, OptionKind.MS] = option(
         "hoodoo.retry.queue.short.ms",
         500,
         "A refused write whose last attempt took no longer holds the table's lock while it is "
         "done again, for this long at most (twice to four times that after further conflicts, "
         "far away ten looks at the store more, four times at most); not where writers publish "
         "without it, or other engines write. 0: never.",
-        unit=OptionKind.MS,
     )
     pace_per_minute: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] = option(
         "hoodoo.commit.pace.per.minute",
@@ -360,23 +346,21 @@ class WriteSettings(KeySettings, LimitSettings):
     pace_burst: Annotated[int, Field(ge=1, le=1000)] = option(
         "hoodoo.commit.pace.burst", 1, "So many writes may begin at once after a rest."
     )
-    pace_wait_ms_max: _Count = option(
+    pace_wait_ms_max: Annotated[_Count, OptionKind.MS] = option(
         "hoodoo.commit.pace.max.wait.ms",
         600_000,
         "A write that waited so long for the pace begins all the same.",
-        unit=OptionKind.MS,
     )
     group_writes_max: Annotated[int, Field(ge=1, le=1000)] = option(
         "hoodoo.group.commit.max.writes",
         1,
         "Most writes of this process's threads that one instant publishes together; 1: none do.",
     )
-    group_linger_ms: Annotated[int, Field(ge=0, le=60_000)] = option(
+    group_linger_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=60_000)] = option(
         "hoodoo.group.commit.linger.ms",
         0,
         "How long the first write of a group waits for others; writes that come while another "
         "is published are waited for in any case.",
-        unit=OptionKind.MS,
     )
     group_service: str | None = option(
         "hoodoo.group.commit.service",
@@ -384,12 +368,11 @@ class WriteSettings(KeySettings, LimitSettings):
         "Socket of a committer of this host (hoodoo committer), which publishes the writes of "
         "many processes together; a process whose committer is not there publishes by itself.",
     )
-    group_service_wait_ms: Annotated[int, Field(ge=10, le=3_600_000)] = option(
+    group_service_wait_ms: Annotated[int, OptionKind.MS, Field(ge=10, le=3_600_000)] = option(
         "hoodoo.group.commit.service.wait.ms",
         60_000,
         "How long a committer may be silent before its writers publish by themselves; it waits "
         "half as long for the answer of one writer.",
-        unit=OptionKind.MS,
     )
     publish_lock: CommitLockMode = option(
         "hoodoo.publish.lock",
@@ -448,11 +431,10 @@ class WriteSettings(KeySettings, LimitSettings):
         "strict survives a power cut; relaxed leaves writing back to the system (LOC-2).",
         caller_only=True,
     )
-    clock_ahead_ms_max: _Positive = option(
+    clock_ahead_ms_max: Annotated[_Positive, OptionKind.MS] = option(
         "hoodoo.clock.max.ahead.ms",
         600_000,
         "A timeline further ahead of this clock is not written to (TL-SUCC-2).",
-        unit=OptionKind.MS,
         caller_only=True,
     )
     plan_files_max: _Positive = option(

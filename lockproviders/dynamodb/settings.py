@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Self
+from typing import Annotated, NoReturn, Self
 from urllib.parse import urlsplit
 
 from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
@@ -77,11 +77,10 @@ class DynamoOptions(OptionSettings):
     write_units: int = option(
         _PREFIX + "write_capacity", 10, "Write units of a created table if PROVISIONED."
     )
-    creation_timeout_ms: int = option(
+    creation_timeout_ms: Annotated[int, OptionKind.MS] = option(
         _PREFIX + "table_creation_timeout",
         120_000,
         "Milliseconds after which a created table that is not ready counts as failed.",
-        unit=OptionKind.MS,
     )
     access_key: str | None = option(
         "hoodie.aws.access.key",

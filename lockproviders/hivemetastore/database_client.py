@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, Self, TypeVar
+from typing import Annotated, NoReturn, Protocol, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.hivemetastore.database import (
@@ -74,17 +74,15 @@ class DatabaseOptions(LockOptions):
         "Password of that user; only from a file with mode 0600.",
         repr=False,
     )
-    lease_ms: int = option(
+    lease_ms: Annotated[int, OptionKind.MS] = option(
         _PREFIX + "lease.ms",
         LEASE_MS_DEFAULT,
         "The metastore's hive.txn.timeout, after which it takes silent locks away.",
-        unit=OptionKind.MS,
     )
-    timeout_ms: int = option(
+    timeout_ms: Annotated[int, OptionKind.MS] = option(
         _PREFIX + "timeout.ms",
         10_000,
         "Longest wait for one answer of that database; at most an eighth of the lease.",
-        unit=OptionKind.MS,
     )
     clock_offset_ms: int = option(
         _PREFIX + "clock.offset.ms",

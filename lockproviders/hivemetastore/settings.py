@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 from lockproviders.hivemetastore.database import LEASE_MS_DEFAULT, LockName, check_name
 from lockproviders.hivemetastore.thrift_connection import Address, Tls, parse_uris
@@ -51,11 +51,10 @@ class LockOptions(OptionSettings):
         None,
         "Table named in the metastore's lock, as Java spells it; need not exist.",
     )
-    beat_ms: int = option(
+    beat_ms: Annotated[int, OptionKind.MS] = option(
         "hoodie.write.lock.heartbeat_interval_ms",
         60_000,
         "How often the metastore's lock is renewed; a holder without three stops itself.",
-        unit=OptionKind.MS,
     )
 
 
@@ -67,17 +66,15 @@ class HiveMetastoreOptions(LockOptions):
         (),
         "The metastore's addresses, thrift://host:port with commas between them.",
     )
-    lease_ms: int | None = option(
+    lease_ms: Annotated[int, OptionKind.MS] | None = option(
         "hoodoo.lock.hivemetastore.lease.ms",
         None,
         "The metastore's hive.txn.timeout, where it does not tell (else 300000).",
-        unit=OptionKind.MS,
     )
-    timeout_ms: int = option(
+    timeout_ms: Annotated[int, OptionKind.MS] = option(
         "hoodoo.lock.hivemetastore.timeout.ms",
         10_000,
         "Longest wait for one answer of the metastore; at most an eighth of the lease.",
-        unit=OptionKind.MS,
     )
     tls: str = option(
         "hoodoo.lock.hivemetastore.tls",

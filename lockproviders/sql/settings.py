@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NoReturn, Self
+from typing import Annotated, NoReturn, Self
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.sql.database import Database, SqliteDatabase
@@ -68,17 +68,15 @@ class SqlSettings(OptionSettings):
     create_table: bool = option(
         _PREFIX + "create_table", False, "Whether a missing table (and SQLite file) is made."
     )
-    lease_ms: int = option(
+    lease_ms: Annotated[int, OptionKind.MS] = option(
         _PREFIX + "lease.ms",
         30_000,
         "After how long without renewal others may take the lock; renewed every third of it.",
-        unit=OptionKind.MS,
     )
-    timeout_ms: int = option(
+    timeout_ms: Annotated[int, OptionKind.MS] = option(
         _PREFIX + "timeout.ms",
         3_000,
         "How long connecting and each request may take; a quarter of the lease at most.",
-        unit=OptionKind.MS,
     )
     tls: str = option(
         _PREFIX + "tls",

@@ -11,6 +11,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from lockproviders.hookspecs import LockContext
 from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
@@ -68,35 +69,29 @@ class ZooKeeperOptions(OptionSettings):
         None,
         "The lock's node under the base path; else the table's name.",
     )
-    session_timeout_ms: int = option(
+    session_timeout_ms: Annotated[int, OptionKind.MS] = option(
         _HUDI + "zookeeper.session_timeout_ms",
         60_000,
         "Session time asked of the servers, which keep it within their own bounds; a dead "
         "holder keeps the lock that long.",
-        unit=OptionKind.MS,
     )
-    connection_timeout_ms: int = option(
-        _HUDI + "zookeeper.connection_timeout_ms",
-        15_000,
-        "How long the first connection may take.",
-        unit=OptionKind.MS,
+    connection_timeout_ms: Annotated[int, OptionKind.MS] = option(
+        _HUDI + "zookeeper.connection_timeout_ms", 15_000, "How long the first connection may take."
     )
     reconnect_tries: int = option(
         _HUDI + "num_retries",
         15,
         "Attempts to connect again inside the provider; at least enough to keep a session.",
     )
-    reconnect_first_ms: int = option(
+    reconnect_first_ms: Annotated[int, OptionKind.MS] = option(
         _HUDI + "wait_time_ms_between_retry",
         1_000,
         "First pause between such attempts; at most a twelfth of the session time.",
-        unit=OptionKind.MS,
     )
-    reconnect_max_ms: int = option(
+    reconnect_max_ms: Annotated[int, OptionKind.MS] = option(
         _HUDI + "max_wait_time_ms_between_retry",
         16_000,
         "Longest pause between such attempts; at most a twelfth of the session time.",
-        unit=OptionKind.MS,
     )
     application: str = option(
         "hoodie.write.application.id",

@@ -73,13 +73,12 @@ class ArchivingSettings(OptionSettings):
         1_048_576_000,
         "Files of the history are merged up to this size together, bytes.",
     )
-    batches_kept_ms: Annotated[int, Field(ge=0, le=2**53)] = option(
+    batches_kept_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=2**53)] = option(
         "hoodoo.batch.retention.ms",
         604_800_000,
         "How long a batch id is remembered, from the completion of its commit; as long as that "
         "is on the active timeline in any case. A repeat that comes later is written again. Ids "
         "are one space for a table: two sources must not use the same ones.",
-        unit=OptionKind.MS,
     )
     batches_together: Annotated[int, Field(ge=1, le=1_000_000)] = option(
         "hoodoo.batch.boundary.ids",

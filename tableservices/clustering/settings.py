@@ -196,23 +196,18 @@ class ClusteringSettings(PlannedServiceSettings):
         "How several columns become one order: sorted one after the other, or interleaved.",
         choices=(*(curve.value for curve in Curve), "Z-ORDER"),
     )
-    small_file_bytes: _Bytes = option(
+    small_file_bytes: Annotated[_Bytes, OptionKind.BYTES] = option(
         f"{_PLAN}.small.file.limit",
         314_572_800,
         "Only file slices whose base file is smaller are rewritten.",
-        unit=OptionKind.BYTES,
     )
-    target_file_bytes: _Bytes = option(
-        f"{_PLAN}.target.file.max.bytes",
-        1_073_741_824,
-        "Wanted size of the files that come out.",
-        unit=OptionKind.BYTES,
+    target_file_bytes: Annotated[_Bytes, OptionKind.BYTES] = option(
+        f"{_PLAN}.target.file.max.bytes", 1_073_741_824, "Wanted size of the files that come out."
     )
-    group_bytes: _Bytes = option(
+    group_bytes: Annotated[_Bytes, OptionKind.BYTES] = option(
         f"{_PLAN}.max.bytes.per.group",
         2_147_483_648,
         "Most bytes that are read, sorted and written together, which is held in memory.",
-        unit=OptionKind.BYTES,
     )
     groups_max: Annotated[int, Field(ge=1, le=100_000)] = option(
         f"{_PLAN}.max.num.groups", 30, "Most groups of one plan."

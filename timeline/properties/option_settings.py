@@ -1,9 +1,10 @@
 """
 Settings: frozen values, each field of which declares its option.
 
-``option`` is the one declaration of an option: key, default, sentence, aliases, unit, limits and
-scope. The type of the field gives the syntax and the choices. ``options`` of a class is derived
-from its fields; documentation, known keys and ``hoodoo config`` read it.
+A field is the one declaration of an option. Its type gives syntax, choices, limits and the unit:
+``Annotated[int, OptionKind.MS]``. ``option``, its default value, gives key, default, sentence,
+aliases and scope. ``options`` of a class is derived from its fields; documentation, known keys and
+``hoodoo config`` read it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import get_args as arguments_of
 from typing import get_origin as origin_of
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from timeline.errors import SettingError
 from timeline.properties.options import (
@@ -42,9 +44,8 @@ def option(
     *,
     aliases: tuple[str, ...] = (),
     choices: tuple[str, ...] = (),
-    unit: OptionKind | None = None,
     caller_only: bool = False,
-    **limits: Any,
+    **further: Any,
 ) -> Any:
     """
     Declare the option of a field, as the field's default value.
@@ -55,20 +56,13 @@ def option(
         doc: One sentence for users.
         aliases: Other spellings of the key.
         choices: The accepted texts; by default the values of the field's enum.
-        unit: Milliseconds or bytes; by default the syntax follows from the field's type.
         caller_only: Whether a table's own file may not set it.
-        limits: Arguments of pydantic's ``Field``, as ``ge`` and ``le``.
+        further: Arguments of pydantic's ``Field``, as ``repr`` and ``validate_default``.
     """
-    field = Field(default, **limits)
-    declared = Option(
-        key=key,
-        aliases=aliases,
-        kind=unit or OptionKind.TEXT,
-        choices=choices,
-        doc=doc,
-        caller_only=caller_only,
+    field = Field(default, **further)
+    field.metadata.append(
+        Option(key=key, aliases=aliases, choices=choices, doc=doc, caller_only=caller_only)
     )
-    field.metadata.append(declared)
     return field
 
 
@@ -88,20 +82,27 @@ def _completed(declared: Option, annotation: object, default: object) -> Option:
     choices = declared.choices
     if isinstance(kind, type) and issubclass(kind, Enum):
         choices = choices or tuple(str(each.value) for each in kind)
-    syntax = declared.kind
-    if syntax is OptionKind.TEXT:
-        syntax = OptionKind.ENUM if choices else _KINDS.get(kind, OptionKind.TEXT)
+    syntax = OptionKind.ENUM if choices else _KINDS.get(kind, OptionKind.TEXT)
+    if isinstance(kind, OptionKind):
+        syntax = kind
     return replace(declared, kind=syntax, choices=choices, default=_text_of(default))
 
 
 def _type_of(annotation: object) -> object:
-    """Return the type of a field without limits, without None; None for a union of several."""
+    """Return a field's unit or else its type, without limits and None; None for several types."""
     if origin_of(annotation) is Annotated:
-        return _type_of(arguments_of(annotation)[0])
+        units = (one for one in arguments_of(annotation) if isinstance(one, OptionKind))
+        return next(units, None) or _type_of(arguments_of(annotation)[0])
     if origin_of(annotation) in (Union, UnionType):
         types = [one for one in arguments_of(annotation) if one is not type(None)]
         return _type_of(types[0]) if len(types) == 1 else None
     return origin_of(annotation) or annotation
+
+
+def _annotation_of(field: FieldInfo) -> object:
+    """Return a field's annotation with its unit, which pydantic keeps apart."""
+    units = [one for one in field.metadata if isinstance(one, OptionKind)]
+    return units[0] if units else field.annotation
 
 
 def _text_of(value: object) -> str | None:
@@ -126,7 +127,7 @@ class OptionSettings(BaseModel):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         cls.options = MappingProxyType(
             {
-                name: _completed(declared, field.annotation, field.default)
+                name: _completed(declared, _annotation_of(field), field.default)
                 for name, field in cls.model_fields.items()
                 for declared in field.metadata
                 if isinstance(declared, Option)

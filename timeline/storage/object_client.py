@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from timeline.errors import (
@@ -313,11 +313,10 @@ class ObjectSettings(OptionSettings):
         False,
         "Allow an endpoint without TLS that is not on this machine.",
     )
-    request_ms: int = option(
+    request_ms: Annotated[int, OptionKind.MS] = option(
         "hoodoo.storage.request.timeout.ms",
         30_000,
         "Longest wait for one answer of an object store; ten times that for more than 4 MiB.",
-        unit=OptionKind.MS,
     )
 
     def __repr__(self) -> str:

@@ -25,7 +25,8 @@ class Limits(OptionSettings):
 class Everything(Limits):
     on: bool = option("a.on", True, "Switch.", aliases=("a.old.on",), caller_only=True)
     share: Annotated[float, Field(gt=0, lt=1)] = option("a.share", 0.000000001, "Share.")
-    wait_ms: int = option("a.wait", 1_500, "Wait.", unit=OptionKind.MS)
+    wait_ms: Annotated[int, OptionKind.MS] = option("a.wait", 1_500, "Wait.")
+    size: Annotated[int, OptionKind.BYTES, Field(ge=1)] | None = option("a.size", None, "Size.")
     names: tuple[str, ...] = option("a.names", (), "Names.")
     colour: Colour | None = option("a.colour", Colour.RED, "Colour.")
     codec: str = option("a.codec", "zip", "Codec.", choices=("zip", "none"))
@@ -40,6 +41,7 @@ class Everything(Limits):
         ("on", OptionKind.BOOL, "true"),
         ("share", OptionKind.FLOAT, "0.000000001"),
         ("wait_ms", OptionKind.MS, "1500"),
+        ("size", OptionKind.BYTES, None),
         ("names", OptionKind.LIST, None),
         ("colour", OptionKind.ENUM, "red"),
         ("codec", OptionKind.ENUM, "zip"),
