@@ -34,7 +34,7 @@ from timeline.codecs.instant_avro import (
     encode_compaction_plan,
 )
 from timeline.commit.markers import delete_markers
-from timeline.commit.state import refresh_and_apply
+from timeline.commit.section import refresh_and_apply
 from timeline.context import TableContext
 from timeline.errors import (
     InvalidInputError,

@@ -414,7 +414,6 @@ class CommitLog:
         slot: Slot,
         *,
         look: Callable[[], object] = lambda: None,
-        beside: Callable[[], object] = lambda: None,
     ) -> bool:
         """
         Create the slot. Return True if this process took it, False if another writer did.
@@ -425,7 +424,6 @@ class CommitLog:
         Args:
             slot: The slot of the next number.
             look: Called when the number is taken; if it reads the log, the get is not needed.
-            beside: Called in parallel with each create.
 
         Raises:
             OutcomeUnknownError: The storage did not answer within the deadline. The instant may be
@@ -446,7 +444,7 @@ class CommitLog:
         started = clock.monotonic_ms()
         while True:
             try:
-                self._world.together(partial(self._world.storage.create, path, data), beside)
+                self._world.storage.create(path, data)
                 return self._remember(slot)
             except ObjectExistsError as error:
                 failure: Exception = error

@@ -329,26 +329,21 @@ class TableContext:
         return head, active
 
     def look_with(
-        self, beside: Callable[[], Answer], *, until_still: bool = True
+        self, beside: Callable[[], Answer]
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer]]:
         """
         Refresh as ``look``, and start another request in parallel, or when it is needed.
 
         On a high-latency store the timeline is listed while the next slot is probed. That is
         correct if the head was known before the listing began. If there are slots after that head,
-        the timeline is listed again. With ``until_still`` both are repeated until there are none:
-        the holder of the commit lock then takes the next slot for sure.
+        the timeline is listed again.
         """
         if not (self.world.storage.capabilities.far and self.chain.has_looked):
             return *self.look(), beside
         known = self.chain.taken_head
         head, active, answer = self.world.together(self.chain.head, self.active, beside)
-        while head != known:
-            known = self.chain.taken_head
-            if not until_still:
-                active = self.active()
-                break
-            head, active = self.world.together(self.chain.head, self.active)
+        if head != known:
+            active = self.active()
         self._assert_same_table(head, active)
         return head, active, lambda: answer
 

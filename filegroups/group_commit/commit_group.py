@@ -30,13 +30,9 @@ from filegroups.writing.write import PreparedWrite, action_of, commit_result_of,
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from filegroups.writing.write_schema import refuse_other_key_types, schema_for
 from timeline.commit.begin import StartedWrite, begin
-from timeline.commit.commit import (
-    BaseState,
-    CommittedWrite,
-    PendingCommit,
-    commit_write,
-    verdict_on,
-)
+from timeline.commit.commit import CommittedWrite, commit_write
+from timeline.commit.concurrent_commits import verdict_on
+from timeline.commit.state import BaseState, PendingCommit
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,

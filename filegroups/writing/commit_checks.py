@@ -23,7 +23,8 @@ from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, TableSchema
 from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import not_applied
 from timeline.commit.begin import StartedWrite
-from timeline.commit.commit import BaseState, CommitCheck, commits_since
+from timeline.commit.state import BaseState, CommitCheck
+from timeline.commit.validate import commits_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata

@@ -13,8 +13,8 @@ from filegroups.writing.pending_commit import WrittenFiles
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import is_lock_shared
 from timeline.commit.conflict_report import KINDS, ConflictReport, WaitReport
+from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
 from timeline.model.commit_metadata import TableType
@@ -98,7 +98,7 @@ class RetryState:
             conflicts=len(self.refusals),
             work_ms=ended_ms - self.begun_ms,
             look_ms=context.looked.took_ms if context.world.storage.capabilities.far else 0,
-            first_without=_FIRST_WITHOUT if is_lock_shared(context) else 0,
+            first_without=_FIRST_WITHOUT if protocol_of(context).shares_lock() else 0,
         )
 
     def must_queue(self, context: TableContext) -> bool:

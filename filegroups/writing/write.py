@@ -45,14 +45,15 @@ from filegroups.writing.write_schema import (
     schema_for,
     with_stored_forms,
 )
-from timeline.commit.admission import keep_commit_lock
 from timeline.commit.begin import StartedWrite, begin
 from timeline.commit.cancel_plan import cancel_blocking_plans
-from timeline.commit.commit import BaseState, CommittedWrite, Conflict, commit_write
+from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.commit_lock import keep_commit_lock
 from timeline.commit.conflict_report import ConflictReport, conflict_error, conflict_report_of
 from timeline.commit.markers import list_for_delete_markers
 from timeline.commit.pending_writes import announced_writes
 from timeline.commit.section import assert_same_table_after_commit
+from timeline.commit.state import BaseState
 from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
 from timeline.context import TableContext
 from timeline.errors import (

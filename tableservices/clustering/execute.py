@@ -48,8 +48,8 @@ from tableservices.plan_execution import (
 )
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan, plan_outcome
-from timeline.commit.commit import BaseState, commits_since
-from timeline.commit.state import CommitSection
+from timeline.commit.state import BaseState, CommitSection
+from timeline.commit.validate import commits_since
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.heartbeat import Heartbeat, instants_with_expired_heartbeat

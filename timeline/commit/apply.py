@@ -192,7 +192,10 @@ def _always() -> bool:
 
 def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> bool:
     """
-    Do what the slot decided; repeating it changes nothing.
+    Make a decided commit visible: do what its slot decided; repeating it changes nothing.
+
+    This is the only place that does so. The data files exist before the slot. The completed file is
+    created last, and a file of the metadata table would be written right before it.
 
     Outside: 1 create for a commit or plan; the deletes, 2 creates and 1 create for a service.
 
@@ -213,28 +216,41 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
     overruns = context.pin.overruns
     if slot.kind in _BORN_IN_SLOT and not _write_pending(context, slot, may_show):
         return False
-    if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL):
-        if not _end_target(context, slot):
-            return True
-    elif slot.kind is SlotKind.RESTORE:
-        _delete_restored_files(context, slot)
-    elif slot.kind is SlotKind.CUT:
-        _write_truncation_point(context, slot)
-    cleans = slot.kind is SlotKind.CLEAN
-    for path in defer_leased_deletes(context, slot) if cleans and slot.deletes else slot.deletes:
-        context.world.storage.delete(path)
-    name = slot.file_name
-    if name is None:
+    if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL) and not _end_target(context, slot):
+        return True
+    _carry_out(context, slot)
+    if slot.file_name is None:
         return True
     if is_archived_since(context, slot, overruns):
         _delete_archived_files(context, slot)
         return True
     if slot.kind in APPLIED_BY_A_FILE and is_truncated_since(context, slot, overruns):
         return True
+    # Here the metadata table gets the slot's records, once hoodoo maintains it. Any process may
+    # apply a slot, so the records follow from the slot and its files.
+    return _create_completed_file(context, slot, slot.file_name, overruns, may_show)
+
+
+def _carry_out(context: TableContext, slot: Slot) -> None:
+    """Make the changes, other than its own files, that a slot of a service decided."""
+    deletes: Sequence[str] = slot.deletes
+    if slot.kind is SlotKind.RESTORE:
+        _delete_restored_files(context, slot)
+    elif slot.kind is SlotKind.CUT:
+        _write_truncation_point(context, slot)
+    elif slot.kind is SlotKind.CLEAN and deletes:
+        deletes = defer_leased_deletes(context, slot)
+    for path in deletes:
+        context.world.storage.delete(path)
+
+
+def _create_completed_file(
+    context: TableContext, slot: Slot, name: str, overruns: int, may_show: Callable[[], bool]
+) -> bool:
+    """Create the completed file; return False if ``may_show`` forbids it."""
     context.chain.will_show(slot)
-    if not _create_until_known(
-        context, timeline_path(name), slot.body, slot, _always if cleans else may_show
-    ):
+    may_create = _always if slot.kind is SlotKind.CLEAN else may_show
+    if not _create_until_known(context, timeline_path(name), slot.body, slot, may_create):
         return False
     if is_archived_since(context, slot, overruns):
         _delete_archived_files(context, slot, name)

@@ -15,9 +15,8 @@ from functools import partial
 
 from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
-from timeline.commit.admission import waits_for_others
 from timeline.commit.apply import is_applied, try_apply
-from timeline.commit.state import refresh_and_apply
+from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import (
     InternalError,
@@ -41,17 +40,13 @@ from timeline.ports.storage import (
     ObjectMissingError,
     sync_soon,
 )
-from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import ahead_ms, begin_residue, next_instant_time
 from timeline.snapshot import Snapshot
 from timeline.truncation import renew_low_water_mark
 
 __all__ = ["StartedWrite", "begin", "make_inflight", "refuse_during_restore"]
 
-_REDRAWS_WITHOUT_LOCK = 3
-_DRAWS_WITHOUT_QUEUE = 12  # where the lock does not keep other writers from committing
-_DRAWS_MAX = 100
-_AHEAD_MS_MAX = 500  # half of the lead that causes a warning (TL-SUCC-2)
+_DRAWS_MAX = 100  # under the lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,49 +97,25 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     """
     if renew_low_water_mark(context):
         before = None
-    least = _draw_ahead_ms(context, context.drawn.took_ms) if context.chain.is_busy else ""
-    # FOR-1: other engines draw under the lock and do not use our residue classes. Without the lock
-    # both may draw the same millisecond, and their write fails because of our requested file.
-    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    for _ in range(0 if shared else _redraws(context)):
+    protocol = protocol_of(context)
+    least = protocol.least_time() if context.chain.is_busy else ""
+    for _ in range(protocol.draws_without_lock()):
         started_ms = context.world.clock.monotonic_ms()
         begun = _try_begin(context, action, least, before)
         context.drawn.took_ms = context.world.clock.monotonic_ms() - started_ms
         if isinstance(begun, StartedWrite):
             return begun
-        least, before = (
-            max(begun.decided, _draw_ahead_ms(context, context.drawn.took_ms)),
-            begun.look,
-        )
+        least, before = max(begun.decided, protocol.least_time()), begun.look
     # Other writers keep committing between our draw and our refresh: take the lock (BEG-5).
     with context.world.lock.acquire("begin") as lease:
-        if shared:  # FOR-4: a begin above a slot that is not applied would make it void
-            refresh_and_apply(context, lease)
+        if protocol.has_foreign_instants:
+            protocol.refresh(lease)  # FOR-4: a begin above a slot that is not applied voids it
         for _ in range(_DRAWS_MAX):
             begun = _try_begin(context, action, least, None)
             if isinstance(begun, StartedWrite):
                 return begun
             least = begun.decided
     raise InternalError(f"no requested time could be drawn in {_DRAWS_MAX} tries", kind="begin")
-
-
-def _redraws(context: TableContext) -> int:
-    """Return how many times to draw without the lock, which helps only if committing takes it."""
-    if waits_for_others(context):
-        return _REDRAWS_WITHOUT_LOCK
-    return _DRAWS_WITHOUT_QUEUE
-
-
-def _draw_ahead_ms(context: TableContext, took_ms: int) -> InstantTime:
-    """
-    Return a time as far ahead of now as the last attempt on a high-latency store took (TL-SUCC-1).
-
-    There a writer that commits every other round trip would pass each time drawn from the clock
-    before that time is visible. On a local store an attempt ends before another begins.
-    """
-    if not context.world.storage.capabilities.far:
-        return ""
-    return context.zone.instant_time(context.world.clock.now_ms() + min(took_ms, _AHEAD_MS_MAX))
 
 
 def _try_begin(
@@ -226,7 +197,7 @@ def _write_requested(
         shown.append(path)
 
     try:
-        if context.limits.foreign_writers is ForeignWriters.EXPECTED:
+        if protocol_of(context).has_foreign_instants:
             beat()
             show()
         else:

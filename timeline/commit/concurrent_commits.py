@@ -14,6 +14,7 @@ from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ARCHIVED_WRITES
 from timeline.clean_metadata import read_clean
 from timeline.codecs.instant_avro import decode_commit, decode_rollback_plan
+from timeline.commit.state import PendingCommit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
 from timeline.layout import slot_path, timeline_path
@@ -31,8 +32,15 @@ from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.ports.storage import ObjectMissingError
-from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
+from timeline.rules.conflicts import (
+    ConcurrentCommit,
+    NoConflict,
+    Rebase,
+    Rejected,
+    RuleId,
+    objection_to,
+    validate_write_set,
+)
 
 __all__ = [
     "CONCURRENT_KINDS",
@@ -43,6 +51,7 @@ __all__ = [
     "foreign_commits",
     "pending_rollback_of",
     "rollback_target",
+    "verdict_on",
     "write_set_of",
 ]
 
@@ -84,6 +93,26 @@ def foreign_commits(
             context.world.events.emit("publish.foreign", rt=requested_time)
             found.append(_foreign_rival(context, instant))
     return found
+
+
+def verdict_on(
+    context: TableContext,
+    candidate: PendingCommit,
+    requested_time: InstantTime,
+    rivals: list[ConcurrentCommit],
+) -> NoConflict | Rebase | Rejected:
+    """Return the verdict of the conflict matrix and, after it, of the conflict strategy."""
+    judged = WriteSet.of(
+        [*candidate.claim.file_groups, *candidate.read_only],
+        candidate.claim.partitions,
+        candidate.claim.inserting,
+    )
+    verdict = validate_write_set(
+        judged, requested_time, rivals, logs_may_meet=candidate.logs_may_meet
+    )
+    if isinstance(verdict, Rejected):
+        return verdict
+    return objection_to(judged, rivals, context.limits.strategy) or verdict
 
 
 def archived_commits(
@@ -289,8 +318,6 @@ def foreign_clean_conflict(
     These cleans have no slot. The base snapshot can show a deleted file only if a concurrent commit
     made all newer files of its file group. Outside: 1 get for each such clean.
     """
-    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
-        return None
     known = {one.requested_time for one in seen.instants if one.action is Action.CLEAN}
     known.update(slot.instant_time for slot in slots if slot.kind is SlotKind.CLEAN)
     for clean in now.instants:

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from timeline.commit.admission import acquire_exclusively
-from timeline.commit.revalidate import assert_lease
+from timeline.commit.commit_lock import acquire_exclusively, assert_lease
 from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.model.instant_time import WallMs, instant_time
@@ -30,7 +29,7 @@ _CHANGE_NO_FILE = frozenset({SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT, SlotKind.
 
 @contextmanager
 def with_metadata_table_off(
-    context: TableContext, turn: CommitSection, slot: Slot, lease: Lease | None
+    context: TableContext, section: CommitSection, slot: Slot
 ) -> Iterator[Lease | None]:
     """
     Take a slot in this block: the metadata table is off in it, if the settings require it.
@@ -48,7 +47,8 @@ def with_metadata_table_off(
         StorageUnavailableError: The storage did not answer; the next commit section tries again.
     """
     asked = context.limits.without_metadata_table and slot.kind not in _CHANGE_NO_FILE
-    if not asked or not turn.config().metadata_table_on:
+    lease = section.lease
+    if not asked or not section.config().metadata_table_on:
         yield lease
     elif is_exclusive(lease):
         _switch_off(context)

@@ -14,29 +14,30 @@ that never became visible has deleted nothing, and its files may be needed by no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 
 from timeline.active_timeline import ActiveTimeline
+from timeline.commit.apply import revert_if_restored, try_apply
+from timeline.commit.commit_lock import has_lease
+from timeline.commit.state import CommitSection
 from timeline.context import TableContext
-from timeline.errors import LeaseLostError, LockTimeoutError
-from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.errors import OutcomeUnknownError, StorageUnavailableError
+from timeline.layout import timeline_path
+from timeline.model.file_names import pending_file_names
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.lock import Lease
-from timeline.properties.setting_enums import ForeignWriters
 
 __all__ = [
     "ENDED_BY",
-    "ForeignWriterWait",
-    "assert_lease",
-    "foreign_writes_without_snapshot",
-    "has_lease",
+    "decide_earlier_slot",
     "is_ended_by",
     "is_still_valid",
     "may_apply",
     "timeline_digest",
+    "was_rolled_back",
     "without_void",
 ]
 
@@ -124,97 +125,115 @@ def may_apply(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
     return held and (lease is None or lease.has_room())
 
 
-def assert_lease(lease: Lease | None) -> None:
+# ---- Decide an earlier slot whose file is missing: apply it, or end it (FOR-4, FOR-9)
+
+
+def was_rolled_back(context: TableContext, last: Slot, timeline: ActiveTimeline) -> bool:
     """
-    Return if the lock is held or none is taken.
+    Return whether another engine rolled back a commit slot that has no completed file yet.
+
+    The other engine may take a sleeping writer for dead; its rollback leaves no file of the
+    instant. An archived instant also has no file, but was completed (FOR-6). Outside: the archived
+    timeline if no file is left.
+    """
+    if not last.foreign or last.kind is not SlotKind.COMMIT:
+        return False
+    names = {last.file_name, *pending_file_names(last.action, last.requested_time)}
+    return timeline.file_names.isdisjoint(names) and not _is_archived(context, last)
+
+
+def decide_earlier_slot(
+    context: TableContext, section: CommitSection, last: Slot, *, was_rolled_back: bool
+) -> bool:
+    """
+    Apply or end a slot of mode ``shared`` whose file is missing.
+
+    A commit is applied if no foreign instant appeared since its owner's refresh; otherwise it
+    becomes void (FOR-4). A plan or savepoint is ended, and so is a clean that deleted nothing
+    (FOR-9). Outside: as ``apply``, or 1 create.
+
+    Args:
+        context: The table.
+        section: The commit section.
+        last: The slot.
+        was_rolled_back: As ``was_rolled_back``.
+
+    Returns:
+        Whether the caller must refresh; False if the slot needs nothing.
 
     Raises:
-        LeaseLostError: The lock was lost.
+        LeaseLostError: The lock was lost before that could be decided.
+        StorageUnavailableError: The storage failed.
     """
-    if lease is not None:
-        lease.assert_held()
-
-
-def has_lease(lease: Lease | None) -> bool:
-    """Return whether ``assert_lease`` does not raise."""
-    try:
-        assert_lease(lease)
-    except LeaseLostError:
-        return False
+    if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
+        return False  # by a savepoint: the first write of the timeline is older
+    may = None
+    if not was_rolled_back:
+        may = _apply_condition(context, last, section.timeline, section.lease)
+    if may is None:
+        _end(context, section, last)
+        return True
+    try_apply(context, last, may_show=may)
+    # It may be void by now, and a later refresh applies only the newest slot.
+    revert_if_restored(context, last, None)
     return True
 
 
-# ---- Wait until pending writes of other engines have read their base snapshot (FOR-5)
-#
-# Java Hudi creates the requested file, then reads the table and only then creates the inflight
-# file. If our write commits in between with a greater requested time, Java merges from our files
-# and writes them under its smaller requested time. Readers order the versions of a file group by
-# requested time, so they see our version and lose Java's rows. Java validates only after the last
-# completed instant and finds no conflict (hole 23). So in mode ``shared`` a commit waits until all
-# instants requested below it are inflight. Writers of ours are included: they are inflight soon,
-# and the first requested write never waits.
-
-WAIT_MS_MAX = 60_000
-_PAUSE_MS_FIRST = 20
-_PAUSE_MS_MAX = 500
-
-
-def foreign_writes_without_snapshot(
-    context: TableContext, timeline: ActiveTimeline, requested_time: InstantTime
-) -> tuple[InstantTime, ...]:
+def _apply_condition(
+    context: TableContext, last: Slot, timeline: ActiveTimeline, lease: Lease | None
+) -> Callable[[], bool] | None:
     """
-    Return pending writes below a requested time that may not have read the table yet.
+    Return the condition for helping a slot in mode ``shared``; None if helping is not allowed.
 
-    Dead writers are left out: they write a heartbeat before the requested file, and will never
-    read. Returns none if no other engine is expected. Outside: 1 list if there may be some.
+    A clean deletes after its inflight file exists; from then on the only way is to complete it.
+    With its requested file alone it is treated like a commit; before that only its owner may apply
+    it (FOR-4, FOR-9).
     """
-    if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
-        return ()
-    begun = tuple(
-        instant.requested_time
-        for instant in timeline.pending_ingestion
-        if instant.state is State.REQUESTED and instant.requested_time < requested_time
+    inflight, *requested = pending_file_names(last.own_action, last.instant_time)
+    cleans = last.kind is SlotKind.CLEAN
+    if cleans and inflight in timeline.file_names:
+        return lambda: True
+    helps = (
+        not timeline.file_names.isdisjoint(requested) if cleans else last.kind is SlotKind.COMMIT
     )
-    dead = instants_with_expired_heartbeat(context.world.storage, begun, context.limits.heartbeat)
-    return tuple(time for time in begun if time not in dead)
+    if helps and is_still_valid(last, timeline):
+        return partial(may_apply, context, last, lease)
+    return None
 
 
-class ForeignWriterWait:
-    """The wait of one commit; it holds no lock, because the awaited writer may need it."""
+def _is_archived(context: TableContext, last: Slot) -> bool:
+    return last.requested_time in context.history.times().completions
 
-    def __init__(self, context: TableContext, requested_time: InstantTime) -> None:
-        self._context = context
-        self._requested_time = requested_time
-        self._end_ms: int | None = None
 
-    def wait(self, unread: tuple[InstantTime, ...]) -> None:
-        """
-        Wait until no instant of ``unread`` remains; each refresh may find others. Outside: lists.
+def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
+    """
+    Take the slot that ends the one before it: a void, cancel or unsavepoint.
 
-        Raises:
-            LockTimeoutError: 60 s passed since the first wait of this commit.
-        """
-        clock, events = self._context.world.clock, self._context.world.events
-        started = clock.monotonic_ms()
-        if self._end_ms is None:
-            self._end_ms = started + WAIT_MS_MAX
-        pause_ms = _PAUSE_MS_FIRST
-        while unread:
-            if clock.monotonic_ms() >= self._end_ms:
-                raise LockTimeoutError(
-                    "a writer of another engine has begun and does not start to write; look at "
-                    f"it, then write again: {', '.join(unread)}",
-                    kind="foreign_begin",
-                    requested_time=self._requested_time,
-                    waited_for=list(unread),
-                )
-            clock.sleep_ms(pause_ms)
-            pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
-            unread = foreign_writes_without_snapshot(
-                self._context, self._context.active(), self._requested_time
-            )
-        events.emit(
-            "publish.begin_awaited",
-            rt=self._requested_time,
-            wait_ms=clock.monotonic_ms() - started,
+    A process that lost the lock may still create the target's file, so the new slot deletes it. For
+    a savepoint and a clean it also deletes the pending files: the savepoint's owner, or another
+    engine that deleted it, may have died and left its inflight file; the clean's requested file may
+    exist or still appear.
+    """
+    names = [target.file_name] if target.file_name else []
+    if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
+        names += pending_file_names(target.action, target.requested_time)
+    end = section.slot(
+        context,
+        ENDED_BY[target.kind],
+        target.action,
+        target.requested_time,
+        nonce=context.world.ids.nonce(),
+        deletes=() if target.kind is SlotKind.PLAN else tuple(map(timeline_path, names)),
+    )
+    try:
+        taken = context.chain.take(section.sealed(context, end))
+    except OutcomeUnknownError as error:  # not the outcome of the caller's write
+        raise StorageUnavailableError(
+            "the storage did not let this process end an earlier publication; write again: "
+            f"slot {target.number}",
+            slot_number=target.number,
+        ) from error
+    if taken:
+        context.world.events.emit(
+            f"publish.{end.kind.value}", number=target.number, rt=target.requested_time
         )

@@ -1,54 +1,153 @@
-"""
-Refresh the table state for a commit section: commit log, timeline, and apply what is pending.
-
-It is a separate module, because upgrades, and begins in mode ``shared``, refresh without taking a
-slot.
-"""
+"""The values that the steps of a commit hand on: base state, pending commit, commit section."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from typing import TypeAlias
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import TimelineState, WaitingLine, read_table
-from timeline.commit.apply import (
-    APPLIED_BY_A_FILE,
-    is_applied,
-    may_overlap,
-    not_applied,
-    revert_if_restored,
-    try_apply,
-)
-from timeline.commit.revalidate import ENDED_BY, assert_lease, is_still_valid, may_apply
 from timeline.context import TableContext
-from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.layout import timeline_path
-from timeline.model.file_names import pending_file_names
+from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.instant_time import InstantTime, WallMs
-from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.table_config import TableConfig
-from timeline.ports.lock import Lease, is_exclusive
-from timeline.properties.setting_enums import ForeignWriters
+from timeline.model.write_set import AccessedFileGroup, WriteSet
+from timeline.ports.lock import Lease
+from timeline.properties.properties_file import load_config
+from timeline.rules.conflicts import ConcurrentCommit, Rejected
 from timeline.rules.instant_times import Residue, next_instant_time
-from timeline.truncation import assert_not_truncated
+from timeline.snapshot import Snapshot
 
-__all__ = ["CommitSection", "refresh_and_apply", "revert_helped"]
+__all__ = [
+    "BaseState",
+    "CommitCheck",
+    "CommitSection",
+    "PendingCommit",
+    "TimelineState",
+    "WriteToCommit",
+    "read_table",
+]
+
+#: The head of the commit log, the timeline listed after it, and a loader of the table's properties.
+TimelineState: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]
+
+
+def read_table(context: TableContext, *, asks_config: bool) -> TimelineState:
+    """
+    Read the commit log, then the timeline, and with ``asks_config`` also the properties.
+
+    Outside: as ``TableContext.look_with``; without ``asks_config`` 1 get when the properties are
+    first read.
+    """
+    config = cache(partial(load_config, context.world.storage))
+    if asks_config:
+        return context.look_with(config)
+    return *context.look(), config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseState:
+    """The commit log up to ``head`` and the completed instants that a write validated against."""
+
+    head: int
+    completed: frozenset[tuple[InstantTime, InstantTime]]
+    first: InstantTime | None = None  # first write of that timeline; older ones were archived
+
+    @staticmethod
+    def by(snapshot: Snapshot) -> BaseState:
+        """Return the state that a snapshot shows."""
+        active = snapshot.active
+        return BaseState(
+            head=snapshot.head, completed=active.completed_times, first=active.first_write_time
+        )
+
+
+#: Takes the timeline, the concurrent commits since the last refresh, and a loader of the
+#: properties.
+CommitCheck: TypeAlias = Callable[
+    [ActiveTimeline, list[ConcurrentCommit], Callable[[], TableConfig]], Rejected | None
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCommit:
+    """A write with all files written that is to be committed."""
+
+    claim: WriteSet  # what it changes; stored in the slot
+    metadata: CommitMetadata
+    read_only: tuple[
+        AccessedFileGroup, ...
+    ] = ()  # read but not changed; validated, not in the slot
+    inside: tuple[str, ...] = ()  # folders around the partitions that it creates
+    schema_before: str = ""
+    schema_after: str = ""
+    batches: tuple[Batch, ...] = ()
+    logs_may_meet: bool = False  # NBCC-1
+    check: CommitCheck | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteToCommit:
+    """
+    A write as its commit needs it before it holds the commit lock.
+
+    Args:
+        requested_time: Its requested time.
+        pending: What it commits.
+        base_head: The greatest slot that it validated against.
+        read: The table state that was read when its wait in the waiting line ended.
+    """
+
+    requested_time: InstantTime
+    pending: PendingCommit
+    base_head: int
+    read: TimelineState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSection:
-    """The state of the table at the moment a slot may be taken."""
+    """The state of the table at the moment a slot may be taken, and the lease held meanwhile."""
 
     head: int
     timeline: ActiveTimeline
     newest_time: InstantTime | None
     owner: SlotOwner
+    lease: Lease | None
+    entered_ms: int = 0  # on the monotonic clock
+    overruns: int = 0  # of the low-water mark, when the section was entered
     before: str = ""  # digest of the head slot, empty when there is none
     unshown: Slot | None = None  # the head, if its file and the next slot are created together
+    unread: tuple[InstantTime, ...] = ()  # writes of another engine to wait for (FOR-5)
     config: Callable[[], TableConfig]  # the table's properties, read once in this section
+
+    @staticmethod
+    def of(
+        context: TableContext, read: TimelineState, last: Slot | None, lease: Lease | None
+    ) -> CommitSection:
+        """Return the section on a table state; ``last`` is the newest slot that decides."""
+        head, timeline, config = read
+        top = context.chain.read(head) if head else None  # SLOT-8: may differ from ``last``
+        times = [one.newest_time for one in (top, last) if one is not None]
+        newest = max(filter(None, (timeline.newest_time, *times)), default=None)
+        who = context.world.ids.identity()
+        return CommitSection(
+            head=head,
+            timeline=timeline,
+            newest_time=newest,
+            before=top.digest if top else "",
+            config=config,
+            lease=lease,
+            owner=SlotOwner(
+                host=who.host,
+                pid=who.pid,
+                writer_id=who.writer_id,
+                application=who.application,
+                fencing_token=lease.fencing_token if lease is not None else None,
+            ),
+        )
 
     def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
         """Draw a time above all others in this commit section (PUB-7)."""
@@ -99,204 +198,3 @@ class CommitSection:
     def sealed(self, context: TableContext, slot: Slot) -> Slot:
         """Return the slot with hash link and signature, if this process signs slots (SLOT-7)."""
         return replace(slot, seal=context.limits.sealing.seal(self.before, slot.body))
-
-
-def refresh_and_apply(
-    context: TableContext,
-    lease: Lease | None,
-    *,
-    line: WaitingLine | None = None,
-    looked: TimelineState | None = None,
-) -> CommitSection:
-    """
-    Read the commit log, then the timeline, and apply all slots up to the head (PUB-3).
-
-    In mode ``shared``, a commit slot whose file is missing is applied if no foreign instant
-    appeared since its owner's refresh; otherwise it becomes void (FOR-4). A plan or savepoint slot
-    whose file is missing is ended there, and so is a clean that deleted nothing (FOR-9). For a
-    write on a high-latency store (``line``) a commit at the head is left to the writer that takes
-    the next slot. ``looked`` is a table state that was read a moment ago.
-
-    Raises:
-        LeaseLostError: The lock was lost before that could be decided.
-        StorageUnavailableError: The storage failed while a slot was applied.
-        HeartbeatExpiredError: As ``assert_not_truncated``.
-    """
-    while True:
-        head, timeline, config = looked or read_table(
-            context,
-            asks_config=line is not None and line.asks_config,
-            until_still=is_exclusive(lease),
-        )
-        looked = None
-        assert_not_truncated(context)
-        last = context.chain.deciding(head)
-        gone = last is not None and _was_rolled_back(context, last, timeline)
-        if last is None or (is_applied(last, timeline, context.history) and not gone):
-            return _section(context, head, last, timeline, lease, config=config)
-        context.world.events.emit("publish.helped", number=last.number)
-        if not last.foreign:
-            return _apply_pending_slots(context, head, timeline, line, lease, config=config)
-        assert_lease(lease)
-        turn = _section(context, head, last, timeline, lease, config=config)
-        if last.kind in (SlotKind.PLAN, SlotKind.CLEAN) and _is_archived(context, last):
-            return turn  # by a savepoint: the first write of the timeline is older
-        may = None if gone else _apply_condition(context, last, timeline, lease)
-        if may is not None:
-            try_apply(context, last, may_show=may)
-            # It may be void by now, and a later refresh applies only the newest slot.
-            revert_helped(context, last, lease)
-        else:
-            _end(context, turn, last)
-
-
-def _apply_pending_slots(
-    context: TableContext,
-    head: int,
-    timeline: ActiveTimeline,
-    line: WaitingLine | None,
-    lease: Lease | None,
-    *,
-    config: Callable[[], TableConfig],
-) -> CommitSection:
-    """Apply pending slots in their order and return the state after them (HELP-1, PUB-3)."""
-    left = not_applied(context, head, timeline)
-    unshown = left[-1] if line is not None and line.overlaps and may_overlap(left[-1]) else None
-    for slot in left:
-        if slot is not unshown and (line is None or line.settled < slot.number):
-            try_apply(context, slot)
-            revert_helped(context, slot, lease)
-    shown = _with_applied(context, left, timeline)
-    turn = _section(context, head, left[-1], shown, lease, config=config)
-    return replace(turn, unshown=unshown)
-
-
-def revert_helped(context: TableContext, slot: Slot, lease: Lease | None) -> None:
-    """
-    Call ``revert_if_restored`` for a slot that a refresh found.
-
-    On a high-latency store the refresh and the lock request overlap (PAR-1). A process that slept
-    during the refresh may hold the lock alone, yet others may have applied the slot and ended it
-    before that. So the lease proves nothing there.
-    """
-    revert_if_restored(context, slot, None if context.world.storage.capabilities.far else lease)
-
-
-def _with_applied(
-    context: TableContext, left: Sequence[Slot], timeline: ActiveTimeline
-) -> ActiveTimeline:
-    """
-    Return the timeline after slots were applied, without a listing where possible.
-
-    On a high-latency store all committing writers wait for this round trip, so the names of the
-    commits' files are added instead (PAR-1). Validation finds later instants as it finds
-    everything after a refresh. In mode ``shared`` it lists, because foreign instants have no slots.
-    """
-    shared = context.limits.foreign_writers is ForeignWriters.EXPECTED
-    names = [slot.file_name for slot in left if slot.file_name and slot.kind in APPLIED_BY_A_FILE]
-    if shared or len(names) < len(left) or not context.world.storage.capabilities.far:
-        return context.active()
-    return timeline.with_names(names)
-
-
-def _was_rolled_back(context: TableContext, last: Slot, timeline: ActiveTimeline) -> bool:
-    """
-    Return whether another engine rolled back a commit slot that has no completed file yet.
-
-    The other engine may take a sleeping writer for dead; its rollback leaves no file of the
-    instant. An archived instant also has no file, but was completed (FOR-6). Outside: the archived
-    timeline if no file is left.
-    """
-    if not last.foreign or last.kind is not SlotKind.COMMIT:
-        return False
-    names = {last.file_name, *pending_file_names(last.action, last.requested_time)}
-    return timeline.file_names.isdisjoint(names) and not _is_archived(context, last)
-
-
-def _apply_condition(
-    context: TableContext, last: Slot, timeline: ActiveTimeline, lease: Lease | None
-) -> Callable[[], bool] | None:
-    """
-    Return the condition for helping a slot in mode ``shared``; None if helping is not allowed.
-
-    A clean deletes after its inflight file exists; from then on the only way is to complete it.
-    With its requested file alone it is treated like a commit; before that only its owner may apply
-    it (FOR-4, FOR-9).
-    """
-    inflight, *requested = pending_file_names(last.own_action, last.instant_time)
-    cleans = last.kind is SlotKind.CLEAN
-    if cleans and inflight in timeline.file_names:
-        return lambda: True
-    helps = (
-        not timeline.file_names.isdisjoint(requested) if cleans else last.kind is SlotKind.COMMIT
-    )
-    if helps and is_still_valid(last, timeline):
-        return partial(may_apply, context, last, lease)
-    return None
-
-
-def _is_archived(context: TableContext, last: Slot) -> bool:
-    return last.requested_time in context.history.times().completions
-
-
-def _end(context: TableContext, turn: CommitSection, target: Slot) -> None:
-    """
-    Take the slot that ends the one before it: a void, cancel or unsavepoint.
-
-    A process that lost the lock may still create the target's file, so the new slot deletes it. For
-    a savepoint and a clean it also deletes the pending files: the savepoint's owner, or another
-    engine that deleted it, may have died and left its inflight file; the clean's requested file may
-    exist or still appear.
-    """
-    names = [target.file_name] if target.file_name else []
-    if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
-        names += pending_file_names(target.action, target.requested_time)
-    end = turn.slot(
-        context,
-        ENDED_BY[target.kind],
-        target.action,
-        target.requested_time,
-        nonce=context.world.ids.nonce(),
-        deletes=() if target.kind is SlotKind.PLAN else tuple(map(timeline_path, names)),
-    )
-    try:
-        taken = context.chain.take(turn.sealed(context, end))
-    except OutcomeUnknownError as error:  # not the outcome of the caller's write
-        raise StorageUnavailableError(
-            "the storage did not let this process end an earlier publication; write again: "
-            f"slot {target.number}",
-            slot_number=target.number,
-        ) from error
-    if taken:
-        context.world.events.emit(
-            f"publish.{end.kind.value}", number=target.number, rt=target.requested_time
-        )
-
-
-def _section(
-    context: TableContext,
-    head: int,
-    last: Slot | None,
-    timeline: ActiveTimeline,
-    lease: Lease | None,
-    *,
-    config: Callable[[], TableConfig],
-) -> CommitSection:
-    top = context.chain.read(head) if head else None  # SLOT-8: may differ from ``last``
-    times = [one.newest_time for one in (top, last) if one is not None]
-    newest = max(filter(None, (timeline.newest_time, *times)), default=None)
-    who = context.world.ids.identity()
-    return CommitSection(
-        head=head,
-        timeline=timeline,
-        newest_time=newest,
-        before=top.digest if top else "",
-        config=config,
-        owner=SlotOwner(
-            host=who.host,
-            pid=who.pid,
-            writer_id=who.writer_id,
-            application=who.application,
-            fencing_token=lease.fencing_token if lease is not None else None,
-        ),
-    )

@@ -22,16 +22,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import (
-    TimelineState,
-    is_lock_shared,
-    is_object_store_protocol,
-    refresh_in_line,
-)
 from timeline.commit.apply import not_applied
 from timeline.commit.begin import StartedWrite
-from timeline.commit.commit import BaseState, PendingCommit, validate_since
 from timeline.commit.markers import marker_files
+from timeline.commit.object_store import refresh_at_once
+from timeline.commit.section import protocol_of
+from timeline.commit.state import BaseState, PendingCommit, TimelineState
+from timeline.commit.validate import validate_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import CommitMetadata
@@ -42,7 +39,6 @@ from timeline.model.slot import SlotKind
 from timeline.model.write_set import Access, FileGroupId, WriteSet
 from timeline.ports.lock import LockSharing
 from timeline.ports.storage import ObjectMissingError, open_cached
-from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 
 __all__ = ["WaitResult", "must_wait_in_line", "wait_in_line"]
@@ -83,8 +79,7 @@ def must_wait_in_line(context: TableContext, claim: WriteSet) -> bool:
     That is so on a high-latency store in mode ``ours``, without a lock or with a shared one, if
     another process is known to have committed to these file groups lately. Outside: nothing.
     """
-    unlocked = context.limits.publish_lock is CommitLockMode.NONE
-    if not (is_object_store_protocol(context) and (unlocked or is_lock_shared(context))):
+    if not protocol_of(context).waits_in_line():
         return False
     return _newest_there(context, _rewritten(claim)) is not None
 
@@ -193,7 +188,7 @@ class _LineWait:
             if looked is not None:
                 front = self._front(looked[1], _newest_there(context, self.mine) or behind)
             still = 0 if len(front) < left else still + 1  # new writers may follow without end
-        return looked or refresh_in_line(context)
+        return looked or refresh_at_once(context)
 
     def _front(self, timeline: ActiveTimeline | None, behind: InstantTime) -> set[InstantTime]:
         """Return the pending writes that are to commit before this write and were not passed."""
@@ -222,10 +217,12 @@ class _LineWait:
             if others > 0:
                 chain.head()
             else:
-                looks.append(refresh_in_line(context))
+                looks.append(refresh_at_once(context))
 
         joins = (
-            [self._join] if is_lock_shared(context) and (others <= 0 or not self.has_looked) else []
+            [self._join]
+            if protocol_of(context).shares_lock() and (others <= 0 or not self.has_looked)
+            else []
         )
         self.has_looked = True
         context.world.together(look, *self._reads_ahead(front), *joins)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from filegroups.table import Table
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, opened
 from timeline.commit.begin import StartedWrite, begin, make_inflight
-from timeline.commit.commit import BaseState, CommittedWrite, Conflict, PendingCommit, commit_write
+from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.protocol import CommitProtocol
+from timeline.commit.state import BaseState, CommitSection, PendingCommit, WriteToCommit
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
+from timeline.model.slot import Slot
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
@@ -61,3 +66,21 @@ def clock_of(table: Table) -> StillClock:
 def numbers(table: Table) -> list[int]:
     chain = table.context.chain
     return [slot.number for slot in chain.between(0, chain.head())]
+
+
+def write_at(requested_time: str, **more: Any) -> WriteToCommit:
+    """A write that changes nothing, with this requested time."""
+    return WriteToCommit(requested_time=requested_time, pending=candidate(), base_head=0, **more)
+
+
+def commit_by(
+    commit: CommitProtocol, decide: Callable[[CommitSection], Slot | None]
+) -> tuple[Slot | None, int]:
+    """Take the slot that is decided in each section; return it, and how many were lost."""
+    while not commit.is_decided():
+        with commit.section() as section:
+            slot = decide(section)
+            if slot is None:
+                return None, commit.lost
+            commit.take(section, slot)
+    return commit.slot, commit.lost

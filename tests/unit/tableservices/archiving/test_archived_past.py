@@ -26,9 +26,9 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.commit.begin import begin
-from timeline.commit.commit import BaseState, commits_since
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
+from timeline.commit.state import BaseState, CommitSection
+from timeline.commit.validate import commits_since
 from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
 from timeline.model.instant import Action

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.timeline.engine import BRISK, new_table
+from tests.unit.timeline.publishing import B, begun_after, candidate, seen_by, two_writers
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.commit.concurrent_commits import clean_conflict, foreign_clean_conflict
+from timeline.commit.validate import validate_since
 from timeline.context import TableContext
 from timeline.layout import TIMELINE
 from timeline.model.instant import Action
@@ -21,7 +23,7 @@ from timeline.model.plans import (
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.conflicts import ConcurrentCommit
+from timeline.rules.conflicts import ConcurrentCommit, Rejected
 
 FIRST, SECOND, THIRD = "20260101000000100", "20260101000000200", "20260101000000300"
 CLEAN = "20260101000000900"
@@ -166,7 +168,25 @@ def test_what_is_known_of_others_than_cleans_hides_no_clean() -> None:
     )
 
 
-def test_where_no_other_engine_writes_only_slots_tell_of_cleans() -> None:
-    context = replace(shared_table(), limits=BRISK)
-    cleaned(context, BASE)
-    assert met(context, [rival(SECOND)]) == []
+@pytest.mark.spec("CLN-3")
+@pytest.mark.parametrize(
+    ("foreign", "is_rejected"),
+    [(ForeignWriters.NONE, False), (ForeignWriters.EXPECTED, True)],
+)
+def test_a_clean_without_a_slot_rejects_a_write_only_where_other_engines_are_expected(
+    foreign: ForeignWriters, is_rejected: bool
+) -> None:
+    mine, other = two_writers(foreign_writers=foreign)
+    begun = begun_after(other, mine, FileGroupId("x", FILE_ID))
+    cleaned(mine.context, BASE)
+    context = mine.context
+    verdict, _ = validate_since(
+        context,
+        begun,
+        candidate(B),
+        seen_by(begun),
+        context.active(),
+        head=context.chain.head(),
+        config=lambda: context.config,
+    )
+    assert isinstance(verdict, Rejected) is is_rejected

@@ -24,14 +24,15 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit.admission import WaitingLine
+from tests.unit.timeline.publishing import write_at
 from timeline.commit.apply import newest_slots, not_applied
 from timeline.commit.begin import begin
-from timeline.commit.section import commit_in_section
+from timeline.commit.object_store import ObjectStoreCommit
+from timeline.commit.protocol import CommitProtocol, LocalCommit
+from timeline.commit.section import commit_in_section, open_commit
+from timeline.commit.shared_with_java import SharedWithJava
 from timeline.commit.state import CommitSection
-from timeline.commit_log import CommitLog
-from timeline.context import TableContext
-from timeline.errors import CorruptTableError, OutcomeUnknownError
+from timeline.errors import OutcomeUnknownError
 from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import Action, State
@@ -89,6 +90,7 @@ class Noted(Behind):
         self.shown: dict[str, int] = {}
 
     def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.rounds.number += not self.rounds.inside  # alone, it is a round of its own
         self.inner.create(path, data, durable=durable)
         self.shown[path] = self.rounds.number
         if path.startswith(SLOTS) or path.endswith(".commit"):
@@ -347,12 +349,12 @@ class ListsFirst(ThreadExecutor):
         return [call() for call in reversed(calls)][::-1]
 
 
-def reading(story: Story) -> tuple[WaitingLine, Meanwhile]:
+def reading(story: Story) -> tuple[ObjectStoreCommit, Meanwhile]:
     storage = Meanwhile(story.base)
     table = story.open(Far(storage), executor=ListsFirst(1))
     table.context.look()
     storage.listings = 0
-    return WaitingLine(table.context, asks_config=False, begun=MINE), storage
+    return ObjectStoreCommit(table.context, "test", write_at(MINE)), storage
 
 
 @pytest.mark.spec("PAR-1")
@@ -366,7 +368,7 @@ def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() ->
         for number in range(3)
     ]
     storage.act = lambda: [end() for end in ends]
-    head, timeline, _ = line._read_at_once()
+    head, timeline, _ = line._refresh_at_once()
     assert (head, storage.listings) == (4, 1)
     names = [line.context.chain.read(number).file_name for number in (2, 3, 4)]
     assert [name in timeline.file_names for name in names] == [True, False, False]
@@ -384,7 +386,7 @@ def test_a_look_is_told_of_both_commits_that_were_known_and_not_settled_when_it_
         for number in range(2)
     ]
     storage.act = lambda: [end() for end in ends]
-    head, timeline, _ = line._read_at_once()
+    head, timeline, _ = line._refresh_at_once()
     assert head == 5
     assert {first.file_name, second.file_name} <= timeline.file_names
 
@@ -396,7 +398,7 @@ def test_a_look_older_than_the_begin_of_a_commit_is_made_again() -> None:
     story = Story()
     line, storage = reading(story)
     storage.act = lambda: story.dies({"id": "n", "p": "y", "ts": 1, "v": 1})
-    head, timeline, _ = line._read_at_once()
+    head, timeline, _ = line._refresh_at_once()
     assert (head, storage.listings) == (2, 2)
     assert [slot.number for slot in not_applied(line.context, head, timeline)] == [2]
 
@@ -419,7 +421,7 @@ def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
             upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1, "v": 1}])
 
     storage.act = act
-    head, timeline, _ = line._read_at_once()
+    head, timeline, _ = line._refresh_at_once()
     assert (head, storage.listings) == (2 + follows, 2)
     assert timeline.file_names == frozenset(context.active().file_names)
 
@@ -440,7 +442,7 @@ def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
         commit_in_section(context, "test", decide)
 
     storage.act = act
-    head, timeline, _ = line._read_at_once()
+    head, timeline, _ = line._refresh_at_once()
     pending.heartbeat.stop()
     assert (head, storage.listings) == (2, 2)
     assert pending.file_name(State.REQUESTED) not in timeline.file_names
@@ -459,38 +461,26 @@ def test_a_look_is_made_again_where_upkeep_was_the_last_that_was_known() -> None
     commit_in_section(context, "test", decide)
     line, storage = reading(story)
     storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
-    assert line._read_at_once()[0] == 3
+    assert line._refresh_at_once()[0] == 3
     assert storage.listings == 2
 
 
-@pytest.mark.spec("UNK-1")
-def test_a_look_beside_a_slot_that_fails_says_nothing_about_the_slot(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("far", "foreign", "kind"),
+    [
+        (False, ForeignWriters.NONE, LocalCommit),
+        (True, ForeignWriters.NONE, ObjectStoreCommit),
+        (False, ForeignWriters.EXPECTED, SharedWithJava),
+        (True, ForeignWriters.EXPECTED, SharedWithJava),
+    ],
+)
+def test_settings_and_storage_choose_the_commit_protocol(
+    far: bool, foreign: ForeignWriters, kind: type[CommitProtocol]
 ) -> None:
-    story = Story()
-    monkeypatch.setattr(CommitLog, "is_busy", True)
-    monkeypatch.setattr(TableContext, "look_at_once", broken)
-    receipt = upsert(story.open(Far(story.base)), [{"id": "c", "p": "z", "ts": 1}])
-    assert receipt.attempts == 1
-    assert rows_of(story.table, "id") == [("a",), ("c",), ("e",)]
-
-
-def broken(*_: Any) -> Any:
-    raise CorruptTableError("a later slot is damaged")
-
-
-@pytest.mark.spec("FOR-4")
-def test_beside_another_engine_nothing_overlaps_and_every_look_follows_the_chain() -> None:
-    story = Story()
-    line, storage = reading(story)
-    assert line.overlaps
-    limits = replace(FREE, foreign_writers=ForeignWriters.EXPECTED)
-    line.context = replace(line.context, limits=limits)
-    assert not line.overlaps
-    storage.act = lambda: upsert(story.open(Far(story.base)), [{"id": "n", "p": "y", "ts": 1}])
-    assert line._read_at_once()[0] == 2
-    assert storage.listings == 2
-    assert not WaitingLine(story.table.context, asks_config=False).overlaps, "upkeep"
+    kept = MemoryStorage()
+    context = new_table(Far(kept) if far else kept, limits=BRISK).context
+    context = replace(context, limits=replace(BRISK, foreign_writers=foreign))
+    assert type(open_commit(context, "test")) is kind
 
 
 class Hooked(Behind):

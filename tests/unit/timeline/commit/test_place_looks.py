@@ -17,8 +17,8 @@ from tests.unit.timeline.engine import (
 )
 from tests.unit.timeline.line import FREE, LOOKS_MAX, Joined, Line, row
 from timeline.commit.begin import begin
-from timeline.commit.commit import BaseState
 from timeline.commit.markers import create_marker
+from timeline.commit.state import BaseState
 from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
 from timeline.layout import SLOTS, TIMELINE
 from timeline.model.file_names import IOType

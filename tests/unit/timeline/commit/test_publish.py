@@ -20,8 +20,9 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.commit.apply import apply, is_applied
-from timeline.commit.commit import BaseState, commits_since
 from timeline.commit.section import commit_in_section
+from timeline.commit.state import BaseState
+from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import BudgetSpentError, OutcomeUnknownError
 from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path

@@ -23,17 +23,13 @@ from tests.unit.timeline.publishing import (
     two_writers,
 )
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import keep_commit_lock, refresh_in_line
 from timeline.commit.apply import not_applied
-from timeline.commit.commit import (
-    CommittedWrite,
-    Conflict,
-    PendingCommit,
-    commit_write,
-    validate_early,
-)
+from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.commit_lock import keep_commit_lock
+from timeline.commit.object_store import refresh_at_once
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
+from timeline.commit.state import CommitSection, PendingCommit
+from timeline.commit.validate import validate_early
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE
@@ -364,7 +360,7 @@ def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
     """Who had it before may have changed the table's properties since that look."""
     both = writers(**setting)
     begun = started(both.mine)
-    looked = refresh_in_line(both.mine.context)
+    looked = refresh_at_once(both.mine.context)
     both.storage.forget()
     wanted = both.candidate(touching(A))
     ended = commit_write(both.mine.context, begun, wanted, seen_by(begun), looked)

@@ -23,15 +23,10 @@ from tests.unit.timeline.publishing import (
     two_writers,
 )
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.commit import (
-    CommittedWrite,
-    Conflict,
-    PendingCommit,
-    commit_write,
-    commits_since,
-    validate_early,
-    verdict_on,
-)
+from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.concurrent_commits import verdict_on
+from timeline.commit.state import PendingCommit
+from timeline.commit.validate import commits_since, validate_early
 from timeline.errors import HeartbeatExpiredError, RolledBackError
 from timeline.layout import timeline_path
 from timeline.model.commit_metadata import CommitMetadata, ConcurrencyMode

@@ -22,9 +22,10 @@ from tests.unit.timeline.publishing import (
 )
 from timeline.codecs.instant_avro import encode_commit
 from timeline.commit.apply import is_applied
-from timeline.commit.commit import BaseState, CommittedWrite, Conflict, commit_write, commits_since
+from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
+from timeline.commit.state import BaseState, CommitSection
+from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import TIMELINE, timeline_path

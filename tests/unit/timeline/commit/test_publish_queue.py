@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.publishing import commit_by, write_at
 from timeline.active_timeline import ActiveTimeline
-from timeline.commit.admission import (
-    WaitingLine,
-    acquire_commit_lock,
-    is_lock_shared,
-    waits_for_others,
-)
-from timeline.commit.section import commit_in_section
+from timeline.commit.object_store import ObjectStoreCommit
+from timeline.commit.protocol import CommitProtocol
+from timeline.commit.section import commit_in_section, open_commit, protocol_of
 from timeline.commit.state import CommitSection
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext, TableLimits
@@ -107,6 +105,10 @@ def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
     assert lock.held == 0
 
 
+def write_commit(context: TableContext) -> CommitProtocol:
+    return open_commit(context, "test", write_at(RT.format(1)))
+
+
 def noop(context: TableContext) -> Callable[[CommitSection], Slot]:
     def decide(turn: CommitSection) -> Slot:
         time = turn.draw(context, Residue.SLOT_REQUESTED)
@@ -119,9 +121,9 @@ def noop(context: TableContext) -> Callable[[CommitSection], Slot]:
 @pytest.mark.spec("LOCK-1")
 @pytest.mark.spec("UNK-2")
 @pytest.mark.parametrize("limits", [FREE, BRISK], ids=["no lock", "a lock had together"])
-@pytest.mark.parametrize("asks_config", [False, True])
+@pytest.mark.parametrize("writes", [False, True], ids=["service", "write"])
 def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
-    asks_config: bool, limits: TableLimits
+    writes: bool, limits: TableLimits
 ) -> None:
     kept = MemoryStorage()
     table = new_table(Far(kept), limits=FREE)
@@ -134,6 +136,7 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
     context = replace(mine.context, world=world)
     object.__setattr__(context.chain, "_world", world)
     first = noop(context)
+    commit = ObjectStoreCommit(context, "test", write_at(RT.format(1)) if writes else None)
     heads: list[int] = []
 
     def overtaken(turn: CommitSection) -> Slot:
@@ -143,7 +146,7 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
             storage.forget()
         return first(turn)
 
-    slot, lost = commit_in_section(context, "test", overtaken, asks_config=asks_config)
+    slot, lost = commit_by(commit, overtaken)
     assert slot is not None
     assert (lost, heads, slot.number) == (1, [1, 2], 3)
     asked = storage.operations()
@@ -172,6 +175,8 @@ class Chain:
     def between(self, _after: int, _last: int) -> list[Slot]:
         return []
 
+    known_between = between
+
     def read(self, _number: int) -> None:
         return None
 
@@ -181,16 +186,19 @@ class Chain:
         return []
 
 
-def line(
-    chain: Chain, *, far: bool = True, begun: str | None = None
-) -> tuple[WaitingLine, StillClock]:
+def line(chain: Chain, *, begun: str | None = RT.format(1)) -> tuple[ObjectStoreCommit, StillClock]:
     clock = StillClock()
     kept = MemoryStorage()
     table = new_table(kept, clock=clock)
-    storage = Far(kept) if far else kept
-    world = replace(table.context.world, storage=storage, clock=clock)
+    world = replace(table.context.world, storage=Far(kept), clock=clock)
     context: Any = replace(table.context, world=world, chain=chain)
-    return WaitingLine(context, asks_config=True, begun=begun), clock
+    write = None if begun is None else write_at(begun)
+    return ObjectStoreCommit(context, "test", write), clock
+
+
+def does_wait(commit: ObjectStoreCommit, head: int, timeline: ActiveTimeline, slot: Any) -> bool:
+    section: Any = SimpleNamespace(head=head, timeline=timeline)
+    return commit._wait_before_slot(section, slot)
 
 
 def behind(front: int) -> tuple[ActiveTimeline, Any]:
@@ -209,18 +217,17 @@ def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
     chain = Chain(*[1] * front)
     mine, clock = line(chain)
     timeline, slot = behind(front)
-    assert mine.waits(10, timeline, slot) is waits
+    assert does_wait(mine, 10, timeline, slot) is waits
     if waits:
         assert chain.known_head == 10 + front - 2, "two of those in front may still be at it"
     else:
         assert (chain.looks, clock.steady) == (0, 5 * front), "later than those in front"
 
 
-@pytest.mark.parametrize(("far", "busy"), [(False, True), (True, False)])
-def test_nobody_is_waited_for_near_by_or_where_nobody_publishes(far: bool, busy: bool) -> None:
-    chain = Chain(busy=busy)
-    mine, clock = line(chain, far=far)
-    assert mine.waits(10, *behind(9)) is False
+def test_a_commit_waits_for_no_writer_where_none_commits() -> None:
+    chain = Chain(busy=False)
+    mine, clock = line(chain)
+    assert does_wait(mine, 10, *behind(9)) is False
     assert (chain.looks, clock.steady) == (0, 0)
 
 
@@ -229,7 +236,7 @@ def test_who_began_long_before_is_not_in_front() -> None:
     mine, clock = line(chain)
     timeline, slot = behind(9)
     slot.requested_time = "20260102030415" + "500"  # ten seconds after the last of them
-    assert mine.waits(10, timeline, slot) is False
+    assert does_wait(mine, 10, timeline, slot) is False
     assert (chain.looks, clock.steady) == (0, 5), "the one that began after them"
 
 
@@ -268,88 +275,16 @@ def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
 def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
     chain = Chain()  # all of them died, or write for an hour
     mine, clock = line(chain)
-    assert mine.waits(10, *behind(9)) is True
-    assert mine.waits(10, *behind(9)) is False, "the chain did not move"
+    assert does_wait(mine, 10, *behind(9)) is True
+    assert does_wait(mine, 10, *behind(9)) is False, "the chain did not move"
     assert clock.steady < 100
 
 
 def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
     chain = Chain(*[1] * 1_000)
     mine, _ = line(chain)
-    waited = [mine.waits(10 + one, *behind(9)) for one in range(20)]
+    waited = [does_wait(mine, 10 + one, *behind(9)) for one in range(20)]
     assert waited == [True] * 16 + [False] * 4
-
-
-def in_line(chain: Chain, front: int, **more: Any) -> tuple[WaitingLine, StillClock]:
-    """One whose last look, at slot 10, showed so many in front."""
-    timeline, slot = behind(front)
-    mine, clock = line(chain, **{"begun": slot.requested_time, **more})
-    context: Any = mine.context
-    context.looked.head = 10
-
-    class Timelines:
-        last = timeline
-
-        def read(self) -> ActiveTimeline:
-            return timeline
-
-    mine.context = replace(context, timelines=Timelines())
-    return mine, clock
-
-
-@pytest.mark.parametrize("front", [2, 9])
-def test_a_lock_without_an_order_is_asked_for_after_all_who_are_in_front(front: int) -> None:
-    chain = Chain(*[1] * 20)
-    mine, _ = in_line(chain, front)
-    mine.stand()
-    assert chain.known_head == 10 + front - 1, "it is asked for while the last of them has it"
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        {"front": 0},
-        {"front": 1},
-        {"front": 9, "begun": None},
-        {"front": 9, "begun": "20260102030417500"},
-    ],
-    ids=["nobody in front", "one in front", "upkeep", "began long after"],
-)
-def test_the_lock_is_asked_for_at_once_where_nobody_is_waited_for(one: dict[str, Any]) -> None:
-    chain = Chain(1)
-    mine, clock = in_line(chain, **one)
-    mine.stand()
-    assert (chain.looks, clock.steady) == (0, 0)
-
-
-@pytest.mark.spec("HB-4")
-def test_the_lock_is_asked_for_though_those_in_front_do_not_publish() -> None:
-    mine, clock = in_line(Chain(), 9)
-    mine.stand()
-    assert clock.steady < 100
-
-
-@pytest.mark.spec("PUB-7")
-@pytest.mark.parametrize("busy", [True, False])
-@pytest.mark.parametrize("in_order", [True, False])
-def test_where_the_lock_has_a_queue_nobody_stands_in_line_before_it(
-    monkeypatch: pytest.MonkeyPatch, in_order: bool, busy: bool
-) -> None:
-    stood: list[WaitingLine] = []
-
-    def stand(one: WaitingLine) -> None:
-        stood.append(one)
-
-    monkeypatch.setattr(WaitingLine, "stand", stand)
-    monkeypatch.setattr(CommitLog, "is_busy", busy)
-    table = new_table(Far(MemoryStorage()))
-    lock = Leases(table.context.world.lock)
-    lock.in_order = in_order
-    context = replace(table.context, world=replace(table.context.world, lock=lock))
-    slot, lost = commit_in_section(context, "test", noop(context), begun=RT.format(1))
-    assert slot is not None
-    assert lost == lock.held == 0
-    assert len(stood) == (0 if in_order else 1)
 
 
 @pytest.mark.spec("LOCK-1")
@@ -360,12 +295,11 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
 ) -> None:
     order: list[str] = []
 
-    def waits(_line: WaitingLine, *_: object) -> bool:
+    def waits(_line: ObjectStoreCommit, *_: object) -> bool:
         order.append("line")
         return False
 
-    monkeypatch.setattr(WaitingLine, "stand", lambda _: order.append("stood"))
-    monkeypatch.setattr(WaitingLine, "waits", waits)
+    monkeypatch.setattr(ObjectStoreCommit, "_wait_before_slot", waits)
     monkeypatch.setattr(CommitLog, "is_busy", busy)
     table = new_table(Far(MemoryStorage()))
     lock = Leases(table.context.world.lock)
@@ -375,7 +309,7 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
         world=replace(table.context.world, lock=lock),
         limits=replace(table.context.limits, foreign_writers=foreign),
     )
-    slot, lost = commit_in_section(context, "test", noop(context), begun=RT.format(1))
+    slot, lost = commit_by(write_commit(context), noop(context))
     assert slot is not None
     assert (lost, lock.held) == (0, 0)
     if foreign is ForeignWriters.EXPECTED:
@@ -383,8 +317,7 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
     else:
         assert lock.asked == [LockSharing.START if busy else LockSharing.JOIN]
         assert order == ["line"]
-    assert is_lock_shared(context) is (foreign is ForeignWriters.NONE)
-    assert waits_for_others(context) is (foreign is ForeignWriters.EXPECTED)
+    assert protocol_of(context).shares_lock() is (foreign is ForeignWriters.NONE)
 
 
 @pytest.mark.spec("LOCK-1")
@@ -393,21 +326,9 @@ def test_near_by_nobody_has_a_lock_together_with_others() -> None:
     lock = Leases(table.context.world.lock)
     lock.shares = True
     context = replace(table.context, world=replace(table.context.world, lock=lock))
-    assert commit_in_section(context, "test", noop(context), begun=RT.format(1))[0] is not None
+    assert commit_by(write_commit(context), noop(context))[0] is not None
     assert lock.asked == []
-    assert waits_for_others(context)
-
-
-@pytest.mark.spec("PUB-7")
-def test_a_write_stands_in_line_as_long_as_it_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[str | None] = []
-
-    def stand(one: WaitingLine) -> None:
-        began.append(one._begun)
-
-    monkeypatch.setattr(WaitingLine, "stand", stand)
-    receipt = upsert(new_table(Far(MemoryStorage())), ROWS)
-    assert began == [receipt.requested_time]
+    assert not protocol_of(context).shares_lock()
 
 
 @pytest.mark.parametrize("shared", [ForeignWriters.NONE, ForeignWriters.EXPECTED])
@@ -442,7 +363,7 @@ def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_h
     world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
     limits = replace(table.context.limits, foreign_writers=shared)
     context = replace(table.context, world=world, limits=limits)
-    with acquire_commit_lock(WaitingLine(context, asks_config=False), "test", 0):
+    with open_commit(context, "test")._acquire():
         reads.clear()
         beats.work()
         assert (waited, reads) == (["head"], [])
@@ -479,7 +400,9 @@ def turn_behind_a_taken_lock(
         lock.free = True
         return decide(turn)
 
-    slot, lost = commit_in_section(context, "test", decides, begun=RT.format(1), is_met=is_met)
+    commit = write_commit(context)
+    object.__setattr__(commit, "_is_rejected", is_met)
+    slot, lost = commit_by(commit, decides)
     return slot, lost, lock
 
 
@@ -511,20 +434,9 @@ def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing()
         lock.free = True
         return decide(turn)
 
-    slot, lost = commit_in_section(
-        context, "test", decides, begun=RT.format(1), is_met=lambda: True
-    )
+    commit = write_commit(context)
+    object.__setattr__(commit, "_is_rejected", lambda: True)
+    slot, lost = commit_by(commit, decides)
     assert slot is not None
     assert (asked, lost, lock.held) == ([0, 0], 0, 0)
     assert lock.had == ["test"], "the slot was taken under the lock"
-
-
-def test_who_stands_in_line_leaves_it_once_it_is_met() -> None:
-    chain = Chain(*[1] * 20)
-    mine, _ = in_line(chain, 9)
-    mine._is_met = lambda: chain.known_head >= 12
-    assert mine.stand() is False
-    assert chain.known_head == 12
-    assert mine.goes_on() is True
-    assert mine.stand() is True, "the look said that it is not refused"
-    assert chain.known_head == 10 + 9 - 1

@@ -21,7 +21,9 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
-from timeline.commit.revalidate import ForeignWriterWait, foreign_writes_without_snapshot
+from tests.unit.timeline.publishing import write_at
+from timeline.commit.section import open_commit
+from timeline.commit.shared_with_java import SharedWithJava
 from timeline.context import TableLimits
 from timeline.errors import LockTimeoutError
 from timeline.layout import heartbeat_path, timeline_path
@@ -149,17 +151,22 @@ def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
-@pytest.mark.parametrize("limits", [SHARED, BRISK], ids=["beside others", "alone"])
-def test_only_what_was_requested_before_is_waited_for(limits: TableLimits):
+def commit_of(table: Table, requested_time: str) -> SharedWithJava:
+    commit = open_commit(table.context, "test", write_at(requested_time))
+    assert isinstance(commit, SharedWithJava)
+    return commit
+
+
+def test_only_what_was_requested_before_is_waited_for():
     clock = ActingClock()
-    table = table_at(clock, limits)
+    table = table_at(clock)
     java = JavaWriter(table, below(clock))
     later = instant_time(WallMs(clock.wall - 499))
-    found = [
-        foreign_writes_without_snapshot(table.context, table.context.active(), time)
-        for time in (java.requested_time, later)
-    ]
-    assert found == [(), (java.requested_time,) if limits is SHARED else ()]
+    found = []
+    for time in (java.requested_time, later):
+        with commit_of(table, time).section() as section:
+            found.append(section.unread)
+    assert found == [(), (java.requested_time,)]
 
 
 def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
@@ -167,7 +174,7 @@ def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
     clock.steady = 1_000
     table = table_at(clock)
     java = JavaWriter(table, below(clock))
-    wait = ForeignWriterWait(table.context, instant_time(WallMs(clock.wall)))
+    commit = commit_of(table, instant_time(WallMs(clock.wall)))
     second = instant_time(WallMs(clock.wall - 400))
 
     def almost_a_minute() -> None:
@@ -175,7 +182,7 @@ def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
         java.goes_inflight()
 
     clock.acts[2] = almost_a_minute
-    wait.wait((java.requested_time,))
+    commit.wait_until_read((java.requested_time,))
     assert [one["wait_ms"] for one in heard(table, "publish.begin_awaited")] == [59_999]
     JavaWriter(table, second)
 
@@ -184,7 +191,7 @@ def test_a_wait_ends_a_minute_after_the_first_one_of_its_publication_began():
 
     clock.acts[3] = the_minute
     with pytest.raises(LockTimeoutError, match=second):
-        wait.wait((second,))
+        commit.wait_until_read((second,))
     assert clock.sleeps == 3
 
 

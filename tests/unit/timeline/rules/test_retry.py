@@ -27,7 +27,7 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.commit.admission import keep_commit_lock
+from timeline.commit.commit_lock import keep_commit_lock
 from timeline.errors import BudgetSpentError, LeaseLostError, SettingError, WriteConflictError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.options import as_property_set

@@ -11,8 +11,9 @@ import pytest
 from filegroups.table import Table
 from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
 from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
-from timeline.commit.admission import is_commit_lock_kept, keep_commit_lock
-from timeline.commit.section import commit_in_section
+from tests.unit.timeline.publishing import commit_by, write_at
+from timeline.commit.commit_lock import is_commit_lock_kept, keep_commit_lock
+from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.state import CommitSection
 from timeline.commit_log import CommitLog
 from timeline.errors import LeaseLostError
@@ -131,9 +132,9 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
         held.append(lock.held)
         looked.extend(one for one in storage.operations() if one == f"names {TIMELINE}")
 
-    slot, _ = commit_in_section(
-        context, "test", decide, begun="20260102030405001", is_met=lambda: bool(met)
-    )
+    commit = ObjectStoreCommit(context, "test", write_at("20260102030405001"))
+    object.__setattr__(commit, "_is_rejected", lambda: bool(met))
+    slot, _ = commit_by(commit, decide)
     assert (slot, held, lock.had, lock.held) == (None, [int(shared)], ["test"], 0)
     assert len(looked) == (1 if shared else 2)
 

@@ -1,0 +1,169 @@
+"""
+Validate a write against the commits since its base state (PUB-4).
+
+A write is validated up to three times: before its data files are written, before the commit
+section, and in it against the newest commits only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from timeline.active_timeline import ActiveTimeline
+from timeline.commit.apply import is_applied, newest_slots, not_applied
+from timeline.commit.begin import StartedWrite
+from timeline.commit.concurrent_commits import (
+    CONCURRENT_KINDS,
+    archived_commits,
+    clean_conflict,
+    commit_of_slot,
+    foreign_clean_conflict,
+    foreign_commits,
+    verdict_on,
+)
+from timeline.commit.revalidate import without_void
+from timeline.commit.section import protocol_of
+from timeline.commit.state import BaseState, PendingCommit
+from timeline.context import TableContext
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.slot import Slot
+from timeline.model.table_config import TableConfig
+from timeline.model.write_set import WriteSet
+from timeline.properties.properties_file import load_config
+from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
+from timeline.truncation import slots_since
+
+__all__ = ["commits_since", "validate_early", "validate_since", "validate_unlocked"]
+
+
+def validate_early(
+    context: TableContext,
+    begun: StartedWrite,
+    claim: WriteSet,
+    seen: BaseState,
+    *,
+    logs_may_meet: bool = False,
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
+    """
+    Validate a planned write set without the lock, before any data file is written.
+
+    Finding the keys of a large batch takes long. A conflict that appeared meanwhile costs less now
+    than after writing (early conflict detection). Outside: 1 list, commit log probes.
+    """
+    planned = PendingCommit(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
+    return validate_unlocked(context, begun, planned, seen)
+
+
+def validate_unlocked(
+    context: TableContext, begun: StartedWrite, candidate: PendingCommit, seen: BaseState
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
+    """
+    Validate before the commit section, only to avoid entering it in vain.
+
+    If the commit log has not grown, there is no conflict with our own writers. Commits and plans of
+    other engines are validated under the lock, where the timeline is listed anyway. Outside: 1 get;
+    1 list if the log has grown.
+
+    A rejection caused by a slot that is not applied is left to the commit section, which applies
+    the slot first. The slot's owner may be dead, and a retry needs the slot's files.
+    """
+    head = context.chain.head()
+    if head == seen.head:
+        return NoConflict(), seen
+    timeline = context.active()
+    config = partial(load_config, context.world.storage)
+    verdict, now_seen = validate_since(
+        context, begun, candidate, seen, timeline, head=head, config=config
+    )
+    if not isinstance(verdict, NoConflict) and not_applied(context, head, timeline):
+        return NoConflict(), seen
+    return verdict, now_seen
+
+
+def commits_since(
+    context: TableContext, seen: BaseState, timeline: ActiveTimeline, *, head: int
+) -> tuple[list[ConcurrentCommit], BaseState]:
+    """
+    Return the commits that became visible since ``seen``, by completion, and the new base state.
+
+    Outside: 1 get per instant of another engine.
+
+    Args:
+        context: The table.
+        seen: What is known already.
+        timeline: Listed after ``head`` was read.
+        head: The greatest slot to read.
+    """
+    slots = _slots_since_base(context, seen, head, timeline)
+    rivals = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
+    completed = timeline.completed_times
+    ours = {(slot.instant_time, slot.completion_time) for slot in slots}
+    fresh = completed - seen.completed - ours
+    if fresh:
+        # Our own commits after ``head`` was read have slots; the next refresh finds them.
+        later = context.chain.between(head, context.chain.head())
+        fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
+    if fresh:
+        rivals.extend(foreign_commits(context, timeline, fresh))
+    known = seen.completed | ours | completed
+    foreign = protocol_of(context).has_foreign_instants
+    theirs: list[ConcurrentCommit] = []
+    if foreign and seen.first and timeline.first_write_time != seen.first:
+        # Java archives all that began before a pending write, whenever it completed.
+        theirs = archived_commits(context, seen.first, known)
+    archived = frozenset((one.requested_time, one.completion_time) for one in theirs)
+    rivals.extend(theirs)
+    rivals.sort(key=lambda rival: rival.completion_time)
+    all_seen = known | archived
+    return rivals, BaseState(head=head, completed=all_seen, first=seen.first)
+
+
+def validate_since(
+    context: TableContext,
+    begun: StartedWrite,
+    candidate: PendingCommit,
+    seen: BaseState,
+    timeline: ActiveTimeline,
+    *,
+    head: int,
+    config: Callable[[], TableConfig],
+) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
+    """Validate against slots above ``seen`` up to ``head`` and foreign instants since ``seen``."""
+    rivals, now_seen = commits_since(context, seen, timeline, head=head)
+    verdict: NoConflict | Rebase | Rejected = NoConflict()
+    if rivals:
+        verdict = verdict_on(context, candidate, begun.requested_time, rivals)
+    if rivals and not isinstance(verdict, Rejected):
+        slots = context.chain.between(seen.head, head)
+        base = begun.snapshot.active
+        rejected = clean_conflict(slots, rivals)
+        if rejected is None and protocol_of(context).has_foreign_instants:
+            rejected = foreign_clean_conflict(context, base, timeline, slots, rivals)
+        verdict = rejected or verdict
+    # Also checked before a rebase: a rebase never validates against these commits again, and
+    # merging again solves neither a changed schema nor a key inserted elsewhere.
+    if candidate.check is not None and not isinstance(verdict, Rejected):
+        refused = candidate.check(timeline, rivals, config)
+        if refused is not None:
+            return refused, now_seen
+    return verdict, now_seen
+
+
+def _slots_since_base(
+    context: TableContext, seen: BaseState, head: int, timeline: ActiveTimeline
+) -> list[Slot]:
+    """
+    Return the slots above the base state, and the newest older ones whose files it lacked.
+
+    A snapshot reads the commit log before the timeline, so its newest slots may lack their
+    completed file (PUB-3: all before those are applied). If such a file is still missing though
+    nothing is left to apply, another engine had removed it before.
+    """
+    slots = slots_since(context, seen.head, head)
+    for last in reversed(newest_slots(context, seen.head)):
+        key = (last.instant_time, last.completion_time)
+        shows = key in timeline.completed_times or not is_applied(last, timeline, context.history)
+        if shows and key not in seen.completed:
+            slots = [last, *slots]
+    return list(without_void(reversed(slots)))[::-1]
