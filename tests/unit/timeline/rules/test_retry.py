@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import Table
@@ -31,10 +29,8 @@ from timeline.commit.commit_lock import keep_commit_lock
 from timeline.errors import BudgetSpentError, LeaseLostError, SettingError, WriteConflictError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.options import as_property_set
-from timeline.rules.retry import RetryBudget, RetryPolicy, pause_ms
 from timeline.storage.memory import MemoryStorage
 
-BUDGET = RetryBudget(pause_base_ms=10, pause_cap_ms=100)
 START: Rows = [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}]
 
 
@@ -42,42 +38,10 @@ def row(key: str, part: str, ts: int, v: int) -> dict[str, object]:
     return {"id": key, "p": part, "ts": ts, "v": v}
 
 
-@pytest.mark.parametrize(
-    ("policy", "pauses"),
-    [
-        (RetryPolicy.LINEAR, [10, 20, 30, 40, 50]),
-        (RetryPolicy.EXPONENTIAL, [10, 20, 40, 80, 100]),
-        (RetryPolicy.EXPONENTIAL_JITTER, [12, 25, 50, 100, 125]),
-        (RetryPolicy.DECORRELATED_JITTER, [25, 58, 100, 100, 100]),
-        (RetryPolicy.NONE, [0, 0, 0, 0, 0]),
-    ],
-)
-def test_each_policy_lets_pauses_grow_its_own_way(policy: RetryPolicy, pauses: list[int]) -> None:
-    budget = replace(BUDGET, policy=policy)
-    found: list[int] = []
-    for attempt in range(5):
-        before = found[-1] if found else 0
-        found.append(pause_ms(attempt, 0.75, budget, previous_ms=before))
-    assert found == pauses
-
-
-@given(
-    policy=st.sampled_from(RetryPolicy),
-    attempt=st.integers(0, 10_000),
-    jitter=st.floats(0, 1, exclude_max=True),
-    previous=st.integers(0, 10**6),
-)
-def test_no_pause_is_longer_than_half_as_much_again_as_the_cap(
-    policy: RetryPolicy, attempt: int, jitter: float, previous: int
-) -> None:
-    pause = pause_ms(attempt, jitter, replace(BUDGET, policy=policy), previous_ms=previous)
-    assert 0 <= pause <= 150
-
-
 # ---------------------------------------------------------------- properties
 
 
-def test_a_preset_fills_in_what_was_left_open() -> None:
+def test_a_preset_sets_only_options_that_are_not_set() -> None:
     said = {"hoodoo.retry.preset": "streaming", "hoodie.write.commit.retry.base.ms": "7"}
     settings = WriteSettings.from_properties(said)
     assert (settings.conflict_retries, settings.commit_retry_cap_ms) == (8, 50)
@@ -85,7 +49,7 @@ def test_a_preset_fills_in_what_was_left_open() -> None:
     assert settings.origin("conflict_retries") == "hoodoo.retry.preset=streaming"
 
 
-def test_a_backfill_has_no_bound_in_time_and_hudis_own_option_counts() -> None:
+def test_the_preset_backfill_has_no_limit_in_time_and_hudis_own_option_wins() -> None:
     said = {
         "hoodoo.retry.preset": "backfill",
         "hoodie.write.num.retries.on.conflict.failures": "3",
@@ -99,7 +63,9 @@ def test_a_backfill_has_no_bound_in_time_and_hudis_own_option_counts() -> None:
     [{"hoodoo.publish.lock": "auto"}, {"hoodoo.foreign.writers": "expected"}],
 )
 @pytest.mark.parametrize("key", ["hoodoo.retry.queue.after", "hoodoo.retry.queue.short.ms"])
-def test_a_queue_that_others_do_not_stand_in_is_refused(said: dict[str, str], key: str) -> None:
+def test_retry_under_lock_is_refused_where_other_writers_take_no_lock(
+    said: dict[str, str], key: str
+) -> None:
     with pytest.raises(SettingError) as refused:
         WriteSettings.from_properties({key: "2", **said})
     assert refused.value.fields["key"] == key
@@ -116,7 +82,7 @@ def test_a_queue_that_others_do_not_stand_in_is_refused(said: dict[str, str], ke
         ({"hoodoo.foreign.writers": "expected"}, 0),
     ],
 )
-def test_a_redo_holds_the_queue_by_default_where_all_writers_stand_in_it(
+def test_retry_under_lock_is_the_default_where_all_writers_take_the_lock(
     said: dict[str, str], short_ms: int
 ) -> None:
     properties = as_property_set(said)
@@ -133,14 +99,14 @@ def two_writers(**budget: Any) -> tuple[Table, Table]:
     return table, opened(table)
 
 
-def test_a_receipt_tells_how_much_was_done_again() -> None:
+def test_a_commit_result_names_the_scope_of_its_retry() -> None:
     mine, other = two_writers()
     assert upsert(mine, [row("a", "x", 2, 2)]).redone == "nothing"
     anew = upsert(mine, [row("a", "x", 3, 3)], lambda: upsert(other, [row("a", "x", 2, 7)]))
     assert (anew.redone, anew.lost_slots) == ("everything", 0)
 
 
-def test_bytes_written_in_vain_end_the_retries() -> None:
+def test_wasted_bytes_end_the_retries() -> None:
     mine, other = two_writers(wasted_bytes_max=1)
     acts = [lambda: upsert(other, [row("a", "x", 2, 7)])] * 2
     with pytest.raises(
@@ -150,7 +116,7 @@ def test_bytes_written_in_vain_end_the_retries() -> None:
     assert rows_of(mine, "id", "v") == [("a", 7), ("b", 1)]
 
 
-def test_the_error_of_a_spent_budget_names_its_bound() -> None:
+def test_the_error_of_a_spent_budget_names_its_limit() -> None:
     clock = StillClock()
     mine = new_table(limits=limited(total_ms_max=1_000), clock=clock)
     upsert(mine, START)
@@ -165,7 +131,7 @@ def test_the_error_of_a_spent_budget_names_its_bound() -> None:
     assert spent.value.fields["bound"] == "hoodie.write.commit.retry.total.timeout.ms"
 
 
-def test_no_attempt_begins_behind_the_bound_in_time() -> None:
+def test_no_attempt_begins_after_the_limit_in_time() -> None:
     clock = StillClock()
     long = limited(total_ms_max=200, pause_base_ms=900, pause_cap_ms=900)
     mine = new_table(limits=long, clock=clock)
@@ -182,7 +148,7 @@ def test_no_attempt_begins_behind_the_bound_in_time() -> None:
     assert began < begins[1] <= began + 200
 
 
-def test_who_lost_too_often_holds_the_queue_while_it_writes_again() -> None:
+def test_a_writer_that_lost_too_often_retries_under_the_lock() -> None:
     mine, other = two_writers(queue_after=2)
     rival_waits: list[str] = []
 
@@ -203,7 +169,7 @@ def test_who_lost_too_often_holds_the_queue_while_it_writes_again() -> None:
 
 
 @pytest.mark.spec("PUB-11")
-def test_a_short_write_that_was_refused_cannot_lose_once_more_and_does_not_pause() -> None:
+def test_a_short_rejected_write_retries_under_the_lock_without_a_pause() -> None:
     clock = StillClock()
     mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
     upsert(mine, START)
@@ -224,7 +190,7 @@ def test_a_short_write_that_was_refused_cannot_lose_once_more_and_does_not_pause
 
 
 @pytest.mark.spec("PUB-11")
-def test_a_long_write_that_was_refused_is_done_again_without_the_queue() -> None:
+def test_a_long_rejected_write_retries_without_the_lock() -> None:
     clock = StillClock()
     mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
     upsert(mine, START)
@@ -279,7 +245,7 @@ class _Lock:
     def close(self) -> None: ...
 
 
-def test_a_held_lock_is_asked_again_only_when_it_was_lost() -> None:
+def test_a_kept_lock_is_acquired_again_only_if_it_was_lost() -> None:
     first, second = _Lease(held=True), _Lease(held=True)
     table = new_table()
     context = replace(table.context, world=replace(table.context.world, lock=_Lock(first, second)))
@@ -314,7 +280,7 @@ class _Beats:
 
 
 @pytest.mark.spec("PUB-11")
-def test_a_redo_that_turns_out_long_gives_the_queue_back_but_not_in_its_turn() -> None:
+def test_a_retry_that_takes_long_releases_the_lock_but_not_in_the_commit_section() -> None:
     first, second = _Lease(held=True), _Lease(held=True)
     table, beats = new_table(), _Beats()
     world: Any = replace(table.context.world, lock=_Lock(first, second), executor=beats)
@@ -333,7 +299,7 @@ def test_a_redo_that_turns_out_long_gives_the_queue_back_but_not_in_its_turn() -
 
 @pytest.mark.spec("PAR-1")
 @pytest.mark.spec("PUB-11")
-def test_far_away_a_redo_gives_the_queue_back_with_its_completed_file() -> None:
+def test_on_a_high_latency_store_a_retry_releases_the_lock_beside_its_completed_file() -> None:
     """What is left of the write, its markers and the rest, keeps nobody waiting."""
 
     class Watching(Behind):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from timeline.heartbeat import (
-    LEASE_BEATS,
     HeartbeatLimits,
     is_lease_expired,
     is_lease_trusted,
@@ -35,21 +34,17 @@ A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 
 @pytest.mark.spec("RDL-1")
 @pytest.mark.parametrize(("now", "over"), [(999, False), (1_000, False), (1_001, True)])
-def test_a_lease_lasts_until_its_end_and_through_it(now: int, over: bool) -> None:
+def test_a_lease_is_expired_after_its_end(now: int, over: bool) -> None:
     assert is_lease_expired(1_000, now) is over
 
 
 @pytest.mark.parametrize(("gap", "trusted"), [(0, True), (2_000, True), (2_001, False)])
-def test_ones_own_lease_is_trusted_for_two_thirds_of_it(gap: int, trusted: bool) -> None:
+def test_a_reader_trusts_its_own_lease_for_two_thirds_of_it(gap: int, trusted: bool) -> None:
     assert is_lease_trusted(7_000, 7_000 + gap, 3_000) is trusted
 
 
-def test_a_lease_is_renewed_three_times() -> None:
-    assert LEASE_BEATS == 3
-
-
 @pytest.mark.spec("HB-2")
-def test_silence_of_two_minutes_is_tolerated_unless_said_otherwise() -> None:
+def test_a_heartbeat_may_be_silent_for_two_minutes_by_default() -> None:
     assert HeartbeatLimits() == HeartbeatLimits(interval_ms=60_000, misses=2)
     assert HeartbeatLimits().tolerated_ms == 120_000
     assert HeartbeatLimits(interval_ms=500, misses=4).tolerated_ms == 2_000
@@ -111,7 +106,7 @@ def test_names_of_rules_are_stable() -> None:
     ("theirs", "clean"),
     [(Access.NEW, True), (Access.BASE, True), (Access.LOG, False), (Access.REPLACE, False)],
 )
-def test_rows_merged_onto_a_base_file_of_the_rival_stand_whoever_made_the_group(
+def test_rows_merged_onto_a_base_file_of_a_concurrent_commit_do_not_conflict_with_it(
     theirs: Access, clean: bool
 ) -> None:
     verdict = validate_write_set(touched(Access.BASE, source=OLDER), MINE, [rival(touched(theirs))])
@@ -129,14 +124,14 @@ def test_rows_merged_onto_a_base_file_of_the_rival_stand_whoever_made_the_group(
         (Access.REPLACE, Access.LOG, False),
     ],
 )
-def test_between_non_blocking_writers_two_logs_stand_and_nothing_else(
+def test_non_blocking_writers_do_not_conflict_in_log_files_only(
     mine: Access, theirs: Access, clean: bool
 ) -> None:
     verdict = validate_write_set(touched(mine), MINE, [rival(touched(theirs))], logs_may_meet=True)
     assert (verdict == NoConflict()) is clean
 
 
-def test_a_restore_refuses_everything_and_names_itself() -> None:
+def test_a_restore_rejects_every_write_and_is_named() -> None:
     restore = rival(WriteSet(), restores=True)
     verdict = validate_write_set(
         touched(Access.NEW), MINE, [rival(touched(Access.NEW, B)), restore]
@@ -146,7 +141,7 @@ def test_a_restore_refuses_everything_and_names_itself() -> None:
     assert (verdict.file_groups, verdict.partitions, verdict.plans) == ((), (), ())
 
 
-def test_a_rollback_of_mine_names_itself_and_may_be_tried_again() -> None:
+def test_a_rollback_of_the_write_is_named_and_a_retry_may_succeed() -> None:
     rollback = rival(WriteSet(), NEWER, aborts=MINE)
     verdict = validate_write_set(touched(Access.NEW), MINE, [rollback])
     assert isinstance(verdict, Rejected)
@@ -154,7 +149,7 @@ def test_a_rollback_of_mine_names_itself_and_may_be_tried_again() -> None:
     assert verdict.retry_can_succeed
 
 
-def test_a_claim_met_by_a_later_rival_is_refused_before_file_groups_are_looked_at() -> None:
+def test_a_claimed_partition_is_rejected_before_file_groups_are_compared() -> None:
     mine = WriteSet.of([AccessedFileGroup(file_group=A, touch=Access.BASE)], ["y"])
     claiming = rival(touched(Access.NEW, B))
     verdict = validate_write_set(mine, MINE, [rival(touched(Access.REPLACE)), claiming])
@@ -162,7 +157,7 @@ def test_a_claim_met_by_a_later_rival_is_refused_before_file_groups_are_looked_a
     assert (verdict.rule, verdict.rivals) == (RuleId.WRITTEN_INTO_MY_CLAIM, (claiming,))
 
 
-def test_a_file_group_to_redo_names_each_rival_once_the_last_one_of_each_group() -> None:
+def test_a_rebase_names_the_last_concurrent_commit_of_each_file_group_once() -> None:
     both = WriteSet.of([AccessedFileGroup(file_group=group, touch=Access.BASE) for group in (A, B)])
     first = rival(touched(Access.BASE), writer="first")
     last = rival(both, writer="last")
@@ -172,7 +167,7 @@ def test_a_file_group_to_redo_names_each_rival_once_the_last_one_of_each_group()
     assert verdict.file_groups == (A, B)
 
 
-def test_what_does_not_meet_does_not_hide_what_does() -> None:
+def test_a_commit_without_conflict_does_not_hide_one_with_a_conflict() -> None:
     """A rival that stands, in the same file group, is passed over and not the end of it."""
     compaction = rival(touched(Access.BASE), is_compaction=True)
     writer = rival(touched(Access.BASE))
@@ -204,7 +199,7 @@ def test_a_compaction_moves_rows_of_a_partition_that_is_claimed_as_a_whole(
 # ---------------------------------------------------------------- slicing by name
 
 
-def test_logs_above_a_base_file_that_nobody_is_to_merge_are_a_slice_of_their_own() -> None:
+def test_log_files_above_an_unmerged_base_file_are_a_slice_of_their_own() -> None:
     group = FileGroupId("p", "g")
     bases = [
         BaseFile(file_group=group, name="t10.parquet", requested_time="t10", size_bytes=10),
