@@ -2,42 +2,36 @@
 Coalesced writes: write the rows of several members of a group as one write (GRP-7).
 
 Members with rows for the same partitions conflict on a file group, so each would need a group and
-an instant of its own. Coalesced, they are one upsert of all their rows. The committer requests the
-rows of other processes. Offers may contain a few rows, which the committer writes even if it
-coalesces nothing (GRP-8). The commit records the result of each member.
+an instant of its own. Coalesced, they are one upsert of all their rows. The commit of a committer
+records the result of each member, whose writer may have to look it up (GRP-8).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from filegroups.group_commit.messages import MemberResult, PeerLostError
-from filegroups.group_commit.remote_workload import RemoteWorkload
+from filegroups.group_commit.messages import MemberResult
 from filegroups.writing.workload import (
     CoalescedWorkload,
     LocalWorkload,
-    Workload,
     can_coalesce_rows,
     may_coalesce,
 )
 from filegroups.writing.write import PreparedWrite
 from filegroups.writing.write_request import RowCounts
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError, HoodooError, InvariantError
+from timeline.errors import CorruptTableError, InvariantError
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Batch
 
 __all__ = [
     "COALESCED_BYTES_MAX",
     "JOINED_KEY",
-    "RECEIVED_BYTES_MAX",
     "CoalescedWrite",
     "coalesce",
     "member_result",
@@ -47,10 +41,8 @@ __all__ = [
 
 #: Limit of rows coalesced into one write: they are in memory twice, and one thread writes them.
 COALESCED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Limit of rows received from another process, which writes more rows faster itself.
-RECEIVED_BYTES_MAX: Final = 4 * 1024 * 1024
 
-#: Extra metadata of a commit: the result of each write whose rows the committer wrote for it.
+#: Extra metadata of a commit by a committer: the result of each write in it.
 JOINED_KEY: Final = "hoodoo.joined"
 
 
@@ -99,19 +91,13 @@ class CoalescedWrite:
 
     def parts(self, metadata: CommitMetadata) -> dict[str, MemberResult]:
         """
-        Return the results to record in the commit for writes with rows of other processes.
+        Return the result of each write, to record in the commit.
 
         Args:
             metadata: As for ``rows_of_each``.
         """
-        if self.work.workload is self.works[0].workload:
-            return {}
-        each = zip(self.numbers, self.works, self.rows_of_each(metadata), strict=True)
-        return {
-            str(number): member_result(metadata, rows)
-            for number, work, rows in each
-            if isinstance(work.workload, RemoteWorkload)
-        }
+        each = zip(self.numbers, self.rows_of_each(metadata), strict=True)
+        return {str(number): member_result(metadata, rows) for number, rows in each}
 
     def _counts(self) -> list[RowCounts]:
         if not isinstance(self.work.workload, CoalescedWorkload):
@@ -187,16 +173,13 @@ class _CoalescingGroup:
         self.works |= other.works
 
 
-def coalesce(
-    context: TableContext, works: Mapping[int, PreparedWrite], requested_time: InstantTime
-) -> list[CoalescedWrite]:
+def coalesce(context: TableContext, works: Mapping[int, PreparedWrite]) -> list[CoalescedWrite]:
     """
     Return the writes of a group, with writes coalesced where possible.
 
     Args:
         context: The table.
         works: Writes that ``may_share`` an instant, by their number in the group, in order.
-        requested_time: Requested time of that instant.
     """
     gathered: list[_CoalescingGroup] = []
     for number, work in works.items():
@@ -209,121 +192,40 @@ def coalesce(
             else:
                 apart.append(one)
         gathered = [*apart, new]
-    had = _had(context, works, gathered, requested_time)
     joints = [
-        joint
-        for one in gathered
-        for joint in _coalesced(context, dict(sorted(one.works.items())), had)
+        joint for one in gathered for joint in _coalesced(context, dict(sorted(one.works.items())))
     ]
     return sorted(joints, key=lambda joint: joint.number)
 
 
 def _gathered(number: int, work: PreparedWrite) -> _CoalescingGroup:
     workload, batch_id = work.workload, work.plan.batch_id
-    likeness, paths = None, set[str]()
-    size_bytes = _size_bytes(workload)
-    if workload is not None and size_bytes is not None and may_coalesce(work.plan.rules):
+    likeness, paths, size_bytes = None, set[str](), 0
+    if isinstance(workload, LocalWorkload) and may_coalesce(work.plan.rules):
         likeness = (work.schema.avro_json, work.schema_before, workload.schema)
-        paths = set(workload.partition_paths())
+        paths, size_bytes = set(workload.partition_paths()), int(workload.rows.nbytes)
     return _CoalescingGroup(
         likeness=likeness,
         paths=paths,
-        size_bytes=size_bytes or 0,
+        size_bytes=size_bytes,
         batch_ids=set() if batch_id is None else {batch_id},
         works={number: work},
     )
 
 
-def _size_bytes(workload: Workload | None) -> int | None:
-    """Return the memory size of rows that are available here, None if they are not."""
-    if isinstance(workload, LocalWorkload):
-        return int(workload.rows.nbytes)
-    if isinstance(workload, RemoteWorkload) and workload.rows_bytes is not None:
-        return workload.rows_bytes if workload.rows_bytes <= RECEIVED_BYTES_MAX else None
-    return None
-
-
-def _had(
-    context: TableContext,
-    works: Mapping[int, PreparedWrite],
-    gathered: Sequence[_CoalescingGroup],
-    requested_time: InstantTime,
-) -> dict[int, LocalWorkload]:
-    """
-    Return the prepared rows, as far as available, of the writes that are written here.
-
-    A writer that offered its rows only has to confirm that it knows their instant. The committer
-    first sends all these requests and then reads the answers, with one timeout for all. It requests
-    the other writers' rows concurrently.
-    """
-    shared = {number for one in gathered if len(one.works) > 1 for number in one.works}
-    brought = [number for number, one in works.items() if _brings_rows(one)]
-    told = [number for number in brought if _is_asked(works[number], requested_time, number)]
-    clock = context.world.clock
-    began_ms = clock.monotonic_ms()
-    had = {
-        number: _request_rows(context, works[number], waited_ms=clock.monotonic_ms() - began_ms)
-        for number in told
+def _coalesced(context: TableContext, works: Mapping[int, PreparedWrite]) -> list[CoalescedWrite]:
+    """Coalesce the writes, except those whose rows cannot be coalesced."""
+    found = {
+        number: work.workload
+        for number, work in works.items()
+        if len(works) > 1
+        and isinstance(work.workload, LocalWorkload)
+        and can_coalesce_rows(work.workload, work.schema.avro_json)
     }
-    left = [(number, works[number]) for number in works if number in shared.difference(brought)]
-    asked = context.world.executor.map(partial(_rows, context, requested_time), left)
-    had |= {number: rows for (number, _), rows in zip(left, asked, strict=True)}
-    return {number: rows for number, rows in had.items() if rows is not None}
-
-
-def _brings_rows(work: PreparedWrite) -> bool:
-    return isinstance(work.workload, RemoteWorkload) and work.workload.brings_rows
-
-
-def _is_asked(work: PreparedWrite, requested_time: InstantTime, number: int) -> bool:
-    """Return whether the request for rows could be sent; the assignment reports a lost writer."""
-    if not isinstance(work.workload, RemoteWorkload):
-        return False
-    try:
-        work.workload.ask_for_rows(requested_time, str(number))
-    except PeerLostError:
-        return False
-    return True
-
-
-def _request_rows(
-    context: TableContext, work: PreparedWrite, *, waited_ms: int = 0
-) -> LocalWorkload | None:
-    """Return the requested rows; None if the writer failed or is lost (reported later)."""
-    if not isinstance(work.workload, RemoteWorkload):
-        return None
-    try:
-        return work.workload.given_rows(context, work, waited_ms=waited_ms)
-    except (HoodooError, PeerLostError):
-        return None
-
-
-def _rows(
-    context: TableContext, requested_time: InstantTime, numbered: tuple[int, PreparedWrite]
-) -> LocalWorkload | None:
-    """Return the prepared rows of a write, if available."""
-    number, work = numbered
-    if isinstance(work.workload, LocalWorkload):
-        return work.workload
-    return _request_rows(context, work) if _is_asked(work, requested_time, number) else None
-
-
-def _coalesced(
-    context: TableContext, works: Mapping[int, PreparedWrite], had: Mapping[int, LocalWorkload]
-) -> list[CoalescedWrite]:
-    """Coalesce the writes, except those whose rows are not available or cannot be coalesced."""
-    found: dict[int, LocalWorkload] = {}
-    if len(works) > 1:
-        found = {
-            number: rows
-            for number, work in works.items()
-            if (rows := had.get(number)) is not None
-            and can_coalesce_rows(rows, work.schema.avro_json)
-        }
     if len(found) < 2:
         found = {}
     joints = [
-        CoalescedWrite(work=_to_write(work, had.get(number)), numbers=(number,), works=(work,))
+        CoalescedWrite(work=work, numbers=(number,), works=(work,))
         for number, work in works.items()
         if number not in found
     ]
@@ -335,8 +237,3 @@ def _coalesced(
         work = replace(first, plan=plan, workload=rows)
         joints.append(CoalescedWrite(work=work, numbers=tuple(found), works=together))
     return joints
-
-
-def _to_write(work: PreparedWrite, rows: LocalWorkload | None) -> PreparedWrite:
-    """Return a write that is not coalesced; rows in its offer are written here all the same."""
-    return work if rows is None or not _brings_rows(work) else replace(work, workload=rows)

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit.coalesce import CoalescedWrite, coalesce, member_results_text
-from filegroups.group_commit.messages import MemberResult, PeerLostError
+from filegroups.group_commit.messages import MemberResult
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import view_of
 from filegroups.writing.assign_file_groups import FileGroupAssignment, assign_file_groups
@@ -36,7 +36,6 @@ from timeline.commit.state import BaseState, PendingCommit
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
-    HoodooError,
     InvariantError,
     MissingFileError,
     OutcomeUnknownError,
@@ -44,10 +43,9 @@ from timeline.errors import (
     SchemaConflictError,
 )
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
-from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId, WriteSet
-from timeline.rollback.rollback import discard_attempt, rollback
+from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 
 __all__ = [
@@ -55,6 +53,7 @@ __all__ = [
     "Answer",
     "MemberOutcome",
     "MemberPhase",
+    "NameInstant",
     "NotCommitted",
     "OnConflict",
     "RunPhases",
@@ -202,6 +201,8 @@ RunPhases = Callable[[Mapping[int, MemberPhase]], Mapping[int, MemberOutcome]]
 #: Receives an instant that is about to commit, and the numbers of the writes in it.
 BeforeCommit = Callable[[InstantTime, frozenset[int]], object]
 OnConflict = Callable[[int, frozenset[FileGroupId]], object]
+#: Names the instant to the writers of these writes; returns the numbers of the lost ones.
+NameInstant = Callable[[InstantTime, frozenset[int]], frozenset[int]]
 
 
 class NotCommitted(Enum):
@@ -232,14 +233,6 @@ class _Member:
         return planned_write_set(self.placement) if self.candidate is None else self.candidate.claim
 
 
-class _LostWhileWritingError(Exception):
-    """Writers of other processes were lost, and may still write files."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        super().__init__(f"{len(numbers)} writers were lost while they wrote")
-        self.numbers = tuple(numbers)
-
-
 def commit_group(
     context: TableContext,
     works: Sequence[PreparedWrite],
@@ -248,6 +241,7 @@ def commit_group(
     meeting: OnConflict = lambda _number, _groups: None,
     *,
     join: Callable[[], Sequence[PreparedWrite]] = tuple,
+    name_instant: NameInstant | None = None,
     later: Callable[[Callable[[], None]], object] = lambda work: work(),
 ) -> list[Answer]:
     """
@@ -264,6 +258,9 @@ def commit_group(
             groups.
         join: Called once for more such writes, which follow the others: those that arrived during
             the begin, which takes several round trips on a high-latency store.
+        name_instant: Names the instant to the writers in other processes, before anything is
+            written, and returns the numbers of lost ones (GRP-8). The commit then records the
+            result of each write.
         later: Runs the remaining post-commit steps of the group, which never fail and for which no
             writer waits. By default they run at once.
 
@@ -285,13 +282,18 @@ def commit_group(
             answers = [NotCommitted.ALONE] * len(works)
             run = side_by_side or partial(_by_executor, context)
             fresh = {number: work for number, work in enumerate(works) if _is_fresh(context, work)}
-            joints = coalesce(context, fresh, begun.requested_time)
+            if name_instant is not None:
+                for number in name_instant(begun.requested_time, frozenset(fresh)):
+                    del fresh[number]
+                    answers[number] = NotCommitted.LOST
+            joints = coalesce(context, fresh)
             view = _view_for(context, begun, joints, run)
             placed = _assigned(context, begun, joints, answers, view, meeting=meeting)
             written = _written(context, begun, placed, answers, run) if placed else {}
             if written:
                 publishing(begun.requested_time, _numbers_of(written))
-                receipts = _publish(context, begun, written, placed, later)
+                named = name_instant is not None
+                receipts = _publish(context, begun, written, placed, later, named=named)
                 published = bool(receipts)
                 for number, receipt in receipts.items():
                     answers[number] = receipt
@@ -306,15 +308,6 @@ def commit_group(
             one if one in (NotCommitted.MEETS, NotCommitted.LOST) else NotCommitted.ALONE
             for one in answers
         ]
-    except _LostWhileWritingError as error:
-        _end_for_good(context, begun)  # GRP-5
-        for number, member in placed.items():
-            _tell(
-                answers,
-                member.joint,
-                NotCommitted.LOST if number in error.numbers else NotCommitted.MEETS,
-            )
-        return answers
     else:
         if not published:
             discard_attempt(context, begun)
@@ -337,30 +330,12 @@ def _ended_by_error(context: TableContext, begun: StartedWrite) -> Iterator[None
     except OutcomeUnknownError:
         begun.heartbeat.stop()  # UNK-3: delete nothing
         raise
-    except _LostWhileWritingError:
-        raise
     except Exception:
         discard_attempt(context, begun)  # GRP-3: one abort for all
         raise
     except BaseException:
         begun.heartbeat.stop()  # interrupted, perhaps during the commit: delete nothing
         raise
-
-
-def _end_for_good(context: TableContext, begun: StartedWrite) -> None:
-    """
-    End an instant by an abort slot, because a lost writer may still write its files (RB-1, RB-10).
-
-    To delete its files would remove the present ones only.
-    """
-    begun.heartbeat.stop()
-    target = Instant(action=begun.action, requested_time=begun.requested_time, state=State.INFLIGHT)
-    why = "a writer was lost"
-    try:
-        rollback(context, target)
-    except HoodooError as error:
-        why = f"{why}; not rolled back yet: {error.message}"  # the next clean does it
-    context.world.events.emit("group.broken", rt=begun.requested_time, why=why)
 
 
 def _is_fresh(context: TableContext, work: PreparedWrite) -> bool:
@@ -416,10 +391,6 @@ def _assigned(
     for joint in joints:
         try:
             member = _assign_beside(context, begun, joint, rivals, view)
-        except PeerLostError as error:
-            context.world.events.emit("group.lost", rt=begun.requested_time, why=str(error))
-            _tell(answers, joint, NotCommitted.LOST)  # it has no request to write yet
-            continue
         except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
             context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
@@ -520,9 +491,6 @@ def _written(
     outcomes = side_by_side(
         {number: partial(_rewrite, context, member) for number, member in placed.items()}
     )
-    lost = [number for number in placed if isinstance(outcomes[number], PeerLostError)]
-    if lost:
-        raise _LostWhileWritingError(lost)  # PUB-2: they may still write files
     members: dict[int, _Member] = {}
     rivals: list[ConcurrentCommit] = []
     for number, member in placed.items():
@@ -625,6 +593,8 @@ def _publish(
     members: dict[int, _Member],
     placed: dict[int, _Member],
     later: Callable[[Callable[[], None]], object],
+    *,
+    named: bool,
 ) -> dict[int, CommitResult]:
     """Commit all members as one; return each write's commit result, none after a conflict."""
     files = {number: _files_of(member) for number, member in members.items()}
@@ -636,7 +606,7 @@ def _publish(
     first = next(iter(members.values())).work.plan
     size = sum(len(member.joint.works) for member in members.values())
     parts: dict[str, MemberResult] = {}
-    for number, member in members.items():
+    for number, member in members.items() if named else ():
         parts |= member.joint.parts(files[number][0].metadata)
     shared = merged_request(first, size, parts)
     candidate = pending_commit_of(context, begun, shared, together, batches)

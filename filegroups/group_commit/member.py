@@ -1,53 +1,44 @@
 """
-The writer's side of a group that another process commits (GRP-4).
+Writes that another process commits: the writer's side, and that of the committer (GRP-4).
 
-The writer keeps the rows and writes the files. The committer sends requests, and sometimes requests
-the rows. An offer may contain a few rows, which the committer then writes (GRP-8). If the committer
-is lost or does not know the outcome, the writer looks it up in the commit log. If there is no slot,
-it takes an abort slot, so that no commit can follow (RB-1).
+The writer prepares its rows and offers them. The committer assigns file groups, writes the files
+and commits. Before that it names the instant to each writer (GRP-8). If the committer is lost or
+does not know the outcome, the writer looks it up in the commit log. If there is no slot, it takes
+an abort slot, so that no commit can follow (RB-1).
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from filegroups.files.rewrite import FileGroupTask
-from filegroups.group_commit.coalesce import member_result, member_results
+import pyarrow as pa
+
+from filegroups.group_commit.coalesce import member_results
 from filegroups.group_commit.commit_group import GROUP_KEY
 from filegroups.group_commit.messages import (
-    Assigned,
-    AssignRows,
-    CandidateFile,
+    OFFERED_BYTES_MAX,
     Channel,
-    CountRows,
-    Failed,
     FallBack,
-    GivenRows,
-    GiveRows,
+    Joined,
+    JoinInstant,
     MemberResult,
     Message,
     Offer,
     OutcomeUnknown,
     PeerLostError,
-    Precompute,
-    Precomputed,
-    RewriteTasks,
-    Rewritten,
-    RowsCounted,
-    Tagged,
-    TagKeys,
     WasCommitted,
     are_rows_of,
+    decoded_rows,
     encoded_rows,
     offer_of,
 )
-from filegroups.index import IndexedFile
-from filegroups.writing.workload import LocalWorkload, Workload
+from filegroups.schema.schema import TableSchema
+from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import PreparedWrite, action_of
-from filegroups.writing.write_request import CommitResult
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.revalidate import without_void
 from timeline.context import TableContext
@@ -58,29 +49,30 @@ from timeline.errors import (
     OutcomeUnknownError,
 )
 from timeline.layout import slot_path
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
-from timeline.model.file_names import data_file_time, join
+from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import check_partition_path
 from timeline.model.instant import WRITE_ACTIONS
 from timeline.model.instant_time import InstantTime
 from timeline.model.slot import Slot, SlotKind
+from timeline.ports.ports import Clock
 from timeline.rollback.rollback import rollback
 
-__all__ = ["Member", "can_be_offered", "write_by_committer"]
+__all__ = ["Member", "can_be_offered", "name_instant", "offered_work", "write_by_committer"]
 
 _LOOKS_MAX = 4
-#: Limit of rows sent with an offer: requests about so few rows take longer than their write.
-OFFERED_BYTES_MAX: Final = 64 * 1024
 
 
 def can_be_offered(work: PreparedWrite) -> bool:
-    """Return whether another process can commit the write, because its plan can be sent."""
+    """Return whether another process can commit the write, because rows and plan can be sent."""
     plan, workload = work.plan, work.workload
-    if plan.operation.replaces or workload is None or workload.attempted() is None:
+    if plan.operation.replaces or not isinstance(workload, LocalWorkload):
         return False
     if plan.rules.keys.carried:
         return False  # a committer plans by the table and the options, not by the rows
-    # Only processes with the plug-in can write rows that a plug-in merges.
-    return plan.reads is None and plan.rules.merge.merger is None
+    if plan.reads is not None or plan.rules.merge.merger is not None:
+        return False  # only processes with the plug-in can write rows that a plug-in merges
+    few = workload.rows.nbytes <= OFFERED_BYTES_MAX
+    return few and are_rows_of(workload.rows, work.schema, plan.rules)
 
 
 @dataclass(slots=True)
@@ -89,22 +81,20 @@ class Member:
     One write, as its writer sees it while a committer commits it.
 
     Args:
-        work: The write, its rows prepared.
+        work: The write, its rows prepared; it ``can_be_offered``.
         release: The release of this program.
-        few_bytes: Rows up to this memory size are sent with the offer.
     """
 
     work: PreparedWrite
     release: str
-    few_bytes: int = OFFERED_BYTES_MAX
-    requested_time: InstantTime | None = None  # requested time of the instant of its files
-    stats: tuple[tuple[WriteStat, ...], ...] = field(default=())
-    joined_as: str | None = None  # its name in the instant, if the committer writes its rows
-    was_asked: bool = False  # any request since the offer
+    requested_time: InstantTime | None = None  # requested time of the instant that has its rows
+    name: str = ""  # its name in that instant
 
     def offer(self) -> Offer:
-        """Return the offer: all that the committer needs to assign file groups."""
-        work, workload, few = self.work, self._workload(), self._few_rows()
+        """Return the offer: all that the committer needs to write the rows."""
+        work, workload = self.work, self.work.workload
+        if not isinstance(workload, LocalWorkload):
+            raise InvariantError("a write was offered whose rows are elsewhere")
         columns = workload.schema.remove_metadata().serialize().to_pybytes()
         return Offer(
             release=self.release,
@@ -117,79 +107,24 @@ class Member:
             schema_before=work.schema_before,
             columns=base64.b64encode(columns).decode("ascii"),
             partition_paths=workload.partition_paths(),
-            rows_bytes=workload.rows.nbytes if isinstance(workload, LocalWorkload) else None,
-            rows=None if few is None else encoded_rows(few.rows),
+            rows=encoded_rows(workload.rows),
         )
-
-    def _few_rows(self) -> LocalWorkload | None:
-        """Return the workload, if its rows are sent with the offer."""
-        work, workload = self.work, self.work.workload
-        if not isinstance(workload, LocalWorkload) or work.plan.rules.partial:
-            return None
-        few = workload.rows.nbytes <= self.few_bytes
-        return workload if few and are_rows_of(workload.rows, work.schema) else None
 
     def answer(self, question: Message) -> Message:
         """
-        Do a request of the committer; report a failure, after which the write commits alone.
+        Note the instant that the committer names.
 
         Raises:
-            PeerLostError: The message is no request.
+            PeerLostError: The message is no such request.
         """
-        self.was_asked = True
-        try:
-            return self._done(question)
-        except PeerLostError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
-            return Failed(why=f"{type(error).__name__}: {error}"[:2000], attempted=self._tried())
-
-    def _done(self, question: Message) -> Message:
-        workload = self._workload()
-        match question:
-            case TagKeys():
-                found = workload.tag(
-                    {path: [_indexed(one) for one in files] for path, files in _items(question)}
-                )
-                return Tagged(inserts=found.inserts, updates=tuple(found.updates.items()))
-            case CountRows(remainder=remainder, ring=ring):
-                shares = remainder or ring
-                if shares is None:
-                    raise PeerLostError("told no shares")
-                counts = workload.spread(shares)
-                return RowsCounted(rows=tuple((*key, rows) for key, rows in counts.items()))
-            case AssignRows(buckets=buckets):
-                ids = {bucket.number: file_id for bucket, file_id in buckets}
-                workload.assign([bucket for bucket, _ in buckets], ids)
-                return Assigned()
-            case Precompute(tasks=tasks):
-                workload.make_ahead([FileGroupTask.from_json(text) for text in tasks])
-                return Precomputed()
-            case RewriteTasks():
-                return self._rewrite(question)
-            case GiveRows():
-                return self._give(question, workload)
-        raise PeerLostError(f"no question: {question.kind}")
-
-    def _rewrite(self, question: RewriteTasks) -> Message:
-        tasks = [FileGroupTask.from_json(text) for text in question.tasks]
-        if any(task.requested_time != question.requested_time for task in tasks):
-            raise PeerLostError("tasks of another instant than it says")
-        self.requested_time, self.stats, self.joined_as = question.requested_time, (), None
-        stats = self._workload().rewrite(tasks)
-        self.stats = tuple(stats)
-        return Rewritten(stats=self.stats, attempted=self._tried())
-
-    def _give(self, question: GiveRows, workload: Workload) -> Message:
-        if not isinstance(workload, LocalWorkload):
-            raise InvariantError("rows were asked for that were not offered")
-        self.requested_time, self.stats = question.requested_time, ()
-        self.joined_as = question.name
-        return GivenRows(rows=None if self._few_rows() else encoded_rows(workload.rows))
+        if not isinstance(question, JoinInstant):
+            raise PeerLostError(f"no question: {question.kind}")
+        self.requested_time, self.name = question.requested_time, question.name
+        return Joined()
 
     def receipt(self, told: WasCommitted) -> CommitResult:
         """Return the commit result: the write's own rows, the group's times."""
-        own = told.own if self.joined_as is not None else self._own_part(told.requested_time)
+        own = told.own
         context, plan = self.work.context, self.work.plan
         receipt = CommitResult(
             action=action_of(context, plan.operation).value,
@@ -228,62 +163,21 @@ class Member:
             OutcomeUnknownError: The storage or the lock does not answer, or the timeline changed
                 too often.
         """
-        given = self.joined_as is not None
-        if self.requested_time is None or not (given or self.stats or self._tried()):
-            return None  # there is nothing to commit
+        if self.requested_time is None:
+            return None  # the committer did not use its rows
         time = self.requested_time
         try:
             slot = _ending_of(context, time)
-            own = None if slot is None else self._own_part_in(slot)
+            own = None if slot is None else member_results(_metadata_in(slot)).get(self.name)
             if slot is not None and own is not None:
                 context.world.events.emit("group.found", rt=time)
                 return self.receipt(_answer_from(slot, own))
-            self._clear(context, time)
         except (InternalError, OutcomeUnknownError):
             raise
         except HoodooError as error:
             raise _unknown(time, error.message) from error
         context.world.events.emit("group.not_published", rt=time)
         return None
-
-    def _own_part_in(self, slot: Slot) -> MemberResult | None:
-        """Return this write's result in a commit slot, None if it is not in it."""
-        if self.joined_as is not None:
-            return member_results(_metadata_in(slot)).get(self.joined_as)
-        return self._own_part(slot.requested_time) if self._is_in(slot) else None
-
-    def _own_part(self, published: InstantTime) -> MemberResult:
-        """Return the result of its files in the committed instant, none if they are of another."""
-        written = self.stats if published == self.requested_time else ()
-        stats = tuple(one for each in written for one in each)
-        return member_result(CommitMetadata(partition_to_write_stats={"": stats}))
-
-    def _is_in(self, slot: Slot) -> bool:
-        """Return whether the slot has its files; a group takes all files of a member or none."""
-        mine = {path for stats in self.stats for stat in stats for path in stat.paths}
-        return any(
-            join(one.file_group.partition_path, name) in mine
-            for one in slot.claim.file_groups
-            for name in one.files
-        )
-
-    def _clear(self, context: TableContext, time: InstantTime) -> None:
-        """
-        RB-10: delete files that this process wrote after its instant had ended without them.
-
-        Markers stay for the next clean, which uses them to find files of stalled writers.
-        """
-        for path in self._tried():
-            if data_file_time(path.rpartition("/")[2]) == time:
-                context.world.storage.delete(path)
-
-    def _tried(self) -> tuple[str, ...]:
-        return tuple(sorted(self._workload().attempted() or ()))
-
-    def _workload(self) -> Workload:
-        if self.work.workload is None:
-            raise InvariantError("a write without rows was offered to a group")
-        return self.work.workload
 
 
 def write_by_committer(
@@ -397,9 +291,87 @@ def _unknown(time: InstantTime, why: str) -> OutcomeUnknownError:
     )
 
 
-def _indexed(one: CandidateFile) -> IndexedFile:
-    return IndexedFile(file_id=one.file_id, path=one.path, virtual_keys=one.virtual_keys)
+# ---- The committer's side
+
+_LAST_MOMENT_MS = 100  # for an answer that has arrived already, after other waits
 
 
-def _items(question: TagKeys) -> list[tuple[str, tuple[CandidateFile, ...]]]:
-    return list(question.candidates.items())
+def offered_work(context: TableContext, plan: WriteRequest, offer: Offer) -> PreparedWrite:
+    """
+    Return the prepared write of another process, as ``prepare_write`` does.
+
+    Args:
+        context: The committer's table.
+        plan: The committer's write request, equal to the writer's except for offered fields.
+        offer: The writer's offer.
+
+    Raises:
+        InvalidInputError: The offer has no valid partition paths.
+        CorruptTableError: Its Avro schema is not valid.
+        ValueError: It has no valid columns or rows.
+    """
+    for path in offer.partition_paths:
+        check_partition_path(path)
+    schema = TableSchema.from_avro(offer.avro_json)
+    try:
+        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(offer.columns, validate=True)))
+    except (pa.ArrowInvalid, OSError, binascii.Error) as error:
+        raise ValueError(f"this is no schema: {error}") from None
+    rows = decoded_rows(offer.rows, schema, plan.rules, offer.partition_paths)
+    return PreparedWrite(
+        context=context,
+        plan=plan,
+        workload=LocalWorkload.of_prepared(context.world, rows, plan.rules, incoming=columns),
+        schema=schema,
+        schema_before=offer.schema_before,
+    )
+
+
+def name_instant(
+    channels: Mapping[int, Channel], requested_time: InstantTime, clock: Clock, *, answer_ms: int
+) -> frozenset[int]:
+    """
+    Name the instant to the writers whose rows it will have, with one timeout for all.
+
+    A writer that does not know its instant would write its rows again when it gives up waiting. So
+    the rows of such a writer must not be in the instant (GRP-8).
+
+    Args:
+        channels: The channels to the writers, by the number of their write in the instant.
+        requested_time: Requested time of the instant.
+        clock: Measures the timeout.
+        answer_ms: Limit of all answers together, in ms.
+
+    Returns:
+        The numbers of the writers that are lost; their channels are closed.
+    """
+    lost = {
+        number
+        for number, channel in channels.items()
+        if not _sent(channel, JoinInstant(requested_time=requested_time, name=str(number)))
+    }
+    began_ms = clock.monotonic_ms()
+    for number, channel in channels.items():
+        left_ms = answer_ms - (clock.monotonic_ms() - began_ms)
+        if number not in lost and not _joined(channel, max(left_ms, _LAST_MOMENT_MS)):
+            lost.add(number)
+    return frozenset(lost)
+
+
+def _sent(channel: Channel, message: Message) -> bool:
+    try:
+        channel.send(message)
+    except PeerLostError:
+        channel.close()
+        return False
+    return True
+
+
+def _joined(channel: Channel, wait_ms: int) -> bool:
+    try:
+        if isinstance(channel.receive(wait_ms), Joined):
+            return True
+    except PeerLostError:
+        pass
+    channel.close()
+    return False

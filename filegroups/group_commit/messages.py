@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Protocol
@@ -14,41 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from filegroups.keys.bucketing import ConsistentHashAssigner, SimpleBucketAssigner
-from filegroups.keys.insert_buckets import InsertBucket
-from filegroups.keys.keys import VirtualKeys
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema
-from filegroups.writing.write_request import CommitResult, WriteRequest
+from filegroups.writing.write_request import CommitResult, RowRules, WriteRequest
 from timeline.context import TableContext
-from timeline.model.commit_metadata import WriteStat
 from timeline.model.instant_time import InstantTime
-from timeline.model.write_set import FileGroupId
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
-    "OFFER_BYTES_MAX",
-    "AssignRows",
-    "Assigned",
-    "CandidateFile",
+    "OFFERED_BYTES_MAX",
     "Channel",
-    "CountRows",
-    "Failed",
     "FallBack",
-    "GiveRows",
-    "GivenRows",
+    "JoinInstant",
+    "Joined",
     "MemberResult",
     "Message",
     "Offer",
     "OutcomeUnknown",
     "PeerLostError",
     "PeerSilentError",
-    "Precompute",
-    "Precomputed",
-    "RewriteTasks",
-    "Rewritten",
-    "RowsCounted",
-    "TagKeys",
-    "Tagged",
     "WasCommitted",
     "are_rows_of",
     "decode_message",
@@ -60,73 +41,75 @@ __all__ = [
 ]
 
 
-# ---- Prepared rows as text, from a writer to the committer that writes them (GRP-8)
+# ---- Prepared rows as bytes, from a writer to the committer that writes them (GRP-8)
 
 
-def are_rows_of(rows: pa.Table, schema: TableSchema) -> bool:
-    """Return whether prepared rows have all columns and keys, as ``decoded_rows`` demands."""
-    keys, wanted = (KEY_COLUMN, PARTITION_COLUMN), _columns(schema)
-    return [(field.name, field.type) for field in rows.schema] == wanted and not any(
-        rows.column(name).null_count for name in keys
-    )
+def are_rows_of(rows: pa.Table, schema: TableSchema, rules: RowRules) -> bool:
+    """Return whether prepared rows have the columns and keys that ``decoded_rows`` demands."""
+    wanted: list[tuple[str, pa.DataType]] = []
+    if not rules.operation.traits.deletes_keys:
+        names = set(rows.schema.names)
+        wanted = [(f.name, f.type) for f in schema.arrow if not rules.partial or f.name in names]
+    wanted += [(KEY_COLUMN, pa.string()), (PARTITION_COLUMN, pa.string())]
+    if [(field.name, field.type) for field in rows.schema] != wanted:
+        return False
+    if rows.column(PARTITION_COLUMN).null_count:
+        return False
+    return rules.keys.automatic or not rows.column(KEY_COLUMN).null_count
 
 
-def _columns(schema: TableSchema) -> list[tuple[str, pa.DataType]]:
-    columns = [(field.name, field.type) for field in schema.arrow]
-    return [*columns, (KEY_COLUMN, pa.string()), (PARTITION_COLUMN, pa.string())]
-
-
-def encoded_rows(rows: pa.Table) -> str:
-    """Return rows as Arrow IPC in base 64."""
+def encoded_rows(rows: pa.Table) -> bytes:
+    """Return rows as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
-    return base64.b64encode(sink.getvalue()).decode("ascii")
+    return bytes(sink.getvalue())
 
 
 def decoded_rows(
-    text: str, schema: TableSchema, partition_paths: Collection[str], *, bytes_max: int
+    data: bytes, schema: TableSchema, rules: RowRules, partition_paths: Collection[str]
 ) -> pa.Table:
     """
     Decode rows that ``encoded_rows`` made in another process.
 
     Args:
-        text: The received text.
+        data: The received bytes.
         schema: The schema the rows were prepared for.
+        rules: The rules they were prepared by.
         partition_paths: The partitions the rows may belong to.
-        bytes_max: Their limit in memory, in bytes.
 
     Raises:
-        ValueError: The text has no rows, or not the expected ones.
+        ValueError: They are no rows, or not the expected ones.
     """
     try:
-        with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text, validate=True))) as stream:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
             rows = stream.read_all()
         rows.validate(full=True)
-    except (pa.ArrowException, OSError, binascii.Error, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"these are no rows: {error}") from None
-    if [(field.name, field.type) for field in rows.schema] != _columns(schema):
-        raise ValueError(f"rows of other columns: {', '.join(rows.schema.names)[:300]!a}")
-    if rows.nbytes > bytes_max:
-        raise ValueError(f"more rows than were offered: {rows.nbytes} bytes")
-    keys, paths = rows.column(KEY_COLUMN), rows.column(PARTITION_COLUMN)
-    if keys.null_count or paths.null_count:
-        raise ValueError("rows without a key or a partition path")
-    if not set(pc.unique(paths).to_pylist()) <= set(partition_paths):
+    if not are_rows_of(rows, schema, rules):
+        raise ValueError(f"rows of other columns, or without keys: {rows.schema.names}"[:300])
+    if rows.nbytes > _DECODED_BYTES_MAX:
+        raise ValueError(f"more rows than may be offered: {rows.nbytes} bytes")
+    if not set(pc.unique(rows.column(PARTITION_COLUMN)).to_pylist()) <= set(partition_paths):
         raise ValueError("rows of partitions that were not offered")
     return rows
 
 
 # ---- Messages about one write, as JSON
 #
-# The writer offers a write. The committer requests that it tag keys, route rows and write files,
-# and finally sends the outcome. No message can name code: each is one of these values, checked
-# field by field, or it is refused (SEC3). Rows are sent only if they are few, or if the committer
-# coalesces them (GRP-8).
+# The writer offers a write with its rows. The committer names the instant that will have them, and
+# finally sends the outcome. No message can name code: each is one of these values, checked field by
+# field, or it is refused (SEC3).
 
-MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Limit of an offer: a committer keeps up to this many bytes for each connection.
-OFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Limit of the prepared rows of an offer, in memory. A bigger write commits alone: its files cost
+#: more than its instant.
+OFFERED_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Limit of one message: the rows and the plan. A committer keeps up to this many bytes
+#: for each connection.
+MESSAGE_BYTES_MAX: Final = 2 * OFFERED_BYTES_MAX
+# A slice of rows is smaller before it is sent than its buffers after.
+_DECODED_BYTES_MAX: Final = 2 * OFFERED_BYTES_MAX
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
@@ -156,140 +139,27 @@ class Offer:
     schema_before: str
     columns: str  # the schema of the incoming rows, Arrow IPC in base 64
     partition_paths: tuple[str, ...]
-    rows_bytes: int | None = None  # size of the prepared rows in memory, if it can send them
-    rows: str | None = None  # the rows, if they are few: Arrow IPC in base 64
+    rows: bytes  # the prepared rows, an Arrow IPC stream; it follows the JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateFile:
-    """A base file that may contain keys."""
-
-    file_id: str
-    path: str
-    virtual_keys: VirtualKeys | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TagKeys:
-    """Request: find which rows' keys are in which of these files, by partition path."""
+class JoinInstant:
+    """Request: note the instant that will have the rows, and the write's name in it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    kind: Literal["tag"] = "tag"
-    candidates: Mapping[str, tuple[CandidateFile, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tagged:
-    """Answer: row counts of new keys by partition path, and of known keys by file group."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["tagged"] = "tagged"
-    inserts: Mapping[str, int]
-    updates: tuple[tuple[FileGroupId, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountRows:
-    """Request: count rows by partition path and bucket of a bucket index."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["spread"] = "spread"
-    remainder: SimpleBucketAssigner | None = None
-    ring: ConsistentHashAssigner | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsCounted:
-    """Answer: partition path, bucket, number of rows."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["was_spread"] = "was_spread"
-    rows: tuple[tuple[str, int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignRows:
-    """Request: route new records to these insert buckets, each with its file id."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["assign"] = "assign"
-    buckets: tuple[tuple[InsertBucket, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
-    """Answer: the records are routed."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["assigned"] = "assigned"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precompute:
-    """Request: make the small files of these tasks in memory, and write nothing yet."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["make_ahead"] = "make_ahead"
-    tasks: tuple[str, ...]  # as ``FileGroupTask.to_json``
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precomputed:
-    """Answer: the small files are made, where possible."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["made_ahead"] = "made_ahead"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteTasks:
-    """Request: write these file groups, for the instant of this requested time."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["rewrite"] = "rewrite"
+    kind: Literal["join"] = "join"
     requested_time: InstantTime
-    tasks: tuple[str, ...]  # as ``FileGroupTask.to_json``
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
-    """Answer: the stats of each task, and all paths that may have been created."""
+class Joined:
+    """Answer: the writer knows where to look up its outcome."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
-    kind: Literal["rewritten"] = "rewritten"
-    stats: tuple[tuple[WriteStat, ...], ...]
-    attempted: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveRows:
-    """Request: send the prepared rows, for the committer to write in this instant."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["give"] = "give"
-    requested_time: InstantTime
-    name: str  # of this write in the commit's results
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenRows:
-    """Answer: all rows; from now on the writer knows the instant that may have them."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["given"] = "given"
-    rows: str | None  # Arrow IPC in base 64; None if the offer had them
+    kind: Literal["joined"] = "joined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,17 +176,6 @@ class MemberResult:
     def of(cls, receipt: CommitResult) -> MemberResult:
         """Return the member's part of a commit result."""
         return cls(**{each.name: getattr(receipt, each.name) for each in fields(cls)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """Answer: the request failed; these paths may have been created."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-
-    kind: Literal["failed"] = "failed"
-    why: str
-    attempted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,25 +211,7 @@ class OutcomeUnknown:
     kind: Literal["unknown"] = "unknown"
 
 
-Message = (
-    Offer
-    | TagKeys
-    | Tagged
-    | CountRows
-    | RowsCounted
-    | AssignRows
-    | Assigned
-    | Precompute
-    | Precomputed
-    | RewriteTasks
-    | Rewritten
-    | GiveRows
-    | GivenRows
-    | Failed
-    | WasCommitted
-    | FallBack
-    | OutcomeUnknown
-)
+Message = Offer | JoinInstant | Joined | WasCommitted | FallBack | OutcomeUnknown
 
 _MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(
     Annotated[Message, Field(discriminator="kind")]
@@ -401,8 +242,10 @@ class Channel(Protocol):
 
 
 def encode_message(message: Message) -> bytes:
-    """Return one message as JSON."""
-    return _MESSAGES.dump_json(message)
+    """Return one message as a line of JSON, which the rows of an offer follow."""
+    if not isinstance(message, Offer):
+        return _MESSAGES.dump_json(message)
+    return _MESSAGES.dump_json(replace(message, rows=b"")) + b"\n" + message.rows
 
 
 def decode_message(data: bytes) -> Message:
@@ -414,10 +257,12 @@ def decode_message(data: bytes) -> Message:
             a value of another type.
     """
     try:
-        return _MESSAGES.validate_json(data, strict=True)
+        line, _, rows = data.partition(b"\n")
+        message = _MESSAGES.validate_json(line, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise PeerLostError(f"no message: {first['loc']} {first['msg']}") from None
+    return replace(message, rows=rows) if isinstance(message, Offer) else message
 
 
 def request_fields(plan: WriteRequest) -> dict[str, str]:

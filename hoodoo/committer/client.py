@@ -113,7 +113,9 @@ class CommitterWriter:
                 except PeerSilentError:
                     raise
                 except PeerLostError as error:
-                    if member.was_asked:  # it may have waited for this write in vain
+                    if (
+                        member.requested_time is not None
+                    ):  # it may have waited for this write in vain
                         self._rest(str(error))
                         return None
                     # It may have ended since the last write, and another one listen by now.

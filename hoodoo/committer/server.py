@@ -7,7 +7,7 @@ each writer. While it publishes, the next offers wait in their sockets, so a gro
 the load makes it.
 Writers that were just answered often come back at once: for a small part of what their group
 took they are waited for, or each would only be in every second group.
-Only the members' own parts run side by side, each a thread that waits for its writer.
+The rows come with the offers, and the members' files are written side by side.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from filegroups.group_commit.commit_group import (
     without_known_conflict,
 )
 from filegroups.group_commit.committer import PATIENCE
+from filegroups.group_commit.member import name_instant, offered_work
 from filegroups.group_commit.messages import (
     FallBack,
     MemberResult,
@@ -38,7 +39,6 @@ from filegroups.group_commit.messages import (
     WasCommitted,
     offer_of,
 )
-from filegroups.group_commit.remote_workload import remote_work
 from filegroups.writing.write import PreparedWrite
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from filegroups.writing.write_schema import with_stored_forms
@@ -49,6 +49,7 @@ from hoodoo.table import Table
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
 from timeline.model.commit_metadata import ConcurrencyMode, WriteOperation
+from timeline.model.instant_time import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import Started, ThreadExecutor
@@ -64,7 +65,7 @@ __all__ = [
 
 _CONNECTIONS_MAX = 512
 _STEP_S = 0.2  # how soon a stop is noticed
-_PARTS_MAX = 64  # members that write their files at a time
+_PARTS_MAX = 64  # members of a high-latency store whose files are sent at a time
 _SAID_MAX = 2000
 _WRITES_MAX = 64  # of an instant, unless the option says another number
 
@@ -329,7 +330,7 @@ class Committer:
             why = f"the committer is of another release: {release()}, the writer's {offer.release}"
         elif desk is not None:
             try:
-                work, why = self._work_of(desk.served, channel, offer)
+                work, why = self._work_of(desk.served, offer)
             except (HoodooError, ValueError) as error:
                 work, why = None, str(error)
             if work is not None:
@@ -342,9 +343,7 @@ class Committer:
         self.report.handed_back += 1
         self._send(channel, FallBack(why=why[:_SAID_MAX]))
 
-    def _work_of(
-        self, served: ServedTable, channel: SocketChannel, offer: Offer
-    ) -> tuple[PreparedWrite | None, str]:
+    def _work_of(self, served: ServedTable, offer: Offer) -> tuple[PreparedWrite | None, str]:
         plan = served.plan_of(offer)
         mine = offer_of(served.context, plan)
         if mine != offer.plan:
@@ -352,7 +351,7 @@ class Committer:
                 name for name in {*mine, *offer.plan} if mine.get(name) != offer.plan.get(name)
             )
             return None, f"the committer is configured otherwise: {', '.join(names[:5])}"
-        work = remote_work(served.context, plan, offer, channel, answer_ms=served.answer_ms)
+        work = offered_work(served.context, plan, offer)
         if not are_compatible(work, work):
             return None, "such a write is never shared"
         return work, ""
@@ -379,8 +378,6 @@ class Committer:
             else:
                 self.report.handed_back += 1
                 self._answer(one, FallBack(why="it failed in the group, or the group was refused"))
-        for channel in [one for one in self._channels if one.closed]:
-            self._drop(channel)  # the part of its writer failed for good
         now_ms = self._clock.monotonic_ms()
         desk.patient_until_ms = now_ms + (now_ms - began_ms) // PATIENCE
         self._tidy_up(desk, left)
@@ -418,6 +415,10 @@ class Committer:
             joined = True
             return self._joined(desk, group)
 
+        def name(time: InstantTime, numbers: frozenset[int]) -> frozenset[int]:
+            channels = {number: group[number].channel for number in sorted(numbers)}
+            return name_instant(channels, time, self._clock, answer_ms=served.answer_ms)
+
         try:
             served.before()
             answers = commit_group(
@@ -425,6 +426,7 @@ class Committer:
                 [group[0].work],
                 meeting=partial(_note, group),
                 join=join,
+                name_instant=name,
                 later=left.append,
             )
         except Exception as error:  # noqa: BLE001 - nothing was published: each tries by itself
@@ -511,9 +513,10 @@ def _told(receipt: CommitResult) -> WasCommitted:
 
 
 def _desk_of(served: ServedTable) -> _TableQueue:
-    """The table over an executor with a thread for each member, which only waits there."""
+    """Return the queue of a table; on a high-latency store each member has a thread that waits."""
     context = served.context
     threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.world.events)
-    # What it sees and publishes the table has seen, too: upkeep after a group looks at nothing anew.
-    own = replace(context, world=replace(context.world, executor=threads))
-    return _TableQueue(served=replace(served, context=own), threads=threads)
+    if context.world.storage.capabilities.far:
+        # The caches stay the table's own: upkeep after a group refreshes nothing twice.
+        context = replace(context, world=replace(context.world, executor=threads))
+    return _TableQueue(served=replace(served, context=context), threads=threads)

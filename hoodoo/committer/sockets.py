@@ -19,7 +19,6 @@ from pydantic_core import PydanticSerializationError
 
 from filegroups.group_commit.messages import (
     MESSAGE_BYTES_MAX,
-    OFFER_BYTES_MAX,
     Message,
     PeerLostError,
     PeerSilentError,
@@ -84,7 +83,7 @@ class SocketChannel:
         """As the contract."""
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
-            message = self._next(MESSAGE_BYTES_MAX)
+            message = self._next()
             if message is not None:
                 return message
             left_ms = deadline_ms - self._clock.monotonic_ms()
@@ -100,7 +99,7 @@ class SocketChannel:
             PeerLostError: The connection ended, or what came is no message.
         """
         self._read(0)
-        return self._next(OFFER_BYTES_MAX)
+        return self._next()
 
     def close(self) -> None:
         """As the contract."""
@@ -119,11 +118,11 @@ class SocketChannel:
             raise PeerLostError("it ended the connection")
         self._buffer += data
 
-    def _next(self, bytes_max: int) -> Message | None:
+    def _next(self) -> Message | None:
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
-        if length > bytes_max:
+        if length > MESSAGE_BYTES_MAX:
             raise PeerLostError(f"too long a message: {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:

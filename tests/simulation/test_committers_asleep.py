@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from filegroups.group_commit.commit_group import Answer, NotCommitted, commit_group
+from filegroups.group_commit.commit_group import Answer, NotCommitted
 from filegroups.group_commit.member import Member
 from filegroups.group_commit.messages import MemberResult, Message, PeerLostError, WasCommitted
 from filegroups.writing.write import prepare_write, write
@@ -33,13 +33,12 @@ from tests.simulation.test_group_service import (
     MEMBERS,
     SEEDED,
     UPSERTS,
-    How,
     Writers,
     _writes_in,
 )
 from tests.simulator.ports import ActorPorts
 from tests.simulator.world import SimulatedSystem
-from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
 from timeline.model.slot import SlotKind
@@ -69,7 +68,6 @@ class Host:
     """The committer and its writers, anew for every call it sleeps before."""
 
     plan: WriteRequest
-    how: How
     writers: Writers = field(default_factory=Writers)
     wires: dict[str, Wire] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -77,20 +75,18 @@ class Host:
     alone: int = 0
 
     def __call__(self, ports: ActorPorts, context: TableContext) -> None:
-        self.writers, self.wires, self.unknown = Writers(self.plan, self.how), {}, set()
-        gives, brings = self.how == "gives", self.how == "brings"
+        self.writers, self.wires, self.unknown = Writers(self.plan), {}, set()
         for name in MEMBERS:
             rows = self.writers.workload(context, name)
             member = Member(prepare_write(context, self.plan, rows, context.glance()), RELEASE)
-            self.wires[name] = Wire(member, gives=gives, brings=brings)
+            self.wires[name] = Wire(member)
         waiting = list(MEMBERS)
         while waiting:
-            works = [remote(context, self.wires[name]) for name in waiting]
             try:
-                answers = commit_group(context, works)
+                answers = commit_offers(context, [self.wires[name] for name in waiting])
             except HoodooError as error:
                 ports.events.emit("sim.group_failed", why=str(error))
-                answers = [NotCommitted.ALONE] * len(works)
+                answers = [NotCommitted.ALONE] * len(waiting)
             for name, answer in zip(list(waiting), answers, strict=True):
                 if answer is not NotCommitted.MEETS:
                     waiting.remove(name)
@@ -155,25 +151,20 @@ class Host:
         ]
 
 
-QUICK = [(INSERTS, "keeps", "ours"), (INSERTS, "brings", "shared"), (UPSERTS, "gives", "none")]
-MET = [
-    (plan, how, mode)
-    for plan, hows in ((UPSERTS, ("keeps", "gives", "brings")), (INSERTS, ("keeps", "brings")))
-    for how in hows
-    for mode in MODES
-]
+QUICK = [(INSERTS, "ours"), (INSERTS, "shared"), (UPSERTS, "none")]
+MET = [(plan, mode) for plan in (UPSERTS, INSERTS) for mode in MODES]
 
 
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
 @pytest.mark.parametrize(
-    ("plan", "how", "mode"),
+    ("plan", "mode"),
     [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in MET if one not in QUICK)],
 )
 def test_a_committer_that_wakes_behind_its_writers_publishes_nothing_twice(
-    plan: WriteRequest, how: How, mode: str
+    plan: WriteRequest, mode: str
 ) -> None:
-    host, limits = Host(plan, how), MODES[mode]
+    host, limits = Host(plan), MODES[mode]
     found = sweep(
         Story(
             before=seeded("committer-asleep", SEEDED),

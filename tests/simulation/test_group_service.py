@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import pytest
 
-from filegroups.group_commit.commit_group import GROUP_KEY, NotCommitted, commit_group
+from filegroups.group_commit.commit_group import GROUP_KEY, NotCommitted
 from filegroups.group_commit.member import Member
-from filegroups.group_commit.messages import GivenRows, Message, PeerLostError
+from filegroups.group_commit.messages import Joined, Message, PeerLostError
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write
 from filegroups.writing.write_request import CommitResult, WriteRequest
@@ -41,7 +40,7 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
-from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
@@ -60,20 +59,16 @@ STRANGER = ("b3", "e1")  # in the base file of B
 SEEDED = ("b1", "b2", "b3", "e1")
 
 
-#: Rows stay with their writer, go where those of several are written as one, or with the offer.
-How = Literal["keeps", "gives", "brings"]
-
-
 @dataclass
 class Writers:
     """The writers' processes: what they know when the committer is gone."""
 
     plan: WriteRequest = UPSERTS
-    how: How = "keeps"  # what becomes of their rows (GRP-8)
     members: dict[str, Member] = field(default_factory=dict)
     receipts: dict[str, CommitResult] = field(default_factory=dict)
     found: int = 0  # of a committer that did not say so
     alone: int = 0
+    lost: int = 0  # writers that the committer gave up
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
@@ -93,15 +88,12 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
             rows = writers.workload(context, name)
             work = prepare_write(context, writers.plan, rows, context.glance())
             writers.members[name] = Member(work, RELEASE)
-            channels[name] = Loopback(
-                writers.members[name], gives=writers.how == "gives", brings=writers.how == "brings"
-            )
+            channels[name] = Loopback(writers.members[name])
         if sleeps:
-            channels[sleeps].acts["rewrite"] = _silent
+            channels[sleeps].acts["join"] = _silent
         while channels:
             try:
-                works = [remote(context, one) for one in channels.values()]
-                answers = commit_group(context, works)
+                answers = commit_offers(context, list(channels.values()))
             except HoodooError as error:
                 ports.events.emit("sim.group_failed", why=str(error))
                 return
@@ -114,6 +106,7 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
                 del channels[name]
                 if isinstance(answer, CommitResult):
                     writers.receipts[name] = answer
+                writers.lost += answer is NotCommitted.LOST
 
     return Actor(name="G", body=body)
 
@@ -197,14 +190,12 @@ def _writes_in(slot: Slot) -> int:
     return int(told.get(GROUP_KEY, "1")) if told.get(OPERATION_KEY) == "group" else 0
 
 
-def deaths(
-    plan: WriteRequest, *, how: How = "keeps", every: int = 1
-) -> Iterator[tuple[Writers, list[str]]]:
+def deaths(plan: WriteRequest, *, every: int = 1) -> Iterator[tuple[Writers, list[str]]]:
     """The committer dies at each of its calls, and the writers go on: what is wrong then."""
     all_writers: list[Writers] = []
 
     def make_run() -> tuple[SimulatedSystem, Sequence[Actor]]:
-        all_writers.append(Writers(plan, how))
+        all_writers.append(Writers(plan))
         return seeded("committer-death", SEEDED), [committer(all_writers[-1])]
 
     for number, case in enumerate(crash_points(make_run, "G")):
@@ -223,21 +214,12 @@ def deaths(
 
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
-@pytest.mark.parametrize(
-    ("plan", "how"),
-    [
-        (UPSERTS, "keeps"),
-        (UPSERTS, "gives"),
-        (UPSERTS, "brings"),
-        (INSERTS, "keeps"),
-        (INSERTS, "brings"),
-    ],
-)
+@pytest.mark.parametrize("plan", [UPSERTS, INSERTS], ids=["upserts", "inserts"])
 def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
-    plan: WriteRequest, how: How
+    plan: WriteRequest,
 ) -> None:
     found = alone = 0
-    for number, (writers, wrong) in enumerate(deaths(plan, how=how, every=1 if NIGHTLY else 2)):
+    for number, (writers, wrong) in enumerate(deaths(plan, every=1 if NIGHTLY else 2)):
         assert wrong == [], f"call {number}"
         assert set(writers.receipts) == set(MEMBERS)
         found, alone = found + writers.found, alone + writers.alone
@@ -246,38 +228,11 @@ def test_a_committer_that_dies_at_any_call_leaves_its_writers_able_to_go_on(
 
 
 #: What a writer does to find out; without one of it something is lost or doubled.
-MUTANTS: dict[str, tuple[WriteRequest, How, str, Callable[..., object]]] = {
-    "writes again at once": (INSERTS, "keeps", "member.Member.find_out", lambda *_: None),
-    "takes any commit for its own": (
-        UPSERTS,
-        "keeps",
-        "member.Member._is_in",
-        lambda *_: True,
-    ),
-    "goes on beside a pending instant": (
-        INSERTS,
-        "keeps",
-        "member.rollback",
-        lambda *_: None,
-    ),
-    "tells no commit of rows given away": (
-        UPSERTS,
-        "gives",
-        "commit_group.member_results_text",
-        lambda _: {},
-    ),
-    "tells no commit of rows brought": (
-        INSERTS,
-        "brings",
-        "commit_group.member_results_text",
-        lambda _: {},
-    ),
-    "does not know where its rows went": (
-        INSERTS,
-        "brings",
-        "member.Member._give",
-        lambda *_: GivenRows(rows=None),
-    ),
+MUTANTS: dict[str, tuple[str, Callable[..., object]]] = {
+    "writes again at once": ("member.Member.find_out", lambda *_: None),
+    "goes on beside a pending instant": ("member.rollback", lambda *_: None),
+    "records no results": ("commit_group.member_results_text", lambda _: {}),
+    "does not know where its rows went": ("member.Member.answer", lambda *_: Joined()),
 }
 
 
@@ -286,30 +241,31 @@ MUTANTS: dict[str, tuple[WriteRequest, How, str, Callable[..., object]]] = {
 def test_a_writer_without_one_of_its_looks_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, how, part, mutant = MUTANTS[name]
+    part, mutant = MUTANTS[name]
     monkeypatch.setattr(f"filegroups.group_commit.{part}", mutant)
     try:
-        wrong = next((found for _, found in deaths(plan, how=how) if found), [])
+        wrong = next((found for _, found in deaths(INSERTS) if found), [])
     except AssertionError as error:  # a run that failed, or a row that is there twice
         wrong = [str(error)]
     assert wrong
 
 
 def played(
-    seed: int, faults: Faults, *others: Actor, how: How, sleeps: str = ""
-) -> tuple[SimulatedSystem, list[str]]:
-    world, writers = seeded("committer", SEEDED), Writers(how=how)
+    seed: int, faults: Faults, *others: Actor, plan: WriteRequest, sleeps: str = ""
+) -> tuple[SimulatedSystem, Writers, list[str]]:
+    world, writers = seeded("committer", SEEDED), Writers(plan)
     trace = run(world, [committer(writers, sleeps=sleeps), *others], seed=seed, faults=faults)
     assert trace.failure is None, trace.story()
     after = go_on(world, writers)
     assert after.failure is None, trace.story() + after.story()
     assert at_rest(world).failure is None
-    return world, findings(world, writers)
+    return world, writers, findings(world, writers)
 
 
 @pytest.mark.spec("GRP-5")
+@pytest.mark.spec("GRP-8")
 def test_a_committer_beside_a_stranger_and_silent_writers_loses_and_doubles_nothing() -> None:
-    broken = refused = 0
+    lost = refused = 0
     for seed in range(400 if NIGHTLY else 18):
         budgets = {
             Fault.LEASE_LOST: seed % 2,
@@ -318,10 +274,12 @@ def test_a_committer_beside_a_stranger_and_silent_writers_loses_and_doubles_noth
             Fault.AMBIGUOUS_APPLIED: 1,
         }
         sleeps = "BDE"[seed // 2 % 3] if seed % 2 else ""
-        how: How = ("keeps", "gives", "brings")[seed // 3 % 3]
-        world, found = played(seed, Faults(budgets=budgets), stranger(), how=how, sleeps=sleeps)
+        plan = INSERTS if seed // 3 % 2 else UPSERTS
+        world, writers, found = played(
+            seed, Faults(budgets=budgets), stranger(), plan=plan, sleeps=sleeps
+        )
         assert found == [], f"seed {seed}"
-        broken += world.counters["group.broken"]
+        lost += writers.lost
         refused += world.counters["group.refused"]
-    assert broken > 1
+    assert lost > 1
     assert refused > 0

@@ -1,15 +1,23 @@
-"""A channel without a wire: the committer's questions are answered by the writer's side at once."""
+"""A channel without a wire: the committer's requests are answered by the writer's side at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from filegroups.group_commit.member import Member
-from filegroups.group_commit.messages import Message, PeerLostError, decode_message, encode_message
-from filegroups.group_commit.remote_workload import remote_work
+from filegroups.group_commit.commit_group import NotCommitted, commit_group
+from filegroups.group_commit.member import Member, name_instant, offered_work
+from filegroups.group_commit.messages import (
+    Message,
+    Offer,
+    PeerLostError,
+    decode_message,
+    encode_message,
+)
 from filegroups.writing.write import PreparedWrite
+from filegroups.writing.write_request import CommitResult
 from timeline.context import TableContext
+from timeline.model.instant_time import InstantTime
 
 RELEASE = "9.9"
 
@@ -23,24 +31,16 @@ class Loopback:
     """
     The committer's end of a channel to a member.
 
-    ``acts`` happen before the answers to a kind of question; one that raises ``PeerLostError`` is
-    a writer that died then, one that returns a message answers instead. It ``gives`` its rows
-    away only where that is said, as one does whose rows are too big for it, and ``brings`` them
-    along with its offer only where that is said.
+    ``acts`` happen before the answers to a kind of request; one that raises ``PeerLostError`` is a
+    writer that died then, one that returns a message answers instead.
     """
 
     member: Member
     acts: dict[str, Callable[[], Message | None]] = field(default_factory=dict)
     questions: list[Message] = field(default_factory=list)
     closed: bool = False
-    gives: bool = False
-    brings: bool = False
     waits: list[int] = field(default_factory=list)
     _answers: list[Message] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if not self.brings:
-            self.member.few_bytes = 0
 
     def send(self, message: Message) -> None:
         if self.closed:
@@ -67,7 +67,20 @@ class Loopback:
 def remote(context: TableContext, channel: Loopback) -> PreparedWrite:
     """The member's write as the committer has it, whose table is ``context``."""
     offer = over_the_wire(channel.member.offer())
-    assert offer.kind == "offer"
-    if not (channel.gives or channel.brings):
-        offer = replace(offer, rows_bytes=None)
-    return remote_work(context, channel.member.work.plan, offer, channel, answer_ms=1000)
+    assert isinstance(offer, Offer)
+    return offered_work(context, channel.member.work.plan, offer)
+
+
+def commit_offers(
+    context: TableContext,
+    channels: Sequence[Loopback],
+    publishing: Callable[[InstantTime, frozenset[int]], object] = lambda _time, _numbers: None,
+) -> list[CommitResult | NotCommitted]:
+    """Commit the members' writes as a committer does, in one group."""
+
+    def name(time: InstantTime, numbers: frozenset[int]) -> frozenset[int]:
+        named = {number: channels[number] for number in sorted(numbers)}
+        return name_instant(named, time, context.world.clock, answer_ms=1000)
+
+    works = [remote(context, one) for one in channels]
+    return commit_group(context, works, publishing=publishing, name_instant=name)

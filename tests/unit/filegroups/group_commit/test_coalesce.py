@@ -52,7 +52,7 @@ def together(table: Table, *works: PreparedWrite) -> list[CommitResult]:
 
 
 def numbers(table: Table, *works: PreparedWrite) -> list[tuple[int, ...]]:
-    return [one.numbers for one in coalesce(table.context, dict(enumerate(works)), "")]
+    return [one.numbers for one in coalesce(table.context, dict(enumerate(works)))]
 
 
 def counts(receipt: CommitResult) -> tuple[int, int, int]:

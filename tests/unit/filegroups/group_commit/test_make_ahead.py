@@ -10,18 +10,13 @@ import pytest
 
 from filegroups.files.parquet import is_small
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.group_commit.commit_group import NotCommitted, commit_group
-from filegroups.group_commit.messages import Failed, PeerLostError, RewriteTasks
 from filegroups.keys.insert_buckets import InsertBucket
 from filegroups.table import Table
 from filegroups.writing import workload as workloads
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
-from filegroups.writing.write_request import CommitResult
 from filegroups.writing.write_schema import schema_for
-from tests.unit.filegroups.group_commit.test_member import member
 from tests.unit.timeline.engine import Far, as_table, data_files, new_table, planned, rows_of
-from tests.unit.timeline.loopback import Loopback, remote
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.storage.memory import MemoryStorage
@@ -177,39 +172,3 @@ def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
     workload = Failing(table.context.world, as_table([row("a", "x", 1)]))
     assert write(table.context, planned(table, UPSERT), workload).rows_inserted == 1
     assert workload.asked == ["make_ahead", "rewrite"]
-
-
-@pytest.mark.spec("GRP-4")
-def test_writers_of_other_processes_make_their_files_ahead(made: list[str]) -> None:
-    table = new_table(Far(MemoryStorage()))
-    channels = [Loopback(member(table, [row(f"k{at}", f"p{at}", 1)])) for at in range(2)]
-    answers = commit_group(table.context, [remote(table.context, one) for one in channels])
-    assert all(isinstance(one, CommitResult) and one.group == 2 for one in answers)
-    for channel in channels:
-        assert channel.asked.index("make_ahead") == channel.asked.index("rewrite") - 1
-    assert sorted(made) == ["p0", "p1"]
-    assert rows_of(table, "id") == [("k0",), ("k1",)]
-
-
-@pytest.mark.spec("GRP-5")
-def test_a_writer_lost_before_it_was_asked_to_write_costs_no_one_a_row() -> None:
-    def lost() -> None:
-        raise PeerLostError("killed")
-
-    table = new_table(Far(MemoryStorage()))
-    dies = Loopback(member(table, [row("a", "x", 1)]), acts={"make_ahead": lost})
-    stays = Loopback(member(table, [row("b", "y", 1)]))
-    works = [remote(table.context, one) for one in (dies, stays)]
-    assert commit_group(table.context, works) == [NotCommitted.LOST, NotCommitted.MEETS]
-    [again] = commit_group(table.context, works[1:])
-    assert isinstance(again, CommitResult)
-    assert rows_of(table, "id") == [("b",)]
-    assert not any(isinstance(one, RewriteTasks) for one in dies.questions)
-
-
-def test_a_writer_that_cannot_make_its_file_ahead_is_told_when_it_writes() -> None:
-    table = new_table(Far(MemoryStorage()))
-    acts = {"make_ahead": lambda: Failed(why="no memory")}
-    channel = Loopback(member(table, [row("a", "x", 1)]), acts=acts)
-    [answer] = commit_group(table.context, [remote(table.context, channel)])
-    assert isinstance(answer, CommitResult)

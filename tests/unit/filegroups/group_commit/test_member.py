@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from filegroups.group_commit.commit_group import NotCommitted, commit_group
+from filegroups.group_commit.commit_group import NotCommitted
 from filegroups.group_commit.member import Member, can_be_offered, write_by_committer
 from filegroups.group_commit.messages import (
-    Assigned,
     FallBack,
     MemberResult,
     Message,
     Offer,
     OutcomeUnknown,
     PeerLostError,
-    RewriteTasks,
-    Rewritten,
-    RowsCounted,
-    Tagged,
     WasCommitted,
 )
 from filegroups.keys.bucketing import BucketRules
@@ -34,26 +28,22 @@ from tests.unit.timeline.engine import (
     Rows,
     as_table,
     data_files,
-    files_below,
-    heard,
     leftovers,
     new_table,
     opened,
     planned,
-    put,
     rows_of,
     upsert,
 )
-from tests.unit.timeline.loopback import RELEASE, Loopback, remote
+from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
 from timeline.codecs.slot import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.layout import slot_path
-from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation, WriteStat
+from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import FileGroupId
 from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 
-UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
+UPSERT, DELETE = WriteOperation.UPSERT, WriteOperation.DELETE
 
 
 def row(key: str, p: str, v: int) -> dict[str, Any]:
@@ -88,7 +78,7 @@ def lost() -> Message | None:
 
 
 def together(table: Table, *channels: Loopback) -> list[CommitResult | NotCommitted]:
-    return commit_group(table.context, [remote(table.context, one) for one in channels])
+    return commit_offers(table.context, channels)
 
 
 def published(answer: CommitResult | NotCommitted) -> CommitResult:
@@ -129,165 +119,14 @@ def test_writers_of_other_processes_share_an_instant() -> None:
     assert leftovers(table) == []
 
 
-@pytest.mark.spec("GRP-4")
-def test_members_that_meet_come_in_the_next_group() -> None:
-    table = new_table()
-    upsert(table, [row("a", "x", 1)])
-    first = Loopback(member(table, [row("a", "x", 2)]))
-    second = Loopback(member(table, [row("a", "x", 3)]))
-    answers = together(table, first, second)
-    assert answers[1] is NotCommitted.MEETS
-    published(together(table, second)[0])
-    assert rows_of(table, "id", "v") == [("a", 3)]
-    assert second.asked.count("rewrite") == 1
-
-
-def test_rows_find_their_buckets_in_the_process_that_has_them() -> None:
+def test_rows_of_a_bucket_index_find_their_file_groups() -> None:
     table = new_table(table_type=TableType.MERGE_ON_READ)
     buckets = BucketRules(buckets=4, hash_fields=("id",))
     one = Loopback(member(table, [row(f"k{n}", "x", 1) for n in range(20)], buckets=buckets))
     assert published(together(table, one)[0]).rows_inserted == 20
     two = Loopback(member(table, [row(f"k{n}", "x", 2) for n in range(10)], buckets=buckets))
     assert published(together(table, two)[0]).rows_updated == 10
-    assert "spread" in two.asked
     assert {value for _, value in rows_of(table, "id", "v")} == {1, 2}
-
-
-@pytest.mark.parametrize("kind", ["tag", "assign"])
-def test_a_writer_that_dies_before_it_writes_leaves_the_group(kind: str) -> None:
-    table = new_table()
-    dead = Loopback(member(table, [row("a", "x", 1)]), {kind: lost})
-    well = Loopback(member(table, [row("b", "y", 1)]))
-    answers = together(table, dead, well)
-    assert answers[0] is NotCommitted.LOST
-    assert published(answers[1]).group == 1
-    assert dead.closed
-    assert rows_of(table, "id") == [("b",)]
-    assert leftovers(table) == []
-
-
-@pytest.mark.spec("GRP-5")
-def test_a_writer_that_is_lost_while_it_writes_ends_the_instant_for_good() -> None:
-    """It may write on: its instant must never be one that readers see."""
-    table = new_table()
-    well = Loopback(member(table, [row("b", "y", 1)]))
-    dead = Loopback(member(table, [row("a", "x", 1)]))
-    dead.acts["rewrite"] = lost
-    assert together(table, well, dead) == [NotCommitted.MEETS, NotCommitted.LOST]
-    slot = table.context.chain.read(table.context.chain.head())
-    assert slot is not None
-    assert slot.kind is SlotKind.ABORT
-    assert data_files(table) == []
-    assert table.context.active().pending == ()
-    assert files_below(table.context.world.storage, ".hoodie/.heartbeat") == []
-    assert published(together(table, well)[0]).group == 1
-    assert rows_of(table, "id") == [("b",)]
-    assert heard(table, "group.broken")[0]["rt"] == slot.requested_time
-
-
-@pytest.mark.spec("GRP-5")
-def test_a_writer_that_wakes_after_its_group_ended_takes_its_files_away() -> None:
-    table = new_table()
-    late = Loopback(member(table, [row("a", "x", 1)]), {"rewrite": lost})
-    assert together(table, late) == [NotCommitted.LOST]
-    late.member.answer(late.questions[-1])  # it wakes, and does what it was asked
-    assert len(data_files(table)) == 1
-    assert late.member.find_out(late.member.work.context) is None
-    assert data_files(table) == []
-    assert write_prepared(late.member.work).rows_inserted == 1
-    assert rows_of(table, "id") == [("a",)]
-
-
-def test_a_writer_that_cannot_write_is_told_alone_why() -> None:
-    table = new_table()
-
-    class Full(Behind):
-        def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
-            if ".marker." in path:
-                raise StorageUnavailableError("no space left")
-            self.inner.create(path, data, durable=durable)
-
-    full = Full(table.context.world.storage)
-    poor = Loopback(member(table, [row("a", "x", 1)], storage=full))
-    well = Loopback(member(table, [row("b", "y", 1)]))
-    answers = together(table, poor, well)
-    assert answers[0] is NotCommitted.ALONE
-    assert published(answers[1]).group == 1
-    with pytest.raises(StorageUnavailableError, match="no space left"):
-        write_prepared(poor.member.work)
-    assert rows_of(table, "id") == [("b",)]
-    assert leftovers(table) == []
-
-
-def stat(**parts: Any) -> Callable[[], Message]:
-    def answer() -> Message:
-        stats = WriteStat(**{"file_id": "f", "partition_path": "x", "path": "x/f", **parts})
-        return Rewritten(stats=((stats,),), attempted=())
-
-    return answer
-
-
-LIES: dict[str, Callable[[], Message]] = {
-    "another answer": Assigned,
-    "too few answers": lambda: Rewritten(stats=(), attempted=()),
-    "a file of another instant": stat(path="x/f_0-0-0_20200101000000000.parquet"),
-    "a file that is none": stat(path=".hoodie/hoodie.properties"),
-    "a file elsewhere": stat(path="../t/f"),
-    "a tried file of another instant": lambda: Rewritten(
-        stats=((),), attempted=("x/f_0-0-0_20200101000000000.parquet",)
-    ),
-    "a tried file in another folder": lambda: Rewritten(
-        stats=((),), attempted=(".hoodie/timeline/20200101000000000.commit",)
-    ),
-}
-
-
-@pytest.mark.spec("GRP-4")
-@pytest.mark.parametrize("name", LIES)
-def test_a_writer_names_no_files_but_its_own(name: str) -> None:
-    table = new_table()
-    upsert(table, [row("b", "y", 1)])
-    before = data_files(table)
-    liar = Loopback(member(table, [row("a", "x", 1)]), {"rewrite": LIES[name]})
-    assert together(table, liar) == [NotCommitted.LOST]
-    assert liar.closed
-    assert data_files(table) == before
-
-
-FOUND: dict[str, tuple[str, Message]] = {
-    "a file group nobody asked about": (
-        "tag",
-        Tagged(inserts={}, updates=((FileGroupId("x", "other-0"), 1),)),
-    ),
-    "a partition it has no rows for": ("tag", Tagged(inserts={"../x": 1}, updates=())),
-    "a bucket of such a partition": ("spread", RowsCounted(rows=((".hoodie", 0, 1),))),
-}
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_a_writer_finds_keys_only_where_it_was_asked_to_look(name: str) -> None:
-    table = new_table(table_type=TableType.MERGE_ON_READ)
-    buckets = BucketRules(buckets=4, hash_fields=("id",))
-    kind, answer = FOUND[name]
-    how = {"buckets": buckets} if kind == "spread" else {}
-    liar = Loopback(member(table, [row("a", "x", 1)], **how), {kind: lambda: answer})
-    assert together(table, liar) == [NotCommitted.LOST]
-    assert liar.asked[-1] == kind
-
-
-def test_a_file_of_another_member_is_not_its_own() -> None:
-    table = new_table()
-    well = Loopback(member(table, [row("b", "x", 1)]))
-    thief = Loopback(member(table, [row("a", "x", 1)]))
-
-    def steal() -> Message:
-        asked = thief.questions[-1]
-        assert isinstance(asked, RewriteTasks)
-        path = f"x/other-0_0-0-0_{asked.requested_time}.parquet"
-        return Rewritten(stats=((),), attempted=(path,))
-
-    thief.acts["rewrite"] = steal
-    assert together(table, well, thief) == [NotCommitted.MEETS, NotCommitted.LOST]
 
 
 # ---- what a writer finds out
@@ -326,10 +165,10 @@ def test_the_answer_of_a_committer_is_the_answer_of_the_write() -> None:
     own = MemberResult(
         rows_inserted=9, rows_updated=9, rows_deleted=9, files_written=9, bytes_written=9
     )
-    yes = Script(WasCommitted(**times, group=3, lost_slots=1, own=own))  # it wrote no file
+    yes = Script(WasCommitted(**times, group=3, lost_slots=1, own=own))
     receipt = write_by_committer(yes, mine, wait_ms=1)
     assert receipt is not None
-    assert (receipt.group, receipt.lost_slots, receipt.rows_inserted) == (3, 1, 0)
+    assert (receipt.group, receipt.lost_slots, receipt.rows_inserted) == (3, 1, 9)
 
 
 def test_a_committer_that_dies_before_files_were_written_leaves_nothing() -> None:
@@ -400,24 +239,18 @@ def test_a_writer_finds_that_its_committer_published_before_it_died() -> None:
 
 @pytest.mark.spec("GRP-6")
 @pytest.mark.spec("GRP-8")
-@pytest.mark.parametrize("how", ["keeps", "gives", "brings"])
-def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes(how: str) -> None:
+def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes() -> None:
     table = new_table()
     upsert(table, [row("a", "x", 1)])
-    own = how == "keeps"
-    channels = [
-        Loopback(member(table, [row(key, "x", 2)]), gives=how == "gives", brings=how == "brings")
-        for key in ("a", "b")
-    ]
+    channels = [Loopback(member(table, [row(key, "x", 2)])) for key in ("a", "b")]
 
     def dies(_: str, __: frozenset[int]) -> None:
         raise KeyboardInterrupt
 
     before = data_files(table)
-    works = [remote(table.context, one) for one in channels]
     with pytest.raises(KeyboardInterrupt):
-        commit_group(table.context, works, publishing=dies)
-    assert len(data_files(table)) == len(before) + (2 if own else 1)
+        commit_offers(table.context, channels, publishing=dies)
+    assert len(data_files(table)) == len(before) + 1
     for one in channels:
         assert one.member.find_out(one.member.work.context) is None
     head = table.context.chain.read(table.context.chain.head())
@@ -446,8 +279,7 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
         receipts.append(sleeper.member.find_out(sleeper.member.work.context))
         receipts.append(write_prepared(sleeper.member.work))
 
-    works = [remote(table.context, one) for one in (sleeper, other)]
-    answers = commit_group(table.context, works, publishing=times_out)
+    answers = commit_offers(table.context, [sleeper, other], publishing=times_out)
     assert receipts[0] is None
     assert receipts[1] is not None
     assert not any(isinstance(one, CommitResult) for one in answers)
@@ -459,27 +291,31 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
 
 @pytest.mark.spec("GRP-6")
 def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
+    """Deletes are not coalesced."""
     table = new_table()
-    channels = [
-        Loopback(member(table, [row("k", "x", 1)])),
-        Loopback(member(table, [row("k", "x", 2)])),
-    ]
+    upsert(table, [row("k", "x", 1), row("l", "x", 1)])
+    channels = [Loopback(member(table, [row(key, "x", 2)], DELETE)) for key in "kl"]
     [one, two] = together(table, *channels)
-    assert published(one).rows_inserted == 1
+    assert published(one).rows_deleted == 1
     assert two is NotCommitted.MEETS
-    assert channels[1].member.requested_time == published(one).requested_time, "it wrote files"
+    assert channels[1].member.requested_time == published(one).requested_time, "it was named"
     assert channels[0].member.find_out(channels[0].member.work.context) is not None
     assert channels[1].member.find_out(channels[1].member.work.context) is None
-    assert rows_of(table, "id", "v") == [("k", 1)]
+    assert rows_of(table, "id") == [("l",)]
+    before = channels[1].member.requested_time
+    assert published(together(table, channels[1])[0]).rows_deleted == 1
+    assert channels[1].member.requested_time != before
+    assert rows_of(table, "id") == []
 
 
 @pytest.mark.spec("GRP-6")
 def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() -> None:
-    """It wrote files for that instant and met another there, which was published without it."""
+    """Its rows were to be in that instant, which was committed without it."""
     table = new_table()
+    upsert(table, [row("k", "x", 1), row("l", "x", 1)])
     wire = Cut(table.context.world.storage)
-    first = Loopback(member(table, [row("k", "x", 1)]))
-    met = Loopback(member(table, [row("k", "x", 2)], storage=wire, batch_id="s/1"))
+    first = Loopback(member(table, [row("k", "x", 2)], DELETE))
+    met = Loopback(member(table, [row("l", "x", 2)], DELETE, storage=wire, batch_id="s/1"))
     time = published(together(table, first, met)[0]).requested_time
     wire.cut = True
     with pytest.raises(OutcomeUnknownError) as caught:
@@ -488,7 +324,7 @@ def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() 
     assert f"instant {time} may be published without it" in caught.value.message
     wire.cut = False
     assert not write_prepared(met.member.work).already_published
-    assert rows_of(table, "id", "v") == [("k", 2)]
+    assert rows_of(table, "id") == []
 
 
 @pytest.mark.spec("SLOT-8")
@@ -529,18 +365,3 @@ def test_only_what_can_be_told_is_offered() -> None:
     overwrite = member(table, [row("a", "x", 1)], WriteOperation.INSERT_OVERWRITE)
     assert not can_be_offered(overwrite.work)
     assert ConcurrencyMode.SINGLE_WRITER is table.context.limits.mode
-
-
-@pytest.mark.spec("GRP-3")
-def test_a_receipt_counts_nothing_of_a_group_that_broke_up() -> None:
-    """Another write deletes the key before the next group, in which nothing is left to write."""
-    table = new_table()
-    upsert(table, [row("a", "x", 1), row("b", "y", 1)])
-    delete = WriteOperation.DELETE
-    mine = Loopback(member(table, [row("a", "x", 1)], operation=delete))
-    dead = Loopback(member(table, [row("b", "y", 1)], operation=delete), {"rewrite": lost})
-    assert together(table, mine, dead)[1] is NotCommitted.LOST
-    put(table, delete, [row("a", "x", 1)])
-    answer = published(together(table, mine)[0])
-    assert answer.rows_deleted == 0
-    assert mine.member.receipt(told(answer)) == answer

@@ -10,54 +10,23 @@ import pytest
 
 from filegroups.files.parquet import ParquetSettings
 from filegroups.group_commit.messages import (
-    Assigned,
-    AssignRows,
-    CandidateFile,
-    CountRows,
     FallBack,
-    GivenRows,
-    GiveRows,
+    Joined,
+    JoinInstant,
     MemberResult,
     Message,
     PeerLostError,
-    Rewritten,
-    Tagged,
-    TagKeys,
     WasCommitted,
     decode_message,
     encode_message,
     request_fields,
 )
-from filegroups.keys.bucketing import ConsistentHashAssigner, SimpleBucketAssigner
-from filegroups.keys.insert_buckets import InsertBucket
-from filegroups.keys.keys import VirtualKeys
 from tests.unit.timeline.engine import new_table, planned
-from timeline.model.commit_metadata import RuntimeStats, WriteOperation, WriteStat
-from timeline.model.write_set import FileGroupId
-
-STAT = WriteStat(
-    file_id="f",
-    path="p/x",
-    log_files=("a", "b"),
-    cdc_stats={"c": 1},
-    runtime_stats=RuntimeStats(total_create_time=3),
-)
-BUCKET = InsertBucket(number=0, partition_path="p", file_id=None, base_requested_time=None, rows=3)
+from timeline.model.commit_metadata import WriteOperation
 
 MESSAGES: list[Message] = [
-    TagKeys(
-        candidates={
-            "p": (CandidateFile(file_id="f", path="x", virtual_keys=VirtualKeys(("a", "b"), True)),)
-        }
-    ),
-    Tagged(inserts={"p": 1, "": 2}, updates=((FileGroupId("p", "f"), 3),)),
-    CountRows(ring=ConsistentHashAssigner(hash_fields=("a",), rings={"p": (1, 2)})),
-    CountRows(remainder=SimpleBucketAssigner(hash_fields=("a",), buckets=4)),
-    AssignRows(buckets=((BUCKET, "f-0"),)),
-    Rewritten(stats=((STAT,), ()), attempted=("p/x",)),
-    Assigned(),
-    GiveRows(requested_time="20260101000000000", name="3"),
-    GivenRows(rows="AAAA"),
+    JoinInstant(requested_time="20260101000000000", name="3"),
+    Joined(),
     FallBack(why="ünfit"),
 ]
 
@@ -94,8 +63,6 @@ HOSTILE: dict[str, Any] = {
     "a part too few": {**PUBLISHED, "own": {"rows_inserted": 1}},
     "a part of another type": {**PUBLISHED, "own": {**OWN, "rows_deleted": "3"}},
     "no text": {**PUBLISHED, "requested_time": None},
-    "a stat too many": {"kind": "rewritten", "stats": [[{"x": 1}]], "attempted": []},
-    "a stat of other types": {"kind": "rewritten", "stats": [[{"path": 1}]], "attempted": []},
 }
 
 
