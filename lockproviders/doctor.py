@@ -9,7 +9,7 @@ change.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from lockproviders.acquire import ProviderLock
 from lockproviders.client import ClockedLockClient, Holding, describe_owner, note_owner
@@ -46,14 +46,7 @@ class LockCheck:
 
     def as_document(self) -> dict[str, object]:
         """Return one entry of ``LockExamination.as_document``."""
-        return {
-            "name": self.name,
-            "ok": self.ok,
-            "seconds": self.seconds,
-            "message": self.message,
-            "skipped": self.skipped,
-            "advice": self.advice,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

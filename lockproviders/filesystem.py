@@ -72,12 +72,7 @@ class FlockHolding:
         self._clock = clock
         self._lease_ms = lease_ms
         self._ends_at_ms = clock.monotonic_ms() + lease_ms
-        self._token = token
-
-    @property
-    def fencing_token(self) -> int | None:
-        """The count of holdings."""
-        return self._token
+        self.fencing_token: int | None = token  # the count of holdings
 
     def expires_in_ms(self) -> int | None:
         """Return the time until the holder stops itself, or None without ``filesystem.expire``."""
@@ -104,7 +99,7 @@ class FlockHolding:
             self._file.close()
             return
         try:
-            _write_record(self._file.fileno(), {"token": self._token})
+            _write_record(self._file.fileno(), {"token": self.fencing_token})
         except OSError:
             pass  # a full disk only leaves an outdated holder to read
         finally:

@@ -29,6 +29,7 @@ from timeline.properties.options import Option
 __all__ = [
     "ENTRY_POINT_GROUP",
     "PROJECT_NAME",
+    "SERVER_SHARED_WITH_JAVA",
     "LockCapabilities",
     "LockContext",
     "LockProviderEntry",
@@ -52,6 +53,16 @@ class LockCapabilities:
     excludes_java: bool  # Java's provider of the same name takes the same lock
     expires: bool  # a dead holder's lock ends by time, not by the death itself
     fencing_tokens: bool
+
+
+#: Of a server that Java's provider of the same name uses, too.
+SERVER_SHARED_WITH_JAVA = LockCapabilities(
+    between_processes=True,
+    between_hosts=True,
+    excludes_java=True,
+    expires=True,
+    fencing_tokens=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

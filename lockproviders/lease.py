@@ -106,11 +106,6 @@ class HeldLease:
         """Whether other writers may hold it at the same time (LOCK-1)."""
         return self._terms.is_shared
 
-    @property
-    def is_released(self) -> bool:
-        """Whether this object released it."""
-        return self._released
-
     def remaining_ms(self) -> int | None:
         """Return the time until the lease counts as lost, minus the margin; None without an end."""
         left = self._holding.expires_in_ms()

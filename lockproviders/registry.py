@@ -29,7 +29,6 @@ from lockproviders.hookspecs import (
     hookimpl,
 )
 from lockproviders.settings import (
-    JAVA_PROVIDERS_TO_COME,
     PROVIDER_KEY,
     LockSettings,
     default_provider,
@@ -301,10 +300,9 @@ class ProviderRegistry:
         for entry in self._entries.values():
             if name == entry.name or name in entry.jvm_class_names:
                 return entry
-        to_come = JAVA_PROVIDERS_TO_COME.get(name)
-        what = "no such lock provider" if to_come is None else f"no {to_come} lock yet"
         raise UnknownProviderError(
-            f"{what}; this release has {', '.join(self.known)}; {PROVIDER_KEY} is {name[:200]!a}",
+            f"no such lock provider; this release has {', '.join(self.known)}; "
+            f"{PROVIDER_KEY} is {name[:200]!a}",
             name=name,
             known=list(self.known),
         )

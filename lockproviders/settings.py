@@ -8,7 +8,6 @@ holding, which Hudi lacks. Tables map the names of Java classes, which are never
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -21,7 +20,6 @@ from timeline.properties.options import Option, OptionKind, as_property_set, rea
 
 __all__ = [
     "ADDRESS_OPTION",
-    "JAVA_PROVIDERS_TO_COME",
     "LockSettings",
     "default_provider",
     "hashed_address",
@@ -29,9 +27,6 @@ __all__ = [
 ]
 
 PROVIDER_KEY = "hoodie.write.lock.provider"
-
-# Known to Hudi, not in this release: the error names the alternative.
-JAVA_PROVIDERS_TO_COME: Mapping[str, str] = {}
 
 
 MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit

@@ -29,7 +29,6 @@ from lockproviders.dynamodb.connection import (
     ConditionFailedError,
     MissingTableError,
     TableExistsError,
-    Transport,
     check_extra,
     region_of_machine,
 )
@@ -49,7 +48,7 @@ from lockproviders.dynamodb.rows import (
     renew_request,
 )
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
-from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
@@ -74,12 +73,7 @@ class DynamoHolding:
         self._ends_at_ms = sent_at_ms + row.lease_ms
         self._lost = False
         self._released = False
-        self.token: int | None = None
-
-    @property
-    def fencing_token(self) -> int | None:
-        """The count of holdings, or None if counting is off."""
-        return self.token
+        self.fencing_token: int | None = None  # the count of holdings, unless counting is off
 
     def expires_in_ms(self) -> int:
         """Return the time until a waiter may take over, from before the last request was sent."""
@@ -184,7 +178,7 @@ class DynamoClient:
     def __init__(
         self,
         settings: DynamoSettings,
-        connect: Callable[[], Transport],
+        connect: Callable[[], BotoTransport],
         *,
         clock: Clock,
         ids: Ids,
@@ -194,7 +188,7 @@ class DynamoClient:
         self._connect = connect
         self._clock = clock
         self._ids = ids
-        self._transport: Transport | None = None
+        self._transport: BotoTransport | None = None
         self._process = 0
         self._owner = ""
         self._guards: dict[int, threading.Lock] = {}  # by process, so that none is held at a fork
@@ -339,7 +333,7 @@ class DynamoClient:
         """Count the holding; refuse it if its lease ended while we waited for answers."""
         try:
             if self._settings.count_holdings:
-                holding.token = self._count()
+                holding.fencing_token = self._count()
             if holding.expires_in_ms() <= self.margin_ms:
                 raise UnavailableError(
                     "dynamodb answers too slowly for the lease; raise "
@@ -397,7 +391,7 @@ class DynamoClient:
             f"the table of locks is being created: {settings.table}", maybe_done=False
         )
 
-    def _connected(self) -> Transport:
+    def _connected(self) -> BotoTransport:
         """Return this process's transport; a forked child never shares its parent's sockets."""
         identity = self._ids.identity()
         with self._guards.setdefault(identity.pid, threading.Lock()):
@@ -425,7 +419,7 @@ def _seen_by_holder() -> Iterator[None]:
         ) from error
 
 
-def _build(context: LockContext, implicit_key: str | None) -> DynamoClient:
+def _client(context: LockContext, implicit_key: str | None = None) -> DynamoClient:
     check_extra()
     settings = DynamoSettings.from_properties(
         context.properties, implicit_key=implicit_key, machine_region=region_of_machine
@@ -435,41 +429,26 @@ def _build(context: LockContext, implicit_key: str | None) -> DynamoClient:
     )
 
 
-def _client(context: LockContext) -> DynamoClient:
-    return _build(context, None)
-
-
 def _implicit_client(context: LockContext) -> DynamoClient:
-    return _build(context, path_hash(hashed_address(context), extra="dynamodb"))
+    return _client(context, path_hash(hashed_address(context), extra="dynamodb"))
 
 
-_CAPABILITIES = LockCapabilities(
-    between_processes=True,
-    between_hosts=True,
-    excludes_java=True,
-    expires=True,
-    fencing_tokens=True,
-)
 _JAVA = "org.apache.hudi.aws.transaction.lock."
-POLL_FIRST_MS = 25
-POLL_MAX_MS = 500  # Java asks once a second
 
 ENTRY = LockProviderEntry(
     name="dynamodb",
     factory=_client,
-    capabilities=_CAPABILITIES,
+    capabilities=SERVER_SHARED_WITH_JAVA,
     jvm_class_names=(_JAVA + "DynamoDBBasedLockProvider",),
     options=tuple(DynamoOptions.options.values()),
-    poll_first_ms=POLL_FIRST_MS,
-    poll_max_ms=POLL_MAX_MS,
+    poll_first_ms=25,
+    poll_max_ms=500,  # Java asks once a second
 )
 
-IMPLICIT_ENTRY = LockProviderEntry(
+IMPLICIT_ENTRY = replace(
+    ENTRY,
     name="dynamodb_implicit",
     factory=_implicit_client,
-    capabilities=_CAPABILITIES,
     jvm_class_names=(_JAVA + "DynamoDBBasedImplicitPartitionKeyLockProvider",),
     options=(*DynamoOptions.options.values(), ADDRESS_OPTION),
-    poll_first_ms=POLL_FIRST_MS,
-    poll_max_ms=POLL_MAX_MS,
 )

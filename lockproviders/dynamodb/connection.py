@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
@@ -28,7 +28,6 @@ __all__ = [
     "ConditionFailedError",
     "MissingTableError",
     "TableExistsError",
-    "Transport",
     "check_extra",
     "region_of_machine",
 ]
@@ -93,16 +92,6 @@ class MissingTableError(Exception):
 
 class TableExistsError(Exception):
     """Another client created the table first, or is creating it."""
-
-
-class Transport(Protocol):
-    """Send one request to DynamoDB; return its answer or raise an error of this module."""
-
-    def call(self, operation: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send a request (``put_item``) once."""
-
-    def close(self) -> None:
-        """Close connections; a second call does nothing."""
 
 
 class BotoTransport:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockproviders.dynamodb.connection import (
+    BotoTransport,
     ConditionFailedError,
     MissingTableError,
     TableExistsError,
-    Transport,
 )
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
@@ -51,7 +51,7 @@ class DynamoSlotStore:
     def __init__(
         self,
         settings: DynamoSettings,
-        connect: Callable[[], Transport],
+        connect: Callable[[], BotoTransport],
         *,
         clock: Clock,
         ids: Ids,
@@ -62,7 +62,7 @@ class DynamoSlotStore:
         self._ids = ids
         # By process and purpose, so that a forked child holds none of its parent's.
         self._guards: dict[tuple[int, str], threading.Lock] = {}
-        self._transport: Transport | None = None
+        self._transport: BotoTransport | None = None
         self._process = 0
         self._answered = False  # the table existed; a new one would let every number be taken again
 
@@ -220,7 +220,7 @@ class DynamoSlotStore:
     def _guard(self, purpose: str = "connect") -> threading.Lock:
         return self._guards.setdefault((self._ids.identity().pid, purpose), threading.Lock())
 
-    def _connected(self) -> Transport:
+    def _connected(self) -> BotoTransport:
         """Return this process's transport; a forked child never shares its parent's sockets."""
         with self._guard():
             pid = self._ids.identity().pid

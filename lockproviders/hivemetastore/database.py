@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lockproviders.sql.servers import Server
+from lockproviders.sql.servers import Server, mysql_connection
 from timeline.errors import (
     HoodooError,
     LeaseLostError,
@@ -394,27 +393,12 @@ class MetastoreRows:
         return f"{self._server.host}:{self._server.port}/{self._server.database}"
 
     def _open(self, timeout_ms: int) -> Any:
-        seconds = timeout_ms / 1000
-        server = self._server
-        tls: dict[str, Any] = {"ssl_disabled": True}
-        if server.verify_tls:
-            tls = {"ssl": ssl.create_default_context(cafile=server.tls_ca or None)}
-        return self._driver.connect(
-            host=server.host,
-            port=server.port,
-            user=server.user,
-            password=server.password,
-            database=server.database,
-            connect_timeout=seconds,
-            read_timeout=seconds,
-            write_timeout=seconds,
+        return mysql_connection(
+            self._driver,
+            self._server,
+            seconds=timeout_ms / 1000,
             autocommit=False,
-            charset="utf8mb4",
-            local_infile=False,
-            # Count rows matched, not rows changed: two beats within a millisecond are both beats.
-            client_flag=self._driver.constants.CLIENT.FOUND_ROWS,
             init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            **tls,
         )
 
     def _examine(self, timeout_ms: int) -> None:
@@ -533,7 +517,6 @@ def silence_seconds(timeout_ms: int) -> int:
 def _driver() -> Any:
     try:
         import pymysql
-        import pymysql.constants.CLIENT
     except ImportError as error:
         raise UnsafeSetupError(
             f"the metastore's database needs a further package: pip install 'hoodoo[{EXTRA}]'",

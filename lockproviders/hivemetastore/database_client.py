@@ -18,11 +18,10 @@ attempts:
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, NoReturn, Protocol, Self, TypeVar
+from typing import Annotated, NoReturn, Self
 from urllib.parse import unquote, urlsplit
 
 from lockproviders.hivemetastore.database import (
@@ -43,10 +42,10 @@ from lockproviders.hivemetastore.settings import (
     ms_or_default,
     refuse_from_table,
 )
-from lockproviders.hivemetastore.thrift_client import MetastoreHolding
-from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.hivemetastore.thrift_client import MetastoreClient, MetastoreHolding
+from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.sql.servers import Server, is_loopback
-from timeline.errors import SettingError, UnavailableError, UnsafeSetupError
+from timeline.errors import SettingError, UnavailableError
 from timeline.ports.ports import Clock, Ids
 from timeline.properties.option_settings import option
 from timeline.properties.options import (
@@ -103,14 +102,10 @@ class DatabaseOptions(LockOptions):
     )
 
 
-BEATS_PER_LEASE = 3
-TIMEOUTS_PER_LEASE = 8
-TIMEOUT_MS_MIN = 100
 OFFSET_MS_MAX = 24 * 3_600_000
 PORT = 3306
 
 _DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,64}")
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,86 +182,45 @@ def _refuse(said: PropertySet, field: str, wanted: str) -> NoReturn:
     )
 
 
-class LockTables(Protocol):
-    """The requests of the client to the tables; see ``MetastoreRows``."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a connection is open."""
-
-    def connect(self, timeout_ms: int) -> None:
-        """Connect and check the tables."""
-
-    def drop(self) -> None:
-        """Close the connection."""
-
-    def take(self, name: LockName, host: str, agent: str, strays: set[str]) -> int | None:
-        """Take the lock and delete strays; return the lock id, or None."""
-
-    def rows(self, name: LockName) -> list[MetastoreLockRow]:
-        """Return all requests for the lock."""
-
-    def beat(self, lock_id: int, agent: str) -> None:
-        """Move a row's end back."""
-
-    def delete(self, lock_id: int, agent: str) -> bool:
-        """Delete a row by id and text; return whether it existed."""
-
-    def now_ms(self) -> int:
-        """Return the database's clock."""
-
-    def delete_strays(self, name: LockName, strays: set[str]) -> None:
-        """Delete own rows by nonce."""
-
-
-class MetastoreDatabaseClient:
+class MetastoreDatabaseClient(MetastoreClient):
     """
     The client of one metastore lock, by the database.
 
     Args:
         settings: Names to lock, server and time limits.
-        tables: The connection; ``MetastoreRows`` in production.
-        clock: Counts the end of holdings.
-        ids: Nonces, host and process.
+        tables: The connection.
+        clock: As of ``MetastoreClient``.
+        ids: As of ``MetastoreClient``.
     """
 
     def __init__(
-        self, settings: DatabaseSettings, tables: LockTables, *, clock: Clock, ids: Ids
+        self, settings: DatabaseSettings, tables: MetastoreRows, *, clock: Clock, ids: Ids
     ) -> None:
-        self.clock = clock
         self._settings = settings
         self._tables = tables
-        self._ids = ids
-        self._lease_ms = min(settings.lease_ms, BEATS_PER_LEASE * settings.beat_ms)
-        wanted_ms = min(settings.timeout_ms, self._lease_ms // TIMEOUTS_PER_LEASE)
-        self._timeout_ms = max(TIMEOUT_MS_MIN, wanted_ms)
+        super().__init__(
+            settings.name,
+            tables,
+            beat_ms=settings.beat_ms,
+            timeout_ms=settings.timeout_ms,
+            clock=clock,
+            ids=ids,
+        )
+        self._limit_by(settings.lease_ms)
         self._idle_ms = silence_seconds(self._timeout_ms) * 1000 // 2
-        self._begin()
 
     def _begin(self) -> None:
-        self._process = self._ids.identity().pid
-        self._guard = threading.Lock()
+        super()._begin()
         self._held: dict[int, str] = {}  # free text of own rows by lock id
         self._strays: set[str] = set()  # nonces of own unheld rows that exist or may exist
-        self._was_taken = False
         self._used_at_ms = self.clock.monotonic_ms()
 
     @property
     def identity(self) -> str:
         """The database and the names locked in it."""
-        server, name = self._settings.server, self._settings.name
+        server = self._settings.server
         where = f"{server.host.lower()}:{server.port}/{server.database}"
-        return f"hivemetastore_database:{where}/{name.database}.{name.table}"
-
-    @property
-    def margin_ms(self) -> int:
-        """Twice the request time-out."""
-        return 2 * self._timeout_ms
-
-    @property
-    def is_own_process(self) -> bool:
-        """Whether this process made the client; False in a fork of it."""
-        return self._ids.identity().pid == self._process
+        return f"hivemetastore_database:{where}/{self._name.database}.{self._name.table}"
 
     def try_acquire(self, owner_text: str) -> MetastoreHolding | None:
         """
@@ -279,35 +233,14 @@ class MetastoreDatabaseClient:
         nonce = self._ids.nonce()[-NONCE_CHARACTERS:]
         agent = agent_text(nonce, owner_text)
         with self._connected():
-            if self._was_taken and not self._strays:
-                name = self._settings.name
-                if self._again(lambda: self._tables.rows(name)):
-                    return None
+            if self._was_taken and not self._strays and self._twice(self._rows):
+                return None
             lock_id, asked_at_ms = self._take(nonce, agent)
             self._was_taken = lock_id is None
             if lock_id is None:
                 return None
             self._held[lock_id] = agent
             return MetastoreHolding(self, lock_id, ends_at_ms=asked_at_ms + self._lease_ms)
-
-    def holder(self) -> str | None:
-        """
-        Return the current holder, Java's writers included, or None if the lock is free.
-
-        Raises:
-            UnavailableError: No answer.
-        """
-        with self._connected():
-            rows = self._again(lambda: self._tables.rows(self._settings.name))
-        return next((row.holder_text for row in rows if row.acquired), None)
-
-    def break_lock(self, holder_text: str) -> bool:
-        """Delete the row of the named holder; see ``BreakableLockClient``. Ids are used once."""
-        with self._connected():
-            for row in self._again(lambda: self._tables.rows(self._settings.name)):
-                if row.acquired and row.holder_text == holder_text:
-                    return self._tables.delete(row.lock_id, row.agent)
-        return False
 
     def server_now_ms(self) -> int:
         """
@@ -317,72 +250,48 @@ class MetastoreDatabaseClient:
             UnavailableError: No answer.
         """
         with self._connected():
-            return self._again(self._tables.now_ms)
-
-    def close(self) -> None:
-        """Delete rows that unanswered requests may have left, and disconnect. Twice is no error."""
-        if not self.is_own_process:
-            self._tables.drop()
-            return
-        with self._guard:
-            if self._strays:
-                with suppress(UnavailableError, UnsafeSetupError):
-                    self._connect()
-                    self._tables.delete_strays(self._settings.name, self._strays)
-                    self._strays.clear()
-            self._tables.drop()
+            return self._twice(self._tables.now_ms)
 
     def beat(self, lock_id: int) -> int:
-        """
-        Renew a row; return its new end on the monotonic clock.
-
-        Raises:
-            LeaseLostError: The row is gone.
-            UnavailableError: No answer.
-        """
+        """Renew a row. Errors: as of ``MetastoreClient``."""
         with self._connected():
             asked_at_ms = self.clock.monotonic_ms()
-            self._again(lambda: self._tables.beat(lock_id, self._held.get(lock_id, "")))
+            self._twice(lambda: self._tables.beat(lock_id, self._held.get(lock_id, "")))
             return asked_at_ms + self._lease_ms
 
     def give_back(self, lock_id: int) -> None:
-        """
-        Delete an own row.
-
-        Raises:
-            UnavailableError: No answer; the client tries again later.
-        """
+        """Delete an own row. Errors: as of ``MetastoreClient``."""
         agent = self._held.pop(lock_id)
         nonce = nonce_of(agent) or agent
         self._strays.add(nonce)
         with self._connected():
-            self._again(lambda: self._tables.delete(lock_id, agent))
+            self._twice(lambda: self._tables.delete(lock_id, agent))
             self._strays.discard(nonce)
+
+    def _rows(self) -> Sequence[MetastoreLockRow]:
+        return self._tables.rows(self._name)
+
+    def _delete(self, row: MetastoreLockRow) -> bool:
+        return self._tables.delete(row.lock_id, row.agent)
+
+    def _delete_leftovers(self) -> None:
+        if self._strays:
+            self._connect()
+            self._tables.delete_strays(self._name, self._strays)
+            self._strays.clear()
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """Hold the mutex with an open connection; a forked child starts with both of its own."""
-        if not self.is_own_process:
-            self._tables.drop()
-            self._begin()
-        with self._guard:
-            if self.clock.monotonic_ms() - self._used_at_ms > self._idle_ms:
+        if self.is_own_process and self.clock.monotonic_ms() - self._used_at_ms > self._idle_ms:
+            with self._guard:
                 self._tables.drop()  # the server may have closed the connection, or be about to
-            self._connect()
+        with super()._connected():
             yield
             self._used_at_ms = self.clock.monotonic_ms()
 
     def _connect(self) -> None:
         if not self._tables.is_open:
             self._tables.connect(self._timeout_ms)
-
-    def _again(self, request: Callable[[], _Answer]) -> _Answer:
-        """Send a request that may run twice; repeat it once, on a new connection if needed."""
-        try:
-            return request()
-        except UnavailableError:
-            self._connect()
-            return request()
 
     def _take(self, nonce: str, agent: str) -> tuple[int | None, int]:
         """Return the lock id and the time when its request was sent."""
@@ -392,7 +301,7 @@ class MetastoreDatabaseClient:
         host = plain_text(self._ids.identity().host)
 
         def take() -> int | None:
-            return self._tables.take(self._settings.name, host, agent, others)
+            return self._tables.take(self._name, host, agent, others)
 
         asked_at_ms = self.clock.monotonic_ms()
         try:
@@ -418,13 +327,7 @@ def _client(context: LockContext) -> MetastoreDatabaseClient:
 ENTRY = LockProviderEntry(
     name="hivemetastore_database",
     factory=_client,
-    capabilities=LockCapabilities(
-        between_processes=True,
-        between_hosts=True,
-        excludes_java=True,
-        expires=True,
-        fencing_tokens=True,
-    ),
+    capabilities=SERVER_SHARED_WITH_JAVA,
     options=tuple(DatabaseOptions.options.values()),
     poll_first_ms=10,
     poll_max_ms=300,

@@ -22,26 +22,29 @@ rows that are silent for its hive.txn.timeout. Invariants:
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from lockproviders.hivemetastore.database import (
     LEASE_MS_DEFAULT,
     NONCE_CHARACTERS,
+    LockName,
     MetastoreLockRow,
+    MetastoreRows,
     agent_text,
     duration_ms,
     nonce_of,
     plain_text,
 )
 from lockproviders.hivemetastore.settings import HiveMetastoreOptions, HiveMetastoreSettings
-from lockproviders.hivemetastore.thrift_connection import Granted, MetastoreWire, ThriftWire
-from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.hivemetastore.thrift_connection import Granted, ThriftWire
+from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "HiveMetastoreClient", "MetastoreHolding"]
+__all__ = ["ENTRY", "HiveMetastoreClient", "MetastoreClient", "MetastoreHolding"]
 
 _Answer = TypeVar("_Answer")
 
@@ -51,35 +54,15 @@ TIMEOUT_MS_MIN = 100
 STRAY_MS_MAX = 3_600_000  # a frozen server answers late, but hardly later
 
 
-class RowKeeper(Protocol):
-    """The requests of a holding to its client, by Thrift or by SQL."""
-
-    clock: Clock
-
-    @property
-    def is_own_process(self) -> bool:
-        """Whether this process made the client; False in a fork of it."""
-
-    def beat(self, lock_id: int) -> int:
-        """Renew a row; return its new end on the monotonic clock."""
-
-    def give_back(self, lock_id: int) -> None:
-        """Delete an own row."""
-
-
 class MetastoreHolding:
     """One granted row."""
 
-    def __init__(self, client: RowKeeper, lock_id: int, *, ends_at_ms: int) -> None:
+    def __init__(self, client: MetastoreClient, lock_id: int, *, ends_at_ms: int) -> None:
         self._client = client
         self._lock_id = lock_id
+        self.fencing_token: int | None = lock_id
         self._ends_at_ms = ends_at_ms
         self._over = False
-
-    @property
-    def fencing_token(self) -> int | None:
-        """The lock id."""
-        return self._lock_id
 
     def expires_in_ms(self) -> int | None:
         """Return the time until the metastore may delete the row, at most three beats."""
@@ -121,41 +104,43 @@ class MetastoreHolding:
             self._client.give_back(self._lock_id)
 
 
-class HiveMetastoreClient:
+class MetastoreClient(ABC):
     """
-    The client of one metastore lock.
+    A client of one metastore lock; a subclass knows the way to the metastore.
 
     Args:
-        settings: Names to lock, addresses and time limits.
-        wire: The connection; Thrift to ``settings.addresses`` in production.
-        clock: Counts the end of holdings and the age of unanswered requests.
+        name: The names to lock.
+        link: The connection.
+        beat_ms: Interval of the heartbeats.
+        timeout_ms: Longest wait for one answer.
+        clock: Counts the end of holdings.
         ids: Nonces, host and process.
     """
 
     def __init__(
-        self, settings: HiveMetastoreSettings, wire: MetastoreWire, *, clock: Clock, ids: Ids
+        self,
+        name: LockName,
+        link: ThriftWire | MetastoreRows,
+        *,
+        beat_ms: int,
+        timeout_ms: int,
+        clock: Clock,
+        ids: Ids,
     ) -> None:
         self.clock = clock
-        self._settings = settings
-        self._wire = wire
+        self._name = name
+        self._link = link
+        self._beat_ms = beat_ms
+        self._timeout_ms_max = timeout_ms
         self._ids = ids
         self._lease_ms = 0
         self._timeout_ms = 0
-        self._limit_by(settings.lease_ms or LEASE_MS_DEFAULT)
         self._begin()
 
     def _begin(self) -> None:
         self._process = self._ids.identity().pid
         self._guard = threading.Lock()
-        self._strays: dict[str, int] = {}  # nonces without an answer, with the end of their search
-        self._to_unlock: set[int] = set()  # own rows that are not held
         self._was_taken = False
-
-    @property
-    def identity(self) -> str:
-        """The metastore's addresses and the names locked there."""
-        where = ",".join(sorted(str(address).lower() for address in self._settings.addresses))
-        return f"hivemetastore:{where}/{self._settings.name.database}.{self._settings.name.table}"
 
     @property
     def margin_ms(self) -> int:
@@ -166,6 +151,133 @@ class HiveMetastoreClient:
     def is_own_process(self) -> bool:
         """Whether this process made the client; False in a fork of it."""
         return self._ids.identity().pid == self._process
+
+    def holder(self) -> str | None:
+        """
+        Return the current holder, Java's writers included, or None if the lock is free.
+
+        Raises:
+            UnavailableError: No answer.
+        """
+        with self._connected():
+            rows = self._twice(self._rows)
+        return next((row.holder_text for row in rows if row.acquired), None)
+
+    def break_lock(self, holder_text: str) -> bool:
+        """Delete the row of the named holder; see ``BreakableLockClient``. Ids are used once."""
+        with self._connected():
+            for row in self._twice(self._rows):
+                if row.acquired and row.holder_text == holder_text:
+                    return self._delete(row)
+        return False
+
+    def close(self) -> None:
+        """Delete rows that unanswered requests may have left, and disconnect. Twice is no error."""
+        if not self.is_own_process:
+            self._link.drop()
+            return
+        with self._guard:
+            with suppress(UnavailableError, UnsafeSetupError):
+                self._delete_leftovers()
+            self._link.drop()
+
+    @abstractmethod
+    def beat(self, lock_id: int) -> int:
+        """
+        Renew a row; return its new end on the monotonic clock.
+
+        Raises:
+            LeaseLostError: The row is gone.
+            UnavailableError: No answer.
+        """
+
+    @abstractmethod
+    def give_back(self, lock_id: int) -> None:
+        """
+        Delete an own row.
+
+        Raises:
+            UnavailableError: No answer; the client tries again later.
+        """
+
+    @abstractmethod
+    def _rows(self) -> Sequence[MetastoreLockRow]:
+        """Return all requests for the lock."""
+
+    @abstractmethod
+    def _delete(self, row: MetastoreLockRow) -> bool:
+        """Delete a row of any client; return whether it existed."""
+
+    @abstractmethod
+    def _delete_leftovers(self) -> None:
+        """Connect and delete the own rows that are not held, if there may be some."""
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Open a connection unless one is open."""
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Hold the mutex with an open connection; a forked child starts with both of its own."""
+        if not self.is_own_process:
+            self._link.drop()
+            self._begin()
+        with self._guard:
+            self._connect()
+            yield
+
+    def _limit_by(self, *lease_ms: int) -> None:
+        """Set the own lease, and the time limit of a request."""
+        self._lease_ms = min(*lease_ms, BEATS_PER_LEASE * self._beat_ms)
+        # Several unanswered beats must fit into one lease, else one of them would end it.
+        wanted_ms = min(self._timeout_ms_max, self._lease_ms // TIMEOUTS_PER_LEASE)
+        self._timeout_ms = max(TIMEOUT_MS_MIN, wanted_ms)
+
+    def _twice(self, request: Callable[[], _Answer]) -> _Answer:
+        """Send a request that may run twice; repeat it on a new connection if needed."""
+        try:
+            return request()
+        except UnavailableError:
+            self._connect()
+            return request()
+
+
+class HiveMetastoreClient(MetastoreClient):
+    """
+    The client of one metastore lock, by Thrift.
+
+    Args:
+        settings: Names to lock, addresses and time limits.
+        wire: The connection.
+        clock: Also counts the age of unanswered requests.
+        ids: As of ``MetastoreClient``.
+    """
+
+    def __init__(
+        self, settings: HiveMetastoreSettings, wire: ThriftWire, *, clock: Clock, ids: Ids
+    ) -> None:
+        self._settings = settings
+        self._wire = wire
+        super().__init__(
+            settings.name,
+            wire,
+            beat_ms=settings.beat_ms,
+            timeout_ms=settings.timeout_ms,
+            clock=clock,
+            ids=ids,
+        )
+        self._limit_by(settings.lease_ms or LEASE_MS_DEFAULT)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._strays: dict[str, int] = {}  # nonces without an answer, with the end of their search
+        self._to_unlock: set[int] = set()  # own rows that are not held
+
+    @property
+    def identity(self) -> str:
+        """The metastore's addresses and the names locked there."""
+        where = ",".join(sorted(str(address).lower() for address in self._settings.addresses))
+        return f"hivemetastore:{where}/{self._name.database}.{self._name.table}"
 
     def try_acquire(self, owner_text: str) -> MetastoreHolding | None:
         """
@@ -196,112 +308,55 @@ class HiveMetastoreClient:
             del self._strays[nonce]
             return holding
 
-    def holder(self) -> str | None:
-        """
-        Return the current holder, Java's writers included, or None if the lock is free.
-
-        Raises:
-            UnavailableError: No answer.
-        """
-        with self._connected():
-            rows = self._twice(lambda: self._wire.show(self._settings.name))
-        return next((row.holder_text for row in rows if row.acquired), None)
-
-    def break_lock(self, holder_text: str) -> bool:
-        """Unlock the row of the named holder; see ``BreakableLockClient``. Ids are used once."""
-        with self._connected():
-            for row in self._twice(lambda: self._wire.show(self._settings.name)):
-                if row.acquired and row.holder_text == holder_text:
-                    self._to_unlock.add(row.lock_id)
-                    self._unlock_known()
-                    return True
-        return False
-
-    def close(self) -> None:
-        """Delete rows that unanswered requests may have left, and disconnect. Twice is no error."""
-        if not self.is_own_process:
-            self._wire.drop()
-            return
-        with self._guard:
-            if self._strays or self._to_unlock:
-                with suppress(UnavailableError, UnsafeSetupError):
-                    self._connect()
-                    self._unlock_leftovers(self._wire.show(self._settings.name))
-            self._wire.drop()
-
     def beat(self, lock_id: int) -> int:
-        """
-        Renew a row; return its new end on the monotonic clock.
-
-        Raises:
-            LeaseLostError: The metastore no longer knows it.
-            UnavailableError: No answer.
-        """
+        """Send a heartbeat. Errors: as of ``MetastoreClient``."""
         with self._connected():
             asked_at_ms = self.clock.monotonic_ms()
             self._twice(lambda: self._wire.heartbeat(lock_id))
             return asked_at_ms + self._lease_ms
 
     def give_back(self, lock_id: int) -> None:
-        """
-        Delete an own row.
-
-        Raises:
-            UnavailableError: No answer; the client tries again later.
-        """
+        """Unlock an own row. Errors: as of ``MetastoreClient``."""
         self._to_unlock.add(lock_id)
         with self._connected():
             self._unlock_known()
 
-    @contextmanager
-    def _connected(self) -> Iterator[None]:
-        """Hold the mutex with an open connection; a forked child starts with both of its own."""
-        if not self.is_own_process:
-            self._wire.drop()
-            self._begin()
-        with self._guard:
+    def _rows(self) -> Sequence[MetastoreLockRow]:
+        return self._wire.show(self._name)
+
+    def _delete(self, row: MetastoreLockRow) -> bool:
+        self._to_unlock.add(row.lock_id)
+        self._unlock_known()
+        return True
+
+    def _delete_leftovers(self) -> None:
+        if self._strays or self._to_unlock:
             self._connect()
-            yield
+            self._unlock_leftovers(self._rows())
 
     def _connect(self) -> None:
         if self._wire.is_open:
             return
         self._wire.connect(self._timeout_ms)
+        own_ms = self._settings.lease_ms or LEASE_MS_DEFAULT
         told_ms = duration_ms(self._wire.lease_text())
-        self._limit_by(told_ms or self._settings.lease_ms or LEASE_MS_DEFAULT)
+        self._limit_by(min(told_ms or own_ms, self._settings.lease_ms or told_ms or own_ms))
         self._wire.limit(self._timeout_ms)
-
-    def _limit_by(self, server_lease_ms: int) -> None:
-        ends_ms = [server_lease_ms, BEATS_PER_LEASE * self._settings.beat_ms]
-        if self._settings.lease_ms is not None:
-            ends_ms.append(self._settings.lease_ms)
-        self._lease_ms = min(ends_ms)
-        # Several unanswered beats must fit into one lease, else one of them would end it.
-        wanted_ms = min(self._settings.timeout_ms, self._lease_ms // TIMEOUTS_PER_LEASE)
-        self._timeout_ms = max(TIMEOUT_MS_MIN, wanted_ms)
-
-    def _twice(self, request: Callable[[], _Answer]) -> _Answer:
-        """Send a request that may run twice; repeat it on a new connection if needed."""
-        try:
-            return request()
-        except UnavailableError:
-            self._connect()
-            return request()
 
     def _ask(self, agent: str) -> Granted:
         """Send the one request that may not run twice; after a failure, search for its row."""
         host = plain_text(self._ids.identity().host)
         try:
-            return self._wire.lock(self._settings.name, host, agent)
+            return self._wire.lock(self._name, host, agent)
         except UnavailableError:
             with suppress(UnavailableError):
                 self._connect()
-                self._unlock_leftovers(self._wire.show(self._settings.name))
+                self._unlock_leftovers(self._rows())
             raise
 
     def _others(self) -> list[MetastoreLockRow]:
         """Delete our leftovers and return the requests of other clients."""
-        return self._unlock_leftovers(self._twice(lambda: self._wire.show(self._settings.name)))
+        return self._unlock_leftovers(self._twice(self._rows))
 
     def _unlock_leftovers(self, rows: Sequence[MetastoreLockRow]) -> list[MetastoreLockRow]:
         """Delete the rows that are ours and not held; return those of other clients."""
@@ -337,13 +392,7 @@ def _client(context: LockContext) -> HiveMetastoreClient:
 ENTRY = LockProviderEntry(
     name="hivemetastore",
     factory=_client,
-    capabilities=LockCapabilities(
-        between_processes=True,
-        between_hosts=True,
-        excludes_java=True,
-        expires=True,
-        fencing_tokens=True,
-    ),
+    capabilities=SERVER_SHARED_WITH_JAVA,
     jvm_class_names=("org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",),
     options=tuple(HiveMetastoreOptions.options.values()),
     poll_first_ms=20,

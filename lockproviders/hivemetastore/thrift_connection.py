@@ -18,7 +18,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from lockproviders.hivemetastore.database import USER, LockName, MetastoreLockRow
@@ -30,7 +30,7 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 
-__all__ = ["Address", "Granted", "MetastoreWire", "ThriftWire", "Tls", "parse_uris"]
+__all__ = ["Address", "Granted", "ThriftWire", "Tls", "parse_uris"]
 
 DEFAULT_PORT = 9083
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
@@ -66,38 +66,6 @@ class Granted:
 
     lock_id: int
     acquired: bool  # else it is queued, or refused
-
-
-class MetastoreWire(Protocol):
-    """The requests of the client to a metastore; the tests have one of plain values."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a connection is open; it may have broken unnoticed."""
-
-    def connect(self, timeout_ms: int) -> None:
-        """Open a connection to the next address that answers. Raises: ``UnavailableError``."""
-
-    def limit(self, timeout_ms: int) -> None:
-        """Set the time limit of every later request of this connection."""
-
-    def drop(self) -> None:
-        """Close the connection without a request."""
-
-    def lease_text(self) -> str:
-        """Return the server's hive.txn.timeout as it spells it, empty if not reported."""
-
-    def lock(self, name: LockName, host: str, agent: str) -> Granted:
-        """Request the lock; granted or queued. After an error it may happen later."""
-
-    def heartbeat(self, lock_id: int) -> None:
-        """Move the end back. Raises: ``LeaseLostError``, ``UnavailableError``."""
-
-    def unlock(self, lock_id: int) -> None:
-        """Withdraw a request or release the lock; one that is gone is no error."""
-
-    def show(self, name: LockName) -> Sequence[MetastoreLockRow]:
-        """Return all requests for this lock."""
 
 
 def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ...]:

@@ -229,14 +229,10 @@ class SqlHolding:
     def __init__(self, client: SqlClient, token: int, nonce: str, asked_at_ms: int) -> None:
         self._client = client
         self._token = token
+        self.fencing_token: int | None = token
         self._nonce = nonce
         self._ends_at_ms = asked_at_ms + client.lease_ms
         self._ours = True
-
-    @property
-    def fencing_token(self) -> int | None:
-        """A number that grows with every holding of the row."""
-        return self._token
 
     def expires_in_ms(self) -> int | None:
         """Return the time left, counted from before the request that set the end."""

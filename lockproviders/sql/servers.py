@@ -27,7 +27,7 @@ from lockproviders.sql.database import (
 from timeline.errors import UnsafeSetupError
 from timeline.ports.ports import Ids
 
-__all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback"]
+__all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback", "mysql_connection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,6 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.host}:{self.port}/{self.database})"  # never the password (SEC5)
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether the connection stays on this machine."""
-        return is_loopback(self.host)
-
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address means this machine."""
@@ -57,6 +52,44 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.casefold() == "localhost"
+
+
+def mysql_connection(
+    driver: Any, server: Server, *, seconds: float, autocommit: bool, init_command: str
+) -> Any:
+    """
+    Return a new connection of pymysql; errors are the driver's.
+
+    Args:
+        driver: The module ``pymysql``.
+        server: Address and credentials.
+        seconds: Time limit of connecting and of each answer.
+        autocommit: Whether each statement is its own transaction.
+        init_command: The first statement.
+    """
+    from pymysql.constants import CLIENT
+
+    tls: dict[str, Any] = {"ssl_disabled": True}
+    if server.verify_tls:
+        tls = {"ssl": ssl.create_default_context(cafile=server.tls_ca or None)}
+    return driver.connect(
+        host=server.host,
+        port=server.port,
+        user=server.user,
+        password=server.password,
+        database=server.database,
+        connect_timeout=seconds,
+        read_timeout=seconds,
+        write_timeout=seconds,
+        autocommit=autocommit,
+        charset="utf8mb4",
+        local_infile=False,
+        # Count rows matched, not rows changed: two renewals within a millisecond are both
+        # renewals.
+        client_flag=CLIENT.FOUND_ROWS,
+        init_command=init_command,
+        **tls,
+    )
 
 
 class MySqlDatabase(Database):
@@ -95,31 +128,15 @@ class MySqlDatabase(Database):
     def _connect(self) -> Any:
         try:
             import pymysql
-            from pymysql.constants import CLIENT
         except ImportError as error:
             raise _missing_extra("pymysql") from error
-        seconds = max(1, -(-self._timeout_ms // 1000))
         server = self._server
-        tls: dict[str, Any] = {"ssl_disabled": True}
-        if server.verify_tls:
-            tls = {"ssl": ssl.create_default_context(cafile=server.tls_ca or None)}
-        connection = pymysql.connect(
-            host=server.host,
-            port=server.port,
-            user=server.user,
-            password=server.password,
-            database=server.database,
-            connect_timeout=seconds,
-            read_timeout=seconds,
-            write_timeout=seconds,
+        connection = mysql_connection(
+            pymysql,
+            server,
+            seconds=max(1, -(-self._timeout_ms // 1000)),
             autocommit=True,
-            charset="utf8mb4",
-            local_infile=False,
-            # Count rows matched, not rows changed: two renewals within a millisecond are both
-            # renewals.
-            client_flag=CLIENT.FOUND_ROWS,
             init_command="SET SESSION innodb_lock_wait_timeout = 1",
-            **tls,
         )
         if server.verify_tls:
             # Older drivers continue in plain text if the server offers nothing else.

@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 from lockproviders.client import shared_owner_note
-from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.storage_based.lock_file import (
     LOCK_PATH,
     NOTE_CHARACTERS_MAX,
@@ -369,13 +369,7 @@ def _client(context: LockContext) -> StorageClient:
 ENTRY = LockProviderEntry(
     name="storage_based",
     factory=_client,
-    capabilities=LockCapabilities(
-        between_processes=True,
-        between_hosts=True,
-        excludes_java=True,
-        expires=True,
-        fencing_tokens=True,
-    ),
+    capabilities=SERVER_SHARED_WITH_JAVA,
     jvm_class_names=("org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",),
     options=tuple(StorageLockOptions.options.values()),
     poll_first_ms=50,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
+from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.settings import ADDRESS_OPTION
 from lockproviders.zookeeper.queue import (
     node_prefix,
@@ -48,16 +50,11 @@ class ZooKeeperHolding:
         self._client = client
         self.session = session
         self._path = path
-        self._token = token
+        self.fencing_token: int | None = token  # the creation id of our node
         self._seen_ms = seen_ms  # monotonic time before the last request that proved it
         self._drops_seen = session.drops
         self._gone = False
         self._released = False
-
-    @property
-    def fencing_token(self) -> int | None:
-        """The creation id of our node."""
-        return self._token
 
     def expires_in_ms(self) -> int:
         """Return the time for which the servers must keep our session, and so our node."""
@@ -477,42 +474,23 @@ def _client(context: LockContext, *, implicit: bool) -> ZooKeeperClient:
     return ZooKeeperClient(settings, clock=context.clock, ids=context.ids)
 
 
-def _explicit_client(context: LockContext) -> ZooKeeperClient:
-    return _client(context, implicit=False)
-
-
-def _implicit_client(context: LockContext) -> ZooKeeperClient:
-    return _client(context, implicit=True)
-
-
 _JAVA = "org.apache.hudi.client.transaction.lock."
-_CAPABILITIES = LockCapabilities(
-    between_processes=True,
-    between_hosts=True,
-    excludes_java=True,
-    expires=True,
-    fencing_tokens=True,
-)
-# The watch wakes a waiter; polling is for servers that do not answer.
-_POLL_FIRST_MS = 500
-_POLL_MAX_MS = 2_000
 
 ENTRY = LockProviderEntry(
     name="zookeeper",
-    factory=_explicit_client,
-    capabilities=_CAPABILITIES,
+    factory=partial(_client, implicit=False),
+    capabilities=SERVER_SHARED_WITH_JAVA,
     jvm_class_names=(_JAVA + "ZookeeperBasedLockProvider",),
     options=tuple(ZooKeeperOptions.options.values()),
-    poll_first_ms=_POLL_FIRST_MS,
-    poll_max_ms=_POLL_MAX_MS,
+    # The watch wakes a waiter; polling is for servers that do not answer.
+    poll_first_ms=500,
+    poll_max_ms=2_000,
 )
 
-IMPLICIT_ENTRY = LockProviderEntry(
+IMPLICIT_ENTRY = replace(
+    ENTRY,
     name="zookeeper_implicit",
-    factory=_implicit_client,
-    capabilities=_CAPABILITIES,
+    factory=partial(_client, implicit=True),
     jvm_class_names=(_JAVA + "ZookeeperBasedImplicitBasePathLockProvider",),
     options=(*ZooKeeperOptions.options.values(), ADDRESS_OPTION),
-    poll_first_ms=_POLL_FIRST_MS,
-    poll_max_ms=_POLL_MAX_MS,
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lockproviders.dynamodb.client import DynamoClient
-from lockproviders.dynamodb.connection import BotoTransport, Transport
+from lockproviders.dynamodb.connection import BotoTransport
 from lockproviders.dynamodb.settings import DynamoSettings
 from tests.servers import server_missing
 from tests.servers.moto_server import (
@@ -105,7 +105,7 @@ def client_of(
     key: str,
     *,
     lease_ms: int,
-    wrap: Callable[[Transport], Transport] = lambda transport: transport,
+    wrap: Callable[[BotoTransport], BotoTransport] = lambda transport: transport,
     **further: str,
 ) -> DynamoClient:
     """A client of the lock; ``wrap`` may put faults between it and the server."""

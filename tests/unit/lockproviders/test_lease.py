@@ -195,7 +195,8 @@ def test_a_release_that_is_refused_is_told_and_fails_nothing(machine, lease_ms) 
     with lease:
         pass
     assert machine.events.fields("lock.release_failed")["error"] == "access denied"
-    assert lease.is_released
+    with pytest.raises(LeaseLostError, match="released before"):
+        lease.assert_held()
 
 
 def test_a_renewal_that_is_refused_is_told_and_tried_again(machine) -> None:

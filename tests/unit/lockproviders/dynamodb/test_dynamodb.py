@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from lockproviders.dynamodb.client import DynamoClient
-from lockproviders.dynamodb.connection import Transport
+from lockproviders.dynamodb.connection import BotoTransport
 from lockproviders.dynamodb.settings import DynamoSettings
 from lockproviders.dynamodb.slots import DynamoSlotStore
 from tests.unit.lockproviders.dynamodb_table import CountingIds, FakeTable
@@ -595,7 +595,7 @@ def test_forked_child_does_not_wait_for_a_thread_of_its_parent(
     ids, connecting, go_on = CountingIds(), threading.Event(), threading.Event()
     parent = ids.pid
 
-    def connect() -> Transport:
+    def connect() -> BotoTransport:
         if ids.pid == parent:
             connecting.set()
             go_on.wait(30)
