@@ -10,6 +10,7 @@ between releases; ``kind`` and the fields do not.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -87,7 +88,13 @@ class HoodooError(Exception):
     """
 
     reaction: ClassVar[Reaction] = Reaction.REPORT
-    default_kind: ClassVar[str] = "error"
+    default_kind: ClassVar[str] = "error"  # of a subclass: its name, ``lock_timeout``
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "default_kind" not in cls.__dict__:
+            name = cls.__name__.removesuffix("Error")
+            cls.default_kind = re.sub(r"(?<=.)([A-Z])", r"_\1", name).lower()
 
     def __init__(self, message: str, *, kind: str | None = None, **fields: Any) -> None:
         self.message = redact_text(message)  # a driver's message may contain an address (SEC5)
@@ -115,236 +122,171 @@ class ConflictError(HoodooError):
     """A concurrent commit conflicts with this write; field ``report`` is the conflict report."""
 
     reaction = Reaction.REDO
-    default_kind = "conflict"
 
 
 class WriteConflictError(ConflictError):
     """Another instant wrote the same file group."""
 
-    default_kind = "write_conflict"
-
 
 class ClaimConflictError(ConflictError):
     """An overwrite or delete of a partition conflicts with a write into it."""
-
-    default_kind = "claim_conflict"
 
 
 class ServiceConflictError(ConflictError):
     """A pending service plan contains a file group that this write needs."""
 
-    default_kind = "service_conflict"
-
 
 class SchemaConflictError(ConflictError):
     """Two writers changed the schema in different ways."""
 
-    default_kind = "schema_conflict"
-
 
 class TableConfigConflictError(ConflictError):
     """``hoodie.properties`` changed in a way that this write cannot adopt."""
-
-    default_kind = "table_config_conflict"
 
 
 class MetadataTableOnError(TableConfigConflictError):
     """The metadata table is on (FOR-7): do not retry, set the option."""
 
     reaction = Reaction.FIX_SETUP
-    default_kind = "metadata_table_on"
 
 
 class DuplicateKeyError(ConflictError):
     """Another instant inserted the same new key into another file group."""
 
-    default_kind = "duplicate_key"
-
 
 class BudgetSpentError(ConflictError):
     """All allowed attempts had a conflict; field ``attempts`` lists the conflict of each."""
-
-    default_kind = "budget_spent"
 
 
 class SnapshotExpiredError(HoodooError):
     """Files of the snapshot are deleted, because the read took longer than they are retained."""
 
     reaction = Reaction.REDO
-    default_kind = "snapshot_expired"
 
 
 class UnavailableError(HoodooError):
     """An outside system did not answer within its budget; a later attempt may succeed."""
 
     reaction = Reaction.WAIT
-    default_kind = "unavailable"
 
 
 class StorageUnavailableError(UnavailableError):
     """The storage did not answer, is full or refused access."""
 
-    default_kind = "storage_unavailable"
-
 
 class LockTimeoutError(UnavailableError):
     """The lock was not obtained in time; field ``holder`` names its holder, if known."""
-
-    default_kind = "lock_timeout"
 
 
 class OutcomeUnknownError(HoodooError):
     """The store never answered a commit; resolve it, and never repeat it blindly."""
 
     reaction = Reaction.ASK
-    default_kind = "outcome_unknown"
 
 
 class FencedError(HoodooError):
     """This writer lost its right to commit; stop it, then start a new write."""
 
     reaction = Reaction.STOP
-    default_kind = "fenced"
 
 
 class LeaseLostError(FencedError):
     """The lock's lease ended while it was needed."""
 
-    default_kind = "lease_lost"
-
 
 class HeartbeatExpiredError(FencedError):
     """This writer's heartbeat paused longer than others tolerate (HB-3)."""
-
-    default_kind = "heartbeat_expired"
 
 
 class RolledBackError(FencedError):
     """Another process rolled back this instant, because its heartbeat was expired (PUB-6)."""
 
-    default_kind = "rolled_back"
-
 
 class TableReplacedError(FencedError):
     """The table was dropped while it was open, and perhaps created again (F27)."""
-
-    default_kind = "table_replaced"
 
 
 class InvalidInputError(HoodooError, ValueError):
     """The call's arguments or data are wrong; nothing was changed."""
 
     reaction = Reaction.FIX_CALL
-    default_kind = "invalid_input"
 
 
 class SettingError(InvalidInputError):
     """A property is wrong; fields ``key``, ``value``, ``layer``, ``suggestion``."""
 
-    default_kind = "setting"
-
 
 class UnknownProviderError(InvalidInputError):
     """A plug-in name is unknown; fields ``name``, ``known``."""
 
-    default_kind = "unknown_provider"
-
 
 class MissingExtraError(InvalidInputError, ImportError):
     """An optional dependency is not installed; field ``extra`` names it."""
-
-    default_kind = "missing_extra"
 
 
 class NotFoundError(HoodooError, LookupError):
     """The requested object does not exist."""
 
     reaction = Reaction.FIX_CALL
-    default_kind = "not_found"
 
 
 class TableNotFoundError(NotFoundError):
     """The path holds no Hudi table."""
 
-    default_kind = "table_not_found"
-
 
 class InstantNotFoundError(NotFoundError):
     """The instant or time is not on the timeline, or its files were cleaned."""
-
-    default_kind = "instant_not_found"
 
 
 class UnsafeSetupError(HoodooError):
     """The set-up could lose data; nothing was changed."""
 
     reaction = Reaction.FIX_SETUP
-    default_kind = "unsafe_setup"
 
 
 class WriterDisagreementError(UnsafeSetupError):
     """Writers of one table are configured differently; field ``differences``."""
 
-    default_kind = "writer_disagreement"
-
 
 class StorageCapabilityError(UnsafeSetupError):
     """The storage lacks a capability that the mode needs; field ``missing``."""
 
-    default_kind = "storage_capability"
-
 
 class ClockRefusedError(UnsafeSetupError):
     """The timeline is further ahead of this clock than allowed; field ``ahead_ms``."""
-
-    default_kind = "clock_refused"
 
 
 class UnsupportedTableError(HoodooError):
     """The table uses a version or feature that this release does not support."""
 
     reaction = Reaction.FIX_SETUP
-    default_kind = "unsupported_table"
 
 
 class CorruptTableError(HoodooError):
     """A file of the table is damaged; field ``path`` names it."""
 
     reaction = Reaction.FIX_TABLE
-    default_kind = "corrupt_table"
 
 
 class ChecksumError(CorruptTableError):
     """A checksum does not match the content."""
 
-    default_kind = "checksum"
-
 
 class MalformedNameError(CorruptTableError):
     """A name read from the table does not follow the grammar (SEC1, SEC2)."""
-
-    default_kind = "malformed_name"
 
 
 class MissingFileError(CorruptTableError):
     """A file that the timeline names is missing."""
 
-    default_kind = "missing_file"
-
 
 class InternalError(HoodooError):
     """A defect of this engine; please report it with the fields."""
-
-    default_kind = "internal"
 
 
 class IllegalTransitionError(InternalError):
     """The table of transitions forbids this change of an instant."""
 
-    default_kind = "illegal_transition"
-
 
 class InvariantError(InternalError):
     """A condition that the engine guarantees does not hold."""
-
-    default_kind = "invariant"

@@ -19,6 +19,7 @@ from filegroups.keys.java_to_string import java_text
 from filegroups.schema.evolution import (
     SHREDDED,
     UNKNOWN_UNIT,
+    canonical_scalar,
     fits,
     fits_vector,
     is_list,
@@ -443,12 +444,4 @@ def _refuse_null_elements_in(values: pa.Array, name: str) -> None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-    )
+    return canonical_scalar(kind) in (pa.string(), pa.binary())

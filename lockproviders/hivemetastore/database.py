@@ -235,8 +235,6 @@ _Answer = TypeVar("_Answer")
 class CommitUnknownError(UnavailableError):
     """The commit was sent and not answered; check its outcome under the mutex."""
 
-    default_kind = "commit_unknown"
-
 
 class MetastoreRows:
     """

@@ -78,13 +78,8 @@ def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ..
     """
     addresses = []
     for uri in uris or ("",):
-        try:
-            parts = urlsplit(uri)
-            host, port = parts.hostname, parts.port or DEFAULT_PORT
-        except ValueError:
-            host, port = None, 0
-        wrong = parts_are_wrong(uri) or host is None or _is_link_local(host)
-        if wrong or host is None:
+        address = _address_in(uri)
+        if address is None:
             raise SettingError(
                 "the metastore's addresses are written thrift://host:port, several with commas "
                 f"between them; {key} is {uri[:200]!a} (from {layer})",
@@ -94,18 +89,21 @@ def parse_uris(key: str, uris: tuple[str, ...], layer: str) -> tuple[Address, ..
                 layer=layer,
                 suggestion="thrift://metastore.example.com:9083",
             )
-        addresses.append(Address(host=host, port=port))
+        addresses.append(address)
     return tuple(addresses)
 
 
-def parts_are_wrong(uri: str) -> bool:
-    """Return whether an address has more or fewer parts than a Thrift host and port."""
+def _address_in(uri: str) -> Address | None:
+    """Return the address in a text; None if it has more or fewer parts than a host and port."""
     try:
         parts = urlsplit(uri)
+        host, port = parts.hostname, parts.port or DEFAULT_PORT
     except ValueError:
-        return True
+        return None
     more = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
-    return parts.scheme != "thrift" or bool(more)
+    if parts.scheme != "thrift" or more or host is None or _is_link_local(host):
+        return None
+    return Address(host=host, port=port)
 
 
 def _is_link_local(host: str) -> bool:
