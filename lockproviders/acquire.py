@@ -33,7 +33,7 @@ from lockproviders.client import (
 from lockproviders.lease import HeldLease, LeaseTerms
 from timeline.errors import LockTimeoutError, UnavailableError
 from timeline.ports.lock import LockSharing
-from timeline.ports.ports import Clock, EventSink, Executor, Ids
+from timeline.ports.ports import Clock, EventSink, Executor, Ids, Value
 
 __all__ = ["LockPorts", "ProviderLock", "WaitBudget"]
 
@@ -160,12 +160,9 @@ class ProviderLock:
             holding.release()
             raise
         self._lease = lease
-        self._ports.events.emit(
+        self._emit(
             "lock.acquired",
-            provider=self._provider,
-            identity=self.identity,
-            owner=note.owner,
-            purpose=note.purpose,
+            note,
             fencing_token=lease.fencing_token,
             expires_in_ms=holding.expires_in_ms(),
             wait_ms=self._ports.clock.monotonic_ms() - asked_at_ms,
@@ -275,14 +272,16 @@ class ProviderLock:
         if wait.told or waited_ms < REPORT_AFTER_MS:
             return
         wait.told = True
+        self._emit("lock.waiting", wait.note, holder=self._holder_text(), wait_ms=waited_ms)
+
+    def _emit(self, name: str, note: OwnerNote, /, **fields: Value) -> None:
         self._ports.events.emit(
-            "lock.waiting",
+            name,
             provider=self._provider,
             identity=self.identity,
-            owner=wait.note.owner,
-            purpose=wait.note.purpose,
-            holder=self._holder_text(),
-            wait_ms=waited_ms,
+            owner=note.owner,
+            purpose=note.purpose,
+            **fields,
         )
 
     def _holder_text(self) -> str:
@@ -295,16 +294,7 @@ class ProviderLock:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
         # Do not ask a service again that just did not answer: it would cost time past the end.
         holder = "unknown" if wait.trouble is not None else self._holder_text()
-        self._ports.events.emit(
-            "lock.timeout",
-            provider=self._provider,
-            identity=self.identity,
-            owner=wait.note.owner,
-            purpose=wait.note.purpose,
-            holder=holder,
-            wait_ms=waited_ms,
-            tries=wait.tries,
-        )
+        self._emit("lock.timeout", wait.note, holder=holder, wait_ms=waited_ms, tries=wait.tries)
         if wait.trouble is None:
             message = (
                 "the lock was not free in time: try again, look at the holder, or raise "

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from lockproviders.client import needs_extra
 from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.storage import StorageCapabilities
@@ -144,14 +145,8 @@ def path_hash(address: str, *, extra: str = "zookeeper") -> str:
     Raises:
         UnsafeSetupError: The package ``xxhash`` is not installed (kind ``missing_extra``).
     """
-    try:
+    with needs_extra("this lock needs the package xxhash", extra):
         import xxhash
-    except ImportError as error:
-        raise UnsafeSetupError(
-            f"this lock needs the package xxhash: pip install 'hoodoo[{extra}]'",
-            kind="missing_extra",
-            extra=extra,
-        ) from error
     if address.startswith("s3a://"):
         address = "s3://" + address.removeprefix("s3a://")
     digest: str = xxhash.xxh64_hexdigest(address.encode("utf-8"), seed=SEED)

@@ -19,6 +19,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from lockproviders.client import needs_extra
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
@@ -263,14 +264,8 @@ def check_extra() -> None:
     Raises:
         UnsafeSetupError: It is not installed (kind ``missing_extra``).
     """
-    try:
+    with needs_extra("this lock needs the package boto3", "dynamodb"):
         import boto3  # noqa: F401
-    except ImportError as error:
-        raise UnsafeSetupError(
-            "this lock needs the package boto3: pip install 'hoodoo[dynamodb]'",
-            kind="missing_extra",
-            extra="dynamodb",
-        ) from error
 
 
 def region_of_machine() -> str | None:

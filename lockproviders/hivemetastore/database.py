@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lockproviders.client import needs_extra
 from lockproviders.sql.servers import Server, mysql_connection
 from timeline.errors import (
     HoodooError,
@@ -189,7 +190,6 @@ def duration_ms(text: str) -> int | None:
 # - A stopped process must not keep the mutex: the server closes a connection that is silent for
 #   long, also in a transaction (``wait_timeout``).
 
-EXTRA = "hive"
 AHEAD_MS_MAX = 300_000  # time zones differ by more
 TABLES = ("AUX_TABLE", "HIVE_LOCKS", "NEXT_LOCK_ID")
 NOW = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + %s)"
@@ -513,12 +513,6 @@ def silence_seconds(timeout_ms: int) -> int:
 
 
 def _driver() -> Any:
-    try:
+    with needs_extra("the metastore's database needs a further package", "hive"):
         import pymysql
-    except ImportError as error:
-        raise UnsafeSetupError(
-            f"the metastore's database needs a further package: pip install 'hoodoo[{EXTRA}]'",
-            kind="missing_extra",
-            extra=EXTRA,
-        ) from error
     return pymysql

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from lockproviders.client import needs_extra
 from lockproviders.hivemetastore.database import USER, LockName, MetastoreLockRow
 from timeline.errors import (
     HoodooError,
@@ -36,7 +37,6 @@ DEFAULT_PORT = 9083
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_ROWS_MAX = 100_000
 TIMEOUT_SETTING = "hive.txn.timeout"
-EXTRA = "hive"
 
 _Answer = TypeVar("_Answer")
 
@@ -344,18 +344,12 @@ class _Messages:
 
 
 def _messages() -> _Messages:
-    try:
+    with needs_extra("the lock of the hive metastore needs further packages", "hive"):
         from pymetastore.hive_metastore import ThriftHiveMetastore, ttypes
         from thrift.protocol.TBinaryProtocol import TBinaryProtocol
         from thrift.Thrift import TApplicationException
         from thrift.transport.TSocket import TSocket
         from thrift.transport.TTransport import TBufferedTransport
-    except ImportError as error:
-        raise UnsafeSetupError(
-            f"the lock of the hive metastore needs further packages: pip install 'hoodoo[{EXTRA}]'",
-            kind="missing_extra",
-            extra=EXTRA,
-        ) from error
 
     def open_over(made: socket.socket, address: Address, timeout_ms: int) -> tuple[Any, Any]:
         transport = TSocket(address.host, address.port)

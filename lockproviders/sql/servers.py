@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lockproviders.client import needs_extra
 from lockproviders.sql.database import (
     Database,
     NoTable,
@@ -24,7 +25,6 @@ from lockproviders.sql.database import (
     RowExists,
     Value,
 )
-from timeline.errors import UnsafeSetupError
 from timeline.ports.ports import Ids
 
 __all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback", "mysql_connection"]
@@ -126,10 +126,8 @@ class MySqlDatabase(Database):
         return f"mysql://{self._server.host}:{self._server.port}/{self._server.database}"
 
     def _connect(self) -> Any:
-        try:
+        with needs_extra("the sql lock needs pymysql for this database", "sql"):
             import pymysql
-        except ImportError as error:
-            raise _missing_extra("pymysql") from error
         server = self._server
         connection = mysql_connection(
             pymysql,
@@ -215,10 +213,8 @@ class PostgresDatabase(Database):
         return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))
 
     def _connect(self) -> Any:
-        try:
+        with needs_extra("the sql lock needs psycopg for this database", "sql"):
             import psycopg
-        except ImportError as error:
-            raise _missing_extra("psycopg") from error
         server = self._server
         tls: dict[str, Any] = {"sslmode": "disable"}
         if server.verify_tls:
@@ -342,11 +338,3 @@ def _plain(value: bytes | None, kind: int) -> Value:
     if value is None:
         return None
     return int(value) if kind == _INT8_OID else value.decode()
-
-
-def _missing_extra(package: str) -> UnsafeSetupError:
-    return UnsafeSetupError(
-        f"the sql lock needs {package} for this database: pip install 'hoodoo[sql]'",
-        kind="missing_extra",
-        extra="sql",
-    )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lockproviders.client import needs_extra
 from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
 from lockproviders.settings import ADDRESS_OPTION
 from lockproviders.zookeeper.queue import (
@@ -19,7 +20,7 @@ from lockproviders.zookeeper.queue import (
     queue_order,
 )
 from lockproviders.zookeeper.settings import ZooKeeperOptions, ZooKeeperSettings, request_timeout_ms
-from timeline.errors import HoodooError, LeaseLostError, UnavailableError, UnsafeSetupError
+from timeline.errors import HoodooError, LeaseLostError, UnavailableError
 
 if TYPE_CHECKING:
     from lockproviders.zookeeper.session import ZkSession
@@ -457,14 +458,8 @@ class ZooKeeperClient:
 
 
 def _session_class() -> type[ZkSession]:
-    try:
+    with needs_extra("the ZooKeeper lock needs the package kazoo", "zookeeper"):
         from lockproviders.zookeeper.session import ZkSession
-    except ImportError as error:
-        raise UnsafeSetupError(
-            "the ZooKeeper lock needs the package kazoo: pip install 'hoodoo[zookeeper]'",
-            kind="missing_extra",
-            extra="zookeeper",
-        ) from error
     return ZkSession
 
 

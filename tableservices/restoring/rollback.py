@@ -209,6 +209,5 @@ def _take(context: TableContext, planned: PlannedRollback) -> Slot:
         )
 
     slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
-    if slot is None:  # never: ``decide`` takes the slot or raises
-        raise InstantNotFoundError("the write is gone", kind="no_such_write")
+    assert slot is not None  # ``decide`` takes the slot or raises
     return slot

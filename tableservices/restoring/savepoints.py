@@ -267,8 +267,7 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
         )
 
     slot, _ = commit_in_section(context, f"delete savepoint {requested_time}", decide)
-    if slot is None:  # never: ``decide`` finds it or raises
-        raise InstantNotFoundError("the savepoint is gone", kind="no_such_savepoint")
+    assert slot is not None  # ``decide`` finds it or raises
     context.world.events.emit("savepoint.deleted", rt=requested_time)
     return slot.completion_time
 
