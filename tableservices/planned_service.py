@@ -32,8 +32,6 @@ from timeline.model.file_names import (
     LogFile,
     check_partition_path,
     join,
-    parse_base_file_name,
-    parse_log_file_name,
     without_scheme,
 )
 from timeline.model.instant import Action, Instant
@@ -101,12 +99,9 @@ def planned_slice(
     base = None
     if base_file:
         name = _file_name(storage, group.partition_path, base_file, path)
-        parsed = parse_base_file_name(name)
-        if parsed is None or parsed.file_id != group.file_id:
+        base = BaseFile.found(group.partition_path, name, 0)
+        if base is None or base.file_group != group:
             raise invalid_plan_error(path, f"not a base file of {group}: {base_file[:300]!a}")
-        base = BaseFile(
-            file_group=group, name=name, requested_time=parsed.requested_time, size_bytes=0
-        )
     logs = tuple(_log(storage, group, address, path) for address in log_files)
     if base is None and not logs:
         raise invalid_plan_error(path, f"a slice without files: {group}")
@@ -141,17 +136,10 @@ def invalid_plan_error(path: str, why: str) -> CorruptTableError:
 
 def _log(storage: Storage, group: FileGroupId, address: str, path: str) -> LogFile:
     name = _file_name(storage, group.partition_path, address, path)
-    parsed = parse_log_file_name(name)
-    if parsed is None or parsed.is_cdc or parsed.file_id != group.file_id:
+    found = LogFile.found(group.partition_path, name, 0)
+    if found is None or found.file_group != group:
         raise invalid_plan_error(path, f"not a log file of {group}: {address[:300]!a}")
-    return LogFile(
-        file_group=group,
-        name=name,
-        instant_time=parsed.instant_time,
-        log_version=parsed.log_version,
-        write_token=parsed.write_token,
-        size_bytes=0,
-    )
+    return found
 
 
 def _file_name(storage: Storage, partition_path: str, address: str, path: str) -> str:

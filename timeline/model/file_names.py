@@ -221,30 +221,11 @@ class FileSlice:
 #: ``<requested>_<completion>.<completes_as>``, legacy ones lack the completion time. A savepoint
 #: has no requested state.
 PENDING_SUFFIXES: dict[tuple[Action, State], str] = {
-    (Action.COMMIT, State.REQUESTED): ".commit.requested",
-    (Action.COMMIT, State.INFLIGHT): ".inflight",
-    (Action.DELTACOMMIT, State.REQUESTED): ".deltacommit.requested",
-    (Action.DELTACOMMIT, State.INFLIGHT): ".deltacommit.inflight",
-    (Action.REPLACECOMMIT, State.REQUESTED): ".replacecommit.requested",
-    (Action.REPLACECOMMIT, State.INFLIGHT): ".replacecommit.inflight",
-    (Action.COMPACTION, State.REQUESTED): ".compaction.requested",
-    (Action.COMPACTION, State.INFLIGHT): ".compaction.inflight",
-    (Action.LOGCOMPACTION, State.REQUESTED): ".logcompaction.requested",
-    (Action.LOGCOMPACTION, State.INFLIGHT): ".logcompaction.inflight",
-    (Action.CLUSTERING, State.REQUESTED): ".clustering.requested",
-    (Action.CLUSTERING, State.INFLIGHT): ".clustering.inflight",
-    (Action.CLEAN, State.REQUESTED): ".clean.requested",
-    (Action.CLEAN, State.INFLIGHT): ".clean.inflight",
-    (Action.ROLLBACK, State.REQUESTED): ".rollback.requested",
-    (Action.ROLLBACK, State.INFLIGHT): ".rollback.inflight",
-    (Action.RESTORE, State.REQUESTED): ".restore.requested",
-    (Action.RESTORE, State.INFLIGHT): ".restore.inflight",
-    (Action.SAVEPOINT, State.INFLIGHT): ".savepoint.inflight",
-    (Action.INDEXING, State.REQUESTED): ".indexing.requested",
-    (Action.INDEXING, State.INFLIGHT): ".indexing.inflight",
-    (Action.SCHEMACOMMIT, State.REQUESTED): ".schemacommit.requested",
-    (Action.SCHEMACOMMIT, State.INFLIGHT): ".schemacommit.inflight",
-}
+    (action, state): f".{action.value}.{state.name.lower()}"
+    for action in Action
+    for state in (State.REQUESTED, State.INFLIGHT)
+    if (action, state) != (Action.SAVEPOINT, State.REQUESTED)
+} | {(Action.COMMIT, State.INFLIGHT): ".inflight"}
 _PENDING_BY_SUFFIX = {suffix: key for key, suffix in PENDING_SUFFIXES.items()}
 _COMPLETED_BY_SUFFIX = {
     "." + action.value: action for action in Action if action.completes_as is action
