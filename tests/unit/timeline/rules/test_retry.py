@@ -207,6 +207,7 @@ def test_a_long_rejected_write_retries_without_the_lock() -> None:
 
 class _Lease:
     fencing_token = 7
+    is_shared = False
     owner = "me"
     released = 0
 
