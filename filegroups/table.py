@@ -1,5 +1,5 @@
 """
-A table over ports: open, read, write. The public API is built on this module.
+A table over ports: create, open, read. ``hoodoo.Table`` adds options and writes.
 
 A ``TableSnapshot`` is pinned: repeated reads return the same rows, whatever is committed
 meanwhile, as long as its files are retained.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -30,12 +29,9 @@ from filegroups.reading.scan import (
 )
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.reading.time_travel import snapshot_as_of
-from filegroups.supported import refuse_old_version, refuse_unreadable, refuse_unwritable
-from filegroups.writing.workload import Workload
-from filegroups.writing.write import CommitResult, WriteRequest, write
+from filegroups.supported import refuse_unreadable
 from timeline.context import TableContext, TableLimits
 from timeline.errors import MissingFileError, StorageUnavailableError
-from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Instant, State
 from timeline.model.instant_time import InstantTime, WallMs, instant_time
@@ -46,16 +42,14 @@ from timeline.ports.storage import close_storage
 from timeline.properties.properties_file import create_properties, load_config
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
-from timeline.storage.non_atomic import prove_atomic_create
-from timeline.writer_registry import Registration, register_process, warn_other_zone
 
 __all__ = [
-    "Table",
+    "TableReader",
     "TableSnapshot",
     "TimelineEntry",
-    "refuse_old_version",
-    "refuse_unreadable",
-    "refuse_unwritable",
+    "create_table_files",
+    "open_reader",
+    "timeline_entries",
 ]
 
 
@@ -70,45 +64,47 @@ class TimelineEntry:
     archived: bool
 
 
-class Table(TableSnapshot):
+def open_reader(world: Ports, limits: TableLimits | None = None) -> TableReader:
+    """
+    Open an existing table for reading.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        CorruptTableError: Its properties are damaged.
+        UnsupportedTableError: A table version or feature this release does not handle.
+    """
+    config = load_config(world.storage)
+    refuse_unreadable(config)
+    return TableReader(TableContext.of(world, config, limits))
+
+
+def create_table_files(
+    world: Ports, properties: Mapping[str, str], limits: TableLimits | None = None
+) -> TableReader:
+    """
+    Create a table from the properties of ``new_table_properties``, and open it for reading.
+
+    Raises:
+        InvalidInputError: A table exists already, or a property is wrong.
+    """
+    now = instant_time(WallMs(world.clock.now_ms()))
+    config = create_properties(world.storage, properties, now=now)
+    return TableReader(TableContext.of(world, config, limits))
+
+
+class TableReader(TableSnapshot):
     """
     An opened table; each read uses the newest snapshot.
 
     Args:
-        context: From ``Table.open`` or ``Table.create``.
+        context: Ports, configuration, commit log and limits.
     """
 
     def __init__(self, context: TableContext) -> None:
         super().__init__(context, _UNSET)
-        self._registration: Registration | None = None
 
-    @staticmethod
-    def open(world: Ports, limits: TableLimits | None = None) -> Table:
-        """
-        Open an existing table.
-
-        Raises:
-            TableNotFoundError: There is no table.
-            CorruptTableError: Its properties are damaged.
-            UnsupportedTableError: A table version or feature this release does not handle.
-        """
-        config = load_config(world.storage)
-        refuse_unreadable(config)
-        return Table(TableContext.of(world, config, limits))
-
-    @staticmethod
-    def create(
-        world: Ports, properties: Mapping[str, str], limits: TableLimits | None = None
-    ) -> Table:
-        """
-        Create a table from the properties of ``new_table_properties``.
-
-        Raises:
-            InvalidInputError: A table exists already, or a property is wrong.
-        """
-        now = instant_time(WallMs(world.clock.now_ms()))
-        config = create_properties(world.storage, properties, now=now)
-        return Table(TableContext.of(world, config, limits))
+    def _refuse_reads(self) -> None:
+        """Let a subclass refuse reads that an option would make wrong."""
 
     @property
     def context(self) -> TableContext:
@@ -141,10 +137,12 @@ class Table(TableSnapshot):
 
     def hold(self) -> TableSnapshot:
         """
-        Like ``pin``, and keep the files from cleaning until ``release``, or in a ``with`` block.
+        Like ``pin``, and keep the files from cleaning: ``with table.hold() as state: ...``.
 
-        Raises: as ``lease_newest``.
+        Raises:
+            SnapshotExpiredError: Cleaning was faster again and again.
         """
+        self._refuse_reads()
         snapshot, lease = lease_newest(self._context)
         return TableSnapshot(self._context, snapshot, lease)
 
@@ -185,6 +183,7 @@ class Table(TableSnapshot):
 
     def _planned(self, plan: Callable[[TableSnapshot], ScanPlan]) -> tuple[PlannedRead, Replan]:
         """Plan on the newest snapshot; after a clean in between, on one pinned by a lease."""
+        self._refuse_reads()
 
         def again() -> PlannedRead:
             state = self.held_if_allowed()
@@ -221,6 +220,7 @@ class Table(TableSnapshot):
             InvalidInputError: The time has another form.
             InstantNotFoundError: The time is too old, cleaned, or not yet applied.
         """
+        self._refuse_reads()
         moment = parse_time_travel(time, self._context.zone)
         return TableSnapshot(self._context, snapshot_as_of(self._context, moment))
 
@@ -245,11 +245,20 @@ class Table(TableSnapshot):
     def look_up(
         self,
         keys: Sequence[str],
-        *,
         columns: Sequence[str] | None = None,
         partitions: Iterable[str] | None = None,
     ) -> pa.Table:
-        """Return the current rows of some record keys. Arguments, errors: as ``plan_get_rows``."""
+        """
+        Return the current rows of some record keys, from the file groups that may hold them.
+
+        Args:
+            keys: Record keys as stored in ``_hoodie_record_key``: the value, or
+                ``field:value,field:value`` for keys of several fields.
+            columns: Names to return; None for all.
+            partitions: Partition paths to read; None for all.
+
+        Raises: as ``plan_get_rows``.
+        """
 
         def plan(state: TableSnapshot) -> ScanPlan:
             slices = state.file_slices(partitions)
@@ -261,10 +270,10 @@ class Table(TableSnapshot):
         self,
         since: TimeArgument,
         until: TimeArgument | None = None,
-        *,
         columns: Sequence[str] | None = None,
         filter: Filter = None,  # noqa: A002
         partitions: Iterable[str] | None = None,
+        *,
         with_hoodie_columns: bool = False,
         images: bool = False,
     ) -> pa.RecordBatchReader:
@@ -296,6 +305,7 @@ class Table(TableSnapshot):
             InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
             SnapshotExpiredError: A restore or a clean happened meanwhile.
         """
+        self._refuse_reads()
         start, end = parse_range(since, until, self._context.zone)
         if images:
             refuse_filtered_cdc(filter)
@@ -324,86 +334,39 @@ class Table(TableSnapshot):
         batches = with_lease(self._context, changed.snapshot, rows, until=changed.until)
         return pa.RecordBatchReader.from_batches(plan.output_schema, batches)
 
-    def timeline(self, *, archived: bool = True) -> list[TimelineEntry]:
-        """Return every instant, ascending by requested time, with the archived ones on request."""
-        active = self._context.active()
-        found = [_entry(instant) for instant in active.instants]
-        if archived:
-            present = {(entry.requested_time, entry.action) for entry in found}
-            found.extend(
-                TimelineEntry(
-                    requested_time=row.requested_time,
-                    completion_time=row.completion_time,
-                    action=row.action,
-                    state=State.COMPLETED.value,
-                    archived=True,
-                )
-                for row in self._context.history.instants()
-                if (row.requested_time, row.action) not in present
-            )
-        return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
-
-    def register(self, agreement: Mapping[str, str], buckets: str = "") -> None:
-        """
-        Enter this process into the writer registry, once (REG-1).
-
-        If several writers are expected, the storage first proves that it creates an object only if
-        it is absent (CAP-1). Without that the slots decide nothing.
-
-        Raises:
-            StorageCapabilityError: The storage cannot do that.
-            UnsafeSetupError: The table's slots are in a slot store (SLOT-6).
-            WriterDisagreementError: A live writer is configured differently, or owns some of the
-                ``buckets`` (``register_process``).
-            UnsupportedTableError: The table is of version 6, which is not written.
-        """
-        refuse_old_version(self.config)
-        if self._registration is None:
-            self._context.identity.ensure(self._context.world, is_asked_later=True)
-            world, prove = self._context.world, None
-            if self._context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
-                prove = partial(prove_atomic_create, world.storage, world.ids)
-            self._registration = register_process(self._context, agreement, buckets, prove=prove)
-            warn_other_zone(self._context)
-        self._registration.writes_to(buckets)
-
-    def registered(self, buckets: str = "") -> bool:
-        """Return whether this process is registered as a writer of these buckets."""
-        registration = self._registration
-        return registration is not None and buckets in ("", registration.buckets)
-
-    def write(
-        self, plan: WriteRequest, workload: Workload | None, looked: Snapshot | None = None
-    ) -> CommitResult:
-        """
-        Run one write. See ``filegroups.writing.write.write``.
-
-        Raises:
-            MetadataTableOnError: The table's metadata table is on (FOR-7).
-            UnsupportedTableError: The table type or a feature cannot be written yet.
-        """
-        refuse_unwritable(
-            self.config, without_metadata_table=self._context.limits.without_metadata_table
-        )
-        self.config.merge.require_known()
-        return write(self._context, plan, workload, looked)
-
-    def leave(self) -> None:
-        """Leave the registry; this object must not write any more."""
-        if self._registration is not None:
-            self._registration.leave()
-            self._registration = None
+    @property
+    def timeline(self) -> list[TimelineEntry]:
+        """Every instant, active and archived, ascending by requested time."""
+        return timeline_entries(self._context)
 
     def close(self) -> None:
-        """Leave the registry and close the connections of lock and storage."""
-        self.leave()
-        world = self._context.world
-        world.lock.close()
-        close_storage(world.storage)
+        """Close the connections of lock and storage."""
+        self._context.world.lock.close()
+        close_storage(self._context.world.storage)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over batches of the newest snapshot."""
         return iter(self.scan())
+
+
+def timeline_entries(context: TableContext, *, archived: bool = True) -> list[TimelineEntry]:
+    """Return every instant, ascending by requested time, with the archived ones on request."""
+    active = context.active()
+    found = [_entry(instant) for instant in active.instants]
+    if archived:
+        present = {(entry.requested_time, entry.action) for entry in found}
+        found.extend(
+            TimelineEntry(
+                requested_time=row.requested_time,
+                completion_time=row.completion_time,
+                action=row.action,
+                state=State.COMPLETED.value,
+                archived=True,
+            )
+            for row in context.history.instants()
+            if (row.requested_time, row.action) not in present
+        )
+    return sorted(found, key=lambda entry: (entry.requested_time, entry.action))
 
 
 def _entry(instant: Instant) -> TimelineEntry:
@@ -417,4 +380,4 @@ def _entry(instant: Instant) -> TimelineEntry:
     )
 
 
-_UNSET: Snapshot = None  # type: ignore[assignment]  # a Table never pins
+_UNSET: Snapshot = None  # type: ignore[assignment]  # it uses the newest each time

@@ -18,20 +18,36 @@ from filegroups.settings.key_settings import (
     merge_definition_of_settings,
 )
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table as CoreTable
-from filegroups.table import refuse_unwritable
+from filegroups.supported import refuse_unwritable
+from filegroups.table import create_table_files, open_reader
 from filegroups.writing.row_checks import owned_buckets
 from hoodoo.configuration import PropertySource
-from hoodoo.factory import Layers, bucket_rules, compose_ports, limits_of
+from hoodoo.factory import (
+    Layers,
+    bucket_rules,
+    check_against_table,
+    compose_ports,
+    limits_of,
+    properties_of_table,
+)
 from hoodoo.services import services_of, warn_ignored_keys
 from hoodoo.table import Table
+from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import listed
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
+from timeline.properties.options import PropertySet
 
-__all__ = ["create_table", "new_table_config", "open_table", "preview_create", "to_layers"]
+__all__ = [
+    "create_table",
+    "new_table_config",
+    "open_context",
+    "open_table",
+    "preview_create",
+    "to_layers",
+]
 
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
@@ -47,6 +63,19 @@ def to_layers(properties: Properties) -> Layers:
     if isinstance(properties, str | os.PathLike):
         return Layers(props=(properties,))
     return Layers(props=tuple(properties))
+
+
+def open_context(
+    path: str | os.PathLike[str], layers: Layers, *, events: EventSink | None = None
+) -> tuple[TableContext, PropertySet, WriteSettings]:
+    """Open a table's context, and its options. Errors: as ``open_table``."""
+    properties, settings = properties_of_table(path, layers)
+    world = compose_ports(path, properties, events=events)
+    context = open_reader(world, limits_of(settings, properties)).context
+    check_against_table(settings, context.config)
+    if layers.tells:
+        warn_ignored_keys(properties, world.events)
+    return context, properties, settings
 
 
 def open_table(
@@ -69,7 +98,7 @@ def open_table(
         UnsupportedTableError: Its version or a feature is not supported.
         SettingError: A property is wrong or contradicts the table.
     """
-    return Table.open(path, to_layers(properties), events=events)
+    return Table(*open_context(path, to_layers(properties), events=events))
 
 
 def create_table(
@@ -114,11 +143,12 @@ def create_table(
         properties=properties,
     )
     world = compose_ports(path, layers.load(), events=events)
-    core = CoreTable.create(world, planned.raw, limits_of(settings, layers.load()))
-    properties = layers.load(core.config.raw)
+    limits = limits_of(settings, layers.load())
+    context = create_table_files(world, planned.raw, limits).context
+    properties = layers.load(context.config.raw)
     if layers.tells:
         warn_ignored_keys(properties, world.events)
-    return Table(core, properties, settings)
+    return Table(context, properties, settings)
 
 
 def preview_create(

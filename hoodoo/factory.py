@@ -26,7 +26,7 @@ from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, key_spec_of, 
 from filegroups.settings.known_keys import UNSUPPORTED
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.time_settings import refuse_other_times
-from filegroups.table import refuse_unreadable
+from filegroups.supported import refuse_unreadable
 from filegroups.writing.row_checks import owned_buckets
 from filegroups.writing.write import WriteRequest
 from filegroups.writing.write_request import FileRules, RowRules
@@ -86,7 +86,7 @@ __all__ = [
 #: Value of ``hoodoo.services.executor`` -> the function that makes the executor, and its extra.
 #: The function is imported when a service first needs it, so nothing else here knows a cluster.
 _CLUSTER_EXECUTORS = {
-    ServiceExecutor.SPARK: ("hoodoo.spark.executor:executor_of_this_process", "spark", "pyspark")
+    ServiceExecutor.SPARK: ("hoodoo.spark.session:executor_of_this_process", "spark", "pyspark")
 }
 
 

@@ -27,7 +27,7 @@ from filegroups.schema.schema import (
     drop_meta,
 )
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table, TableSnapshot
+from filegroups.table import TableReader, TableSnapshot
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write import CommitResult, WriteRequest
@@ -263,7 +263,7 @@ class _CompactionDueError(Exception):
 
 
 def repair_keys(
-    table: Table,
+    table: TableReader,
     settings: WriteSettings,
     plan_for: Callable[[WriteOperation], WriteRequest],
     publish: Callable[[WriteRequest, Workload], CommitResult],
@@ -346,7 +346,7 @@ class _Repair:
     """
 
     context: TableContext
-    table: Table
+    table: TableReader
     settings: WriteSettings
     plan_for: Callable[[WriteOperation], WriteRequest]
     publish: Callable[[WriteRequest, Workload], CommitResult]

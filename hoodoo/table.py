@@ -1,13 +1,7 @@
-"""
-The table a user holds: reads as Arrow, writes anything that is a table of rows.
-
-Thin: options in, paths of ``timeline`` called, receipts out.
-"""
+"""The table that a user holds: options, writes, savepoints and services; its reads are inherited."""
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,118 +10,66 @@ from typing import Self
 
 import pyarrow as pa
 
-from filegroups.index.bucket_properties import (
-    has_bucket_rules,
-    record_bucket_rules,
-    record_misplaced_rows,
-    refuse_other_buckets,
-)
-from filegroups.keys.bucketing import BucketRules
 from filegroups.reading.read import Filter, ReadSet, known_schema
-from filegroups.settings.known_keys import (
-    UNSUPPORTED_READS,
-    UNSUPPORTED_SERVICES,
-    refuse_unsupported,
-)
+from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table as CoreTable
-from filegroups.table import TableSnapshot, TimelineEntry, refuse_unwritable
-from filegroups.writing.row_checks import bucket_range_text
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload, Workload
-from filegroups.writing.write import CommitResult, WriteRequest, dry_run_write
-from hoodoo.committer.client import GroupCommit, group_commit_of
-from hoodoo.factory import (
-    Layers,
-    bucket_rules,
-    check_against_table,
-    compose_ports,
-    limits_of,
-    may_misplace_rows,
-    operation_of,
-    properties_of_table,
-    refuse_other_name,
-    write_request_of,
-)
+from filegroups.writing.write import CommitResult, dry_run_write
+from hoodoo.delete_where import delete_found
+from hoodoo.factory import operation_of, write_request_of
 from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_arrow_table
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
-from hoodoo.recovery import Recovery, delete_found
-from hoodoo.services import Services, warn_ignored_keys
+from hoodoo.services import Services
+from hoodoo.writer import TableWriter
 from hoodoo.writer_registration import register_writer, unregister_writer
+from tableservices.archiving.execute import archive
+from tableservices.archiving.settings import ArchiveRules
+from tableservices.restoring.restore import RestoreResult, finish_restore, restore
+from tableservices.restoring.rollback import RollbackResult, rollback_write
+from tableservices.restoring.savepoints import (
+    Savepoint,
+    delete_savepoint,
+    is_kept_on_active_timeline,
+    savepoint,
+    savepoints,
+)
 from timeline.commit.conflict_report import ConflictReport
+from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.file_names import FileSlice
+from timeline.model.instant_time import InstantTime
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument
-from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
-from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import FailedWritesPolicy
-from timeline.snapshot import Snapshot
+from timeline.rollback.resolve_unknown import Resolution, resolve
 
 __all__ = ["Table"]
 
 
-class Table(Recovery):
+class Table(TableReader):
     """
     An opened Hudi table. Make it by ``hoodoo.create_table`` or ``hoodoo.open_table``.
 
-    Not tied to a transaction: every read shows the newest state unless pinned by ``as_of``.
+    Each read shows the newest state; ``as_of`` and ``hold`` give one state for repeated reads.
     """
 
-    def __init__(self, core: CoreTable, properties: PropertySet, settings: WriteSettings) -> None:
-        self._core = core
-        self._config = core.config
+    def __init__(
+        self, context: TableContext, properties: PropertySet, settings: WriteSettings
+    ) -> None:
+        super().__init__(context)
         self._properties = properties
         self._settings = settings
-        self._buckets_kept = False
-        self._elsewhere_kept = False
-        self._services = Services(core.context, properties, settings, self.join_writers)
-        self._supported = False
-        self._entering = threading.Lock()  # threads that hand their writes to one group
-        self._group = self._grouping()
-
-    @classmethod
-    def open(
-        cls,
-        address: str | os.PathLike[str],
-        layers: Layers | None = None,
-        *,
-        events: EventSink | None = None,
-    ) -> Table:
-        """
-        Open over the local executor.
-
-        Raises:
-            TableNotFoundError, CorruptTableError, UnsupportedTableError: See ``open_table``.
-            SettingError: A property is wrong or contradicts the table.
-        """
-        chosen = layers or Layers()
-        properties, settings = properties_of_table(address, chosen)
-        world = compose_ports(address, properties, events=events)
-        core = CoreTable.open(world, limits_of(settings, properties))
-        check_against_table(settings, core.config)
-        if chosen.tells:
-            warn_ignored_keys(properties, world.events)
-        return cls(core, properties, settings)
+        self._services = Services(context, properties, settings, self._register_writer)
+        self._writer = TableWriter(context, properties, settings, self._services)
 
     # ---- what it is
 
     @property
-    def core(self) -> CoreTable:
-        """The engine's table, for services and further executors."""
-        return self._core
-
-    @property
     def config(self) -> TableConfig:
         """The table's own configuration. Outside: 1 get until a metadata table is seen to be off."""
-        config = self._config
-        if config.metadata_table_on and self._core.context.limits.without_metadata_table:
-            now = load_config(self._core.context.world.storage)
-            config = replace(config, metadata_partitions=now.metadata_partitions, raw=now.raw)
-            self._config = config
-        return config
+        return self._writer.config
 
     @property
     def properties(self) -> PropertySet:
@@ -140,142 +82,12 @@ class Table(Recovery):
         return self._settings
 
     @property
-    def schema(self) -> pa.Schema:
-        """Columns, without the meta columns."""
-        return self._core.schema
-
-    @property
-    def timeline(self) -> list[TimelineEntry]:
-        """Every instant, active and archived, ascending by requested time."""
-        return self._core.timeline()
-
-    def file_slices(self, as_of: TimeArgument | None = None) -> list[FileSlice]:
-        """The newest slice of each file group, now or as of a moment (``as_of``)."""
-        return (self._core if as_of is None else self._core.as_of(as_of)).file_slices()
-
-    @property
     def services(self) -> Services:
         """Upkeep: cleaning, rollback of dead writers."""
         return self._services
 
-    # ---- reading
-
-    @property
-    def _reads(self) -> CoreTable:
-        """The engine's table, for reads that no option keeps from giving the answer meant."""
+    def _refuse_reads(self) -> None:
         refuse_unsupported(self._properties, UNSUPPORTED_READS)
-        return self._core
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002 - the public word
-        partitions: Sequence[str] | None = None,
-        *,
-        query_type: str = "snapshot",
-    ) -> pa.RecordBatchReader:
-        """
-        Stream the newest state.
-
-        Args:
-            columns: Names to return; None for all.
-            filter: A pyarrow expression or ``(column, operator, value)`` triples.
-            partitions: Partition paths to read; None for all.
-            query_type: ``read_optimized`` reads base files only, as of their last compaction.
-        """
-        return self._reads.scan(
-            columns=columns, filter=filter, partitions=partitions, query_type=query_type
-        )
-
-    def to_arrow(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-        partitions: Sequence[str] | None = None,
-        *,
-        query_type: str = "snapshot",
-    ) -> pa.Table:
-        """The same rows in one Arrow table, files read side by side."""
-        return self._reads.to_arrow(
-            columns=columns, filter=filter, partitions=partitions, query_type=query_type
-        )
-
-    def look_up(
-        self,
-        keys: Sequence[str],
-        columns: Sequence[str] | None = None,
-        partitions: Sequence[str] | None = None,
-    ) -> pa.Table:
-        """
-        The rows of some record keys, read from the file groups that may hold them.
-
-        Args:
-            keys: Record keys as stored in ``_hoodie_record_key``: the value, or
-                ``field:value,field:value`` for keys of several fields.
-            columns: Names to return; None for all.
-            partitions: Partition paths to look in; None for all.
-        """
-        return self._reads.look_up(keys, columns=columns, partitions=partitions)
-
-    def hold(self) -> TableSnapshot:
-        """
-        The table as it is now, kept from cleaning: ``with table.hold() as state: ...``.
-
-        Raises:
-            SnapshotExpiredError: Cleaning was faster again and again.
-        """
-        return self._reads.hold()
-
-    def as_of(self, time: TimeArgument) -> TableSnapshot:
-        """
-        The table as of a time; immutable. Its ``hold()`` keeps it from cleaning.
-
-        Args:
-            time: A datetime (also of pandas or numpy), a date (its first moment), an int of 17 or
-                14 digits, or a text: 17 or 14 digits, ``yyyy-MM-dd`` or
-                ``yyyy-MM-dd HH:mm:ss[.SSS]``. What names no zone is in the table's, UTC for
-                tables we make.
-
-        Raises:
-            InvalidInputError: Not a time.
-            InstantNotFoundError: Too old, cleaned or not settled yet.
-        """
-        return self._reads.as_of(time)
-
-    def changes(
-        self,
-        since: TimeArgument,
-        until: TimeArgument | None = None,
-        columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-        partitions: Sequence[str] | None = None,
-        *,
-        images: bool = False,
-    ) -> pa.RecordBatchReader:
-        """
-        Rows last written by instants that completed in (since, until].
-
-        A filter, as of ``scan``, applies to the rows that come out; ``partitions`` names the
-        partition paths to read. Only files of the partitions that are left are opened.
-        Ranges that follow each other end at completion times that the table told, not at a clock's.
-        With ``images`` every change on the way instead, in the order of completion: ``op``
-        (``i``, ``u``, ``d``), ``ts_ms`` (requested time of the instant) and the row ``before``
-        and ``after``. Tables with and without change logs (``hoodie.table.cdc.enabled``) tell
-        it alike, as long as the files of the range are there.
-
-        Args:
-            since: Exclusive start, in any form of ``as_of``; ``earliest`` for the beginning.
-            until: Inclusive end; None for now.
-            columns: Names to return, inside the images where they are asked for; None for all.
-            images: Return changes with images instead of rows.
-
-        Raises:
-            InvalidInputError: Not a time, an unknown column, or a filter of images.
-            InstantNotFoundError: Images need a file that was cleaned (``changes_cleaned``).
-        """
-        return self._reads.changes(
-            since, until, columns=columns, filter=filter, partitions=partitions, images=images
-        )
 
     # ---- writing
 
@@ -350,10 +162,10 @@ class Table(Recovery):
             )
 
         refuse_other_types(batch_id, None, "")
-        self.begin_writing()
+        self._writer.begin()
         named = batch_id or self._settings.batch_id
         plan = write_request_of(self._settings, self.config, WriteOperation.DELETE, batch_id=named)
-        return delete_found(self._core, plan, self._published, filter, partitions)
+        return delete_found(self, plan, self._writer.write, filter, partitions)
 
     def insert_overwrite(
         self,
@@ -390,14 +202,14 @@ class Table(Recovery):
         where the form of complex keys changes.
         """
         if dry_run:
-            self.refuse_writes()
+            self._writer.refuse()
         else:
-            self.begin_writing()
+            self._writer.begin()
         return repair_keys(
-            self._core,
+            self,
             self._settings,
             partial(write_request_of, self._settings, self.config),
-            self._published,
+            self._writer.write,
             self._services.compact,
             dry_run=dry_run,
         )
@@ -411,40 +223,47 @@ class Table(Recovery):
     ) -> CommitResult:
         """Delete whole partitions by path, at least one of them. Errors: as ``upsert``."""
         named, operation = named_partitions(partitions), WriteOperation.DELETE_PARTITION
-        return self.run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
+        return self._run(operation, None, batch_id=batch_id, delete_partitions=named, reads=reads)
 
     def write(
         self,
         data: object,
         operation: Operation = None,
         *,
+        batch_id: str | None = None,
         reads: ReadSet | None = None,
     ) -> CommitResult:
         """Write by the configured operation (``hoodie.datasource.write.operation``)."""
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
         if not chosen.traits.takes_rows:
-            return self.delete_partitions(self._settings.partitions_to_delete, reads=reads)
-        return self._write(chosen, data, None, reads=reads)
+            named = self._partitions_to_delete(data)
+            return self.delete_partitions(named, batch_id=batch_id, reads=reads)
+        return self._write(chosen, data, batch_id, reads=reads)
 
     def would_conflict(
         self, data: object, operation: Operation = None
     ) -> tuple[ConflictReport, ...]:
         """What a write of these rows would meet now; it begins nothing (``dry_run_write``)."""
-        self.refuse_writes()
+        self._writer.refuse()
         chosen = operation_of(self._settings, self.config.record_key_fields, operation)
-        deletes, context = not chosen.traits.takes_rows, self._core.context
+        deletes, context = not chosen.traits.takes_rows, self._context
         named = named_partitions(self._settings.partitions_to_delete) if deletes else ()
         plan = write_request_of(self._settings, self.config, chosen, delete_partitions=named)
-        workload = (
-            None if deletes else LocalWorkload(context.world, to_arrow_table(data, self._columns))
-        )
+        workload = None if deletes else self._workload(data)
         return dry_run_write(context, plan, workload)
 
     def _columns(self) -> pa.Schema:
         """The table's own columns as of a moment ago; none where nothing tells them."""
-        context = self._core.context
+        context = self._context
         known = known_schema(context, context.glance())
         return pa.schema([]) if known is None else known.arrow
+
+    def _partitions_to_delete(self, data: object) -> tuple[str, ...]:  # noqa: ARG002
+        return self._settings.partitions_to_delete
+
+    def _workload(self, data: object) -> Workload:
+        """Return rows of any supported form as a workload; released after the write."""
+        return LocalWorkload(self._context.world, to_arrow_table(data, self._columns))
 
     def _write(
         self,
@@ -456,10 +275,9 @@ class Table(Recovery):
         reads: ReadSet | None = None,
         overwritten: tuple[str, ...] = (),
     ) -> CommitResult:
-        rows = to_arrow_table(data, self._columns)
-        workload = LocalWorkload(self._core.context.world, rows)
+        workload = self._workload(data)
         try:
-            return self.run(
+            return self._run(
                 operation,
                 workload,
                 batch_id=batch_id,
@@ -470,7 +288,7 @@ class Table(Recovery):
         finally:
             workload.release()
 
-    def run(
+    def _run(
         self,
         operation: WriteOperation,
         workload: Workload | None,
@@ -487,116 +305,126 @@ class Table(Recovery):
             WriterDisagreementError: A live writer is configured differently.
             MetadataTableOnError: The metadata table is on and was not switched off.
         """
-        refuse_other_types(batch_id, reads, self._core.context.world.storage.base_uri)
-        self.begin_writing()
+        refuse_other_types(batch_id, reads, self._context.world.storage.base_uri)
+        self._writer.begin()
         plan = write_request_of(
             self._settings,
-            self._core.config,
+            self._context.config,
             operation,
             batch_id=batch_id or self._settings.batch_id,
             delete_partitions=delete_partitions,
             partial=partial,
             reads=reads,
         )
-        with record_rejected_write(self._core.context, plan):
-            return self._published(plan, workload)
+        with record_rejected_write(self._context, plan):
+            return self._writer.write(plan, workload)
 
-    def _published(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
-        if self._group is not None:
-            return self._group.write(plan, workload)
-        looked = self._core.context.glance()
-        undone = self._undo_dead(looked)
-        receipt = self._core.write(plan, workload, None if undone else looked)
-        self.after_group()
-        return receipt
+    # ---- savepoints, rollback, restore, and writes whose outcome is unknown
 
-    def begin_writing(self) -> None:
-        """What comes before a write: refusals, and what the first one does for all."""
-        with self._entering:
-            self.refuse_writes()
-            rules = self._rules_to_keep()
-            if rules is not None:  # before others hear of it, who would be refused for it
-                refuse_other_buckets(self._core.context, rules)
-            self.join_writers(bucket_range_text(self._settings))
-            if rules is not None:
-                record_bucket_rules(self._core.context, rules)
-                self._buckets_kept = True
-            if not self._elsewhere_kept and may_misplace_rows(self._settings, self.config):
-                record_misplaced_rows(self._core.context)
-                self._elsewhere_kept = True
-            if not self.config.metadata_table_on:
-                self._services.begin_beside()
-
-    def refuse_writes(self) -> None:
+    def savepoint(self, instant: TimeArgument | None = None, *, comments: str = "") -> Savepoint:
         """
-        Refuse what no write may do to this table; nothing is begun.
+        Keep the state as of a write, whatever cleaning would delete.
+
+        Args:
+            instant: The write's requested time, in any form of a moment (``as_of``); None for
+                the newest completed one.
+            comments: Text for people.
 
         Raises:
-            MetadataTableOnError: The metadata table is on and is not to be switched off.
-            SettingError: An option asks for what is not done.
-            UnsupportedTableError: A feature of the table cannot be written yet.
+            InstantNotFoundError: No such write, or files of that state were cleaned.
+            InvalidInputError: It has a savepoint already.
         """
-        off = self._core.context.limits.without_metadata_table
-        refuse_unwritable(self._core.config, without_metadata_table=off)
-        self._core.config.merge.require_known()
-        refuse_other_name(self._settings, self._core.config)
-        self._refuse_unsupported()
+        self._register_writer()
+        chosen = None if instant is None else self._named(instant)
+        return savepoint(self._context, chosen, comments=comments)
 
-    def _grouping(self) -> GroupCommit | None:
-        return group_commit_of(
-            self._core.context, self._settings, before=self.before_group, after=self.after_group
-        )
+    @property
+    def savepoints(self) -> list[Savepoint]:
+        """The states that are kept."""
+        return savepoints(self._context)
 
-    def before_group(self) -> None:
-        """What whoever publishes for others does before it; alone, it is part of the write."""
-        self._undo_dead(self._core.context.glance())
+    def delete_savepoint(self, instant: TimeArgument) -> None:
+        """
+        Give a kept state up.
 
-    def _undo_dead(self, looked: Snapshot) -> bool:
-        """RB-11; not what would switch a metadata table off before a write that may be refused."""
-        eager = self._settings.failed_writes_policy is FailedWritesPolicy.EAGER
-        if not eager or self.config.metadata_table_on:
-            return False
-        return bool(self.services.rollback_dead_writers(looked.active))
+        Where later writes were archived (``hoodie.archive.beyond.savepoint``) the saved one is
+        archived before.
 
-    def after_group(self) -> None:
-        """And after it: upkeep that is due."""
-        outcome = self.services.after_commit()
-        for warning in (*outcome.warnings, *self._services.take_failures()):
-            warnings.warn(warning, stacklevel=3)
+        Raises:
+            InstantNotFoundError: There is no such savepoint.
+            InvalidInputError: It cannot be archived yet, because something still needs it.
+        """
+        self._register_writer()
+        context = self._context
+        saved = self._named(instant)
+        if is_kept_on_active_timeline(context, context.active(), saved):
+            rules = ArchiveRules.from_properties(self.properties)
+            archive(context, replace(rules, released=frozenset({saved})))
+        delete_savepoint(context, saved)
 
-    def _refuse_unsupported(self) -> None:
-        """Asked by the first write, not by an opening: reading does not need these options."""
-        if not self._supported:
-            refuse_unsupported(self._properties)
-            self._supported = True
+    def rollback(self, instant: TimeArgument, *, force: bool = False) -> RollbackResult:
+        """
+        Undo one write for good: a pending one, or the newest completed one.
 
-    def _rules_to_keep(self) -> BucketRules | None:
-        """Another engine's table does not say how its buckets are made: held against it once."""
-        kept = self._buckets_kept or has_bucket_rules(self._core.config)
-        return None if kept else bucket_rules(self._settings, self._core.config)
+        Args:
+            instant: Its requested time, in any form of a moment (``as_of``).
+            force: Also while the writer of a pending one gives signs of life.
+
+        Raises:
+            InstantNotFoundError: No such write, or the state before it was cleaned.
+            InvalidInputError: Its writer is alive, a savepoint holds it, or it is needed.
+        """
+        self._register_writer()
+        return rollback_write(self._context, self._named(instant), force=force)
+
+    def restore(self, instant: TimeArgument, *, force: bool = False) -> RestoreResult | None:
+        """
+        Take everything after a write away: the table reads as when that write completed.
+
+        Args:
+            instant: Its requested time in any form of a moment (``as_of``), of a savepoint or
+                any write that is not cleaned.
+            force: Also while writers of what goes give signs of life.
+
+        Returns:
+            None when nothing came after it.
+
+        Raises:
+            InstantNotFoundError: No such write, or files of that state were cleaned.
+            InvalidInputError: A later savepoint holds what would go, or a writer is alive.
+        """
+        self._register_writer()
+        return restore(self._context, self._named(instant), force=force)
+
+    def finish_restore(self) -> RestoreResult | None:
+        """
+        Carry out the restore that another engine, which has ended, planned and left.
+
+        Returns:
+            None when there is none.
+        """
+        self._register_writer()
+        return finish_restore(self._context)
+
+    def resolve(self, instant: TimeArgument) -> Resolution:
+        """Decide whether a write counts that ended unknown: ``timeline.rollback.resolve_unknown.resolve``."""
+        self._register_writer()
+        return resolve(self._context, self._named(instant))
+
+    def _named(self, instant: TimeArgument) -> InstantTime:
+        return self._context.instant_named(instant)
 
     # ---- life
 
-    def join_writers(self, buckets: str = "") -> None:
-        """
-        Enter the registry of those who change the table; services do so, too, without buckets.
-
-        Raises:
-            WriterDisagreementError: A live writer is configured differently, or owns ``buckets``.
-            StorageCapabilityError: Writers of other engines are expected, and they do not take
-                this lock.
-            SettingError: An option would keep files that a service deletes.
-        """
-        refuse_unsupported(self._properties, UNSUPPORTED_SERVICES)
-        register_writer(self._core, self._properties, self._settings, buckets)
+    def _register_writer(self) -> None:
+        register_writer(self._context, self._properties, self._settings)
 
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""
         failures = self._services.close()
-        if self._group is not None:
-            self._group.close()
-        unregister_writer(self._core)
-        self._core.close()
+        self._writer.close()
+        unregister_writer(self._context)
+        super().close()
         for warning in failures:
             warnings.warn(warning, stacklevel=2)
 

@@ -48,7 +48,7 @@ def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair
         WriteConflictError: Another writer changed the same partitions; call it again.
         InvalidInputError: The table's own rule of merging keeps the old rows (``row_stays``).
     """
-    context = table.core.context
+    context = table.context
     columns = tuple(each.name for each in table.schema if each.type == MILLIS)
     repaired, writes, example = 0, 0, ""
     keyed = bool(table.config.record_key_fields)  # else rows are found by their meta columns

@@ -5,16 +5,22 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
+from filegroups.settings.known_keys import UNSUPPORTED_SERVICES, refuse_unsupported
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.writer_agreement import agreement_of
-from filegroups.table import Table
+from filegroups.supported import refuse_old_version
 from lockproviders.registry import ProviderRegistry, registry_for
+from timeline.context import TableContext
 from timeline.errors import StorageCapabilityError
+from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.ports.lock import Lock
 from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import ForeignWriters
+from timeline.storage.non_atomic import prove_atomic_create
 from timeline.system import await_exit
+from timeline.writer_registry import Registration, register_process, warn_other_zone
 
 __all__ = ["refuse_unshared_lock", "register_writer", "unregister_writer"]
 
@@ -52,52 +58,68 @@ def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: Provider
 
 _LEAVING_MS_MAX = 5_000  # a program must end, whether its storage answers or not
 
-_entered: dict[Table, int] = {}
-"""Tables whose registries this process is in, and its number: a fork's child is in none."""
+_entered: dict[int, tuple[Registration, int]] = {}
+"""By identity of a table's context: its registration, and the process, as a fork's child has none."""
 _at_exit: dict[int, Callable[[int], None]] = {}
 """By process, what leaves them when it ends."""
 
 
 def register_writer(
-    core: Table, properties: PropertySet, settings: WriteSettings, buckets: str
+    context: TableContext, properties: PropertySet, settings: WriteSettings, buckets: str = ""
 ) -> None:
     """
-    Enter the registry of those who change the table, once.
+    Register this process as a writer of a table, once (REG-1). Services register without buckets.
+
+    If several writers are expected, the storage first proves that it creates an object only if
+    it is absent (CAP-1). Without that the slots decide nothing.
 
     Raises:
         WriterDisagreementError: A live writer is configured differently, or owns ``buckets``.
-        StorageCapabilityError: Writers of other engines are expected, and they do not take
-            this lock.
+        StorageCapabilityError: The storage cannot do that; or writers of other engines are
+            expected, and they do not take this lock.
+        UnsafeSetupError: The table's slots are in a slot store (SLOT-6).
+        UnsupportedTableError: The table is of version 6, which is not written.
+        SettingError: An option would keep files that a service deletes.
     """
-    if core.registered(buckets):  # every write and service asks; properties never change
-        return
-    world = core.context.world
-    refuse_unshared_lock(settings, world.lock, registry_for(properties))
-    core.register(agreement_of(settings, world, core.context.zone), buckets)
-    pid = world.ids.identity().pid
-    _entered[core] = pid
-    if pid not in _at_exit:
-        _at_exit[pid] = await_exit(_leave)
+    refuse_unsupported(properties, UNSUPPORTED_SERVICES)
+    known, _ = _entered.get(id(context), (None, 0))
+    if known is None:
+        world, prove = context.world, None
+        refuse_unshared_lock(settings, world.lock, registry_for(properties))
+        refuse_old_version(context.config)
+        agreement = agreement_of(settings, world, context.zone)
+        context.identity.ensure(world, is_asked_later=True)
+        if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
+            prove = partial(prove_atomic_create, world.storage, world.ids)
+        known = register_process(context, agreement, buckets, prove=prove)
+        pid = world.ids.identity().pid
+        _entered[id(context)] = known, pid
+        if pid not in _at_exit:
+            _at_exit[pid] = await_exit(_leave)
+        warn_other_zone(context)
+    known.writes_to(buckets)
 
 
-def unregister_writer(core: Table) -> None:
-    """The table is closed, and leaves the registry by itself."""
-    _entered.pop(core, None)
+def unregister_writer(context: TableContext) -> None:
+    """Remove the entry of this process from a table's registry, if there is one."""
+    known, _ = _entered.pop(id(context), (None, 0))
+    if known is not None:
+        known.leave()
 
 
 @atexit.register
 def _leave_all() -> None:
-    """A program ends that did not close its tables, or was interrupted before."""
-    for pid in {pid for core, pid in _entered.items() if pid == _pid_of(core)}:
+    """Leave the registries if the program ends without closing its tables."""
+    for pid in {pid for entry, pid in _entered.values() if pid == _pid_of(entry)}:
         _at_exit[pid](_LEAVING_MS_MAX)
 
 
 def _leave() -> None:
-    for core, pid in tuple(_entered.items()):
-        if pid == _pid_of(core):
-            with suppress(Exception):  # then it is given up after its silence, as ever
-                core.leave()
+    for entry, pid in tuple(_entered.values()):
+        if pid == _pid_of(entry):
+            with suppress(Exception):  # it expires after its silence
+                entry.leave()
 
 
-def _pid_of(core: Table) -> int:
-    return core.context.world.ids.identity().pid
+def _pid_of(entry: Registration) -> int:
+    return entry.context.world.ids.identity().pid

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import hoodoo
 from benchmarks.farstore.client import BUCKET, HOST, s3_options
 from benchmarks.farstore.server import Connection, Store
-from filegroups.table import Table as CoreTable
+from filegroups.table import open_reader
 from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
 from hoodoo.table import Table
 from timeline.system import NullEvents, SystemClock, ThreadExecutor
@@ -197,8 +197,8 @@ def open_counted(store: CountedStore, table: str, properties: Mapping[str, str])
     effective, settings = properties_of_table(address, Layers(code=properties))
     world = compose_ports(address, effective, events=NullEvents())
     world = replace(world, executor=_Counted(store), clock=_Clock(store))
-    core = CoreTable.open(world, limits_of(settings, effective))
-    return Table(core, effective, settings)
+    context = open_reader(world, limits_of(settings, effective)).context
+    return Table(context, effective, settings)
 
 
 WRITERS = {

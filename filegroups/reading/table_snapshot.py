@@ -141,18 +141,23 @@ class TableSnapshot:
 
     def scan(
         self,
-        *,
         columns: Sequence[str] | None = None,
-        filter: Filter = None,  # noqa: A002
+        filter: Filter = None,  # noqa: A002 - the public word
         partitions: Iterable[str] | None = None,
+        *,
         with_hoodie_columns: bool = False,
         query_type: str = "snapshot",
     ) -> pa.RecordBatchReader:
         """
         Stream the rows. Memory is bounded by a few batches, or by a file group that has logs.
 
-        ``query_type="read_optimized"`` leaves out log files: rows are as of the last compaction of
-        their file group, and reading costs no merge.
+        Args:
+            columns: Names to return; None for all.
+            filter: A pyarrow expression or ``(column, operator, value)`` triples.
+            partitions: Partition paths to read; None for all.
+            with_hoodie_columns: Return the meta columns too.
+            query_type: ``read_optimized`` leaves out log files: rows are as of the last
+                compaction of their file group, and reading costs no merge.
 
         Raises:
             InvalidInputError: A column, an operator or the query type is unknown.
@@ -170,10 +175,10 @@ class TableSnapshot:
 
     def to_arrow(
         self,
-        *,
         columns: Sequence[str] | None = None,
         filter: Filter = None,  # noqa: A002
         partitions: Iterable[str] | None = None,
+        *,
         with_hoodie_columns: bool = False,
         query_type: str = "snapshot",
     ) -> pa.Table:

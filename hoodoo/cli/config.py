@@ -125,7 +125,7 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
     """What keeps a writer with these settings from the table now; it enters nothing."""
     try:
         with invocation.open_table(address) as opened:
-            context, settings = opened.core.context, opened.settings
+            context, settings = opened.context, opened.settings
             # As each write does; with the operation that is configured.
             write_request_of(
                 settings, opened.config, operation_of(settings, opened.config.record_key_fields)

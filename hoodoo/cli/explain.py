@@ -60,7 +60,7 @@ def explain(
         )
     with invocation.open_table(address) as opened:
         resolution = opened.resolve(instant) if resolve else None
-        story = explain_instant(opened.core, instant)
+        story = explain_instant(opened, instant)
     if invocation.printer.for_people:
         if resolution is not None:
             invocation.printer.line(resolution.text)
@@ -75,7 +75,7 @@ def explain(
 
 def _print_contention(invocation: Invocation, address: str) -> None:
     with invocation.open_table(address) as opened:
-        told = measure_contention(opened.core, archived=True)
+        told = measure_contention(opened, archived=True)
     if invocation.printer.for_people:
         for line in told.lines():
             invocation.printer.line(line)

@@ -38,8 +38,9 @@ __all__ = ["FORMATS", "files", "read_json", "read_rows"]
 def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
     """Show the newest slice of every file group."""
     with invocation.open_table(address) as opened:
+        shown = opened if as_of is None else opened.as_of(as_of)
         slices = sorted(
-            opened.file_slices(as_of),
+            shown.file_slices(),
             key=lambda one: (one.file_group.partition_path, one.file_group.file_id),
         )
     if invocation.printer.for_people:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from filegroups.writing.write import CommitResult
+from hoodoo.catalog import open_table
 from hoodoo.cli.printing import Output, Printer
 from hoodoo.factory import Layers
 from hoodoo.table import Table
@@ -90,7 +91,7 @@ class Invocation:
         """Open a table under the given layers; ``told`` hear its events. Errors: as there."""
         layers = self.layers.with_code(code) if code else self.layers
         events = FanOut([LoggingEvents(), _DamageReporter(self.printer), *told])
-        return Table.open(address, layers, events=events)
+        return open_table(address, properties=layers, events=events)
 
     def confirm(self, question: str) -> None:
         """

@@ -228,7 +228,7 @@ def read(
     elif settings.query_type is QueryType.INCREMENTAL:
         batches = _changes(table, settings, names, conditions, meta=meta)
     else:
-        pinned = table.as_of(settings.as_of) if settings.as_of is not None else table.core
+        pinned = table.as_of(settings.as_of) if settings.as_of is not None else table
         batches = iter(
             pinned.scan(
                 columns=names,
@@ -277,7 +277,7 @@ def _changes(
         every = with_meta(table.schema).names
         wanted = [name for name in every if meta or name not in META_COLUMNS]
     return iter(
-        table.core.changes(
+        table.changes(
             settings.begin_time or "earliest", settings.end_time, columns=wanted, filter=conditions
         )
     )

@@ -7,12 +7,10 @@ from typing import Any
 import click
 
 from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
-from tableservices.restoring.restore import finish_restore, plan_restore
-from tableservices.restoring.restore import restore as go_back
+from hoodoo.writer_registration import register_writer
+from tableservices.restoring.restore import plan_restore
 from tableservices.restoring.rollback import plan_rollback
-from tableservices.restoring.rollback import rollback_write as undo
 from tableservices.restoring.savepoints import delete_savepoint, plan_savepoint, savepoints
-from tableservices.restoring.savepoints import savepoint as make_savepoint
 from timeline.errors import InstantNotFoundError
 
 __all__ = ["restore", "rollback", "savepoint"]
@@ -34,7 +32,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
     by a savepoint, is not undone.
     """
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         instant = context.instant_named(instant)
         planned = plan_rollback(context, instant, force=force)
         document: dict[str, Any] = {
@@ -47,8 +45,7 @@ def rollback(invocation: Invocation, *, address: str, instant: str, force: bool)
             invocation.confirm(
                 f"roll back {what} {instant}, which deletes {len(planned.files)} data files?"
             )
-            opened.join_writers()
-            done = undo(context, instant, force=force)
+            done = opened.rollback(instant, force=force)
             document["why"] = done.why
             document["files_deleted"] = list(done.files)
             if done.requested_time is None:
@@ -78,7 +75,7 @@ def restore(
     if (instant is None) is not finish:
         raise click.UsageError("name an instant to go back to, or say --finish instead of one")
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         instant = None if instant is None else context.instant_named(instant)
         document: dict[str, Any] = nothing_to_do("restore", "restore")
         question = "finish the restore that another engine left?"
@@ -95,11 +92,8 @@ def restore(
             )
         if not invocation.dry_run:
             invocation.confirm(question)
-            opened.join_writers()
             done = (
-                finish_restore(context)
-                if instant is None
-                else go_back(context, instant, force=force)
+                opened.finish_restore() if instant is None else opened.restore(instant, force=force)
             )
             if done is not None:
                 document |= {
@@ -129,13 +123,12 @@ def savepoint() -> None:
 def create(invocation: Invocation, *, address: str, instant: str | None, comment: str) -> None:
     """Keep the state of TABLE as of the write INSTANT (default: the newest completed one)."""
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         instant = None if instant is None else context.instant_named(instant)
         if invocation.dry_run:
             made = plan_savepoint(context, instant)
         else:
-            opened.join_writers()
-            made = make_savepoint(context, instant, comments=comment)
+            made = opened.savepoint(instant, comments=comment)
     invocation.printer.document(
         {
             **nothing_to_do("savepoint", "savepoint"),
@@ -153,7 +146,7 @@ def create(invocation: Invocation, *, address: str, instant: str | None, comment
 def show(invocation: Invocation, *, address: str) -> None:
     """Show the savepoints of TABLE."""
     with invocation.open_table(address) as opened:
-        found = savepoints(opened.core.context)
+        found = opened.savepoints
     printer = invocation.printer
     if printer.for_people:
         printer.grid(
@@ -187,7 +180,7 @@ def show(invocation: Invocation, *, address: str) -> None:
 def delete(invocation: Invocation, *, address: str, instant: str) -> None:
     """Give up the savepoint of the write INSTANT; the next clean may delete its files."""
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         instant = context.instant_named(instant)
         known = [one for one in savepoints(context) if one.requested_time == instant]
         if not known and invocation.dry_run:
@@ -199,7 +192,7 @@ def delete(invocation: Invocation, *, address: str, instant: str) -> None:
         document = {**nothing_to_do("savepoint", "delete_savepoint"), "requested_time": instant}
         if not invocation.dry_run:
             invocation.confirm(f"give up the savepoint {instant}?")
-            opened.join_writers()
+            register_writer(opened.context, opened.properties, opened.settings)
             document["completion_time"] = delete_savepoint(context, instant)
             document["attempts"] = 1
     invocation.printer.document(document)

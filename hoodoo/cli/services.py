@@ -29,6 +29,7 @@ from hoodoo.cli.printing import Printer
 from hoodoo.factory import service_context
 from hoodoo.services import chosen_services, find_plan, planned_services_of, preview, services_of
 from hoodoo.table import Table
+from hoodoo.writer_registration import register_writer
 from tableservices.archiving.execute import ArchiveResult
 from tableservices.cleaning.execute import CleanResult
 from tableservices.clustering.execute import ClusteringResult
@@ -313,7 +314,7 @@ def run(
         progress_events(invocation) as told,
         invocation.open_table(address, said, told=told) as opened,
     ):
-        context = opened.core.context
+        context = opened.context
         planning = _planning(opened)
         if instant is not None:
             planned = find_plan(context, instant)
@@ -327,7 +328,7 @@ def run(
             shown = _would_run(opened, chosen, planning, named)
             invocation.printer.document({**nothing_to_do(service, service), **shown})
             return
-        opened.join_writers()
+        register_writer(opened.context, opened.properties, opened.settings)
         context = service_context(context, opened.properties)
         wait_ms = WorkerSettings.from_properties(opened.properties).wait_ms
         if instant is not None:
@@ -343,7 +344,7 @@ def _would_run(
     opened: Table, chosen: TableService, planning: Mapping[str, PlannedService], named: str | None
 ) -> dict[str, object]:
     """The plans that a run would carry out, and what it would do beside them."""
-    context = opened.core.context
+    context = opened.context
     if named is not None:
         return {"would_carry_out": [named]}
     shown = preview(context, chosen, opened.properties, planning)
@@ -364,7 +365,7 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
     With --dry-run it tells of any service what it would do.
     """
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         planning = _planning(opened)
         if invocation.dry_run:
             [any_one] = chosen_services(
@@ -374,7 +375,7 @@ def plan(invocation: Invocation, *, address: str, service: str) -> None:
             invocation.printer.document({**nothing_to_do(service, service), **shown})
             return
         [chosen] = chosen_services(tuple(planning.values()), (service,))
-        opened.join_writers()
+        register_writer(opened.context, opened.properties, opened.settings)
         receipt = run_round(context, chosen, Phase.SCHEDULE, now=True)
     print_service_result(invocation.printer, service, receipt)
 
@@ -392,7 +393,7 @@ def _planning(opened: Table) -> dict[str, PlannedService]:
 def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
     """End the pending plan INSTANT for good; what was written for it is deleted."""
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         planned = find_plan(context, instant)
         document: dict[str, Any] = {
             **nothing_to_do("cancel", planned.action.value),
@@ -400,7 +401,7 @@ def cancel(invocation: Invocation, *, address: str, instant: str) -> None:
         }
         if not invocation.dry_run:
             invocation.confirm(f"cancel the {planned.action.value} {planned.requested_time}?")
-            opened.join_writers()
+            register_writer(opened.context, opened.properties, opened.settings)
             slot = cancel_plan(context, planned)
             if slot is None:
                 document["cancelled"] = None
@@ -469,8 +470,8 @@ def worker(
         served = []
         for opened in tables:
             chosen = chosen_services(services_of(opened.properties, part, opened.settings), names)
-            opened.join_writers()
-            context = service_context(opened.core.context, opened.properties)
+            register_writer(opened.context, opened.properties, opened.settings)
+            context = service_context(opened.context, opened.properties)
             served.append(WorkerTable(context=context, services=chosen))
         told = WorkerReporter(
             printer=invocation.printer,

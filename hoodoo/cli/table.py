@@ -12,6 +12,7 @@ import click
 import pyarrow as pa
 
 from filegroups.schema.schema import drop_meta, hudi_type_name
+from filegroups.table import timeline_entries
 from hoodoo.catalog import create_table, preview_create
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
@@ -19,6 +20,7 @@ from hoodoo.factory import file_rules_of
 from hoodoo.table import Table
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at
+from hoodoo.writer_registration import register_writer
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table
@@ -165,13 +167,13 @@ def _facts(opened: Table) -> dict[str, Any]:
             raise
         columns = []
     slices = opened.file_slices()
-    instants = opened.core.timeline(archived=False)
+    instants = timeline_entries(opened.context, archived=False)
     completed = [entry for entry in instants if entry.completion_time is not None]
     return {
         "name": config.name,
         "version": config.table_version,
         "type": config.table_type.value,
-        "base_path": opened.core.context.world.storage.base_uri,
+        "base_path": opened.context.world.storage.base_uri,
         "record_key": list(config.record_key_fields),
         "partition_by": list(config.partition_fields),
         "ordering": list(config.ordering_fields),
@@ -261,7 +263,7 @@ def upgrade(invocation: Invocation, *, address: str) -> None:
     off where hoodie.metadata.enable=false is said, else it stands in the way.
     """
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         off = opened.settings.metadata_enable is False
         planned = plan_upgrade(context, without_metadata_table=off)
         if planned is not None and not invocation.dry_run:
@@ -341,13 +343,13 @@ def orphans(invocation: Invocation, *, address: str, remove: bool, older_than_ho
     """Show, or with --remove delete, data files that nothing names."""
     horizon_ms = round(older_than_hours * _HOUR_MS)
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         found = find_orphans(context, horizon_ms=horizon_ms)
         removes = remove and bool(found) and not invocation.dry_run
         if removes:
             size = sum(one.size_bytes for one in found)
             invocation.confirm(f"delete {len(found)} files of {size} bytes for good?")
-            opened.join_writers()
+            register_writer(opened.context, opened.properties, opened.settings)
             found = remove_orphans(context, horizon_ms=horizon_ms)
     printer = invocation.printer
     if printer.for_people:
@@ -370,7 +372,7 @@ def adopt(invocation: Invocation, *, address: str) -> None:
     The original and its writers are not touched.
     """
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         found = reset_copied_table(context, dry_run=True)
         if found and not invocation.dry_run:
             names = "; ".join(f"{one.text} on {one.address}" for one in found)
@@ -393,7 +395,7 @@ def end_slot_command(invocation: Invocation, *, address: str, number: int | None
     what it decided is lost.
     """
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         found = find_bad_slot(context, number)
         if not invocation.dry_run:
             invocation.confirm(f"end slot {found.number} ({found.path}) for good? {found.why}")
@@ -407,13 +409,13 @@ def end_slot_command(invocation: Invocation, *, address: str, number: int | None
 def drop(invocation: Invocation, *, address: str) -> None:
     """Delete a table with all its data. No writer may be at work."""
     with invocation.open_table(address) as opened:
-        storage = opened.core.context.world.storage
+        storage = opened.context.world.storage
         root = storage.capabilities.local_root
         if root is None:
             raise UnsupportedTableError(
                 f"only a table on a local disk can be dropped here: {address}", kind="drop"
             )
-        refuse_with_writers(opened.core.context)
+        refuse_with_writers(opened.context)
         document = {"dropped": str(root), "name": opened.config.name}
         if invocation.dry_run:
             invocation.printer.document({**document, "dropped": None, "would_drop": str(root)})

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from filegroups.table import timeline_entries
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instant_summary import InstantSummary, time_text
@@ -28,7 +29,7 @@ def show(invocation: Invocation, *, address: str, history: bool) -> None:
     """Show every instant, ascending by requested time."""
     with invocation.open_table(address) as opened:
         if invocation.printer.for_people:
-            print_timeline(invocation.printer, list_instants(opened.core, archived=history))
+            print_timeline(invocation.printer, list_instants(opened, archived=history))
         else:
             invocation.printer.document(_document(opened, archived=history))
 
@@ -40,7 +41,7 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
             "name": config.name,
             "version": config.table_version,
             "type": config.table_type.value,
-            "base_path": opened.core.context.world.storage.base_uri,
+            "base_path": opened.context.world.storage.base_uri,
         },
         "instants": [
             {
@@ -50,7 +51,7 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
                 "state": entry.state,
                 "archived": entry.archived,
             }
-            for entry in opened.core.timeline(archived=archived)
+            for entry in timeline_entries(opened.context, archived=archived)
         ],
     }
 

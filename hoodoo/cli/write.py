@@ -24,10 +24,11 @@ from hoodoo.cli.invocation import (
     nothing_to_do,
 )
 from hoodoo.cli.read import parse_filter
+from hoodoo.delete_where import delete_key_columns
 from hoodoo.factory import write_request_of
 from hoodoo.inputs import named_partitions, refuse_other_types
-from hoodoo.recovery import delete_key_columns
 from hoodoo.table import Table
+from hoodoo.writer import TableWriter
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 
@@ -102,7 +103,7 @@ def write(
             raise InvalidInputError("name the rows to write by --input FILE", kind="no_input")
         known = None
         if table is not None:
-            known = known_schema(table.core.context, table.core.context.snapshot())
+            known = known_schema(table.context, table.context.snapshot())
         rows = read_rows(source, None if known is None else known.arrow)
     if table is None and rows is not None:
         table = _created(invocation, address, settings, code, rows)
@@ -198,14 +199,8 @@ def _write(
     if rows is None:
         named = table.settings.partitions_to_delete
         receipt = table.delete_partitions(named, batch_id=batch_id)
-    elif batch_id is None:
-        receipt = table.write(rows, operation)
     else:
-        workload = LocalWorkload(table.core.context.world, rows)
-        try:
-            receipt = table.run(operation, workload, batch_id=batch_id)
-        finally:
-            workload.release()
+        receipt = table.write(rows, operation, batch_id=batch_id)
     _tell(invocation, receipt)
 
 
@@ -243,12 +238,12 @@ def _would_do(
         click.exceptions.Exit: It would meet somebody.
     """
     settings = table.settings
-    table.refuse_writes()
+    TableWriter(table.context, table.properties, settings, table.services).refuse()
     document = nothing_to_do(_action_of(operation), operation.value)
     deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
     plan = write_request_of(settings, table.config, operation, delete_partitions=deleted)
-    workload = None if rows is None else LocalWorkload(table.core.context.world, rows)
-    met = dry_run_write(table.core.context, plan, workload)
+    workload = None if rows is None else LocalWorkload(table.context.world, rows)
+    met = dry_run_write(table.context, plan, workload)
     if rows is not None and workload is not None:
         document |= {"rows": rows.num_rows, "partitions": list(workload.partition_paths())}
     invocation.printer.document(

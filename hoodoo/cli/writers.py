@@ -42,7 +42,7 @@ def forget(invocation: Invocation, *, address: str, writer_id: str, force: bool)
     back after the archive took its instant away.
     """
     with invocation.open_table(address) as opened:
-        context = opened.core.context
+        context = opened.context
         gone = forget_entry(context, writer_id, force=force, dry_run=True)
         if not invocation.dry_run:
             invocation.confirm(f"forget {gone.text}, last heard of {_text(gone.last_beat_ms)}?")
@@ -74,8 +74,8 @@ def forget(invocation: Invocation, *, address: str, writer_id: str, force: bool)
 def show(invocation: Invocation, *, address: str) -> None:
     """Show every registered writer and every reader with a lease, and who seems alive."""
     with invocation.open_table(address) as opened:
-        found = registered_writers(opened.core.context)
-        readers = registered_readers(opened.core.context)
+        found = registered_writers(opened.context)
+        readers = registered_readers(opened.context)
     if invocation.printer.for_people:
         invocation.printer.grid(
             (

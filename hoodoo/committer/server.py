@@ -46,6 +46,7 @@ from hoodoo.committer.client import answer_ms, release
 from hoodoo.committer.sockets import SocketChannel, SocketListener
 from hoodoo.factory import write_request_of
 from hoodoo.table import Table
+from hoodoo.writer import TableWriter
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
 from timeline.model.commit_metadata import ConcurrencyMode, WriteOperation
@@ -107,19 +108,20 @@ def committer_table(table: Table) -> ServedTable:
         raise UnsafeSetupError(
             "a table with a committer has several writers: it, and each of them when it is gone; set "
             "hoodie.write.concurrency.mode and a lock provider for all of them: "
-            f"{table.core.context.world.storage.base_uri}",
+            f"{table.context.world.storage.base_uri}",
             kind="committer_single_writer",
         )
-    table.begin_writing()
+    writer = TableWriter(table.context, table.properties, settings, table.services)
+    writer.begin()
     _warm_up()
 
     def plan(offer: Offer) -> WriteRequest:
         operation = WriteOperation(offer.operation)
-        config = table.core.config
+        config = table.context.config
         made = write_request_of(
             settings, config, operation, batch_id=offer.batch_id, partial=offer.partial
         )
-        keys, context = made.rules.keys, table.core.context
+        keys, context = made.rules.keys, table.context
         # The writer looked at what is stored, too.
         if keys.has_two_forms or offer_of(context, made) != offer.plan:
             made = with_stored_forms(context, context.glance(), made)
@@ -127,13 +129,13 @@ def committer_table(table: Table) -> ServedTable:
 
     told = settings.origin("group_writes_max") != DEFAULT_LAYER
     return ServedTable(
-        context=table.core.context,
+        context=table.context,
         plan_of=plan,
         writes_max=settings.group_writes_max if told else _WRITES_MAX,
         linger_ms=settings.group_linger_ms,
         answer_ms=answer_ms(settings),
-        before=table.before_group,
-        after=table.after_group,
+        before=writer.before_group,
+        after=writer.after_group,
     )
 
 

@@ -117,7 +117,7 @@ def _write(write: Write, batch: FlightBatch, rows: pa.Table, options: dict[str, 
 def _wait_for(path: str, seen: Callable[[TableContext], bool]) -> None:
     """Look at the timeline, as any reader would, until this is seen there."""
     parent = os.getppid()
-    context = hoodoo.open_table(path).core.context
+    context = hoodoo.open_table(path).context
     while not seen(context):
         if os.getppid() != parent:
             sys.exit("the demonstration has ended")
@@ -150,7 +150,7 @@ def _local(path: str) -> Write:
 def _spark(role: str, path: str, work: Path) -> Write:
     """Writing by a PySpark job."""
     import hoodoo.spark
-    from hoodoo.spark.executor import local_session
+    from hoodoo.spark.session import local_session
 
     spark = local_session(role)
 

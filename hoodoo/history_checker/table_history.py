@@ -62,54 +62,14 @@ from timeline.snapshot import Snapshot
 __all__ = [
     "check_history",
     "read_client_history",
-    "read_line",
     "record_table",
     "record_versions",
-    "write_line",
 ]
 
 _ANSWERS: Final = ("ok", "fail", "unknown")
 _TIME: Final = re.compile(r"\d{17}", re.ASCII)
 
 VersionColumns = Sequence[tuple[str, InstantTime | None]]
-
-
-def write_line(
-    name: str,
-    answer: str,
-    keys: Sequence[str],
-    *,
-    instant: InstantTime | None = None,
-    deletes: bool = False,
-    reads: VersionColumns = (),
-    batch: str | None = None,
-) -> str:
-    """The line of a write, with its line feed."""
-    document = {
-        "event": "write",
-        "name": name,
-        "answer": answer,
-        "instant": instant,
-        "keys": list(keys),
-        "deletes": deletes,
-        "reads": [list(pair) for pair in reads],
-        "batch": batch,
-    }
-    return json.dumps(document) + "\n"
-
-
-def read_line(
-    name: str, rows: VersionColumns, *, at: InstantTime | None = None, full: bool = False
-) -> str:
-    """The line of a read, with its line feed."""
-    document = {
-        "event": "read",
-        "name": name,
-        "at": at,
-        "full": full,
-        "rows": [list(pair) for pair in rows],
-    }
-    return json.dumps(document) + "\n"
 
 
 def read_client_history(run: HistoryRecorder, lines: Iterable[bytes], *, source: str) -> int:

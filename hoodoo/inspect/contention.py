@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.inspect.instant_summary import InstantSummary
 from hoodoo.inspect.instants import list_instants, rejected_writes_of
 from timeline.model.instant_time import InstantTime
@@ -100,7 +100,7 @@ class Contention:
         return told
 
 
-def measure_contention(table: Table, *, archived: bool = False) -> Contention:
+def measure_contention(table: TableReader, *, archived: bool = False) -> Contention:
     """
     Sum up what the writes of a table met, those among them that gave up in the end.
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from filegroups.group_commit.commit_group import GROUP_KEY
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.inspect.instant_summary import InstantSummary, time_text
 from hoodoo.inspect.rejected_writes import RejectedWrite, rejected_writes
 from timeline.active_timeline import ActiveTimeline
@@ -79,7 +79,7 @@ _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
 }
 
 
-def list_instants(table: Table, *, archived: bool = False) -> list[InstantSummary]:
+def list_instants(table: TableReader, *, archived: bool = False) -> list[InstantSummary]:
     """
     Every instant of a table, ascending by requested time.
 
@@ -102,7 +102,7 @@ def list_instants(table: Table, *, archived: bool = False) -> list[InstantSummar
     return sorted(told, key=lambda one: (one.requested_time, one.action))
 
 
-def explain_instant(table: Table, requested_time: TimeArgument) -> InstantSummary:
+def explain_instant(table: TableReader, requested_time: TimeArgument) -> InstantSummary:
     """
     The story of one instant, also of one that was refused, rolled back or archived.
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hoodoo.spark.read import reads
 from hoodoo.spark.session import install, last_result
 from hoodoo.spark.table import SparkTable
-from hoodoo.spark.write import reads
 
 __all__ = ["SparkTable", "install", "last_result", "reads", "table"]
 

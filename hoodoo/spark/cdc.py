@@ -20,9 +20,9 @@ from filegroups.reading.cdc import plan_cdc
 from filegroups.reading.scan import assert_not_cleaned
 from filegroups.settings.read_settings import ReadSettings
 from hoodoo.spark.error_transport import TaskFailedError
+from hoodoo.spark.options import storage_properties
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress
-from hoodoo.spark.write import storage_options
 from hoodoo.table import Table
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.reader_lease import ReaderLease
@@ -75,18 +75,19 @@ def load_cdc(
         InstantNotFoundError: A file of the range was cleaned (``changes_cleaned``).
         SnapshotExpiredError: A clean or a restore came while it was planned.
     """
-    context = table.core.context
+    context = table.context
     start, end = settings.range_in(context.zone)
     plan = plan_cdc(context, start, end)
     lease = ReaderLease(context, plan.snapshot, since=start, until=end)
     assert_not_cleaned(context, plan.snapshot, lease)
     shape = spark_schema_of(plan.output_schema)
-    storage = table.core.context.world.storage
+    storage = table.context.world.storage
     found = spark.createDataFrame([], shape)
     if plan.units:
         work = ReadCdcUnits(
             address=StorageAddress(
-                base_uri=storage.base_uri, options=tuple(storage_options(table).items())
+                base_uri=storage.base_uri,
+                options=tuple(storage_properties(table.properties).items()),
             ),
             units=plan.units,
             read=plan.read,

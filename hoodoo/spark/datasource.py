@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from filegroups.settings.read_settings import ReadSettings
+from hoodoo.catalog import open_table
 from hoodoo.spark.options import layers_without_session, path_of
 from hoodoo.spark.read import (
     PinnedBatch,
@@ -189,14 +190,14 @@ def _begin_of(table: Table) -> str | None:
     settings = ReadSettings.from_properties(table.properties)
     said = settings.begin_time or settings.start_offset
     # offsets are compared as texts
-    return None if said.lower() == "latest" else parse_range(said, None, table.core.context.zone)[0]
+    return None if said.lower() == "latest" else parse_range(said, None, table.context.zone)[0]
 
 
 def _newest(table: Table) -> str:
-    done = table.core.snapshot.active.completed_writes
+    done = table.snapshot.active.completed_writes
     return max((each.completion_time or EARLIEST for each in done), default=EARLIEST)
 
 
 def _opened(options: Mapping[str, str], *, tells: bool = False) -> Table:
     path = path_of(None, options, "the option path")
-    return Table.open(path, layers_without_session(options, tells=tells))
+    return open_table(path, properties=layers_without_session(options, tells=tells))

@@ -1,4 +1,4 @@
-"""Run table services on Spark: each file group in a task; and a small session for examples."""
+"""Run table services on Spark: each file group in a task."""
 
 from __future__ import annotations
 
@@ -6,51 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from pyspark.sql import SparkSession
-
 from hoodoo.spark.error_transport import TaskFailedError, error_from_spark
 from hoodoo.spark.options import storage_properties
-from hoodoo.spark.session import install
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
 from timeline.ports.lock import LockSharing
 from timeline.ports.ports import Executor, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-__all__ = ["SparkExecutor", "executor_of_this_process", "local_session", "spark_executor"]
-
-
-# -------- A small Spark session on this machine, for examples: one core, a small heap, no web page
-
-
-def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> Any:
-    """
-    Start a session with hoodoo installed.
-
-    Args:
-        application: Its name.
-        cores: Tasks at a time.
-        heap_mb: Heap of its JVM, MiB.
-    """
-    settings = {
-        "spark.driver.memory": f"{heap_mb}m",
-        # A short job ends before the better compiler pays: measured, half the processor time.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.default.parallelism": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(application)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return install(spark)
+__all__ = ["SparkExecutor", "spark_executor"]
 
 
 # ---------------------------- Services over Spark: each file group's work in a task of the cluster
@@ -112,21 +76,6 @@ class SparkExecutor:
                 raise
             raise carried from error
         return found
-
-
-def executor_of_this_process(
-    world: Ports, properties: Mapping[str, str], tasks_max: int | None
-) -> SparkExecutor:
-    """
-    Return an executor over this process's session, or over a new one.
-
-    Spark's own files and variables configure a new session. Arguments: as ``spark_executor``.
-
-    Raises:
-        StorageCapabilityError: It is a Spark Connect one.
-    """
-    spark = install(SparkSession.builder.appName("hoodoo services").getOrCreate())
-    return spark_executor(spark, world, properties, tasks_max=tasks_max)
 
 
 def spark_executor(

@@ -18,21 +18,21 @@ from pyspark.sql.types import StringType, StructField, StructType
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.reading.incremental import plan_incremental_read
-from filegroups.reading.read import ScanPlan, plan_scan
+from filegroups.reading.read import Filter, ReadSet, ScanPlan, plan_scan
 from filegroups.reading.scan import assert_not_cleaned, may_be_cleaned
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.evolution import canonical_type, needs_repair
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from filegroups.settings.read_settings import ReadSettings
+from hoodoo.catalog import open_table
 from hoodoo.spark.cdc import load_cdc, refuse_cdc
 from hoodoo.spark.error_transport import TaskFailedError
-from hoodoo.spark.options import layers_for
+from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.spark.tasks import StorageAddress
-from hoodoo.spark.write import attach_read_state, storage_options
 from hoodoo.table import Table
 from timeline.context import TableContext
-from timeline.errors import HoodooError
+from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant_time import InstantTime
 from timeline.ports.ports import Ticker
@@ -85,7 +85,7 @@ class PinnedBatch:
         self._lease = lease
         self._ticker: Ticker | None = None
         if lease.is_useful:
-            executor = table.core.context.world.executor
+            executor = table.context.world.executor
             self._ticker = executor.every(LONG_READ_MS, self.beat)
 
     def end(self) -> None:
@@ -134,7 +134,7 @@ class PinnedTask:
         """Once in a while. Outside: at first what opening a table and a lease take."""
         if self._lease is None:
             self._table = self._table or self._opened()
-            context = self._table.core.context
+            context = self._table.context
             self._lease = ReaderLease(context, context.snapshot(), until=self._moment)
         if self._lease.is_useful:
             self._lease.used()
@@ -171,6 +171,52 @@ def _busy(spark: Any) -> Callable[[], bool]:
         return False
 
     return busy
+
+
+# --------------------- What a DataFrame was read of, for a write that is made from it (``reads=``)
+#
+# A DataFrame of this engine remembers the state it shows. What somebody asks of it later
+# (``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
+# in the words of ``TableSnapshot.reads``.
+
+_STATE = "_hoodoo_state"
+
+
+def attach_read_state(df: Any, state: TableSnapshot | None) -> Any:
+    """Let a DataFrame know the state it shows; None where it shows no state, but a range."""
+    setattr(df, _STATE, state)
+    return df
+
+
+def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = None) -> ReadSet:  # noqa: A002
+    """
+    What was read of a table, for a write that is made from it.
+
+    Args:
+        df: What ``spark.read.format("hoodoo").load(path)`` or ``to_df()`` returned, itself: a
+            DataFrame derived from it does not know where its rows lay.
+        partitions: Partition paths, also those in which no row was found; None for all.
+        filter: As of ``Table.scan``: the rows that were asked for. None for all.
+
+    Raises:
+        InvalidInputError: It is no such DataFrame (``not_loaded``); or it shows a time of the
+            past, a range, or base files only, which say nothing of the newest rows
+            (``reads_of_the_past``).
+    """
+    if not hasattr(df, _STATE):
+        raise InvalidInputError(
+            "only the DataFrame that load() or to_df() returned knows the state it was read of; "
+            "give that one, and what was asked of it as partitions= and filter=",
+            kind="not_loaded",
+        )
+    state: TableSnapshot | None = getattr(df, _STATE)
+    if state is None:
+        raise InvalidInputError(
+            "a write can only be made from the newest state; load it without a range and as "
+            "query type snapshot",
+            kind="reads_of_the_past",
+        )
+    return state.reads(partitions=partitions, filter=filter)
 
 
 # --------- Loading a table as a DataFrame: files Spark can read itself, and slices merged in tasks
@@ -282,17 +328,17 @@ def load_dataframe(
             ``hoodoo.open_table``, ``as_of`` and ``changes``.
     """
     layers = layers_for(spark, options, tells=tells)
-    with Table.open(path, layers) as table:
+    with open_table(path, properties=layers) as table:
         settings = ReadSettings.from_properties(table.properties)
         if settings.every_change:
             changes, lease = load_cdc(spark, table, settings, arrow_shape)
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
             df = changes.select(*wanted) if wanted else changes
             if lease is not None:
-                pin_while_read(spark, table.core.context, lease, df)
+                pin_while_read(spark, table.context, lease, df)
             return attach_read_state(df, None)
         found = plan_load(table, table.properties)
-        context = table.core.context
+        context = table.context
     df = _dataframe(spark, path, found, schema)
     if found.paths or found.merged:
         pin_while_read(spark, context, found.lease, df)
@@ -381,45 +427,43 @@ def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
     """
     settings = ReadSettings.from_properties(properties)
     refuse_cdc(settings)
-    core = table.core
     if settings.query_type is QueryType.INCREMENTAL:
         return _changed(table, settings)
     if settings.as_of is None:
         return _newest(table, settings.query_type)
-    state = core.as_of(settings.as_of)
+    state = table.as_of(settings.as_of)
     found = _of_state(table, state, settings.query_type)
-    assert_not_cleaned(core.context, state.snapshot, found.lease)
+    assert_not_cleaned(table.context, state.snapshot, found.lease)
     return found
 
 
 def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
     """The newest state; held while it is planned where cleaning was faster (RDL-2)."""
-    state = table.core.pin()
+    state = table.pin()
     found = _of_state(table, state, query_type)
-    if not may_be_cleaned(table.core.context, state.snapshot, found.lease):
+    if not may_be_cleaned(table.context, state.snapshot, found.lease):
         return found
-    with table.core.held_if_allowed() as held:
+    with table.held_if_allowed() as held:
         found = _of_state(table, held, query_type)
         if held.is_held:
             found.lease.show()  # before the other ends
         else:
-            assert_not_cleaned(table.core.context, held.snapshot, found.lease)
+            assert_not_cleaned(table.context, held.snapshot, found.lease)
     return found
 
 
 def _of_state(table: Table, state: TableSnapshot, query_type: QueryType) -> SparkReadPlan:
     plan = state.plan(with_hoodie_columns=True, query_type=query_type.value)
-    found = _load(table, plan, None, ReaderLease(table.core.context, state.snapshot))
+    found = _load(table, plan, None, ReaderLease(table.context, state.snapshot))
     # Base files alone are older than the state, so nothing can be made from them.
     return replace(found, state=state) if query_type is QueryType.SNAPSHOT else found
 
 
 def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
-    core = table.core
-    start, end = settings.range_in(core.context.zone)
-    changed = plan_incremental_read(core.context, start, end, ahead=True)
+    start, end = settings.range_in(table.context.zone)
+    changed = plan_incremental_read(table.context, start, end, ahead=True)
     plan = plan_scan(
-        core.context,
+        table.context,
         changed.snapshot,
         changed.slices,
         among=changed.condition,
@@ -428,15 +472,15 @@ def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
         visible=changed.visible,
         wholes=changed.wholes,
     )
-    lease = ReaderLease(core.context, changed.snapshot, until=changed.until)
-    assert_not_cleaned(core.context, changed.snapshot, lease)
+    lease = ReaderLease(table.context, changed.snapshot, until=changed.until)
+    assert_not_cleaned(table.context, changed.snapshot, lease)
     return _load(table, plan, sorted(changed.instants), lease)
 
 
 def _load(
     table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease
 ) -> SparkReadPlan:
-    storage = table.core.context.world.storage
+    storage = table.context.world.storage
     # Spark finds columns by their names and types of now: files with older ones, or without a
     # column that the folder tells, are read by our tasks.
     files = _in_types_of_now(table, plan) if plan.read.files_suffice else frozenset()
@@ -448,7 +492,7 @@ def _load(
         merged=tuple(ours),
         times=None if times is None else tuple(times),
         address=StorageAddress(
-            base_uri=storage.base_uri, options=tuple(storage_options(table).items())
+            base_uri=storage.base_uri, options=tuple(storage_properties(table.properties).items())
         ),
         lease=lease,
     )
@@ -463,7 +507,7 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
     nothing since; but an older release of Hudi may have written a moment under another label at
     any time (``needs_repair``). Outside: 1 footer, of a table that has evolved 1 for each file.
     """
-    world = table.core.context.world
+    world = table.context.world
     relabelled = table.config.initial_version < _RIGHT_LABELS and any(
         needs_repair(each.type) for each in plan.file_schema
     )

@@ -19,13 +19,15 @@ from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 from filegroups.writing.write import CommitResult
 from hoodoo.services import warn_ignored_keys
+from hoodoo.spark.executor import SparkExecutor, spark_executor
 from hoodoo.spark.options import layers_for, path_of, session_settings
 from hoodoo.spark.read import load_dataframe
 from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
+from timeline.ports.ports import Ports
 from timeline.system import LoggingEvents
 
-__all__ = ["install", "last_result", "serves"]
+__all__ = ["executor_of_this_process", "install", "last_result", "local_session", "serves"]
 
 FORMAT = "hoodoo"
 _HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})
@@ -70,6 +72,51 @@ def install(spark: Any) -> Any:
     _has_hudi_bundle(spark)  # told now, not in the middle of the first save
     _register(spark)
     return spark
+
+
+def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> Any:
+    """
+    Start a session with hoodoo installed.
+
+    Args:
+        application: Its name.
+        cores: Tasks at a time.
+        heap_mb: Heap of its JVM, MiB.
+    """
+    settings = {
+        "spark.driver.memory": f"{heap_mb}m",
+        # A short job ends before the better compiler pays: measured, half the processor time.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(application)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return install(spark)
+
+
+def executor_of_this_process(
+    world: Ports, properties: Mapping[str, str], tasks_max: int | None
+) -> SparkExecutor:
+    """
+    Return an executor over this process's session, or over a new one.
+
+    Spark's own files and variables configure a new session. Arguments: as ``spark_executor``.
+
+    Raises:
+        StorageCapabilityError: It is a Spark Connect one.
+    """
+    spark = install(SparkSession.builder.appName("hoodoo services").getOrCreate())
+    return spark_executor(spark, world, properties, tasks_max=tasks_max)
 
 
 def last_result(spark: Any) -> CommitResult | None:

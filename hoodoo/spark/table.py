@@ -1,116 +1,112 @@
-"""A table whose writes run on the cluster: ``hoodoo.spark.table(spark, path)``."""
+"""A table whose writes and services run on the cluster: ``hoodoo.spark.table(spark, path)``."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
-from filegroups.reading.read import Filter, ReadSet
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from filegroups.reading.read import ReadSet
+from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.schema.schema import TableSchema
+from filegroups.writing.workload import Workload
 from filegroups.writing.write import CommitResult
+from hoodoo.catalog import open_context
+from hoodoo.factory import Layers, write_request_of
 from hoodoo.services import Services
+from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.executor import spark_executor
-from hoodoo.spark.options import layers_for
+from hoodoo.spark.options import layers_for, storage_properties
 from hoodoo.spark.read import load_dataframe, load_state
-from hoodoo.spark.write import write_dataframe
+from hoodoo.spark.schema import spark_schema_of
+from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
+from hoodoo.spark.workload import SparkWorkload
 from hoodoo.table import Table
 from tableservices.worker import WorkerSettings
 from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
+from timeline.reader_lease import ReaderLease, lease_newest
+from timeline.snapshot import Snapshot
 
-__all__ = ["PinnedState", "SparkTable"]
+__all__ = ["SparkSnapshot", "SparkTable"]
 
 
-class PinnedState:
-    """One state of a table, held: it reads the same until ``release``, and writes are made from it."""
+class SparkSnapshot(TableSnapshot):
+    """One pinned snapshot of a table: it reads the same until ``release``."""
 
-    def __init__(self, spark: Any, path: str, table: Table) -> None:
-        self._spark = spark
-        self._path = path
+    def __init__(self, table: SparkTable, snapshot: Snapshot, lease: ReaderLease) -> None:
+        super().__init__(table.context, snapshot, lease)
         self._table = table
-        self._state = table.hold()
 
     def to_df(self) -> Any:
-        """Its rows as a DataFrame, to be read while the state is held."""
-        return load_state(self._spark, self._path, self._table, self._state)
-
-    def reads(
-        self,
-        *,
-        partitions: Iterable[str] | None = None,
-        filter: Filter = None,  # noqa: A002
-    ) -> ReadSet:
-        """What was read of it, for a write that is made from it; as ``TableSnapshot.reads``."""
-        return self._state.reads(partitions=partitions, filter=filter)
-
-    def release(self) -> None:
-        """Give the lease up; calling twice is no error."""
-        self._state.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+        """Return its rows as a DataFrame, to be read while the snapshot is pinned."""
+        return load_state(self._table.spark, self._table.path, self._table, self)
 
 
-class SparkTable:
+class SparkTable(Table):
     """
-    An opened table over Spark.
+    An opened table over Spark: ``Table``, and its rows are DataFrames when they are written.
+
+    Reads into Arrow run in this process; ``to_df`` reads on the cluster.
 
     Args:
         spark: The session.
         path: The table's address.
         options: Hudi's option keys.
+        layers: All properties of the caller, instead of the session's and ``options``.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        SettingError: An option is wrong or contradicts the table.
     """
 
-    def __init__(self, spark: Any, path: str, options: Mapping[str, object] | None = None) -> None:
-        self._spark = spark
-        self._path = path
+    def __init__(
+        self,
+        spark: Any,
+        path: str,
+        options: Mapping[str, object] | None = None,
+        *,
+        layers: Layers | None = None,
+    ) -> None:
+        self.spark = spark
+        self.path = path
         self._options = dict(options or {})
-        self._table = Table.open(path, layers_for(spark, self._options))
-        self._services: tuple[TableContext, Services] | None = None
-
-    @property
-    def local(self) -> Table:
-        """The same table over the local executor: timeline, services, small reads."""
-        return self._table
+        self._cluster_services: Services | None = None
+        super().__init__(*open_context(path, layers or layers_for(spark, self._options)))
 
     @property
     def services(self) -> Services:
         """Upkeep, with the work on file groups done by the cluster."""
-        core = self._table.core.context
-        if self._services is not None and self._services[0] is core:
-            return self._services[1]
-        most = WorkerSettings.from_properties(self._table.properties).file_groups_max
-        executor = spark_executor(self._spark, core.world, self._table.properties, tasks_max=most)
-        context = TableContext.of(replace(core.world, executor=executor), core.config, core.limits)
-        made = Services(
-            context, self._table.properties, self._table.settings, self._table.join_writers
-        )
-        self._services = core, made
-        return made
+        if self._cluster_services is None:
+            mine, properties = self._context, self._properties
+            most = WorkerSettings.from_properties(properties).file_groups_max
+            executor = spark_executor(self.spark, mine.world, properties, tasks_max=most)
+            context = TableContext.of(
+                replace(mine.world, executor=executor), mine.config, mine.limits
+            )
+            self._cluster_services = Services(
+                context, properties, self._settings, self._register_writer
+            )
+        return self._cluster_services
 
     def to_df(self, **options: object) -> Any:
-        """The table as a DataFrame; ``options`` are those of the reader."""
+        """Return the table as a DataFrame; ``options`` are those of the reader."""
         told = {**self._options, **options}
-        return load_dataframe(self._spark, self._path, told, tells=bool(options))
+        return load_dataframe(self.spark, self.path, told, tells=bool(options))
 
-    def hold(self) -> PinnedState:
+    def hold(self) -> SparkSnapshot:
         """
-        The table as it is now, kept from cleaning: ``with table.hold() as state: ...``.
+        Pin the newest snapshot: ``with table.hold() as state: ...``.
 
         Raises:
             SnapshotExpiredError: Cleaning was faster again and again.
         """
-        return PinnedState(self._spark, self._path, self._table)
-
-    def upsert(
-        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> CommitResult:
-        """Replace rows by key, insert what is new. Arguments, errors: ``hoodoo.Table.upsert``."""
-        return self._write(df, WriteOperation.UPSERT, batch_id, reads)
+        self._refuse_reads()
+        return SparkSnapshot(self, *lease_newest(self._context))
 
     def merge(
         self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
@@ -118,40 +114,41 @@ class SparkTable:
         """Merge by record key; this release has the one form that equals ``upsert``."""
         return self.upsert(df, batch_id=batch_id, reads=reads)
 
-    def insert(
-        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> CommitResult:
-        """Append rows without looking keys up. Errors: as ``hoodoo.Table.insert``."""
-        return self._write(df, WriteOperation.INSERT, batch_id, reads)
-
-    def delete(
-        self, df: Any, *, batch_id: str | None = None, reads: ReadSet | None = None
-    ) -> CommitResult:
-        """Delete by key; ``df`` has the record key and partition columns."""
-        return self._write(df, WriteOperation.DELETE, batch_id, reads)
-
-    def insert_overwrite(self, df: Any) -> CommitResult:
-        """Replace every partition the rows belong to."""
-        return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE)
-
-    def insert_overwrite_table(self, df: Any) -> CommitResult:
-        """Replace the whole table."""
-        return write_dataframe(self._table, df, WriteOperation.INSERT_OVERWRITE_TABLE)
-
-    def _write(
-        self, df: Any, operation: WriteOperation, batch_id: str | None, reads: ReadSet | None
-    ) -> CommitResult:
-        return write_dataframe(self._table, df, operation, batch_id=batch_id, reads=reads)
-
     def close(self) -> None:
         """End services on threads, leave the writer registry and give up connections."""
-        failures = self._services[1].close() if self._services is not None else ()
-        self._table.close()
+        failures = () if self._cluster_services is None else self._cluster_services.close()
+        super().close()
         for failure in failures:
             warnings.warn(failure, stacklevel=2)
 
-    def __enter__(self) -> Self:
-        return self
+    def _workload(self, data: object) -> Workload:
+        if isinstance(data, SparkWorkload):  # made before the table was
+            return data
+        return SparkWorkload(
+            self._context.world,
+            data,
+            storage_options=storage_properties(self._properties),
+            shuffle_tasks=self._settings.shuffle_tasks,
+        )
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _partitions_to_delete(self, data: object) -> tuple[str, ...]:
+        return self._settings.partitions_to_delete or _partitions_in(self, data)
+
+
+def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
+    """The partitions that the rows' own partition columns name, told by tasks as of a write."""
+    spec = write_request_of(
+        table.settings, table.config, WriteOperation.DELETE_PARTITION
+    ).rules.keys
+    wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
+    columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
+    context = table.context
+    told = context.snapshot().newest_schema_json or context.config.create_schema_json
+    own = TableSchema.from_avro(told).arrow if told else pa.schema([])
+    work = NamePartitions(keys=spec, schema=own)
+    shape = spark_schema_of(NAMED_PARTITIONS)
+    named = collect_dataframe(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
+    failed = [row[ERROR] for row in named if row[ERROR] is not None]
+    if failed:
+        raise error_from_rows(failed)
+    return tuple(sorted(row[PARTITION] for row in named))

@@ -1,17 +1,13 @@
-"""Write a DataFrame into a table: save modes, the first save that creates it, and read sets."""
+"""Save a DataFrame into a table: save modes, and the first save that creates the table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
-from filegroups.reading.read import Filter, ReadSet
-from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.write import CommitResult
@@ -23,63 +19,15 @@ from hoodoo.factory import (
     properties_of_table,
     write_request_of,
 )
-from hoodoo.spark.error_transport import collect_dataframe, error_from_rows
 from hoodoo.spark.options import layers_for, reader_properties, storage_properties
-from hoodoo.spark.schema import arrow_schema_of, spark_schema_of
-from hoodoo.spark.tasks import ERROR, NAMED_PARTITIONS, PARTITION, NamePartitions
+from hoodoo.spark.schema import arrow_schema_of
+from hoodoo.spark.table import SparkTable
 from hoodoo.spark.workload import SparkWorkload
-from hoodoo.table import Table
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode
 
-__all__ = ["attach_read_state", "reads", "save_dataframe", "write_dataframe"]
-
-# --------------------- What a DataFrame was read of, for a write that is made from it (``reads=``)
-#
-# A DataFrame of this engine remembers the state it shows. What somebody asks of it later
-# (``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
-# in the words of ``TableSnapshot.reads``.
-
-_STATE = "_hoodoo_state"
-
-
-def attach_read_state(df: Any, state: TableSnapshot | None) -> Any:
-    """Let a DataFrame know the state it shows; None where it shows no state, but a range."""
-    setattr(df, _STATE, state)
-    return df
-
-
-def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = None) -> ReadSet:  # noqa: A002
-    """
-    What was read of a table, for a write that is made from it.
-
-    Args:
-        df: What ``spark.read.format("hoodoo").load(path)`` or ``to_df()`` returned, itself: a
-            DataFrame derived from it does not know where its rows lay.
-        partitions: Partition paths, also those in which no row was found; None for all.
-        filter: As of ``Table.scan``: the rows that were asked for. None for all.
-
-    Raises:
-        InvalidInputError: It is no such DataFrame (``not_loaded``); or it shows a time of the
-            past, a range, or base files only, which say nothing of the newest rows
-            (``reads_of_the_past``).
-    """
-    if not hasattr(df, _STATE):
-        raise InvalidInputError(
-            "only the DataFrame that load() or to_df() returned knows the state it was read of; "
-            "give that one, and what was asked of it as partitions= and filter=",
-            kind="not_loaded",
-        )
-    state: TableSnapshot | None = getattr(df, _STATE)
-    if state is None:
-        raise InvalidInputError(
-            "a write can only be made from the newest state; load it without a range and as "
-            "query type snapshot",
-            kind="reads_of_the_past",
-        )
-    return state.reads(partitions=partitions, filter=filter)
-
+__all__ = ["save_dataframe"]
 
 # ------- Saving a DataFrame into a table: modes, the first save that creates it, and the operation
 #
@@ -161,51 +109,10 @@ def save_dataframe(
             return None
         if lost_the_race and chosen == "errorifexists":
             raise _table_exists(path)
-    with Table.open(path, layers) as table:
+    with SparkTable(df.sparkSession, path, layers=layers) as table:
         if chosen != "overwrite":
             operation = operation_of(settings, table.config.record_key_fields)
-        return write_dataframe(
-            table, df, operation, batch_id=batch_id, reads=reads, prepared=workload
-        )
-
-
-def write_dataframe(
-    table: Table,
-    df: Any,
-    operation: WriteOperation,
-    *,
-    batch_id: str | None = None,
-    reads: ReadSet | None = None,
-    prepared: SparkWorkload | None = None,
-) -> CommitResult:
-    """
-    Write a DataFrame into an opened table by one operation, on the cluster.
-
-    Args:
-        table: The table.
-        df: The rows.
-        operation: What to do with them.
-        batch_id: Makes a repeated write of one batch return the first receipt.
-        reads: What the rows were made from; refused at once when it holds no longer.
-        prepared: The same rows, looked at already because the table is new.
-
-    Raises:
-        InvalidInputError: The rows do not fit; nothing was changed.
-        ConflictError: Refused; the fields hold the report.
-    """
-    if not operation.traits.takes_rows:
-        named = table.settings.partitions_to_delete or _partitions_in(table, df)
-        return table.delete_partitions(named, batch_id=batch_id, reads=reads)
-    workload = prepared or SparkWorkload(
-        table.core.context.world,
-        df,
-        storage_options=storage_options(table),
-        shuffle_tasks=table.settings.shuffle_tasks,
-    )
-    try:
-        return table.run(operation, workload, batch_id=batch_id, reads=reads)
-    finally:
-        workload.release()
+        return table.write(workload or df, operation, batch_id=batch_id, reads=reads)
 
 
 def _prepared_for_new_table(
@@ -230,11 +137,6 @@ def _prepared_for_new_table(
         workload.release()
         raise
     return workload
-
-
-def storage_options(table: Table) -> dict[str, str]:
-    """What executors need to open the table's storage."""
-    return storage_properties(table.properties)
 
 
 def _overwriting(settings: WriteSettings, layers: Layers) -> tuple[WriteOperation, Layers]:
@@ -287,25 +189,6 @@ def _with_partitions(options: Mapping[str, object], columns: Sequence[str]) -> d
                 kind="setting_contradiction",
             )
     return {**options, _PARTITION_KEY: asked}
-
-
-def _partitions_in(table: Table, df: Any) -> tuple[str, ...]:
-    """The partitions that the rows' own partition columns name, told by tasks as of a write."""
-    spec = write_request_of(
-        table.settings, table.config, WriteOperation.DELETE_PARTITION
-    ).rules.keys
-    wanted = {part for name in spec.partition_fields for part in (name, name.partition(".")[0])}
-    columns = [F.col(f"`{name}`") for name in df.columns if name in wanted]
-    context = table.core.context
-    told = context.snapshot().newest_schema_json or context.config.create_schema_json
-    own = TableSchema.from_avro(told).arrow if told else pa.schema([])
-    work = NamePartitions(keys=spec, schema=own)
-    shape = spark_schema_of(NAMED_PARTITIONS)
-    named = collect_dataframe(df.select(*columns or df.columns).mapInArrow(work, shape).distinct())
-    failed = [row[ERROR] for row in named if row[ERROR] is not None]
-    if failed:
-        raise error_from_rows(failed)
-    return tuple(sorted(row[PARTITION] for row in named))
 
 
 def _table_exists(path: str) -> InvalidInputError:

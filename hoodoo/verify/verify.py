@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from filegroups.table import Table
+from filegroups.table import open_reader
 from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
 from hoodoo.history_checker.anomalies import Anomaly
 from hoodoo.history_checker.table_history import check_history
@@ -186,7 +186,7 @@ def verify_at(
     witness = None if expect_head is None else Witness.parse(expect_head)
     try:
         properties, settings = properties_of_table(address, layers)
-        table = Table.open(compose_ports(address, properties), limits_of(settings, properties))
+        table = open_reader(compose_ports(address, properties), limits_of(settings, properties))
     except CorruptTableError as error:
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))

@@ -480,8 +480,8 @@ def test_who_interrupts_a_change_hears_that_it_may_have_happened(
 ) -> None:
     write = Table.write
 
-    def interrupted(*arguments: Any) -> None:
-        write(*arguments)
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Table, "write", interrupted)

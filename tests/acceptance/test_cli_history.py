@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hoodoo.history_checker.table_history import write_line
 from tests.acceptance.cli import run, table_with_rows
+from tests.history_lines import write_line
 
 
 def test_a_write_that_a_journal_knows_and_the_table_does_not_is_a_finding(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.schema.schema import META_COLUMNS
-from hoodoo.spark.executor import local_session
+from hoodoo.spark.session import local_session
 from tests.interop import golden_tables
 
 pytestmark = pytest.mark.spark

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hoodoo.history_checker.table_history import write_line
 from tests.chaos.work import Op
+from tests.history_lines import write_line
 
 __all__ = ["OpRecord", "Told", "events_of", "operations_of", "write_history"]
 

@@ -83,26 +83,26 @@ def check_verified(
 
 def clean_up(table: hoodoo.Table) -> None:
     """Run services until nothing is pending, as workers would in the next minutes."""
-    table.join_writers()
+    table._register_writer()
     for _ in range(_ROUNDS_MAX):
         for service in services_of(table.properties):
             try:
-                service.run_once(table.core.context)
+                service.run_once(table.context)
             except HoodooError:
                 continue  # a plan whose executor just died is left to the next round
-        if not table.core.snapshot.active.pending:
+        if not table.snapshot.active.pending:
             return
         time.sleep(0.5)
 
 
 def leftovers(name: str, table: hoodoo.Table) -> list[str]:
     """Traces of the dead that one clean after their time should have removed."""
-    storage = table.core.context.world.storage
-    snapshot = table.core.snapshot
+    storage = table.context.world.storage
+    snapshot = table.snapshot
     found = [f"pending {one}" for one in snapshot.active.pending]
     found += [f"heartbeat {one}" for one in storage.names(".hoodie/.heartbeat")]
     found += [f"markers {one.name}" for one in storage.list(".hoodie/.temp")]
-    for partition in table.core.view.partition_paths():
+    for partition in table.view.partition_paths():
         for entry in storage.list(partition):
             base = parse_base_file_name(entry.name)
             if base is not None and not snapshot.is_committed(base.requested_time):

@@ -22,12 +22,12 @@ import pyarrow as pa
 
 import hoodoo
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
-from hoodoo.history_checker.table_history import read_line
 from hoodoo.services import services_of
 from tests.chaos.journal import Told, events_of
 from tests.chaos.mutants import break_engine
 from tests.chaos.setup import RETAINED, Setup
 from tests.chaos.work import NUMBERS, Op
+from tests.history_lines import read_line
 from timeline.errors import ClockRefusedError, HoodooError, OutcomeUnknownError, Reaction
 from timeline.rollback.resolve_unknown import WriteOutcome
 
@@ -158,7 +158,7 @@ def _prepared(
         tell(op=op.number)
         return lambda: table.upsert(op.rows(), batch_id=op.batch_id)
     wanted: Any = [("id", "in", list(op.keys))]
-    state = table.core.pin()
+    state = table.pin()
     before = state.to_arrow(filter=wanted, partitions=[op.path], with_hoodie_columns=True)
     versions = zip(
         before[KEY_COLUMN].to_pylist(), before[COMMIT_TIME_COLUMN].to_pylist(), strict=True
@@ -205,7 +205,7 @@ def _settle(place: Place, tables: dict[str, hoodoo.Table], op: Op, *, instant: s
 def _serve(place: Place) -> None:
     tables = place.open()
     for table in tables.values():
-        place.insist(table.join_writers)  # as every worker does
+        place.insist(table._register_writer)  # as every worker does
     services = {name: services_of(table.properties) for name, table in tables.items()}
     while not place.stops():
         for name, table in tables.items():
@@ -213,7 +213,7 @@ def _serve(place: Place) -> None:
                 if place.stops():
                     return
                 try:
-                    receipt = service.run_once(table.core.context)
+                    receipt = service.run_once(table.context)
                 except HoodooError as error:
                     if not may_repeat(error) and not isinstance(error, OutcomeUnknownError):
                         place.broken(error)
@@ -266,7 +266,7 @@ def _read(place: Place) -> None:
 
 def _pinned(place: Place, name: str, table: hoodoo.Table) -> Pin | None:
     try:
-        held = table.core.pin()
+        held = table.pin()
     except HoodooError as error:
         if not may_repeat(error):
             place.broken(error)
@@ -305,7 +305,7 @@ def _rows_of(place: Place, table: hoodoo.Table, pin: Pin) -> pa.Table | None:
 def _newer(table: hoodoo.Table, pin: Pin) -> int | None:
     """How many writes completed since; None where the world keeps that from us."""
     try:
-        done = table.core.snapshot.active.completed_writes
+        done = table.snapshot.active.completed_writes
     except HoodooError as error:
         if not may_repeat(error):
             raise

@@ -88,7 +88,7 @@ def test_a_worker_tells_how_it_fares_and_ends_at_sigterm(table: Any, tmp_path: P
     assert told[0] == "worker.began"
     assert "service.done" in told
     assert told[-1] == "worker.ended"
-    assert len(registered_writers(table.core.context)) == 1, "it has left the writers"
+    assert len(registered_writers(table.context)) == 1, "it has left the writers"
     assert not any((tmp_path / "t" / ".hoodie" / ".heartbeat").iterdir())
     assert table.to_arrow(columns=["v"]).to_pylist() == [{"v": 2}, {"v": 2}]
 
@@ -131,7 +131,7 @@ def test_a_second_executor_executor_waits_and_replaces_a_killed_one(
         "from hoodoo.services import find_plan\n"
         "from tableservices.plan_execution import lease_plan\n"
         "table = hoodoo.open_table(sys.argv[1], properties=json.loads(sys.argv[2]))\n"
-        "lease = lease_plan(table.core.context, find_plan(table.core.context, sys.argv[3]))\n"
+        "lease = lease_plan(table.context, find_plan(table.context, sys.argv[3]))\n"
         "time.sleep(600)\n"
     )
     holder = subprocess.Popen(

@@ -23,7 +23,7 @@ META = ["_hoodie_record_key", "_hoodie_partition_path"]
 
 
 def with_meta(table: Table) -> pa.Table:
-    return table.core.pin().to_arrow(with_hoodie_columns=True).sort_by("id")
+    return table.pin().to_arrow(with_hoodie_columns=True).sort_by("id")
 
 
 def with_v(rows: pa.Table, value: str) -> pa.Table:
@@ -106,7 +106,7 @@ def test_one_value_has_the_key_and_folder_of_java_in_every_type(
         table.upsert(pa.table({"id": other, "p": ["x"], "v": pa.array([2], pa.int32())}))
         rows = table.to_arrow(columns=[*META, "v"]).to_pylist()
         assert [row["v"] for row in rows] == [2], rows
-        assert verify(table.core.context, all_columns=True).ok
+        assert verify(table.context, all_columns=True).ok
     java.write(path, [{"id": value, "p": "x", "v": 3}], conf=conf)
     assert [row["v"] for row in java.read(path)] == [3]
 

@@ -90,7 +90,7 @@ def test_both_engines_archive_one_table_in_turns(
     assert first is not None
     since_first = java.read(path, incremental=[first])
     with hoodoo.open_table(path) as table:
-        mine = table.core.changes(first, with_hoodie_columns=True).read_all()
+        mine = table.changes(first, with_hoodie_columns=True).read_all()
     assert same(comparable(since_first), encoded(mine))
 
     for number in range(12, 16):
@@ -102,8 +102,8 @@ def test_both_engines_archive_one_table_in_turns(
 
     commit(path, range(16, 26))
     with hoodoo.open_table(path, properties=KEPT) as table:
-        assert len(table.core.context.active().completed_writes) <= 4
-        rows = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+        assert len(table.context.active().completed_writes) <= 4
+        rows = encoded(table.pin().to_arrow(with_hoodie_columns=True))
     everything = listed(path)
     assert everything[: len(after)] == after
     assert theirs(java, path) == everything

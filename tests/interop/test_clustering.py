@@ -52,7 +52,7 @@ def made(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
 
 def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
     with hoodoo.open_table(path, properties=told) as table:
-        return encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+        return encoded(table.pin().to_arrow(with_hoodie_columns=True))
 
 
 def but_for_names(rows: list[dict[str, object]]) -> list[dict[str, object]]:
@@ -84,10 +84,10 @@ def test_clustering_plans_cross_between_the_engines(
             with hoodoo.open_table(path, properties=told) as table:
                 assert table.services.execute(planned) is not None
         with hoodoo.open_table(path, properties=told) as table:
-            active = table.core.context.active()
+            active = table.context.active()
             assert active.pending == ()
             assert active.find(planned).action is Action.REPLACECOMMIT
-            slices = table.core.view.latest_slices()
+            slices = table.view.latest_slices()
             assert {one.base_instant_time for one in slices} == {planned}
             assert not any(one.log_files for one in slices)
         mine = ours(path, told)
@@ -133,12 +133,12 @@ def test_a_writer_that_goes_first_cancels_what_java_planned(
     with hoodoo.open_table(path, properties=told) as table:
         with pytest.raises(ServiceConflictError):
             table.upsert(change)
-        assert [one.requested_time for one in table.core.context.active().pending] == [planned]
+        assert [one.requested_time for one in table.context.active().pending] == [planned]
     strategy = "org.apache.hudi.client.transaction.PreferWriterConflictResolutionStrategy"
     first = told | {"hoodie.write.lock.conflict.resolution.strategy": strategy}
     with hoodoo.open_table(path, properties=first) as table:
         assert table.upsert(change).attempts == 1
-        assert table.core.context.active().pending == ()
+        assert table.context.active().pending == ()
     with pytest.raises(JavaRefusedError):
         java.service(path, "cluster", pending=planned, conf=conf)
     mine = ours(path, told)

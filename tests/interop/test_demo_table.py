@@ -42,14 +42,14 @@ Sum = tuple[int, int]  # rows and checksum
 def test_now_and_three_times_of_the_past(java_oracle: Callable[..., JavaOracle]) -> None:
     java = java_oracle("1.2.0")
     with hoodoo.open_table(TABLE) as table:
-        mine = checksum(table.core.pin().to_arrow(with_hoodie_columns=True))
+        mine = checksum(table.pin().to_arrow(with_hoodie_columns=True))
         assert mine[0] == ROWS
         assert by_java(java, TABLE, table.schema) == mine
         assert by_hudi_rs(TABLE, table.schema) == mine
         past = times_of_the_past(table)
         assert len(past) == 3
         for time in past:
-            then = checksum(table.core.as_of(time).to_arrow(with_hoodie_columns=True))
+            then = checksum(table.as_of(time).to_arrow(with_hoodie_columns=True))
             assert then != mine
             assert by_java(java, TABLE, table.schema, time) == then
             assert by_hudi_rs(TABLE, table.schema, time) == then
@@ -98,13 +98,13 @@ def test_java_carries_it_on(
     kept = before.join(batch.select(keys), keys=keys, join_type="left anti")
     expected = pa.concat_tables([kept.select(before.schema.names), batch])
     with flights.opened(path) as table:
-        found = table.core.pin().to_arrow(with_hoodie_columns=True)
+        found = table.pin().to_arrow(with_hoodie_columns=True)
         assert found.num_rows == expected.num_rows == ROWS + 100
         assert checksum(found.select(before.schema.names)) == checksum(expected)
         assert by_java(java, path, table.schema) == checksum(found)
         assert by_hudi_rs(path, table.schema) == checksum(found)
         assert table.upsert(changed(late, config.ordering_fields)).rows_inserted == 0
-        found = table.core.pin().to_arrow(with_hoodie_columns=True)
+        found = table.pin().to_arrow(with_hoodie_columns=True)
         assert found.num_rows == ROWS + 100
         assert by_java(java, path, table.schema) == checksum(found)
 
@@ -126,7 +126,7 @@ def times_of_the_past(table: hoodoo.Table) -> list[str]:
     writes = [e for e in table.timeline if e.action in ("commit", "replacecommit")]
     for entry in [e for e in writes if e.completion_time is not None][:-1]:
         try:
-            table.core.as_of(entry.requested_time)
+            table.as_of(entry.requested_time)
         except InstantNotFoundError:
             continue
         readable.append(entry.requested_time)

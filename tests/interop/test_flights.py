@@ -108,7 +108,7 @@ def test_incremental_ranges_are_the_same(made: Pair) -> None:
         (completions[-3], completions[-1]),
     ):
         with flights.opened(made.path) as table:
-            found = table.core.changes(since, until, with_hoodie_columns=True).read_all()
+            found = table.changes(since, until, with_hoodie_columns=True).read_all()
         rows = encoded(found)
         assert rows
         # 1.0.2 counts the start of a range in, 1.2.0 and we do not.
@@ -251,7 +251,7 @@ def test_we_carry_java_s_table_on_and_roll_its_crash_back(
 
 def mine(path: Path, as_of: str | None = None) -> list[dict[str, Any]]:
     with flights.opened(path) as table:
-        at = table.core.as_of(as_of) if as_of else table.core.pin()
+        at = table.as_of(as_of) if as_of else table.pin()
         return encoded(at.to_arrow(with_hoodie_columns=True))
 
 

@@ -82,7 +82,7 @@ class Shared:
     def expect_ended(self, action: Action) -> str:
         """Nothing is pending, one instant of the action ended once; its requested time."""
         with self.open() as table:
-            timeline = table.core.context.active()
+            timeline = table.context.active()
             assert timeline.pending == ()
             [ended] = [one for one in timeline.instants if one.action is action]
         name = f"{ended.requested_time}_"
@@ -102,7 +102,7 @@ class Shared:
         self.java_writes(23)
         self.expect(*values, 21, 22, 23)
         with self.open() as table:
-            assert table.core.context.active().pending == ()
+            assert table.context.active().pending == ()
 
     def data(self) -> list[str]:
         files = (one.relative_to(self.path) for one in self.path.rglob("*") if one.is_file())

@@ -65,9 +65,9 @@ class _Late(LocalWorkload):
 
 
 def upsert_late(table: hoodoo.Table, rows: Rows, act: Callable[[], object]) -> Any:
-    workload = _Late(table.core.context.world, arrow(rows))
+    workload = _Late(table.context.world, arrow(rows))
     workload.act = act
-    return table.run(WriteOperation.UPSERT, workload)
+    return table._run(WriteOperation.UPSERT, workload)
 
 
 def plain(rows: Rows) -> list[tuple[str, str]]:

@@ -244,7 +244,7 @@ def test_an_upgrade_says_what_java_says_after_its_own(
         table.upsert(pa.Table.from_pylist(rows(1), SCHEMA))
     shutil.copytree(ours, theirs)
     with hoodoo.open_table(ours) as table:
-        assert upgrade(table.core.context) is not None
+        assert upgrade(table.context) is not None
     conf = {**JAVA, "hoodie.write.auto.upgrade": "true", "hoodie.table.ordering.fields": "v"}
     java.write(theirs, rows(2), conf=conf)
     java.write(ours, rows(2), conf=conf)
@@ -266,7 +266,7 @@ def test_java_goes_on_with_a_table_that_we_upgraded_from_version_6(
     java, path = java_oracle("1.2.0"), golden_tables.unpack(name, tmp_path)
     before = java.read(path, meta=False)
     with hoodoo.open_table(path) as table:
-        assert upgrade(table.core.context) is not None
+        assert upgrade(table.context) is not None
         keys = table.config.record_key_fields
     assert java.read(path, meta=False) == before
     assert java.properties(path)["hoodie.table.version"] == "9"

@@ -31,7 +31,7 @@ def made(path: Path, told: dict[str, str]) -> None:
 
 def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
     with hoodoo.open_table(path, properties=told) as table:
-        return encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+        return encoded(table.pin().to_arrow(with_hoodie_columns=True))
 
 
 def values(rows: list[dict[str, object]]) -> list[tuple[object, object]]:
@@ -91,10 +91,10 @@ def test_compaction_plans_cross_between_the_engines(
         made(path, told)
         planned = crossed(java, planner, "compact", path, told, conf)
         with hoodoo.open_table(path, properties=told) as table:
-            active = table.core.context.active()
+            active = table.context.active()
             assert active.pending == ()
             assert active.find(planned).action is Action.COMMIT
-            bases = {one.base_file.requested_time for one in table.core.view.latest_slices()}
+            bases = {one.base_file.requested_time for one in table.view.latest_slices()}
             assert bases == {planned}
         mine = ours(path, told)
         assert values(mine) == WANTED
@@ -122,7 +122,7 @@ def test_log_compaction_plans_cross_between_the_engines(
         made(path, told)
         planned = crossed(java, planner, "logcompact", path, told, conf)
         with hoodoo.open_table(path, properties=told) as table:
-            active = table.core.context.active()
+            active = table.context.active()
             assert active.pending == ()
             assert active.find(planned).action is Action.DELTACOMMIT
         mine = ours(path, told)

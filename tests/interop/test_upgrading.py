@@ -79,7 +79,7 @@ def ours(path: Path) -> list[dict[str, Any]]:
 
 def upgraded(path: Path) -> None:
     with hoodoo.open_table(path) as table:
-        assert upgrade(table.core.context) is not None
+        assert upgrade(table.context) is not None
 
 
 def said_otherwise(path: Path, other: Path) -> dict[str, tuple[str | None, str | None]]:
@@ -171,7 +171,7 @@ def test_whoever_comes_finishes_the_merge_of_an_upgrade_that_was_cut_off(
     java, path = java_oracle("0.15.0"), tmp_path / "t"
     made_by_java(java, path)
     with hoodoo.open_table(path) as table, suppress(KeyboardInterrupt):
-        world = table.core.context.world
+        world = table.context.world
         storage = Cut(world.storage)
         upgrade(TableContext.of(replace(world, storage=storage), load_config(storage)))
     assert ours(path) == theirs(java, path) == EXPECTED

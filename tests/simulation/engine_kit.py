@@ -19,7 +19,7 @@ import pyarrow as pa
 from filegroups.files.parquet import ParquetSettings
 from filegroups.keys.keys import KeyGenerator, KeySpec
 from filegroups.schema.new_table import new_table_properties
-from filegroups.table import Table
+from filegroups.table import TableReader, create_table_files
 from filegroups.writing.write import CommitResult, WriteRequest, write
 from filegroups.writing.write_request import FileRules, RowRules
 from tableservices.cleaning.execute import clean
@@ -132,7 +132,7 @@ def new_world(
         table_version=table_version,
         table_type=table_type,
     )
-    Table.create(outside(world, "founder"), {**made, **(properties or {})}, LIMITS)
+    create_table_files(outside(world, "founder"), {**made, **(properties or {})}, LIMITS)
     return world
 
 
@@ -301,7 +301,7 @@ def undoer(undo: Undo = roll_back_dead_writers, name: str = "R") -> Actor:
 
 def reader(facts: EngineObserver, name: str = "reader", *, rounds: int = 3) -> Actor:
     def body(ports: ActorPorts) -> None:
-        table = Table(patiently(ports, open_table))
+        table = TableReader(patiently(ports, open_table))
         for number in range(rounds):
             ports.clock.sleep_ms(25)
             try:
@@ -387,7 +387,7 @@ def given_up(told: ObservedTable) -> list[str]:
 
 def check_healed(facts: EngineObserver, world: SimulatedSystem) -> list[Violation]:
     """At rest: all promises, the engine's own reader agrees, nothing is left over."""
-    table = Table(open_table(outside(world, "auditor")))
+    table = TableReader(open_table(outside(world, "auditor")))
     pinned = table.pin()
     number = facts.slot_of(pinned.snapshot)
     slices = pinned.file_slices()
@@ -472,7 +472,7 @@ def found_by(world: SimulatedSystem, trace: Trace) -> str:
 
 def rows_now(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, as the engine's reader sees them; keys must be unique."""
-    rows = Table(open_table(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
+    rows = TableReader(open_table(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
     found = {row["id"]: row["operation"] for row in rows}
     if len(found) != len(rows):
         raise AssertionError(f"a key has two rows: {sorted(row['id'] for row in rows)}")

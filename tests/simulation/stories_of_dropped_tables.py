@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from filegroups.schema.new_table import new_table_properties
-from filegroups.table import Table
+from filegroups.table import TableReader, create_table_files
 from tests.simulation.engine_kit import (
     LIMITS,
     TOLERATED_MS,
@@ -114,7 +114,7 @@ def dropper(draw: random.Random) -> Actor:
             merge_mode=MergeMode.COMMIT_TIME_ORDERING,
             table_version=9,
         )
-        Table.create(engine, made, LIMITS)
+        create_table_files(engine, made, LIMITS)
         context = open_table(engine, LIMITS)
         for job in jobs:
             answer = client_write(ports, context, job)
@@ -186,7 +186,7 @@ def lost(world: SimulatedSystem, acked: set[str]) -> list[str]:
 
     Only its own partition is read: an old writer's storage may have left a torn file in another.
     """
-    table = Table(open_table(outside(world)))
+    table = TableReader(open_table(outside(world)))
     read = table.to_arrow(columns=["id", "operation"], partitions=[OWN]).to_pylist()
     rows = {(row["id"], row["operation"]) for row in read}
     given = [(one.operation, one.keys) for one in world.history if one.keys]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
@@ -170,7 +170,7 @@ class Windows:
     checked: int = 0
     wrong: list[str] = field(default_factory=list)
 
-    def look(self, table: Table) -> None:
+    def look(self, table: TableReader) -> None:
         """Take the newest state, and read the window since the one before."""
         pinned = table.pin()
         moment = pinned.snapshot.newest_completion
@@ -181,7 +181,7 @@ class Windows:
         if len(self.seen) > 1:
             self.check(table, self.seen[-2], self.seen[-1])
 
-    def check(self, table: Table, one: tuple[str, State], other: tuple[str, State]) -> None:
+    def check(self, table: TableReader, one: tuple[str, State], other: tuple[str, State]) -> None:
         """Read a window and compare."""
         (since, before), (until, after) = one, other
         why = f"({since}, {until}]"
@@ -203,7 +203,7 @@ class Windows:
         self._compare(why, state_of(rows), since, until, after, table)
 
     def _compare(
-        self, why: str, told: State, since: str, until: str, after: State, table: Table
+        self, why: str, told: State, since: str, until: str, after: State, table: TableReader
     ) -> None:
         inside = {
             one.requested_time for one in table.context.snapshot().writes_between(since, until)
@@ -252,7 +252,7 @@ def replayed(before: State, images: list[dict[str, Any]]) -> dict[str, str] | st
 
 def reader(windows: Windows) -> Actor:
     def body(ports: ActorPorts) -> None:
-        table = Table(patiently(ports, windows.game.open))
+        table = TableReader(patiently(ports, windows.game.open))
         for _ in range(6):
             try:
                 windows.look(table)
@@ -279,7 +279,7 @@ def played(seed: int) -> tuple[Windows, str]:
     game = game_of(seed)
     world = started(game)
     windows = Windows(game)
-    windows.look(Table(game.open(outside(world))))
+    windows.look(TableReader(game.open(outside(world))))
     writers = [
         acting(
             deeds[0].name[0],
@@ -300,7 +300,7 @@ def played(seed: int) -> tuple[Windows, str]:
     last = Deed(name="last", kind=UPSERT, keys=("a1",))
     acts = [SERVICES[name] for name in game.services if name != "clean"]
     run(world, [acting("T", game, lambda context: do(context, last, game), *acts)])
-    table = Table(game.open(outside(world)))
+    table = TableReader(game.open(outside(world)))
     windows.look(table)
     for one, other in [*pairwise(windows.seen), (windows.seen[0], windows.seen[-1])]:
         windows.check(table, one, other)

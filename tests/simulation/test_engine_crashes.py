@@ -14,7 +14,7 @@ from itertools import product
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     RETAINED,
@@ -137,7 +137,7 @@ def logging_changes(kind: WriteOperation) -> tuple[SimulatedSystem, Sequence[Act
 def replayed(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, as every change from the beginning leaves it."""
     found: dict[str, dict[str, str]] = {}
-    with Table(open_table(outside(world))).changes("earliest", images=True) as changes:
+    with TableReader(open_table(outside(world))).changes("earliest", images=True) as changes:
         for row in changes.read_all().to_pylist():
             before, after = row["before"], row["after"]
             key = (after or before)["id"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.simulation.engine_kit import (
     TOLERATED_MS,
     Job,
@@ -36,7 +36,7 @@ def test_rows_of_a_rolled_back_first_write_are_never_seen(
     seen: list[dict[str, str]] = []
 
     def reads(ports: ActorPorts) -> None:
-        table = Table(open_table(ports_of(ports)))
+        table = TableReader(open_table(ports_of(ports)))
         rows = table.to_arrow(columns=["id", "operation"]).to_pylist()
         seen.append({row["id"]: row["operation"] for row in rows if row["id"] not in start})
 

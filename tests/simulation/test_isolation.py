@@ -17,7 +17,7 @@ import pytest
 
 import filegroups.writing.write as write_path
 import timeline.rules.isolation as rules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.commit_checks import ReadValidation
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
@@ -97,7 +97,7 @@ def at(level: Isolation) -> MakeContext:
 def attempt_of(context: TableContext, deed: Deed, log: Log) -> CommitResult:
     number = sum(name.startswith(f"{deed.name}.") for name in log.attempts)
     operation, keys = f"{deed.name}.{number}", deed.keys
-    state = Table(context).pin()
+    state = TableReader(context).pin()
     asked = [("id", "in", list(deed.only))] if deed.only else None
     found: State = {}
     if deed.reads:
@@ -169,7 +169,7 @@ def rows_at_the_end(world: SimulatedSystem) -> list[dict[str, Any]]:
     context = open_table(outside(world))
     context.world.clock.sleep_ms(world.lease_ms)
     write(context, plan_for("last"), LocalWorkload(context.world, rows_of("last", ["z1"])))
-    rows = Table(context).to_arrow(columns=["id", "operation"]).to_pylist()
+    rows = TableReader(context).to_arrow(columns=["id", "operation"]).to_pylist()
     return [row for row in rows if row["id"] != "z1"]
 
 

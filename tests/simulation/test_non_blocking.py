@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
 from tableservices.compaction.execute import execute_compaction
@@ -200,7 +200,7 @@ def defined_rows(
 
 
 def read_rows(world: SimulatedSystem) -> dict[str, str]:
-    rows = Table(open_free(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
+    rows = TableReader(open_free(outside(world))).to_arrow(columns=["id", "operation"]).to_pylist()
     found = {row["id"]: row["operation"] for row in rows}
     assert len(found) == len(rows), f"a key has two rows: {sorted(row['id'] for row in rows)}"
     return found
@@ -230,7 +230,7 @@ def expect_defined(world: SimulatedSystem, trace: Trace, jobs: Sequence[Job], wh
     healing = run(world, [Actor(name="survivor", body=body)], check_step=facts.check_step)
     assert healing.failure is None, f"{why}: {healing.failure}\n{trace.story()}"
     assert read_rows(world) == defined_rows(world, [*jobs, last]), f"{why}\n{trace.story()}"
-    assert not Table(open_free(outside(world))).context.active().pending, why
+    assert not TableReader(open_free(outside(world))).context.active().pending, why
     left = [*world.paths_below(MARKERS), *world.paths_below(HEARTBEATS)]
     assert not left, f"{why}: {left}"
 

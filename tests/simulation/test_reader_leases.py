@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader, timeline_entries
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,
@@ -64,8 +64,8 @@ def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0
     """Holds the state after the first write and reads it twice."""
 
     def body(ports: ActorPorts) -> None:
-        table = Table(make_context(ports_of(ports)))
-        first = table.timeline(archived=False)[0].requested_time
+        table = TableReader(make_context(ports_of(ports)))
+        first = timeline_entries(table.context, archived=False)[0].requested_time
         try:
             state = table.as_of(first).hold()
         except (SnapshotExpiredError, InstantNotFoundError):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.write import CommitResult
 from hoodoo.inspect.instants import explain_instant
 from tableservices.archiving.execute import archive
@@ -442,7 +442,7 @@ def test_a_batch_that_is_undecided_is_decided_before_it_is_answered() -> None:
 
 def test_it_is_explained_before_and_after_its_files_went() -> None:
     world = void_of_the_dead()
-    table = Table(open_table(outside(world), SHARED))
+    table = TableReader(open_table(outside(world), SHARED))
     begun = table.context.chain.read(2)
     assert begun is not None
     table.context.world.storage.delete(timeline_path(f"{begun.requested_time}.commit.requested"))

@@ -14,7 +14,7 @@ from functools import cache, partial
 import pytest
 
 from filegroups.schema.new_table import new_table_properties
-from filegroups.table import Table
+from filegroups.table import create_table_files
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tableservices.planned_service import Phase, PlannedService, run_round
@@ -367,7 +367,7 @@ def drops(ports: ActorPorts, _: TableContext) -> None:
         table_version=9,
         table_type=MOR,
     )
-    Table.create(engine, made, LIMITS)
+    create_table_files(engine, made, LIMITS)
     context = open_table(engine, LIMITS)
     for number in range(3):
         client_write(ports, context, Job(operation=f"D{number}", keys=(f"{OWN}-{number}",)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.upgrade import upgrade
 from tests.interop import golden_tables
 from tests.simulation.engine_kit import FILES, open_table, outside, patiently
@@ -37,7 +37,7 @@ def upgrading(ports: ActorPorts) -> None:
 
 
 def rows_seen(world: SimulatedSystem) -> list[dict[str, object]]:
-    found = Table(open_table(outside(world, "looker"))).to_arrow().to_pylist()
+    found = TableReader(open_table(outside(world, "looker"))).to_arrow().to_pylist()
     return sorted(found, key=lambda row: str(row["id"]))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+import hoodoo
 from hoodoo.spark import read as loading
-from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 
@@ -54,14 +54,14 @@ def test_changes_are_read_although_their_files_were_cleaned_meanwhile(
     changes = spark.read.format("hudi").options(**OPTIONS).load(path)
     [lease] = kept
     assert lease.show()
-    with Table.open(path) as table:
+    with hoodoo.open_table(path) as table:
         for at in range(3, 6):
             save([(1, "mon", at, 1.0)], hoodie__clean__automatic="false")
-        clean(table.core.context, CleaningSettings(commits_retained=1))
+        clean(table.context, CleaningSettings(commits_retained=1))
     assert changes.count() == 3
     lease.end()
-    with Table.open(path) as table:
+    with hoodoo.open_table(path) as table:
         save([(1, "mon", 9, 1.0)], hoodie__clean__automatic="false")
-        clean(table.core.context, CleaningSettings(commits_retained=1))
+        clean(table.context, CleaningSettings(commits_retained=1))
     with pytest.raises(Exception, match="a base file is gone"):
         changes.collect()

@@ -122,9 +122,9 @@ def test_what_set_says_wins_over_what_the_session_began_with(
         with said(spark, hoodie__write__application__id="set"):
             save(THREE)
             with hoodoo.spark.table(spark, path) as table:
-                assert table.local.properties["hoodie.write.application.id"] == "set"
+                assert table.properties["hoodie.write.application.id"] == "set"
         with hoodoo.spark.table(spark, path) as table:
-            assert table.local.properties["hoodie.write.application.id"] == "begun"
+            assert table.properties["hoodie.write.application.id"] == "begun"
     finally:
         spark.conf.unset("spark.hoodie.write.application.id")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+import hoodoo
 from hoodoo.spark.read import pin_while_read, plan_load
-from hoodoo.table import Table
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from timeline.reader_lease import registered_readers
@@ -43,12 +43,12 @@ def test_a_dataframe_is_read_although_its_files_were_cleaned_meanwhile(
     for at in range(3):
         save([(1, "mon", at, 1.0)])
     df = spark.read.format("hoodoo").load(path)
-    with Table.open(path) as table:
+    with hoodoo.open_table(path) as table:
         lease = plan_load(table, table.properties).lease
         assert lease.show()
         for at in range(3, 6):
             save([(1, "mon", at, 1.0)])
-        clean(table.core.context, CleaningSettings(commits_retained=1))
+        clean(table.context, CleaningSettings(commits_retained=1))
         assert df.collect()[0]["at"] == 2
         lease.end()
 
@@ -57,8 +57,8 @@ def test_a_lease_is_renewed_no_more_when_nobody_can_read(
     spark: Any, path: str, save: Any, jobs: Callable[[], Any]
 ) -> None:
     save([(1, "mon", 1, 1.0)])
-    with Table.open(path) as table:
-        context = table.core.context
+    with hoodoo.open_table(path) as table:
+        context = table.context
         by_hand = ByHand()
         elsewhere = replace(context, world=replace(context.world, executor=by_hand))
         df = Unread()

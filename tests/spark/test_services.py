@@ -27,7 +27,7 @@ def test_a_compaction_runs_on_the_cluster(
     with hoodoo.spark.table(spark, path) as table:
         receipt = table.services.compact()
         assert (receipt.file_groups, receipt.rows_written) == (2, 3)
-        assert all(not one.log_files for one in table.local.file_slices())
+        assert all(not one.log_files for one in table.file_slices())
     assert rows() == [(1, "mon", 11, 7.0), (2, "mon", 10, 2.0), (3, "tue", 11, 9.0)]
 
 
@@ -56,7 +56,7 @@ def test_a_clustering_runs_on_the_cluster(
     save(START, **MERGE_ON_READ)
     save(LATER, **MERGE_ON_READ)
     with hoodoo.spark.table(spark, path) as table:
-        names = table.local.to_arrow().schema.names
+        names = table.to_arrow().schema.names
         receipt = table.services.cluster([names[0], names[2]], curve="hilbert")
         assert (receipt.groups, receipt.rows_written) == (2, 3)
         assert table.services.cluster([names[0], names[2]], curve="hilbert") is None
@@ -74,4 +74,4 @@ def test_what_a_task_meets_reaches_the_caller(
             log.write_bytes(b"damaged")
         with pytest.raises(CorruptTableError, match=r"\.log\."):
             table.services.execute(planned)
-        assert [one.state for one in table.local.timeline][-1] == "inflight"
+        assert [one.state for one in table.timeline][-1] == "inflight"

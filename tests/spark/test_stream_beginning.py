@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
 
 def source(path: str, begin: str) -> Any:
     with hoodoo.open_table(path) as table:
-        schema = spark_schema_of(table.core.schema)
+        schema = spark_schema_of(table.schema)
     return datasource.HoodooStreamSource({"path": path, BEGIN: begin}, schema)
 
 

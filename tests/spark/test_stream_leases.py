@@ -38,7 +38,7 @@ def table(tmp_path: Path) -> Any:
 @pytest.fixture
 def source(table: Any, tmp_path: Path) -> Any:
     options = {"path": str(tmp_path / "t")}
-    made = datasource.HoodooStreamSource(options, spark_schema_of(table.core.schema))
+    made = datasource.HoodooStreamSource(options, spark_schema_of(table.schema))
     yield made
     made.stop()
 
@@ -58,12 +58,12 @@ def test_a_batch_is_read_although_its_files_were_cleaned_meanwhile(table: Any, s
     source.held.beat()  # as two seconds later
     for value in range(1, 4):
         table.upsert([{**ROW, "v": value}])
-    clean(table.core.context, CleaningSettings(commits_retained=1))
+    clean(table.context, CleaningSettings(commits_retained=1))
     assert ids_and_values(source, partitions) == [ROW]
 
 
 def test_a_batch_is_let_go_when_the_next_one_is_asked_for(table: Any, source: Any) -> None:
-    context = table.core.context
+    context = table.context
     first = source.latestOffset()
     began = time.monotonic()
     source.partitions(EARLIEST, first)
@@ -82,7 +82,7 @@ def test_a_batch_is_let_go_when_it_is_done_and_when_the_stream_ends(
     source.partitions(EARLIEST, source.latestOffset())
     source.held.beat()
     source.commit({}) if end == "commit" else source.stop()
-    assert registered_readers(table.core.context) == []
+    assert registered_readers(table.context) == []
 
 
 def test_tasks_get_a_source_that_holds_nothing(source: Any) -> None:
@@ -95,7 +95,7 @@ def test_tasks_get_a_source_that_holds_nothing(source: Any) -> None:
 
 
 def test_a_task_that_lasts_holds_what_it_reads_up_to_its_end(table: Any) -> None:
-    context = table.core.context
+    context = table.context
     moment = context.snapshot().newest_completion
     table.upsert([{**ROW, "v": 1}])
     began = time.monotonic()
@@ -112,16 +112,16 @@ def test_a_view_is_read_although_its_files_are_cleaned_under_its_task(
     table: Any, tmp_path: Path
 ) -> None:
     reader = datasource.HoodooDataSourceReader(
-        {"path": str(tmp_path / "t")}, spark_schema_of(table.core.schema)
+        {"path": str(tmp_path / "t")}, spark_schema_of(table.schema)
     )
     [partition] = reader.partitions()
     moment = partition.value[-1]
-    assert moment == table.core.snapshot.newest_completion
+    assert moment == table.snapshot.newest_completion
     with PinnedTask(lambda: hoodoo.open_table(str(tmp_path / "t")), moment) as held:
         held.beat()
         for value in range(1, 4):
             table.upsert([{**ROW, "v": value}])
-        clean(table.core.context, CleaningSettings(commits_retained=1))
+        clean(table.context, CleaningSettings(commits_retained=1))
         assert ids_and_values(reader, [partition]) == [ROW]
 
 
@@ -138,4 +138,4 @@ def test_a_task_whose_table_cannot_be_opened_yet_reads_on(table: Any) -> None:
         with pytest.raises(StorageUnavailableError):  # an event of the thread that asks again
             held.beat()
         held.beat()
-        assert len(registered_readers(table.core.context)) == 1
+        assert len(registered_readers(table.context)) == 1

@@ -176,8 +176,8 @@ class TableMachine(RuleBasedStateMachine):
             self.model.settle(groups)
             there.append(self._buckets_there())  # rows for what the rival opened are redone
 
-        workload: Any = Meddled(LocalWorkload(writer.core.context.world, self._arrow(mine)), meddle)
-        receipt = writer.run(WriteOperation.UPSERT, workload)
+        workload: Any = Meddled(LocalWorkload(writer.context.world, self._arrow(mine)), meddle)
+        receipt = writer._run(WriteOperation.UPSERT, workload)
         assert published
         groups = self._groups(receipt, there[0])
         theirs = published[0][0]
@@ -336,7 +336,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_table_is_sound(self) -> None:
-        found = verify(self.table.core.context)
+        found = verify(self.table.context)
         assert found.problems == ()
 
     def teardown(self) -> None:
@@ -359,7 +359,7 @@ class TableMachine(RuleBasedStateMachine):
     def _groups(
         self, receipt: CommitResult | ServiceResult, there: frozenset[tuple[str, int]]
     ) -> Groups:
-        pinned = self.handles[0].core.pin()
+        pinned = self.handles[0].pin()
         rewritten = frozenset(
             (one.file_group.partition_path, one.file_group.file_id)
             for one in pinned.file_slices()
@@ -379,7 +379,7 @@ class TableMachine(RuleBasedStateMachine):
         return Groups(rewritten, homes, self._groups_there(), self.chosen.buckets, there)
 
     def _newest_write(self) -> str:
-        newest = self.table.core.context.active().newest_completed_write
+        newest = self.table.context.active().newest_completed_write
         return newest.requested_time if newest is not None else ""
 
     def _moved(self, receipt: ServiceResult | None) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table as CoreTable
+from filegroups.table import create_table_files, open_reader
 from hoodoo.catalog import new_table_config
 from hoodoo.factory import Layers, limits_of
 from hoodoo.table import Table
@@ -164,8 +164,8 @@ def create(storage: Storage, chosen: Features, clock: StillClock) -> Table:
     settings = WriteSettings.from_properties(properties)
     limits = limits_of(settings, properties)
     planned = new_table_config("t", settings, pa.schema(chosen.columns))
-    core = CoreTable.create(world_of(storage, "first", clock, 0), planned.raw, limits)
-    return Table(core, layers.load(core.config.raw), settings)
+    context = create_table_files(world_of(storage, "first", clock, 0), planned.raw, limits).context
+    return Table(context, layers.load(context.config.raw), settings)
 
 
 def open_again(
@@ -176,5 +176,5 @@ def open_again(
     properties = layers.load()
     settings = WriteSettings.from_properties(properties)
     limits = limits_of(settings, properties)
-    core = CoreTable.open(world_of(storage, name, clock, first_id), limits)
-    return Table(core, layers.load(core.config.raw), settings)
+    context = open_reader(world_of(storage, name, clock, first_id), limits).context
+    return Table(context, layers.load(context.config.raw), settings)

@@ -171,7 +171,7 @@ def _commit_by(table: hoodoo.Table, race: Race) -> Callable[[pa.Table], CommitRe
     if not (race.careless or race.latency_ms):
         by_name: Callable[[pa.Table], CommitResult] = getattr(table, race.operation.value)
         return by_name
-    context = table.core.context
+    context = table.context
     inner = context.world.storage
     storage: Any = DistantStorage(inner, race.latency_ms)
     if race.careless:

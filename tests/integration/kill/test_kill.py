@@ -110,7 +110,7 @@ def _round(
                 crew.kill(role)
     _check_rows(table, folder)
     _check_leftovers(table)
-    found = verify(table.core.context)
+    found = verify(table.context)
     assert found.ok, found.problems
 
 
@@ -148,15 +148,15 @@ def _check_rows(table: hoodoo.Table, folder: Path) -> None:
 def _check_leftovers(table: hoodoo.Table) -> None:
     """After the dead ones' heartbeats ran out one clean removes every trace of them."""
     time.sleep(4)
-    clean(table.core.context, CleaningSettings.from_properties(table.properties))
-    storage = table.core.context.world.storage
-    snapshot = table.core.snapshot
+    clean(table.context, CleaningSettings.from_properties(table.properties))
+    storage = table.context.world.storage
+    snapshot = table.snapshot
     assert [str(instant) for instant in snapshot.active.pending] == []
     assert storage.names(".hoodie/.heartbeat") == []
     assert storage.list(".hoodie/.temp") == []
     strange = [
         entry.name
-        for partition in table.core.view.partition_paths()
+        for partition in table.view.partition_paths()
         for entry in storage.list(partition)
         if (base := parse_base_file_name(entry.name)) is not None
         and not snapshot.is_committed(base.requested_time)

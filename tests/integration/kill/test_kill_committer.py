@@ -115,7 +115,7 @@ def check(host: Host, killed: Collection[int] = ()) -> None:
         assert set(untold) <= lasts
         assert [row for row in rows if row[1] not in untold] == told
         assert len(rows) == len(told) + len(untold)
-        assert verify(table.core.context).problems == ()
+        assert verify(table.context).problems == ()
 
 
 def freeze_without_a_lock(pid: int) -> None:

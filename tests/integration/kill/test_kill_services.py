@@ -60,10 +60,10 @@ def test_killed_workers_and_writers_lose_nothing_and_leave_nothing(
     time.sleep(4)  # the heartbeats of the dead run out
     for _ in range(2):
         for service in services_of(table.properties):
-            service.run_once(table.core.context)
+            service.run_once(table.context)
     _check_rows(table, tmp_path)
     _check_leftovers(table)
-    found = verify(table.core.context)
+    found = verify(table.context)
     assert found.ok, found.problems
 
 

@@ -145,7 +145,7 @@ def _clean_for_ever(address: str) -> None:
     settings = CleaningSettings.from_properties(table.properties)
     while True:
         try:
-            clean(table.core.context, settings)
+            clean(table.context, settings)
         except HoodooError as error:
             print(f"clean: {error.kind}: {error}", file=sys.stderr, flush=True)
         time.sleep(0.3)
@@ -171,12 +171,12 @@ SERVING = {
 def _serve_for_ever(address: str, role: str) -> NoReturn:
     """As ``hoodoo services worker`` does, and louder."""
     table = hoodoo.open_table(address, properties={**SERVING, "hoodie.write.application.id": role})
-    table.join_writers()
+    table._register_writer()
     services = services_of(table.properties)
     while True:
         for service in services:
             try:
-                receipt = service.run_once(table.core.context)
+                receipt = service.run_once(table.context)
             except HoodooError as error:
                 print(f"{service.name}: {error.kind}: {error}", file=sys.stderr, flush=True)
                 continue

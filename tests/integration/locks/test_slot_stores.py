@@ -146,7 +146,7 @@ def write_at_once(url: str, address: str) -> None:
             table.services.clean()
             table.services.archive()
             rows = table.to_arrow()
-            storage = table._core.context.world.storage
+            storage = table.context.world.storage
             slots, boundary = storage.names(SLOTS), storage.names(BOUNDARIES)
         assert verify_at(address, Layers(code=told)).problems == ()
     found = dict(zip(rows["id"].to_pylist(), rows["seen"].to_pylist(), strict=True))

@@ -216,7 +216,7 @@ def _read(address: str, folder: Path, name: str) -> None:
 
 def _pinned(table: hoodoo.Table, counts: dict[str, int], *, by_time: bool) -> Pin | None:
     """A new pin, read once; None when the time asked for is not settled yet."""
-    held: Any = table.core.pin()
+    held: Any = table.pin()
     completed = held.snapshot.active.completed_writes
     if not completed:
         return None
@@ -239,7 +239,7 @@ def _pinned(table: hoodoo.Table, counts: dict[str, int], *, by_time: bool) -> Pi
 
 def _commits_after(table: hoodoo.Table, pin: Pin) -> int:
     """How many commits are behind the line that cleaning would draw at this pin, by now."""
-    completed = table.core.snapshot.active.completed_writes
+    completed = table.snapshot.active.completed_writes
     return sum(1 for one in completed if one.requested_time > pin.since)
 
 

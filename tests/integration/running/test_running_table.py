@@ -103,7 +103,7 @@ def _run(folder: Path, table_type: str, services: tuple[str, ...], seconds: int)
         report = {"seconds": lasted, **_report(folder, services, audit, table)}
         print(json.dumps(report, indent=1))
         _check_rows(table, folder)
-        found = verify(table.core.context, history=True)
+        found = verify(table.context, history=True)
         assert found.ok, found.problems
         live_bytes = _live_bytes(table)
     _check_cleaned(address, services)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.interop.values import META, comparable, encoded, same, without_meta
 from tests.unit.timeline import test_golden_tables as golden
 from timeline.errors import HoodooError
@@ -34,12 +34,12 @@ def differences(path: Path, account: dict[str, Any]) -> list[str]:
     """One line for each answer that differs; empty when all are Java's."""
     try:
         with hoodoo.open_table(path) as opened:
-            return [*_structure(opened.core, account), *_rows(opened.core, account)]
+            return [*_structure(opened, account), *_rows(opened, account)]
     except HoodooError as error:
         return [f"open: {error}"]
 
 
-def _structure(table: Table, account: dict[str, Any]) -> Iterator[str]:
+def _structure(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
     entries = _asked(
         lambda: [
             {
@@ -49,7 +49,7 @@ def _structure(table: Table, account: dict[str, Any]) -> Iterator[str]:
                 "state": entry.state.upper(),
                 **({"archived": True} if entry.archived else {}),
             }
-            for entry in table.timeline()
+            for entry in table.timeline
         ]
     )
     theirs = golden.in_order(_timeline(account))
@@ -63,7 +63,7 @@ def _structure(table: Table, account: dict[str, Any]) -> Iterator[str]:
             yield f"slices: {_apart(mine, theirs)}"
 
 
-def _rows(table: Table, account: dict[str, Any]) -> Iterator[str]:
+def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
     partitioned_by = [
         name.partition(":")[0]
         for name in account["properties"].get("hoodie.table.partition.fields", "").split(",")

@@ -329,7 +329,7 @@ class _OurHands:
 
     def upgrade(self) -> None:
         """From version 6 to the newest."""
-        upgrade(self.table.core.context)
+        upgrade(self.table.context)
         self.close()
 
     def take(self, what: str, rows: Rows) -> None:
@@ -349,7 +349,7 @@ class _OurHands:
     def read(self) -> Rows:
         """The rows that a fresh reader sees."""
         with hoodoo.open_table(self._path) as table:
-            return encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+            return encoded(table.pin().to_arrow(with_hoodie_columns=True))
 
     def close(self) -> None:
         """Close the table; the next step opens it again."""

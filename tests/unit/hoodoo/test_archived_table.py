@@ -63,7 +63,7 @@ def test_what_is_archived_is_verified_and_explained(table: hoodoo.Table, tmp_pat
     assert receipt.text.startswith("archived ")
     found = verify_at(tmp_path / "t", Layers())
     assert (found.problems, found.notes) == ((), ())
-    account = explain_instant(table.core, first)
+    account = explain_instant(table, first)
     assert account.archived
     assert account.state == "completed"
 
@@ -82,12 +82,12 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
             gone = table.upsert(rows).requested_time
             table.rollback(gone)
         else:
-            begun = begin(table.core.context, Action.COMMIT)
+            begun = begin(table.context, Action.COMMIT)
             begun.heartbeat.stop()
             gone = begun.requested_time
-            table.core.context.pin.release(gone)
+            table.context.pin.release(gone)
         assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
-        head = table.core.context.chain.head()
+        head = table.context.chain.head()
         for _ in range(5):
             table.upsert(rows)
         slots = tmp_path / "t" / ".hoodie" / ".hoodoo" / "slots"
@@ -97,7 +97,7 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
         assert min(int(slot.name) for slot in slots.iterdir()) > head
         answer = table.resolve(gone)
         assert answer.outcome is WriteOutcome.NOT_PUBLISHED
-        assert explain_instant(table.core, gone).state == "rolled back"
+        assert explain_instant(table, gone).state == "rolled back"
         (rollback,) = (one for one in table.timeline if one.action == "rollback")
         assert answer.why == f"the rollback {rollback.requested_time} took it away"
 
@@ -116,9 +116,9 @@ def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
     time = unknown.value.fields["requested_time"]
     answer = table.resolve(time)
     assert answer.outcome is WriteOutcome.PUBLISHED
-    number = f"number {table.core.context.chain.head()} of this table"
+    number = f"number {table.context.chain.head()} of this table"
     assert answer.why == f"as {number}: the next archive does what is left of it"
-    told = explain_instant(table.core, time)
+    told = explain_instant(table, time)
     assert told.state == "decided"
     assert number in told.remarks[0]
     table.services.archive()

@@ -39,7 +39,7 @@ def test_a_writer_leaves_archiving_to_one_that_is_at_it_unless_it_is_asked(
         write(first, 6)
         assert not any(entry.archived for entry in first.timeline)
     heard = Heard()
-    second = hoodoo.Table.open(tmp_path / "t", hoodoo.factory.Layers(code=PROPERTIES), events=heard)
+    second = hoodoo.open_table(tmp_path / "t", properties=PROPERTIES, events=heard)
     with second:
         write(second, 4)
         assert heard.named("archiving.done") == []

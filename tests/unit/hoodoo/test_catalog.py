@@ -331,11 +331,11 @@ def test_properties_reach_the_limits(path: Path):
         "hoodie.client.heartbeat.tolerable.misses": "3",
     }
     table = made(path, properties=options)
-    limits = table.core.context.limits
+    limits = table.context.limits
     assert limits.retry.conflict_retries_max == 7
     assert limits.heartbeat.tolerated_ms == 15_000
     assert limits.publish_lock is CommitLockMode.LOCK
-    assert table.core.context.world.lock.provider == "filesystem"
+    assert table.context.world.lock.provider == "filesystem"
 
 
 def test_the_configured_operation_is_used(path: Path):
@@ -438,7 +438,7 @@ def test_a_lease_that_no_clean_would_respect_is_refused(path: Path, lease_ms: st
 def test_a_lease_is_as_long_as_it_is_said_to_be(path: Path, said: str, lease_ms: int):
     made(path).close()
     with hoodoo.open_table(path, properties={"hoodoo.reader.lease.ms": said}) as table:
-        assert table.core.context.limits.reader_lease_ms == lease_ms
+        assert table.context.limits.reader_lease_ms == lease_ms
 
 
 def test_a_batch_id_is_written_once(path: Path):
@@ -523,14 +523,14 @@ def test_an_allowed_plug_in_provides_the_lock_of_a_table(
         made(path, properties=chosen)
     with made(path, properties={**chosen, "hoodoo.plugins.allow": "hoodoo-sqlite-lock"}) as table:
         table.insert(ROWS)
-        assert table.core.context.world.lock.provider == "sqlite"
+        assert table.context.world.lock.provider == "sqlite"
     assert (tmp_path / "lock.db").exists()
 
 
 def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):
     with made(path) as table:
         table.insert(ROWS)
-        storage = table.core.context.world.storage
+        storage = table.context.world.storage
         update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
     with hoodoo.open_table(path) as table, pytest.raises(TableConfigConflictError):
         table.upsert(ROWS)

@@ -68,7 +68,7 @@ def test_a_writer_may_only_plan_and_another_carries_it_out(tmp_path: Path) -> No
     with new_table(tmp_path / "t", **planning) as table:
         table.insert(rows(0))
         table.insert(rows(10))
-        [planned] = table.core.context.active().pending
+        [planned] = table.context.active().pending
         assert planned.action is Action.CLUSTERING
         table.services.execute(planned.requested_time)
         assert len(table.file_slices()) == 1
@@ -100,4 +100,4 @@ def test_a_wrong_column_or_curve_changes_nothing(tmp_path: Path) -> None:
             table.services.cluster(["nope"])
         with pytest.raises(SettingError, match="HILBERT"):
             table.services.cluster(["a"], curve="peano")
-        assert table.core.context.active().pending == ()
+        assert table.context.active().pending == ()

@@ -53,7 +53,7 @@ def test_properties_choose_the_strategy(
     tmp_path: Path, said: dict[str, str], name: str, cancels: bool
 ) -> None:
     with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"], properties=said) as table:
-        limits = table.core.context.limits
+        limits = table.context.limits
         assert (limits.strategy.name, limits.cancels_met_plans) == (name, cancels)
 
 
@@ -87,9 +87,9 @@ def test_a_dry_run_of_a_delete_of_partitions_asks_for_those_that_the_write_would
         with hoodoo.open_table(tmp_path, properties={**MANY, **deletes}) as other:
             for there in "12":
                 changed = pa.Table.from_pylist([{"id": int(there), "v": 2, "p": there}])
-                inner = LocalWorkload(table.core.context.world, changed)
+                inner = LocalWorkload(table.context.world, changed)
                 look = Meddled(inner, lambda: met.append(other.would_conflict(rows)))
-                table.run(WriteOperation.UPSERT, look)
+                table._run(WriteOperation.UPSERT, look)
         assert [[one.partitions for one in found] for found in met] == [[], [("2",)]]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import hoodoo
 from timeline.errors import WriterDisagreementError
+from timeline.truncation import raise_low_water_mark
 from timeline.writer_registry import reset_copied_table
 
 MANY = {
@@ -38,10 +39,10 @@ def test_a_copy_beside_a_living_writer_says_how_to_adopt_it(
                 copy.upsert(rows("b"))
             assert refused.value.kind == "copied_table"
             assert refused.value.fields["address"].endswith("/a")
-            assert len(reset_copied_table(copy.core.context)) == 1
+            assert len(reset_copied_table(copy.context)) == 1
             copy.upsert(rows("b"))
             original.upsert(rows("c", "d"))
-            assert reset_copied_table(copy.core.context) == []
+            assert reset_copied_table(copy.context) == []
             assert (copy.to_arrow().num_rows, original.to_arrow().num_rows) == (2, 3)
 
 
@@ -50,11 +51,11 @@ def test_a_second_path_to_the_same_table_is_no_copy(tmp_path: Path) -> None:
         tmp_path / "a" / "t", schema=rows("a").schema, record_key="id"
     ) as original:
         original.upsert(rows("a"))
-        context = original.core.context
+        context = original.context
         entry = context.pin.entry
         assert entry is not None
         entry["address"] = "file:/another/way/t"
-        original.core._registration.beat()
+        raise_low_water_mark(original.context)
         with hoodoo.open_table(tmp_path / "a" / "t") as same:
             same.upsert(rows("b"))
-            assert reset_copied_table(same.core.context) == []
+            assert reset_copied_table(same.context) == []

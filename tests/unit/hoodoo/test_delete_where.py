@@ -151,12 +151,12 @@ def test_a_delete_that_read_again_is_told_as_published_and_not_as_given_up(tmp_p
         receipt = table.delete_where([("v", "==", 1)])
         assert (receipt.attempts, ids(table)) == (2, ["d"])
         [first] = receipt.refusals
-        assert explain_instant(table.core, first.instant).remarks == (
+        assert explain_instant(table, first.instant).remarks == (
             f"written again as {receipt.requested_time}",
         )
-        told = explain_instant(table.core, receipt.requested_time)
+        told = explain_instant(table, receipt.requested_time)
         assert [one["instant"] for one in told.refusals] == [first.instant]
-        assert rejected_writes_of(table.core.context) == []
+        assert rejected_writes_of(table.context) == []
 
 
 def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Path):
@@ -167,7 +167,7 @@ def test_a_delete_that_was_overtaken_every_time_is_remembered_once(tmp_path: Pat
     with hoodoo.open_table(path, properties=once, events=rival) as table:
         with pytest.raises(BudgetSpentError):
             table.delete_where([("v", "==", 1)])
-        [told] = rejected_writes_of(table.core.context)
+        [told] = rejected_writes_of(table.context)
         assert told.attempts == 2
 
 

@@ -47,10 +47,10 @@ def test_the_saved_write_is_archived_before_its_savepoint_goes(
     passed: tuple[hoodoo.Table, str], tmp_path: Path
 ) -> None:
     table, saved = passed
-    assert table.core.context.active().find(saved) is not None
+    assert table.context.active().find(saved) is not None
     table.delete_savepoint(saved)
     assert table.savepoints == []
-    assert table.core.context.active().find(saved) is None
+    assert table.context.active().find(saved) is None
     for each in (table, hoodoo.open_table(str(tmp_path / "t"), properties=PROPERTIES)):
         assert sorted(each.to_arrow()["v"].to_pylist()) == list(range(12))
         assert write(each, 5).already_published, "what is archived stays a batch of the table"
@@ -62,7 +62,7 @@ def test_a_savepoint_without_which_archived_rows_would_be_hidden_stays(
 ) -> None:
     table, saved = passed
     with pytest.raises(InvalidInputError) as caught:
-        delete_savepoint(table.core.context, saved)
+        delete_savepoint(table.context, saved)
     assert caught.value.kind == "savepoint_before_archive"
     assert [one.requested_time for one in table.savepoints] == [saved]
     assert table.to_arrow().num_rows == 12

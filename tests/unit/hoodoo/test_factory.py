@@ -29,7 +29,7 @@ class OverThere(ThreadExecutor):
 @pytest.fixture
 def context(tmp_path: Path) -> TableContext:
     with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
-        return table.core.context
+        return table.context
 
 
 def test_this_process_works_as_it_reads(context: TableContext) -> None:

@@ -39,7 +39,9 @@ def table_at(path: Path, **more: str) -> Any:
 def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table, ThreadExecutor(4, events=Heard()) as threads:
         # Whoever leads publishes when all have handed in: of four writes two have company.
-        table._group._before = lambda: wait_for(lambda: len(table._group._waiting) == 4 or received)
+        table._writer._group._before = lambda: wait_for(
+            lambda: len(table._writer._group._waiting) == 4 or received
+        )
         received: list[CommitResult] = []
 
         def write(number: int) -> CommitResult:
@@ -52,7 +54,7 @@ def test_threads_of_one_table_share_instants(tmp_path: Path) -> None:
         members = [each for each in receipts if each.requested_time == shared.requested_time]
         assert len(members) == shared.group > 1
         assert commit_result_document(shared)["group"] == shared.group
-        told = explain_instant(table.core, shared.requested_time).lines()
+        told = explain_instant(table, shared.requested_time).lines()
         assert f"published {shared.group} writes together" in told
         assert sum(line.startswith("batch s/") for line in told) == shared.group
         assert table.insert(rows(9), batch_id="s/0").already_published
@@ -127,8 +129,8 @@ class OfACluster(LocalWorkload):
 @pytest.mark.spec("GRP-2")
 def test_files_of_repeated_tasks_are_gone_although_others_might_come(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table:
-        workload = OfACluster(table.core.context.world, rows(1))
-        table.run(WriteOperation.INSERT, workload)
+        workload = OfACluster(table.context.world, rows(1))
+        table._run(WriteOperation.INSERT, workload)
         [_] = (tmp_path / "t" / "p1").glob("*.parquet")
 
 
@@ -139,9 +141,9 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> Non
     with table_at(tmp_path / "t") as table:
         table.insert(rows(1))
         ended: list[int] = []
-        with table._group._lock:
+        with table._writer._group._lock:
             ended.append(child_inserts(table, 2))
-        table._group._before = lambda: ended.append(child_inserts(table, 3))
+        table._writer._group._before = lambda: ended.append(child_inserts(table, 3))
         table.insert(rows(4))
         assert ended == [0, 0]
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2, 3, 4]
@@ -153,7 +155,7 @@ def child_inserts(table: Any, number: int) -> int:
     if child == 0:
         signal.alarm(20)
         try:
-            table._group._before = lambda: None
+            table._writer._group._before = lambda: None
             table.insert(rows(number))
         except BaseException:  # noqa: BLE001
             os._exit(3)

@@ -64,7 +64,7 @@ def test_a_forged_clean_deletes_nothing_and_is_ended(tmp_path: Path, deletes: li
             table.upsert(ROW)
         assert refused.value.kind == "hostile_slot"
         assert (tmp_path / "t/.hoodie/hoodie.properties").exists()
-        context = table.core.context
+        context = table.context
         found = find_bad_slot(context)
         assert found.number == heads(tmp_path)
         end_slot(context, found.number)
@@ -73,9 +73,9 @@ def test_a_forged_clean_deletes_nothing_and_is_ended(tmp_path: Path, deletes: li
         assert table.to_arrow().num_rows == 2
         assert not verify_at(tmp_path / "t", Layers()).problems
         with pytest.raises(InvalidInputError):
-            find_bad_slot(table.core.context)
+            find_bad_slot(table.context)
         with pytest.raises(InvalidInputError):
-            end_slot(table.core.context, 1)
+            end_slot(table.context, 1)
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
@@ -94,7 +94,7 @@ def test_a_clean_of_a_folder_or_through_a_link_is_ended(tmp_path: Path, kind: st
     with hoodoo.open_table(tmp_path / "t") as table:
         with pytest.raises(hoodoo.HoodooError):
             table.upsert(ROW)
-        end_slot(table.core.context, find_bad_slot(table.core.context).number)
+        end_slot(table.context, find_bad_slot(table.context).number)
     if kind == "link":
         assert (tmp_path / "outside" / name).read_bytes() == b"mine"
         (tmp_path / "t" / "part").unlink()
@@ -113,8 +113,8 @@ def test_a_slot_of_the_far_future_is_ended_by_its_number(tmp_path: Path, kind: s
         with pytest.raises(ClockRefusedError, match="end-slot"):
             table.upsert(ROW)
         with pytest.raises(InvalidInputError, match="by its number"):
-            find_bad_slot(table.core.context)
-        end_slot(table.core.context, number)
+            find_bad_slot(table.context)
+        end_slot(table.context, number)
     with hoodoo.open_table(tmp_path / "t") as table:
         table.upsert(pa.table({"id": ["b"], "v": [2]}))
         assert table.to_arrow().num_rows == 2
@@ -128,7 +128,7 @@ def test_a_commit_of_the_future_that_the_timeline_shows_is_never_ended(
     made(tmp_path).close()
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: 1)
     with hoodoo.open_table(tmp_path / "t") as table, pytest.raises(InvalidInputError) as refused:
-        end_slot(table.core.context, 1)
+        end_slot(table.context, 1)
     assert refused.value.kind == "good_slot"
 
 
@@ -140,7 +140,7 @@ def test_a_slot_whose_time_is_no_date_is_hostile(tmp_path: Path, time: str) -> N
         with pytest.raises(CorruptTableError) as refused:
             table.upsert(ROW)
         assert refused.value.kind == "hostile_slot"
-        end_slot(table.core.context, find_bad_slot(table.core.context).number)
+        end_slot(table.context, find_bad_slot(table.context).number)
         table.upsert(ROW)
 
 
@@ -153,7 +153,7 @@ def test_a_slot_of_gigabytes_is_not_read_and_is_ended(tmp_path: Path) -> None:
             table.upsert(ROW)
         assert refused.value.kind == "file_too_large"
         assert refused.value.fields["path"].endswith(f"{number:020d}")
-        end_slot(table.core.context, number)
+        end_slot(table.context, number)
         table.upsert(ROW)
 
 
@@ -216,7 +216,7 @@ def test_a_write_whose_slot_nobody_could_read_publishes_nothing(
             table.insert([{"id": str(n), "p": f"p{n}"} for n in range(40)])
         assert refused.value.kind == "commit_too_large"
         assert heads(tmp_path) == 1
-        assert table.core.context.active().pending == ()
+        assert table.context.active().pending == ()
         table.insert([{"id": "b", "p": "p1"}])
     with hoodoo.open_table(path) as table:
         assert sorted(table.to_arrow(["id"])["id"].to_pylist()) == ["a", "b"]
@@ -227,7 +227,7 @@ def test_the_storage_asks_for_the_size_before_it_reads(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         sparse(tmp_path / "t" / path, 3 << 30)
         with pytest.raises(CorruptTableError) as refused:
-            table.core.context.world.storage.read(path)
+            table.context.world.storage.read(path)
         assert refused.value.kind == "file_too_large"
         os.truncate(tmp_path / "t" / path, 0)
 

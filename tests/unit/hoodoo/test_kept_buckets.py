@@ -9,6 +9,7 @@ import pytest
 
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
+from hoodoo.writer_registration import unregister_writer
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import SettingError, WriterDisagreementError
 from timeline.model.commit_metadata import WriteOperation
@@ -42,8 +43,8 @@ def test_a_writer_that_is_refused_beside_another_leaves_no_buckets_in_the_table(
             with pytest.raises(WriterDisagreementError):
                 other.upsert(ROWS)
 
-        world = first.core.context.world
-        first.run(WriteOperation.UPSERT, Meddled(LocalWorkload(world, ROWS), meet))
+        world = first.context.world
+        first._run(WriteOperation.UPSERT, Meddled(LocalWorkload(world, ROWS), meet))
     with hoodoo.open_table(path, properties=MANY) as later:
         assert later.upsert(ROWS).rows_updated == 1
 
@@ -54,11 +55,11 @@ def test_a_writer_whose_buckets_are_not_the_tables_is_in_nobodys_way(path: Path)
         hoodoo.open_table(path, properties=BUCKETS) as other,
     ):
         first.upsert(ROWS)
-        first.core.leave()
+        unregister_writer(first.context)
         with pytest.raises(SettingError) as refused:
             other.upsert(ROWS)
         assert refused.value.kind == "no_bucket"
-        assert registered_writers(other.core.context) == []
+        assert registered_writers(other.context) == []
 
 
 def test_the_first_writer_of_an_empty_table_says_its_buckets(path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
+from filegroups.writing.write import write
 from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify
@@ -41,7 +42,7 @@ def put(table: Table, row: dict[str, Any], key: str, path: str) -> None:
     keys = replace(plan.rules.keys, carried=True, partition_fields=("gone",))
     lookup = replace(plan.rules.lookup, whole_table=False)
     plan = replace(plan, rules=replace(plan.rules, keys=keys, lookup=lookup))
-    table.core.write(plan, LocalWorkload(table.core.context.world, rows))
+    write(table.context, plan, LocalWorkload(table.context.world, rows))
 
 
 def stored(table: Table) -> list[tuple[str, str, int]]:
@@ -51,7 +52,7 @@ def stored(table: Table) -> list[tuple[str, str, int]]:
 
 
 def problems(table: Table) -> list[str]:
-    return sorted(one.kind for one in verify(table.core.context, all_columns=True).problems)
+    return sorted(one.kind for one in verify(table.context, all_columns=True).problems)
 
 
 @pytest.mark.parametrize("table_type", TYPES)
@@ -155,14 +156,14 @@ def test_with_a_global_index_rows_of_a_key_in_two_folders_are_one_record(tmp_pat
 
 def upsert_beside(table: hoodoo.Table, others: list[dict[str, Any]]) -> None:
     """Let another writer upsert one of these rows before each write of the table."""
-    published = table._published
+    published = table._writer.write
 
     def beside(plan: Any, workload: Any) -> Any:
         if others:
             table.upsert([others.pop()])
         return published(plan, workload)
 
-    table._published = beside  # type: ignore[method-assign]
+    table._writer.write = beside  # type: ignore[method-assign]
 
 
 def test_a_repair_beside_a_writer_loses_no_row(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_a_writer_that_finds_the_other_form_looks_again(tmp_path: Path) -> None:
     with hoodoo.open_table(tmp_path / "t", properties={FORM: "false"}) as table:
         table.repair_keys()
     with hoodoo.open_table(tmp_path / "t") as table:
-        table.core.context.key_forms[""] = frozenset({False})  # found before the repair
+        table.context.key_forms[""] = frozenset({False})  # found before the repair
         with pytest.raises(UnsupportedTableError):
             table.upsert([row(1.0, 2, 11)])
         assert table.upsert([row(1.0, 2, 11)]).rows_updated == 1
@@ -243,7 +244,7 @@ def test_rows_under_the_key_of_a_right_row_are_refused(tmp_path: Path) -> None:
         plan = plan.with_keys(replace(plan.rules.keys, carried=True))
         rows = pa.Table.from_pylist([row(8.0, 1, 9)], SCHEMA)
         rows = rows.append_column("_hoodie_record_key", pa.array(["7.0"]))
-        table.core.write(plan, LocalWorkload(table.core.context.world, rows))
+        write(table.context, plan, LocalWorkload(table.context.world, rows))
         with pytest.raises(InvalidInputError) as refused:
             table.repair_keys()
         assert refused.value.kind == "key_twice"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
+from filegroups.writing.write import write
 from hoodoo.factory import write_request_of
 from hoodoo.table import Table
 from tests.unit.hoodoo.test_key_repair import SCHEMA, TYPES, problems, row, table_of
@@ -113,8 +114,8 @@ def put(table: Table, rows: list[dict[str, Any]], operation: WriteOperation) -> 
     )
     text = [pa.field(name, pa.string()) for name in META[:2]]
     incoming = pa.Table.from_pylist(rows, pa.schema([*SCHEMA, *text]))
-    workload = LocalWorkload(table.core.context.world, incoming)
-    table.core.write(replace(plan, rules=rules), workload)
+    workload = LocalWorkload(table.context.world, incoming)
+    write(table.context, replace(plan, rules=rules), workload)
 
 
 def read(table: Table) -> list[dict[str, Any]]:
@@ -142,7 +143,7 @@ def watched(
     table: Table, case: Case, wanted: list[dict[str, Any]], writes: list[int]
 ) -> Iterator[None]:
     """After each write all winners are there; the process dies before or after one of them."""
-    published = table._published
+    published = table._writer.write
 
     def watch(plan: Any, workload: Any) -> Any:
         writes[0] += 1
@@ -157,7 +158,7 @@ def watched(
         return receipt
 
     with (
-        mock.patch.object(table, "_published", watch),
+        mock.patch.object(table._writer, "write", watch),
         mock.patch("hoodoo.key_repair._ROWS_MAX", case.window),
     ):
         yield

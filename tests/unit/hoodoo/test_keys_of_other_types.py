@@ -206,14 +206,14 @@ def test_services_run_beside_writers_with_another_index(tmp_path: Path, index: s
         for kind in kinds:
             with hoodoo.open_table(tmp_path / "t", properties={**many, **kind}) as worker:
                 worker.services.clean()
-                entered = registered_writers(one.core.context)
+                entered = registered_writers(one.context)
                 assert sorted(each.buckets for each in entered) == ["", "all"]
                 if kind.get("hoodie.index.type", "SIMPLE") == index:
                     worker.upsert(rows("b", pa.string()))
                     continue
                 with pytest.raises(WriterDisagreementError, match="index"):  # it turns out to write
                     worker.upsert(rows("b", pa.string()))
-                entered = registered_writers(one.core.context)
+                entered = registered_writers(one.context)
                 assert sorted(each.buckets for each in entered) == ["", "all"]
                 one.upsert(rows("c", pa.string()))  # the worker is in no writer's way
 
@@ -246,11 +246,11 @@ def test_rows_prepared_for_another_key_type_are_written_again(tmp_path: Path) ->
         hoodoo.create_table(tmp_path / "t", **made) as table,
         hoodoo.open_table(tmp_path / "t") as other,
     ):
-        before = table.core.context.snapshot()
+        before = table.context.snapshot()
         other.upsert(rows(7.0, pa.float64()))
         plan = write_request_of(table.settings, table.config, WriteOperation.UPSERT)
-        workload = LocalWorkload(table.core.context.world, rows(7, pa.int64(), 2))
-        work = prepare_write(table.core.context, plan, workload, before)
+        workload = LocalWorkload(table.context.world, rows(7, pa.int64(), 2))
+        work = prepare_write(table.context, plan, workload, before)
         with pytest.raises(SchemaConflictError, match="write the rows again"):
             write_prepared(work)
         table.upsert(rows(7, pa.int64(), 2))

@@ -21,7 +21,7 @@ OCC = {
 }
 WRITES = f"""
 import os, sys, time
-import pyarrow as pa, hoodoo
+import pyarrow as pa, hoodoo, timeline.writer_registry
 table = hoodoo.open_table(sys.argv[1], properties={OCC!r})
 table.insert(pa.table({{"id": ["a"], "v": [1]}}))
 """
@@ -34,7 +34,7 @@ def entries_after(tmp_path: Path, then: str) -> tuple[int, list[int]]:
     command = [sys.executable, "-c", WRITES + then, str(folder)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     with hoodoo.open_table(folder, properties=OCC) as table:
-        found = registered_writers(table.core.context)
+        found = registered_writers(table.context)
         assert len(table.to_arrow()) == 1, ended.stderr
     return ended.returncode, [one.pid for one in found]
 
@@ -63,7 +63,7 @@ if child == 0:
     sys.exit(0)
 os.waitpid(child, 0)
 from timeline.writer_registry import registered_writers
-assert [one.pid for one in registered_writers(table.core.context)] == [os.getpid()]
+assert [one.pid for one in registered_writers(table.context)] == [os.getpid()]
 """
     assert entries_after(tmp_path, seen) == (0, [])
 
@@ -72,7 +72,7 @@ def test_a_storage_that_does_not_answer_holds_no_program_up_for_long(tmp_path: P
     started = time.monotonic()
     code, left = entries_after(
         tmp_path,
-        "hoodoo.writer_registration._LEAVING_MS_MAX = 100\ntable.core.leave = lambda: time.sleep(50)",
+        "hoodoo.writer_registration._LEAVING_MS_MAX = 100\ntimeline.writer_registry.Registration.leave = lambda _: time.sleep(50)",
     )
     assert time.monotonic() - started < 40
     assert (code, len(left)) == (0, 1)

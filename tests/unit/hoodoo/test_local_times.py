@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import open_reader
 from tableservices.ttl.execute import expired_paths
 from tests.unit.timeline.engine import StillClock, new_table, upsert
 from timeline.errors import (
@@ -93,7 +93,7 @@ def test_a_table_that_says_nothing_is_of_its_writers_zone_as_in_java(
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     table = reopened(tmp_path)
     assert table.config.timeline_timezone == "LOCAL"
-    assert table.core.context.zone.name == "Asia/Kolkata"
+    assert table.context.zone.name == "Asia/Kolkata"
     before = shown("Asia/Kolkata")
     assert before <= table.upsert([{"k": "a", "v": 1}]).requested_time[:12]
 
@@ -124,14 +124,14 @@ def test_writers_of_two_zones_do_not_write_one_table(
 ) -> None:
     monkeypatch.setenv("TZ", one)
     first = made(tmp_path, **{KEY: "LOCAL"}, **SHARED)
-    first.join_writers()
+    first._register_writer()
     monkeypatch.setenv("TZ", other)
     with pytest.raises(WriterDisagreementError, match="TZ") as caught:
-        reopened(tmp_path, **SHARED).join_writers()
+        reopened(tmp_path, **SHARED)._register_writer()
     assert set(caught.value.fields["differences"]) == {"timeline_zone"}
     first.close()
     with reopened(tmp_path, **SHARED) as later:
-        later.join_writers()
+        later._register_writer()
 
 
 @pytest.mark.spec("REG-1")
@@ -149,10 +149,10 @@ def test_zones_of_equal_offsets_and_tables_of_utc_meet_no_objection(
 ) -> None:
     monkeypatch.setenv("TZ", one)
     with made(tmp_path, **{KEY: timezone}, **SHARED) as first:
-        first.join_writers()
+        first._register_writer()
         monkeypatch.setenv("TZ", other)
         with reopened(tmp_path, **SHARED) as second:
-            second.join_writers()
+            second._register_writer()
 
 
 def test_a_process_without_rules_of_its_zone_opens_no_such_table(
@@ -189,7 +189,7 @@ def test_a_process_east_of_writers_that_enter_no_registry_is_warned(
             table.upsert([{"k": "a", "v": value}])
     monkeypatch.setenv("TZ", zone)
     with reopened(tmp_path) as table:
-        table.join_writers()
+        table._register_writer()
     assert ("other_zone_noticed" in caplog.text) is warned
 
 
@@ -220,7 +220,7 @@ def test_writes_go_on_through_the_hour_that_comes_twice() -> None:
     founded = new_table(storage, clock=clock)
     update_properties(storage, {KEY: "LOCAL"}, now="now")
     world = replace(founded.context.world, zone=lambda: BERLIN)
-    table = Table.open(world, founded.context.limits)
+    table = open_reader(world, founded.context.limits)
     newest = ""
     for step in range(24):
         receipt = upsert(table, [{"id": "a", "p": "p", "ts": step, "v": step}])

@@ -60,7 +60,7 @@ def test_reads_take_every_form_in_the_table_s_zone(tmp_path: Path, zone: str) ->
     table, times = made(tmp_path, **LOCAL)
     for form in forms(times[1]):
         assert table.as_of(form).to_arrow()["v"].to_pylist() == [1]
-        assert [one.base_instant_time for one in table.file_slices(form)] == [times[1]]
+        assert [one.base_instant_time for one in table.as_of(form).file_slices()] == [times[1]]
     completed = {one.requested_time: one.completion_time for one in table.timeline}
     for form in forms(str(completed[times[1]])):
         assert table.changes(form).read_all()["v"].to_pylist() == [2]
@@ -81,7 +81,7 @@ def test_verbs_that_name_an_instant_take_every_form(tmp_path: Path, zone: str, n
     named = [forms(time)[number] for time in times]
     assert table.savepoint(named[1]).requested_time == times[1]
     assert table.resolve(named[1]).outcome.value == "published"
-    story = explain_instant(table.core, named[1])
+    story = explain_instant(table, named[1])
     assert (story.requested_time, story.zone.name) == (times[1], zone)
     assert table.rollback(named[2]).requested_time is not None
     assert table.restore(named[1]) is None  # nothing came after it
@@ -97,7 +97,7 @@ def test_verbs_that_name_an_instant_take_every_form(tmp_path: Path, zone: str, n
 
 VERBS: dict[str, Callable[[hoodoo.Table, Any], object]] = {
     "as_of": lambda table, moment: table.as_of(moment),
-    "file_slices": lambda table, moment: table.file_slices(moment),
+    "file_slices": lambda table, moment: table.as_of(moment).file_slices(),
     "changes": lambda table, moment: table.changes(moment),
     "changes until": lambda table, moment: table.changes("earliest", moment),
     "change images": lambda table, moment: table.changes(moment, images=True),
@@ -108,7 +108,7 @@ VERBS: dict[str, Callable[[hoodoo.Table, Any], object]] = {
     "resolve": lambda table, moment: table.resolve(moment),
     "execute": lambda table, moment: table.services.execute(moment),
     "cancel": lambda table, moment: table.services.cancel(moment),
-    "explain": lambda table, moment: explain_instant(table.core, moment),
+    "explain": explain_instant,
 }
 
 

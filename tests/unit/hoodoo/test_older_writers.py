@@ -250,7 +250,7 @@ def test_an_upgrade_keeps_the_moments_of_older_writers(
         with newer_writer(monkeypatch, shape(older=False)):
             table.upsert(rows("d", 3, older=False))
         expected = by_id(table.to_arrow())
-        context = table.core.context
+        context = table.context
     if version == "9":
         upgrade(context)
     with hoodoo.open_table(tmp_path / "t") as table:
@@ -300,7 +300,7 @@ def test_a_table_whose_unit_nothing_tells_is_refused_by_kind_and_verify_says_so(
 
             instants = len(table.timeline)
             with pytest.raises(UnsupportedTableError) as caught:
-                upgrade(table.core.context)
+                upgrade(table.context)
             assert caught.value.kind == UNKNOWN_UNIT
             assert len(table.timeline) == instants
 
@@ -332,7 +332,7 @@ def test_moments_that_an_earlier_release_divided_are_found_and_rewritten(
             table.upsert(pa.table([["b"], [2], pa.array([seconds], UTC_MS)], schema=after))
         numbers_of = {row["id"]: row["c"] for row in table.to_arrow().to_pylist()}
         assert numbers_of["a"].year == 1970
-        storage = table.core.context.world.storage
+        storage = table.context.world.storage
         update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
     told = verify_at(path, Layers(), all_columns=True)
     assert [(one.kind, one.message[:6]) for one in told.notes] == [("doubtful_moments", "1 rows")]
@@ -370,7 +370,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
         with newer_writer(monkeypatch, after), monkeypatch.context() as patch:
             patch.setattr("filegroups.schema.casting.stored_in", lambda *_: None)  # as it was
             table.insert(pa.table([["x", "y"], ones, seconds.view(UTC_MS), day], schema=after))
-        storage = table.core.context.world.storage
+        storage = table.context.world.storage
         update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
     with hoodoo.open_table(tmp_path / "t") as table:
         assert years(table, "c") == {"a": 1970, "b": 1970, "x": 2020, "y": 2020}

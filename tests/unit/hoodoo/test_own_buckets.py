@@ -194,7 +194,7 @@ def test_a_newcomer_into_buckets_of_another_is_refused(
             theirs = caught.value.fields["differences"][RANGE]
             assert theirs == {"mine": newcomer.get(RANGE, "all"), "theirs": "0-3"}
             assert len(first.timeline) == 1
-            assert [one.buckets for one in registered_writers(first.core.context)] == ["0-3"]
+            assert [one.buckets for one in registered_writers(first.context)] == ["0-3"]
     with hoodoo.open_table(path, properties=newcomer) as second:
         second.upsert(batch("3", 2, ts=2))  # the first one left
 
@@ -217,16 +217,16 @@ def test_services_are_let_in_beside_every_range(tmp_path: Path) -> None:
         writer.upsert(batch("0-3", 2, ts=2))
         with hoodoo.open_table(path, properties=MANY) as worker:
             assert worker.services.compact() is not None
-            entries = registered_writers(writer.core.context)
+            entries = registered_writers(writer.context)
             assert sorted(one.buckets for one in entries) == ["", "0-3"]
             with pytest.raises(WriterDisagreementError):  # it turns out to write rows, too
                 worker.upsert(batch("0"))
-            entries = registered_writers(writer.core.context)
+            entries = registered_writers(writer.context)
             assert sorted(one.buckets for one in entries) == ["", "0-3"]
     with hoodoo.open_table(path, properties=MANY) as worker:
         worker.services.clean()
         worker.upsert(batch("0", 3, ts=3))
-        assert [one.buckets for one in registered_writers(worker.core.context)] == ["all"]
+        assert [one.buckets for one in registered_writers(worker.context)] == ["all"]
 
 
 # ---- side by side

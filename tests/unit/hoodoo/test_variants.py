@@ -171,7 +171,7 @@ def a_table(path: Path, table_type: str) -> hoodoo.Table:
         path, schema=schema, record_key="id", table_type=table_type, name="t", properties=options
     ) as made:
         told = {"hoodie.table.create.schema": json.dumps(AVRO)}
-        update_properties(made.core.context.world.storage, told, now="20261127000000000")
+        update_properties(made.context.world.storage, told, now="20261127000000000")
     return hoodoo.open_table(path, properties=options)
 
 

@@ -143,7 +143,7 @@ def test_a_write_that_meets_another_leaves_it(path: Path, monkeypatch: pytest.Mo
 
 def test_a_write_that_does_not_get_the_lock_leaves_it(path: Path) -> None:
     before = state(path)
-    with hoodoo.open_table(path) as other, other.core.context.world.lock.acquire("held"):
+    with hoodoo.open_table(path) as other, other.context.world.lock.acquire("held"):
         options = {**OFF, "hoodie.write.lock.client.num_retries": "0"}
         options |= {"hoodie.write.lock.wait_time_ms": "1", "hoodie.write.lock.num_retries": "0"}
         with hoodoo.open_table(path, properties=options) as table, pytest.raises(LockTimeoutError):
@@ -159,7 +159,7 @@ def test_a_writer_that_differs_from_a_living_one_leaves_it(path: Path) -> None:
         hoodoo.open_table(path) as other,
         hoodoo.open_table(path, properties={**OFF, **mode, **lazy}) as table,
     ):
-        other.join_writers()
+        other._register_writer()
         with pytest.raises(WriterDisagreementError):
             table.upsert([row()])
     assert state(path) == before
@@ -279,7 +279,7 @@ def test_a_savepoint_leaves_it(path: Path) -> None:
 def test_orphans_go_without_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state(path)
     with hoodoo.open_table(path, properties=OFF) as table:
-        context = table.core.context
+        context = table.context
         assert remove_orphans(context) == []
         assert state(path) == before, "there was none"
         partition = table.file_slices()[0].file_group.partition_path

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.write_request import CommitResult
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
@@ -157,7 +157,7 @@ def row(key: str, ts: int, v: int, p: str = "x") -> dict[str, Any]:
 class Scene:
     """One table with two file groups in partition x and one in y; with logs on request."""
 
-    table: Table
+    table: TableReader
     first: str
 
     @staticmethod
@@ -175,7 +175,7 @@ class Scene:
             first = upsert(table, [row("a", ts, ts)]).requested_time
         return Scene(table, first)
 
-    def other(self) -> Table:
+    def other(self) -> TableReader:
         return opened(self.table)
 
 
@@ -220,13 +220,13 @@ KEEP_FEW = {
 }
 
 
-def savepoint_of(table: Table) -> str:
+def savepoint_of(table: TableReader) -> str:
     return next(
         i.requested_time for i in table.context.active().instants if i.action is Action.SAVEPOINT
     )
 
 
-def plan(table: Table, deed: MatrixAction) -> Any:
+def plan(table: TableReader, deed: MatrixAction) -> Any:
     context = table.context
     if deed is MatrixAction.COMPACTION:
         return schedule_compaction(context, CompactionSettings(), SMALL)
@@ -235,7 +235,7 @@ def plan(table: Table, deed: MatrixAction) -> Any:
     return schedule_clustering(context, CLUSTERING)
 
 
-def carry_out(table: Table, deed: MatrixAction, planned: Any) -> Any:
+def carry_out(table: TableReader, deed: MatrixAction, planned: Any) -> Any:
     context = table.context
     if deed is MatrixAction.COMPACTION:
         return execute_compaction(context, planned, SMALL)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
 from tableservices.logcompaction.plan import LogCompactionSettings
@@ -27,16 +27,16 @@ Late = Callable[[], object]
 
 
 @pytest.fixture
-def table() -> Table:
+def table() -> TableReader:
     limits = replace(BRISK, mode=ConcurrencyMode.NON_BLOCKING_CONCURRENCY_CONTROL)
     return new_table(limits=limits, table_type=TableType.MERGE_ON_READ, ordering=())
 
 
-def put(table: Table, v: int, *keys: str) -> None:
+def put(table: TableReader, v: int, *keys: str) -> None:
     upsert(table, [{"id": key, "p": "x", "v": v} for key in keys], buckets=ONE)
 
 
-def late(table: Table, v: int, *keys: str) -> Late:
+def late(table: TableReader, v: int, *keys: str) -> Late:
     """A write that has begun; calling it ends it."""
     rows = [{"id": key, "p": "x", "v": v} for key in keys]
     other = opened(table, limits=table.context.limits)
@@ -44,7 +44,7 @@ def late(table: Table, v: int, *keys: str) -> Late:
 
 
 @pytest.mark.spec("NBCC-3")
-def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: Table) -> None:
+def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: TableReader) -> None:
     finish = late(table, 1, "a", "b")
     put(table, 2, "a", "c")
     run_round(table.context, COMPACTION, Phase.SCHEDULE, now=True)
@@ -58,7 +58,7 @@ def test_a_late_log_lies_on_top_of_a_plan_from_the_plan_on(table: Table) -> None
     assert rows_of(table, "id", "v") == expected
 
 
-def test_without_the_plan_the_order_of_requested_times_is_back(table: Table) -> None:
+def test_without_the_plan_the_order_of_requested_times_is_back(table: TableReader) -> None:
     finish = late(table, 1, "a", "b")
     put(table, 2, "a", "c")
     run_round(table.context, COMPACTION, Phase.SCHEDULE, now=True)
@@ -69,7 +69,7 @@ def test_without_the_plan_the_order_of_requested_times_is_back(table: Table) -> 
 
 
 @pytest.mark.spec("NBCC-5")
-def test_a_log_compaction_leaves_out_what_a_late_log_will_lie_between(table: Table) -> None:
+def test_a_log_compaction_leaves_out_what_a_late_log_will_lie_between(table: TableReader) -> None:
     put(table, 1, "a", "b")
     finish = late(table, 2, "a")
     put(table, 3, "b")

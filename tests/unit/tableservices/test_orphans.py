@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.engine import (
@@ -29,7 +29,7 @@ from timeline.storage.memory import MemoryStorage, MemoryWorld
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 
 
-def old_table(table_type: TableType = COW) -> tuple[Table, StillClock]:
+def old_table(table_type: TableType = COW) -> tuple[TableReader, StillClock]:
     """A table whose one commit is two days old."""
     clock = StillClock()
     table = new_table(MemoryStorage(world=MemoryWorld(clock)), clock=clock, table_type=table_type)
@@ -37,7 +37,7 @@ def old_table(table_type: TableType = COW) -> tuple[Table, StillClock]:
     return table, clock
 
 
-def lay(table: Table, clock: StillClock, name: str, *, hours: int = 1) -> str:
+def lay(table: TableReader, clock: StillClock, name: str, *, hours: int = 1) -> str:
     """A file in the partition; ``{}`` in its name is the time now; time then goes on."""
     path = f"p/{name.format(instant_time(WallMs(clock.now_ms())))}"
     table.context.world.storage.create(path, b"data")
@@ -45,7 +45,7 @@ def lay(table: Table, clock: StillClock, name: str, *, hours: int = 1) -> str:
     return path
 
 
-def found(table: Table) -> list[str]:
+def found(table: TableReader) -> list[str]:
     return [one.path for one in find_orphans(table.context)]
 
 

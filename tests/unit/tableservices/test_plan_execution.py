@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction
 from tableservices.compaction.service import CompactionService
 from tableservices.compaction.settings import CompactionSettings
@@ -44,7 +44,7 @@ def clock() -> Eventful:
 
 
 @pytest.fixture
-def table(clock: Eventful) -> Table:
+def table(clock: Eventful) -> TableReader:
     storage = MemoryStorage(world=MemoryWorld(clock))
     made = new_table(storage, table_type=TableType.MERGE_ON_READ, clock=clock)
     upsert(made, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
@@ -53,14 +53,16 @@ def table(clock: Eventful) -> Table:
 
 
 @pytest.fixture
-def planned(table: Table) -> Instant:
+def planned(table: TableReader) -> Instant:
     receipt = run_round(table.context, SERVICE, Phase.SCHEDULE, now=True)
     (plan,) = table.context.active().pending
     assert receipt is not None
     return plan
 
 
-def test_a_second_executor_is_refused_with_the_plan_s_name(table: Table, planned: Instant) -> None:
+def test_a_second_executor_is_refused_with_the_plan_s_name(
+    table: TableReader, planned: Instant
+) -> None:
     claim = lease_plan(table.context, planned)
     assert claim is not None
     with pytest.raises(ServiceConflictError, match=planned.requested_time) as refused:
@@ -69,7 +71,7 @@ def test_a_second_executor_is_refused_with_the_plan_s_name(table: Table, planned
 
 
 def test_who_waits_follows_an_executor_that_gives_up(
-    table: Table, planned: Instant, clock: Eventful
+    table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
     assert claim is not None
@@ -80,7 +82,7 @@ def test_who_waits_follows_an_executor_that_gives_up(
 
 
 def test_who_waits_replaces_a_dead_executor_after_its_heartbeat(
-    table: Table, planned: Instant, clock: Eventful
+    table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
     assert claim is not None  # and it never beats again
@@ -93,7 +95,7 @@ def test_who_waits_replaces_a_dead_executor_after_its_heartbeat(
 
 
 def test_a_plan_that_ends_while_somebody_waits_is_not_carried_out_again(
-    table: Table, planned: Instant, clock: Eventful
+    table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
     assert claim is not None
@@ -116,7 +118,7 @@ def test_a_plan_that_ends_while_somebody_waits_is_not_carried_out_again(
 
 
 def test_a_round_leaves_a_claimed_plan_or_waits_for_it(
-    table: Table, planned: Instant, clock: Eventful
+    table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     claim = lease_plan(table.context, planned)
     assert claim is not None
@@ -126,7 +128,7 @@ def test_a_round_leaves_a_claimed_plan_or_waits_for_it(
     assert run_round(other.context, SERVICE, Phase.EXECUTE, wait_ms=5_000) is not None
 
 
-def cancelled_when_read(table: Table) -> Any:
+def cancelled_when_read(table: TableReader) -> Any:
     """The service, where somebody cancels a plan just before its executor reads it."""
 
     class Overtaken(CompactionService):
@@ -138,14 +140,14 @@ def cancelled_when_read(table: Table) -> Any:
 
 
 def test_a_plan_cancelled_just_before_it_is_carried_out_has_ended(
-    table: Table, planned: Instant, clock: Eventful
+    table: TableReader, planned: Instant, clock: Eventful
 ) -> None:
     other = opened(table, clock=clock)
     assert run_plan(other.context, cancelled_when_read(table), planned) is None
 
 
 def test_a_plan_of_this_round_may_be_cancelled_before_it_is_carried_out(
-    table: Table, clock: Eventful
+    table: TableReader, clock: Eventful
 ) -> None:
     receipt = run_round(opened(table, clock=clock).context, cancelled_when_read(table), now=True)
     assert receipt is not None

@@ -166,10 +166,8 @@ class Story:
             other.upsert(rows)
             self.reader.poll(self.table, rows=self.only_rows)
 
-        workload: Any = Meddled(
-            LocalWorkload(self.table.core.context.world, self.rows_of(told)), meddle
-        )
-        self.table.run(WriteOperation.UPSERT, workload)
+        workload: Any = Meddled(LocalWorkload(self.table.context.world, self.rows_of(told)), meddle)
+        self.table._run(WriteOperation.UPSERT, workload)
         other.close()
 
     def partial(self, told: Sequence[Row]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.factory import Layers
 from hoodoo.verify.verify import verify_at
 from tableservices.upgrade import plan_upgrade, upgrade
@@ -24,19 +24,20 @@ from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.instant import Action
 from timeline.properties.properties_file import load_config, update_properties
 from timeline.properties.setting_enums import CommitLockMode
+from timeline.writer_registry import register_process
 
 MOR = TableType.MERGE_ON_READ
 PARTITIONS = "hoodie.table.metadata.partitions"
 ROWS = [{"id": "k", "p": "p", "ts": 5, "v": 1}]
 
 
-def of_version_8(table_type: TableType = TableType.COPY_ON_WRITE, **options: object) -> Table:
+def of_version_8(table_type: TableType = TableType.COPY_ON_WRITE, **options: object) -> TableReader:
     table = new_table(version=8, table_type=table_type, **options)  # type: ignore[arg-type]
     upsert(table, ROWS)
     return table
 
 
-def said(table: Table) -> dict[str, str]:
+def said(table: TableReader) -> dict[str, str]:
     return dict(load_config(table.context.world.storage).raw)
 
 
@@ -94,10 +95,10 @@ def test_whatever_is_pending_stands_in_the_way() -> None:
 def test_a_writer_at_work_stands_in_the_way() -> None:
     table = of_version_8()
     other = opened(table)
-    other.register({})
+    registration = register_process(other.context, {})
     with pytest.raises(InvalidInputError, match="at work"):
         upgrade(table.context)
-    other.close()
+    registration.leave()
     assert upgrade(table.context) is not None
 
 
@@ -210,13 +211,13 @@ def test_the_metadata_table_of_version_6_is_switched_off_by_the_upgrade(tmp_path
     """A write switches it off else, and this table is not written."""
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     with hoodoo.open_table(path) as table:
-        storage = table.core.context.world.storage
+        storage = table.context.world.storage
         update_properties(storage, {PARTITIONS: "files"}, now="now")
     before = shown(path)
     with hoodoo.open_table(path) as table:
         with pytest.raises(TableConfigConflictError):
-            upgrade(table.core.context)
-        assert upgrade(table.core.context, without_metadata_table=True) is not None
+            upgrade(table.context)
+        assert upgrade(table.context, without_metadata_table=True) is not None
     assert shown(path) == before
 
 
@@ -226,7 +227,7 @@ WITHOUT_LOGS = ("v6_cow_nonpart", "v6_cow_clean_archive", "v6_overwrite", "v6_co
 def shown(path: Path) -> tuple[list[tuple[Any, ...]], list[tuple[str, str]]]:
     """Rows with their meta columns, and every instant with its action, archived ones too."""
     with hoodoo.open_table(path) as table:
-        rows = table.core.pin().to_arrow(with_hoodie_columns=True)
+        rows = table.pin().to_arrow(with_hoodie_columns=True)
         texts = [[str(value) for value in column.to_pylist()] for column in rows.columns]
         instants = [(one.requested_time, one.action) for one in table.timeline]
     return sorted(zip(*texts, strict=True)), instants
@@ -237,7 +238,7 @@ def test_a_table_of_version_6_shows_the_same_in_version_9(name: str, tmp_path: P
     path = golden_tables.unpack(name, tmp_path)
     before = shown(path)
     with hoodoo.open_table(path) as table:
-        planned = upgrade(table.core.context)
+        planned = upgrade(table.context)
     assert planned is not None
     assert planned.from_version == 6
     assert shown(path) == before
@@ -248,7 +249,7 @@ def test_a_table_of_version_6_shows_the_same_in_version_9(name: str, tmp_path: P
         config = table.config
         assert (config.table_version, config.initial_version) == (9, 6)
         assert "hoodie.table.keygenerator.class" not in config.raw
-        for one in table.core.context.active().completed_writes:
+        for one in table.context.active().completed_writes:
             assert one.requested_time < (one.completion_time or "")
             assert not one.legacy
         row = table.to_arrow().slice(0, 1)
@@ -285,7 +286,7 @@ def test_an_upgrade_of_version_6_that_is_cut_off_leaves_one_whole_table(tmp_path
     for calls in range(0, 60, 3):
         Cut.left = calls
         with hoodoo.open_table(path) as table:
-            world = table.core.context.world
+            world = table.context.world
             context = TableContext.of(
                 replace(world, storage=Cut(world.storage)), load_config(world.storage)
             )
@@ -324,7 +325,7 @@ def begin_to_merge(path: Path) -> str:
             raise KeyboardInterrupt
 
     with hoodoo.open_table(path) as table, suppress(KeyboardInterrupt):
-        world = table.core.context.world
+        world = table.context.world
         upgrade(
             TableContext.of(replace(world, storage=Cut(world.storage)), load_config(world.storage))
         )
@@ -336,18 +337,18 @@ def test_logs_of_version_6_are_merged_before_the_upgrade(tmp_path: Path) -> None
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     before, instants, logs = contents(path), shown(path)[1], logs_of(path)
     with hoodoo.open_table(path) as table:
-        planned = upgrade(table.core.context)
+        planned = upgrade(table.context)
         assert planned is not None
         assert planned.file_groups_merged == 2
     assert contents(path) == before
     assert logs_of(path) == logs, "older slices keep theirs"
     with hoodoo.open_table(path) as table:
         assert table.config.table_version == 9
-        pinned = table.core.pin()
+        pinned = table.pin()
         assert [one.log_files for one in pinned.view.latest_slices()] == [(), ()]
         [*older, merged] = [(one.requested_time, one.action) for one in table.timeline]
         assert (older, merged[1]) == (instants, "commit")
-        done = table.core.context.active().completed_writes[-1]
+        done = table.context.active().completed_writes[-1]
         metadata = pinned.snapshot.commits.read(done)
         assert (metadata.operation_type, metadata.compacted) == ("COMPACT", True)
         assert sum(one.total_log_files_compacted for one in metadata.write_stats()) == 4
@@ -363,7 +364,7 @@ def test_logs_of_version_6_are_merged_before_the_upgrade(tmp_path: Path) -> None
 def test_the_past_of_merged_logs_is_read_as_java_read_it(tmp_path: Path) -> None:
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     with hoodoo.open_table(path) as table:
-        upgrade(table.core.context)
+        upgrade(table.context)
     with hoodoo.open_table(path) as table:
         for time, rows in golden_tables.account(WITH_LOGS)["as_of"].items():
             ours = table.as_of(time).to_arrow(columns=["id", "ts", "val"]).to_pylist()
@@ -376,7 +377,7 @@ def test_a_write_whose_logs_carry_another_time_is_not_taken_away(tmp_path: Path)
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     first, second, *_ = sorted(golden_tables.account(WITH_LOGS)["as_of"])
     with hoodoo.open_table(path) as table:
-        upgrade(table.core.context)
+        upgrade(table.context)
     with hoodoo.open_table(path) as table:
         before = len(table.to_arrow())
         for time in (first, second):
@@ -394,7 +395,7 @@ def test_a_write_whose_logs_carry_another_time_is_not_taken_away(tmp_path: Path)
 def test_what_would_be_merged_is_told_and_not_done(tmp_path: Path) -> None:
     path = golden_tables.unpack(WITH_LOGS, tmp_path)
     with hoodoo.open_table(path) as table:
-        planned = plan_upgrade(table.core.context)
+        planned = plan_upgrade(table.context)
         assert planned is not None
         assert planned.file_groups_merged == 2
     assert pending_in(path) == []
@@ -403,7 +404,7 @@ def test_what_would_be_merged_is_told_and_not_done(tmp_path: Path) -> None:
 def test_a_compaction_that_another_engine_planned_stands_in_the_way(tmp_path: Path) -> None:
     path = golden_tables.unpack("v6_mor_compaction_done", tmp_path)
     with hoodoo.open_table(path) as table, pytest.raises(InvalidInputError) as caught:
-        upgrade(table.core.context)
+        upgrade(table.context)
     assert caught.value.kind == "instants_pending"
 
 
@@ -414,7 +415,7 @@ def test_columns_with_ids_are_refused_before_anything_is_planned(tmp_path: Path)
     document["extraMetadata"]["latest_schema"] = '{"version_id": 1, "type": "record", "fields": []}'
     newest.write_text(json.dumps(document))
     with hoodoo.open_table(path) as table, pytest.raises(UnsupportedTableError):
-        upgrade(table.core.context)
+        upgrade(table.context)
     assert pending_in(path) == []
 
 
@@ -436,11 +437,11 @@ def test_a_log_that_is_written_on_top_of_a_begun_merge_is_merged_too(tmp_path: P
     before = contents(path)
     assert before != contents(golden_tables.unpack(WITH_LOGS, tmp_path / "first"))
     with hoodoo.open_table(path) as table:
-        upgrade(table.core.context)
+        upgrade(table.context)
     assert contents(path) == before
     assert name in logs_of(path)
     with hoodoo.open_table(path) as table:
-        assert [one.log_files for one in table.core.pin().view.latest_slices()] == [(), ()]
+        assert [one.log_files for one in table.pin().view.latest_slices()] == [(), ()]
         merges = [one.requested_time for one in table.timeline if one.action == "commit"]
         assert merges[0] == planned
         assert len(merges) == 2
@@ -458,9 +459,9 @@ def test_a_begun_merge_ends_although_its_file_groups_were_replaced(tmp_path: Pat
         (path / f".hoodie/{int(planned) + 1}.replacecommit{suffix}").write_text(text)
     assert contents(path) == []
     with hoodoo.open_table(path) as table:
-        upgrade(table.core.context)
+        upgrade(table.context)
     with hoodoo.open_table(path) as table:
-        assert table.core.context.active().pending == ()
+        assert table.context.active().pending == ()
         assert len(table.to_arrow()) == 0
 
 
@@ -471,14 +472,14 @@ def test_what_a_cut_off_upgrade_left_in_the_new_layout_counts_no_more(tmp_path: 
     stray.parent.mkdir()
     stray.write_bytes(b"")
     with hoodoo.open_table(path) as table:
-        upgrade(table.core.context)
+        upgrade(table.context)
     assert not stray.exists()
 
 
 def test_a_table_that_was_upgraded_meanwhile_is_opened_again_first(tmp_path: Path) -> None:
     path = golden_tables.unpack("v6_overwrite", tmp_path)
     with hoodoo.open_table(path) as table:
-        stale = table.core.context
+        stale = table.context
         to_8 = {"hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
         update_properties(stale.world.storage, to_8, now="now")
         with pytest.raises(TableConfigConflictError, match="open it again"):

@@ -14,7 +14,7 @@ from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules
 from filegroups.keys.keys import KeySpec, infer_key_generator
 from filegroups.schema.new_table import new_table_properties
-from filegroups.table import Table
+from filegroups.table import TableReader, create_table_files, open_reader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import (
     CommitResult,
@@ -159,7 +159,7 @@ def new_table(
     clock: Any = None,
     table_type: TableType = TableType.COPY_ON_WRITE,
     stores_keys: bool = True,
-) -> Table:
+) -> TableReader:
     """An empty table, copy-on-write unless said; in memory unless a storage is given."""
     kept = storage or MemoryStorage()
     properties = new_table_properties(
@@ -174,24 +174,24 @@ def new_table(
         url_encode=url_encode,
         populate_meta_fields=stores_keys,
     )
-    return Table.create(world_of(kept, clock=clock), properties, limits)
+    return create_table_files(world_of(kept, clock=clock), properties, limits)
 
 
 def opened(
-    table: Table,
+    table: TableReader,
     *,
     application: str = "other",
     storage: Any = None,
     limits: TableLimits = BRISK,
     clock: Any = None,
-) -> Table:
+) -> TableReader:
     """Another writer of the same table, perhaps through another storage."""
     seen = storage or table.context.world.storage
-    return Table.open(world_of(seen, application=application, clock=clock), limits)
+    return open_reader(world_of(seen, application=application, clock=clock), limits)
 
 
 def planned(
-    table: Table,
+    table: TableReader,
     operation: WriteOperation,
     *,
     batch_id: str | None = None,
@@ -242,7 +242,7 @@ def as_table(rows: Rows | pa.Table) -> pa.Table:
 
 
 def put(
-    table: Table,
+    table: TableReader,
     operation: WriteOperation,
     rows: Rows | pa.Table,
     *acts: Callable[[], object],
@@ -253,7 +253,7 @@ def put(
 
 
 def put_watched(
-    table: Table,
+    table: TableReader,
     operation: WriteOperation,
     rows: Rows | pa.Table,
     *acts: Callable[[], object],
@@ -266,12 +266,14 @@ def put_watched(
     return receipt, workload.rewritten
 
 
-def upsert(table: Table, rows: Rows | pa.Table, *acts: Callable[[], object], **options: Any) -> Any:
+def upsert(
+    table: TableReader, rows: Rows | pa.Table, *acts: Callable[[], object], **options: Any
+) -> Any:
     return put(table, WriteOperation.UPSERT, rows, *acts, **options)
 
 
 def begun(
-    table: Table,
+    table: TableReader,
     operation: WriteOperation,
     rows: Rows | pa.Table,
     *,
@@ -302,7 +304,7 @@ def begun(
     return finish
 
 
-def rows_of(table: Table, *columns: str, **how: Any) -> list[tuple[Any, ...]]:
+def rows_of(table: TableReader, *columns: str, **how: Any) -> list[tuple[Any, ...]]:
     """The newest rows as sorted tuples; of all columns unless some are named."""
     found = table.pin().to_arrow(columns=columns or None, **how)
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
@@ -317,11 +319,11 @@ def files_below(storage: Any, folder: str = "") -> list[str]:
     return sorted(found)
 
 
-def data_files(table: Table) -> list[str]:
+def data_files(table: TableReader) -> list[str]:
     return [path for path in files_below(table.context.world.storage) if path.endswith(".parquet")]
 
 
-def leftovers(table: Table) -> list[str]:
+def leftovers(table: TableReader) -> list[str]:
     """What a finished or failed write must not leave: markers, heartbeats, pending instants."""
     storage = table.context.world.storage
     found = files_below(storage, ".hoodie/.temp") + files_below(storage, ".hoodie/.heartbeat")
@@ -333,9 +335,9 @@ def limited(**budget: int) -> TableLimits:
     return replace(BRISK, retry=replace(BRISK.retry, **budget))
 
 
-def heard(context: TableContext | Table, name: str) -> list[dict[str, Any]]:
+def heard(context: TableContext | TableReader, name: str) -> list[dict[str, Any]]:
     """Events of one name that a context's world emitted."""
-    used = context.context if isinstance(context, Table) else context
+    used = context.context if isinstance(context, TableReader) else context
     events = used.world.events
     assert isinstance(events, Heard)
     return events.named(name)

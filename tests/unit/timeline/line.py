@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -83,7 +83,7 @@ class Line:
         upsert(self.mine, [row("a", 1), row("b", 1), row("q", 1, "y")])
         self.front_times: list[InstantTime] = []
 
-    def other(self, name: str = "other") -> Table:
+    def other(self, name: str = "other") -> TableReader:
         far = Far(self.base)  # so that its markers come before its files
         return opened(self.mine, storage=far, application=name, limits=FREE, clock=StillClock())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, opened
 from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
@@ -28,7 +28,7 @@ def candidate(*groups: FileGroupId, **more: object) -> PendingCommit:
     return PendingCommit(claim=touching(*groups), metadata=CommitMetadata(), **more)
 
 
-def started(table: Table) -> StartedWrite:
+def started(table: TableReader) -> StartedWrite:
     """A write that is about to publish."""
     begun = begin(table.context, Action.COMMIT)
     make_inflight(table.context, begun, CommitMetadata())
@@ -39,12 +39,14 @@ def seen_by(begun: StartedWrite) -> BaseState:
     return BaseState.by(begun.snapshot)
 
 
-def publish_one(table: Table, *groups: FileGroupId, **more: object) -> CommittedWrite | Conflict:
+def publish_one(
+    table: TableReader, *groups: FileGroupId, **more: object
+) -> CommittedWrite | Conflict:
     begun = started(table)
     return commit_write(table.context, begun, candidate(*groups, **more), seen_by(begun))
 
 
-def begun_after(other: Table, mine: Table, *groups: FileGroupId) -> StartedWrite:
+def begun_after(other: TableReader, mine: TableReader, *groups: FileGroupId) -> StartedWrite:
     """Mine began after the other's write, which was published since: a redo is enough."""
     theirs = started(other)
     begun = started(mine)
@@ -52,18 +54,18 @@ def begun_after(other: Table, mine: Table, *groups: FileGroupId) -> StartedWrite
     return begun
 
 
-def two_writers(**changes: object) -> tuple[Table, Table]:
+def two_writers(**changes: object) -> tuple[TableReader, TableReader]:
     first = new_table(clock=StillClock(), limits=replace(BRISK, **changes))
     return first, opened(first, clock=StillClock(), limits=first.context.limits)
 
 
-def clock_of(table: Table) -> StillClock:
+def clock_of(table: TableReader) -> StillClock:
     clock = table.context.world.clock
     assert isinstance(clock, StillClock)
     return clock
 
 
-def numbers(table: Table) -> list[int]:
+def numbers(table: TableReader) -> list[int]:
     chain = table.context.chain
     return [slot.number for slot in chain.between(0, chain.head())]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.interop import golden_tables
 from tests.interop.values import comparable, encoded, same, without_meta
 from timeline.errors import (
@@ -30,7 +30,7 @@ from timeline.model.file_names import (
     parse_log_file_name,
 )
 
-#: Table -> why some of its rows are not compared as they are.
+#: TableReader -> why some of its rows are not compared as they are.
 HELD_TO_LESS = {
     "v8_timestamp_key": "spark shows the partition source column as text; we keep its number",
     "v9_no_meta_fields": "spark leaves the empty meta columns out",
@@ -43,13 +43,13 @@ EVERY_TABLE = golden_tables.names()
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[str], Table]]:
+def opened(tmp_path: Path) -> Iterator[Callable[[str], TableReader]]:
     tables: list[hoodoo.Table] = []
 
-    def open_golden(name: str) -> Table:
+    def open_golden(name: str) -> TableReader:
         table = hoodoo.open_table(golden_tables.unpack(name, tmp_path))
         tables.append(table)
-        return table.core
+        return table
 
     yield open_golden
     for table in tables:
@@ -57,13 +57,13 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], Table]]:
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
-def test_snapshot_is_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_snapshot_is_java_s(opened: Callable[[str], TableReader], name: str) -> None:
     mine = rows_of(name, opened(name).pin().to_arrow(with_hoodie_columns=True))
     assert_same(name, mine, answer_of(name, "snapshot"))
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
-def test_read_optimized_is_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_read_optimized_is_java_s(opened: Callable[[str], TableReader], name: str) -> None:
     pinned = opened(name).pin()
     found = pinned.to_arrow(with_hoodie_columns=True, query_type="read_optimized")
     theirs = answer_of(name, "read_optimized")
@@ -74,7 +74,7 @@ def test_read_optimized_is_java_s(opened: Callable[[str], Table], name: str) -> 
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
-def test_time_travel_is_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_time_travel_is_java_s(opened: Callable[[str], TableReader], name: str) -> None:
     table = opened(name)
     for time, theirs in golden_tables.account(name)["as_of"].items():
         if isinstance(theirs, dict):
@@ -90,7 +90,7 @@ def test_time_travel_is_java_s(opened: Callable[[str], Table], name: str) -> Non
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
-def test_incremental_ranges_are_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_incremental_ranges_are_java_s(opened: Callable[[str], TableReader], name: str) -> None:
     table = opened(name)
     for asked in golden_tables.account(name)["incremental"]:
         since = start_excluded(name, asked["start"])
@@ -107,7 +107,7 @@ def test_incremental_ranges_are_java_s(opened: Callable[[str], Table], name: str
 
 @pytest.mark.parametrize("name", READ_BY_NEWER)
 def test_what_java_1_0_2_fails_to_read_is_consistent(
-    opened: Callable[[str], Table], name: str
+    opened: Callable[[str], TableReader], name: str
 ) -> None:
     table = opened(name)
     newest = max(one["requested"] for one in golden_tables.account(name)["timeline"])
@@ -117,7 +117,9 @@ def test_what_java_1_0_2_fails_to_read_is_consistent(
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
-def test_timeline_active_and_archived_is_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_timeline_active_and_archived_is_java_s(
+    opened: Callable[[str], TableReader], name: str
+) -> None:
     mine = [
         {
             "requested": entry.requested_time,
@@ -126,13 +128,13 @@ def test_timeline_active_and_archived_is_java_s(opened: Callable[[str], Table], 
             "state": entry.state.upper(),
             **({"archived": True} if entry.archived else {}),
         }
-        for entry in opened(name).timeline()
+        for entry in opened(name).timeline
     ]
     assert in_order(mine) == in_order(timeline_of(name))
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
-def test_file_slices_are_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_file_slices_are_java_s(opened: Callable[[str], TableReader], name: str) -> None:
     assert slices_of(opened(name)) == committed(golden_tables.account(name))
 
 
@@ -201,7 +203,7 @@ def in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(entries, key=lambda entry: (entry["requested"], entry["action"]))
 
 
-def slices_of(table: Table) -> list[dict[str, Any]]:
+def slices_of(table: TableReader) -> list[dict[str, Any]]:
     """Every slice of every file group as the accounts list them, newest slice first."""
     view = table.pin().view
     everything = dataclasses.replace(view, show_replaced=True, _slices={})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader, open_reader
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
 from tests.unit.timeline.engine import (
@@ -59,7 +59,7 @@ class Bench:
         world = world_of(self.storage, application="report", clock=self.clock)
         self.tickers = Tickers(world.executor)
         limits = replace(BRISK, reader_lease_ms=lease_ms)
-        self.reader = Table.open(replace(world, executor=self.tickers), limits)
+        self.reader = open_reader(replace(world, executor=self.tickers), limits)
 
     def commit(self, *values: int) -> None:
         for value in values:
@@ -272,7 +272,7 @@ def test_a_range_that_is_told_by_the_newest_files_holds_those() -> None:
         assert rows.read_all()["v"].to_pylist() == [6]
 
 
-def two(table: Table, value: int) -> str:
+def two(table: TableReader, value: int) -> str:
     """Both keys anew, each in a file group of its own; the completion time."""
     rows = [{"id": key, "p": key, "v": value, "ts": value} for key in ("x", "y")]
     return upsert(table, rows).completion_time

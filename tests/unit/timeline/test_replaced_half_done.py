@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.verify.verify import verify
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, rows_of, upsert
 from tests.unit.timeline.test_replaced_table import (
@@ -60,11 +60,11 @@ def half_done(*, far: bool = False) -> HalfDone:
     return storage
 
 
-def later(table: Table, **how: Any) -> Table:
+def later(table: TableReader, **how: Any) -> TableReader:
     return opened(table, **{"limits": FREE, "clock": StillClock(NEW_MS + 20_000), **how})
 
 
-def with_a_late_slot(table: Table) -> None:
+def with_a_late_slot(table: TableReader) -> None:
     """Another table's slot in the next number."""
     storage = table.context.world.storage
     number = max(int(name) for name in storage.names(SLOTS)) + 1

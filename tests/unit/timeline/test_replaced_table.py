@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import (
     BRISK,
@@ -199,7 +199,7 @@ class Swapped(Behind):
         super().__init__(inner)
         self.at = ""
         self.commits = commits
-        self.new: Table | None = None
+        self.new: TableReader | None = None
 
     def swap(self) -> None:
         for name in (".hoodie", "x"):
@@ -214,12 +214,12 @@ class Swapped(Behind):
         self.inner.create(path, data, durable=durable)
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TableReader:
         assert self.new is not None
         return self.new
 
 
-def old_handle(storage: Swapped, *, far: bool = False) -> Table:
+def old_handle(storage: Swapped, *, far: bool = False) -> TableReader:
     """A table of two commits, open for long."""
     table = new_table(storage.inner, clock=StillClock(OLD_MS))
     upsert(table, [A])
@@ -240,7 +240,7 @@ def goes_on(storage: Swapped) -> None:
     assert late == [], "nothing of the old writer is left"
 
 
-def again(storage: Swapped) -> Table:
+def again(storage: Swapped) -> TableReader:
     return opened(storage.table, limits=FREE, clock=StillClock(NEW_MS))
 
 
@@ -384,7 +384,7 @@ class Unheard(Behind):
         return bytes(self.inner.read(path))
 
 
-def unheard(storage: Swapped) -> tuple[Unheard, Table]:
+def unheard(storage: Swapped) -> tuple[Unheard, TableReader]:
     old = old_handle(storage)
     between = Unheard(storage)
     limits = replace(FREE, unknown_ms_max=-1)  # as after a pause

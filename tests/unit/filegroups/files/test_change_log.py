@@ -15,7 +15,7 @@ from filegroups.files.cdc_log import read_cdc_log
 from filegroups.files.rewrite import FileGroupTask, write_file_group
 from filegroups.merge.change_images import cdc_schema
 from filegroups.schema.schema import TableSchema
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import begun, new_table, opened, put, upsert
 from timeline.codecs.log_blocks import BlockType, HeaderKey
 from timeline.commit.apply import data_files_of
@@ -59,14 +59,14 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[hoodoo.Tab
 
 
 def newest_stats(table: hoodoo.Table) -> Sequence[WriteStat]:
-    snapshot = table.core.snapshot
+    snapshot = table.snapshot
     newest = snapshot.newest_write
     assert newest is not None
     return snapshot.commits.read(newest).write_stats()
 
 
 def changed(table: hoodoo.Table) -> list[tuple[str, Any, Any]]:
-    found = table.core.changes("0", images=True).read_all().to_pylist()
+    found = table.changes("0", images=True).read_all().to_pylist()
     return [(row["op"], row["before"], row["after"]) for row in found]
 
 
@@ -93,7 +93,7 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
     receipt = table.upsert([{**ROWS[0], "ts": 11}])
     (stat,) = newest_stats(table)
     ((path, size_bytes),) = (stat.cdc_stats or {}).items()
-    storage, time = table.core.context.world.storage, receipt.requested_time
+    storage, time = table.context.world.storage, receipt.requested_time
     token = (stat.path or "").rpartition("/")[2].split("_")[1]
     assert path == f"p/.{stat.file_id}_{time}.log.1_{token}.cdc"
     found = storage.stat(path)
@@ -117,7 +117,7 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
 def test_a_log_of_another_instant_or_cut_short_is_refused(table: hoodoo.Table) -> None:
     receipt = table.upsert([{**ROWS[0], "ts": 11}])
     (path,) = newest_stats(table)[0].cdc_stats or {}
-    storage = table.core.context.world.storage
+    storage = table.context.world.storage
     with pytest.raises(CorruptTableError):
         list(read_cdc_log(storage, path, "20200101000000000"))
     whole = storage.read(path)
@@ -152,7 +152,7 @@ def test_a_column_added_since_is_null_in_older_images(tmp_path: Path) -> None:
 
 
 def test_a_rollback_finds_the_log_by_its_marker_and_by_its_name(table: hoodoo.Table) -> None:
-    storage = table.core.context.world.storage
+    storage = table.context.world.storage
     (one,) = table.file_slices()
     base, time = one.base_file, "29991121100000000"
     assert base is not None
@@ -225,7 +225,7 @@ def test_images_of_files_that_were_cleaned_are_refused_by_name(tmp_path: Path, m
         started = table.timeline[0].completion_time
         assert started is not None
         with pytest.raises(InstantNotFoundError) as caught:
-            table.core.changes(started, images=True)
+            table.changes(started, images=True)
     assert caught.value.fields["requested_time"] == receipt.requested_time
     assert caught.value.fields["path"] == f"p/{first.name}"
 
@@ -330,7 +330,7 @@ def row(key: str, ts: int, v: int) -> dict[str, object]:
     return {"id": key, "p": "x", "ts": ts, "v": v}
 
 
-def with_logs(table: Table, mode: str = "DATA_BEFORE_AFTER") -> Table:
+def with_logs(table: TableReader, mode: str = "DATA_BEFORE_AFTER") -> TableReader:
     keys = {
         "hoodie.table.cdc.enabled": "true",
         "hoodie.table.cdc.supplemental.logging.mode": mode,

@@ -15,7 +15,7 @@ from filegroups.group_commit.coalesce import coalesce
 from filegroups.group_commit.commit_group import NotCommitted, commit_group
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
 from filegroups.writing.write_request import CommitResult
@@ -39,19 +39,19 @@ def row(key: str, v: int, *, p: str = "x", gone: bool = False) -> dict[str, Any]
     return {"id": key, "p": p, "ts": v, "v": v, "_hoodie_is_deleted": gone}
 
 
-def offered(table: Table, rows: Rows, **options: Any) -> PreparedWrite:
+def offered(table: TableReader, rows: Rows, **options: Any) -> PreparedWrite:
     plan = planned(table, options.pop("operation", UPSERT), **options)
     workload = LocalWorkload(table.context.world, as_table(rows))
     return prepare_write(table.context, plan, workload, table.context.glance())
 
 
-def together(table: Table, *works: PreparedWrite) -> list[CommitResult]:
+def together(table: TableReader, *works: PreparedWrite) -> list[CommitResult]:
     answers = commit_group(table.context, works)
     assert all(isinstance(one, CommitResult) for one in answers)
     return [one for one in answers if isinstance(one, CommitResult)]
 
 
-def numbers(table: Table, *works: PreparedWrite) -> list[tuple[int, ...]]:
+def numbers(table: TableReader, *works: PreparedWrite) -> list[tuple[int, ...]]:
     return [one.numbers for one in coalesce(table.context, dict(enumerate(works)))]
 
 
@@ -218,7 +218,7 @@ def _rows(part: Part, v: int, *, ts: int, deletes: bool) -> Rows:
 
 
 def _both_ways(
-    tables: tuple[Table, Table], parts: Sequence[Rows]
+    tables: tuple[TableReader, TableReader], parts: Sequence[Rows]
 ) -> tuple[list[CommitResult], list[CommitResult]]:
     """The receipts of some writes together, and of the same one after the other."""
     one, other = tables

@@ -14,7 +14,7 @@ from filegroups.group_commit import commit_group as group_write
 from filegroups.group_commit import committer as group_commit
 from filegroups.group_commit.commit_group import without_known_conflict
 from filegroups.group_commit.committer import GroupCommitter
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
@@ -323,7 +323,7 @@ def test_an_interrupted_follower_leaves_nothing_in_the_group() -> None:
 def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the fastest of the threads that come back would lead every second group alone."""
     monkeypatch.setattr(group_commit, "PATIENCE", 0.0001)  # on any machine it is back in so long
-    table: Table = new_table(limits=BRISK, clock=SystemClock())
+    table: TableReader = new_table(limits=BRISK, clock=SystemClock())
     placed: list[int] = []
     committer = GroupCommitter(table.context, writes_max=16)
 
@@ -349,7 +349,7 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
 @pytest.mark.spec("GRP-3")
 def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
     """Or each of them would wait for the same silent storage, one after the other."""
-    table: Table = new_table(limits=BRISK, clock=SystemClock())
+    table: TableReader = new_table(limits=BRISK, clock=SystemClock())
     tried: list[int] = []
 
     def before() -> None:
@@ -381,7 +381,7 @@ def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
 
             return delete
 
-    table: Table = new_table(Slow(MemoryStorage()), limits=BRISK, clock=SystemClock())
+    table: TableReader = new_table(Slow(MemoryStorage()), limits=BRISK, clock=SystemClock())
 
     def both_wait() -> None:
         wait_for(lambda: len(committer._waiting) == 2)
@@ -401,7 +401,7 @@ def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
 
 
 def test_many_threads_lose_no_row() -> None:
-    table: Table = new_table(limits=BRISK)
+    table: TableReader = new_table(limits=BRISK)
     committer = GroupCommitter(table.context, writes_max=16)
 
     def write(number: int) -> CommitResult:

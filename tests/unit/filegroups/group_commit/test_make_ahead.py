@@ -11,7 +11,7 @@ import pytest
 from filegroups.files.parquet import is_small
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.keys.insert_buckets import InsertBucket
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing import workload as workloads
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
@@ -58,7 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def written(table: Table, rows: Any, operation: WriteOperation = UPSERT) -> Noting:
+def written(table: TableReader, rows: Any, operation: WriteOperation = UPSERT) -> Noting:
     workload = Noting(table.context.world, as_table(rows))
     write(table.context, planned(table, operation), workload)
     return workload

@@ -18,7 +18,7 @@ from filegroups.group_commit.messages import (
     WasCommitted,
 )
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write_prepared
 from filegroups.writing.write_request import CommitResult
@@ -51,7 +51,12 @@ def row(key: str, p: str, v: int) -> dict[str, Any]:
 
 
 def member(
-    table: Table, rows: Rows, operation: WriteOperation = UPSERT, *, storage: Any = None, **how: Any
+    table: TableReader,
+    rows: Rows,
+    operation: WriteOperation = UPSERT,
+    *,
+    storage: Any = None,
+    **how: Any,
 ) -> Member:
     """A write of another process: with its own look at the table."""
     own = opened(table, storage=storage)
@@ -77,7 +82,7 @@ def lost() -> Message | None:
     raise PeerLostError("killed")
 
 
-def together(table: Table, *channels: Loopback) -> list[CommitResult | NotCommitted]:
+def together(table: TableReader, *channels: Loopback) -> list[CommitResult | NotCommitted]:
     return commit_offers(table.context, channels)
 
 
@@ -193,7 +198,7 @@ def test_an_interrupted_writer_lets_the_committer_know() -> None:
     assert channel.closed
 
 
-def left_by(table: Table, *channels: Loopback, after: str) -> Table:
+def left_by(table: TableReader, *channels: Loopback, after: str) -> TableReader:
     """The committer, which died right after a kind of file; it releases nothing."""
 
     class Deadly(Behind):

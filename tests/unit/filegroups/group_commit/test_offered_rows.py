@@ -20,7 +20,7 @@ from filegroups.group_commit.messages import (
     encoded_rows,
 )
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from tests.unit.filegroups.group_commit.test_member import (
@@ -47,7 +47,7 @@ from timeline.errors import CorruptTableError, HoodooError
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation
 
 
-def offering(table: Table, *rows: dict[str, Any], **how: Any) -> Loopback:
+def offering(table: TableReader, *rows: dict[str, Any], **how: Any) -> Loopback:
     return Loopback(member(table, list(rows), **how))
 
 

@@ -19,7 +19,7 @@ from filegroups.group_commit.commit_group import (
 )
 from filegroups.keys.bucketing import BucketRules
 from filegroups.merge.merging import DeleteKind
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.pending_commit import announce_tasks
 from filegroups.writing.workload import LocalWorkload
@@ -66,7 +66,7 @@ def row(key: str, p: str, v: int) -> dict[str, Any]:
 
 
 def member(
-    table: Table,
+    table: TableReader,
     rows: Rows,
     *acts: Callable[[], object],
     operation: WriteOperation = UPSERT,
@@ -78,11 +78,11 @@ def member(
     return prepare_write(table.context, plan, workload, table.context.glance())
 
 
-def together(table: Table, *works: PreparedWrite) -> list[Answer]:
+def together(table: TableReader, *works: PreparedWrite) -> list[Answer]:
     return commit_group(table.context, works)
 
 
-def newest_slot(table: Table) -> Slot:
+def newest_slot(table: TableReader) -> Slot:
     slot = table.context.chain.read(table.context.chain.head())
     assert slot is not None
     return slot

@@ -69,8 +69,8 @@ def test_upserts_reach_the_file_group_of_the_key_without_a_look_up(tmp_path: Pat
     with made(tmp_path) as table:
         table.upsert(batch(range(40), 1))
         assert groups(table) == [("p", 0), ("p", 1), ("p", 2), ("p", 3)]
-        rows = Blind(table.core.context.world, batch(range(30, 60), 2, ts=2))
-        receipt = table.run(WriteOperation.UPSERT, rows)
+        rows = Blind(table.context.world, batch(range(30, 60), 2, ts=2))
+        receipt = table._run(WriteOperation.UPSERT, rows)
         assert (receipt.rows_updated, receipt.rows_inserted) == (10, 20)
         table.upsert(batch([5], 3, p="q"))
         assert groups(table)[:4] == [("p", 0), ("p", 1), ("p", 2), ("p", 3)]
@@ -83,17 +83,17 @@ def test_every_row_lies_in_the_bucket_of_its_key(tmp_path: Path) -> None:
         table.insert(batch(range(100), 1))
         table.bulk_insert(batch(range(100, 200), 1))
         rules = BucketRules(buckets=4, hash_fields=("id",))
-        snapshot = table.core.context.snapshot()
+        snapshot = table.context.snapshot()
         slices = table.file_slices()
         assert len(slices) == 4
         where = find_buckets(
-            table.core.context.world.storage,
+            table.context.world.storage,
             snapshot,
             rules,
             ["p"],
             [one.file_group for one in slices],
         )
-        rows = table.core.pin().to_arrow(with_hoodie_columns=True)
+        rows = table.pin().to_arrow(with_hoodie_columns=True)
         for one in slices:
             mine = rows.filter(pa.compute.equal(rows["_hoodie_file_name"], one.base_file.name))
             assert mine.num_rows
@@ -305,9 +305,9 @@ def test_a_bucket_that_two_writers_open_at_once_gets_one_file_group(
         "hoodie.write.lock.provider": "filesystem",
     }
     with made(tmp_path, many) as table, hoodoo.open_table(tmp_path / "t", properties=many) as other:
-        workload = Meddled(table.core.context.world, batch(range(20), 1, ts=1))
+        workload = Meddled(table.context.world, batch(range(20), 1, ts=1))
         workload.act = lambda: other.upsert(batch(range(10, 30), 2, ts=2))
-        table.run(WriteOperation.UPSERT, workload)
+        table._run(WriteOperation.UPSERT, workload)
         assert workload.attempts == 2
         expected = {("p", f"k{n:03d}"): 1 if n < 10 else 2 for n in range(30)}
         assert values(table) == expected
@@ -337,7 +337,7 @@ def test_damaged_hashing_metadata_is_named(data: bytes) -> None:
 
 def test_rows_of_the_golden_ring_are_routed_to_their_file_groups(tmp_path: Path) -> None:
     table = hoodoo.open_table(golden_tables.unpack("v9_consistent_bucket", tmp_path))
-    context = table.core.context
+    context = table.context
     files = [one.file_group for one in table.file_slices()]
     rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=256, hash_fields=("id",))
     where = find_buckets(context.world.storage, context.snapshot(), rules, ["region=us"], files)
@@ -387,7 +387,7 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
             partition_path="p", instant="29991231235959999", nodes=(*kept, *halves)
         )
         (folder / "29991231235959999.hashing_meta").write_bytes(encode_hashing_metadata(later))
-        context = table.core.context
+        context = table.context
         rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=4, hash_fields=("id",))
         files = [one.file_group for one in table.file_slices()]
         where = find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)
@@ -414,7 +414,7 @@ def test_golden_merge_on_read_buckets_are_written_on(
         files = {one.file_group.file_id for one in table.file_slices()}
         rows = [{**row, "ts": 99, "val": 9.5} for row in table.to_arrow().to_pylist()]
         table.upsert(pa.Table.from_pylist(rows, schema=table.schema))
-        found = table.core.pin().to_arrow(with_hoodie_columns=True).to_pylist()
+        found = table.pin().to_arrow(with_hoodie_columns=True).to_pylist()
         assert {one.file_group.file_id for one in table.file_slices()} == files
         assert sorted((row["id"], row["val"]) for row in found) == sorted(
             (row["id"], 9.5) for row in before
@@ -447,7 +447,7 @@ def test_archived_ranges_count_by_file_groups_of_their_own(tmp_path: Path) -> No
         folder = tmp_path / "t/.hoodie/.bucket_index/consistent_hashing_metadata/p"
         file = folder / "20200101000000000.hashing_meta"
         file.write_bytes(encode_hashing_metadata(failed))
-        context = table.core.context
+        context = table.context
         rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=4, hash_fields=("id",))
         files = [one.file_group for one in table.file_slices()]
         where = find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)

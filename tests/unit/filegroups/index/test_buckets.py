@@ -17,7 +17,7 @@ from filegroups.index import IndexedFile, LookupRules
 from filegroups.index.buckets import FOLDER
 from filegroups.keys.bucketing import BucketRules
 from filegroups.reading.read import view_of
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write import write
 from filegroups.writing.write_request import FileRules
@@ -74,14 +74,14 @@ def row(key: str, v: int, path: str = "x") -> dict[str, object]:
     return {"id": key, "p": path, "ts": v, "v": v}
 
 
-def merge_on_read(*keys: str, **how: Any) -> Table:
+def merge_on_read(*keys: str, **how: Any) -> TableReader:
     table = new_table(table_type=TableType.MERGE_ON_READ, **how)
     upsert(table, [row(key, 1) for key in keys])
     return table
 
 
 def insert_into_log(
-    table: Table,
+    table: TableReader,
     rows: Rows,
     change: Change = said_inserts,
     *,
@@ -110,7 +110,9 @@ def _changed(told: CommitMetadata, change: Change) -> CommitMetadata:
     return replace(told, partition_to_write_stats=stats, extra_metadata=extra)
 
 
-def _tell(table: Table, time: str, change: Callable[[CommitMetadata], CommitMetadata]) -> None:
+def _tell(
+    table: TableReader, time: str, change: Callable[[CommitMetadata], CommitMetadata]
+) -> None:
     instant = opened(table).context.active().find(time)
     assert instant is not None
     path = timeline_path(instant_file_name(instant))
@@ -118,7 +120,7 @@ def _tell(table: Table, time: str, change: Callable[[CommitMetadata], CommitMeta
     _put(table, path, encode_commit(change(told)))
 
 
-def _put(table: Table, path: str, data: bytes) -> None:
+def _put(table: TableReader, path: str, data: bytes) -> None:
     storage = table.context.world.storage
     storage.delete(path)
     storage.create(path, data)
@@ -140,14 +142,14 @@ class Counting(Behind):
         return sum(".log." in path for path in self.opens)
 
 
-def logs_opened(table: Table, rows: Rows, **options: Any) -> int:
+def logs_opened(table: TableReader, rows: Rows, **options: Any) -> int:
     """How many log files an upsert of a new handle opens."""
     storage = Counting(table.context.world.storage)
     upsert(opened(table, storage=storage), rows, **options)
     return storage.logs
 
 
-def values(table: Table) -> dict[str, int]:
+def values(table: TableReader) -> dict[str, int]:
     found = rows_of(opened(table), "id", "v")
     assert max(Counter(key for key, _ in found).values(), default=1) == 1, found
     return dict(found)
@@ -215,28 +217,28 @@ def nothing_said(stat: WriteStat) -> WriteStat:
     return replace(stat, path=f"{stat.path}0")
 
 
-def _log_compacted(table: Table, time: str) -> None:
+def _log_compacted(table: TableReader, time: str) -> None:
     _tell(table, time, lambda told: replace(told, operation_type=LOG_COMPACT))
 
 
-def _damaged(table: Table, time: str) -> None:
+def _damaged(table: TableReader, time: str) -> None:
     instant = opened(table).context.active().find(time)
     assert instant is not None
     _put(table, timeline_path(instant_file_name(instant)), b"torn")
 
 
-def _gone(table: Table, time: str) -> None:
+def _gone(table: TableReader, time: str) -> None:
     instant = opened(table).context.active().find(time)
     assert instant is not None
     for name in pending_file_names(instant.action, time):
         table.context.world.storage.delete(timeline_path(name))
 
 
-def _ring(table: Table, time: str) -> None:
+def _ring(table: TableReader, time: str) -> None:
     table.context.world.storage.create(f"{FOLDER}/x/00000000000000.hashing_meta", b"{}")
 
 
-UNTOLD: dict[str, tuple[Change, bool, Callable[[Table, str], None] | None]] = {
+UNTOLD: dict[str, tuple[Change, bool, Callable[[TableReader, str], None] | None]] = {
     "inserts": (said_inserts, True, None),
     "counted as updates, no file group announced": (said_updates, False, None),
     "counted as updates, nothing announced": (said_updates, True, _gone),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import WriteRequest, write
 from filegroups.writing.write_request import FileRules
@@ -36,7 +36,7 @@ def row(key: str, v: int, path: str = "x") -> dict[str, object]:
     return {"id": key, "p": path, "ts": v, "v": v}
 
 
-def logged(**how: Any) -> tuple[Table, Table, FileRules]:
+def logged(**how: Any) -> tuple[TableReader, TableReader, FileRules]:
     """A log deletes ``a``; new keys get a file group of their own."""
     table = new_table(table_type=TableType.MERGE_ON_READ, **how)
     upsert(table, [row("a", 1), row("c", 1)])
@@ -44,12 +44,12 @@ def logged(**how: Any) -> tuple[Table, Table, FileRules]:
     return table, opened(table), apart(table)
 
 
-def refusing(table: Table, **options: Any) -> WriteRequest:
+def refusing(table: TableReader, **options: Any) -> WriteRequest:
     plan = planned(table, INSERT, drop_found=True, **options)
     return replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
 
 
-def values_of_a(table: Table) -> Rows:
+def values_of_a(table: TableReader) -> Rows:
     return [one[1] for one in rows_of(table, "id", "v") if one[0] == "a"]
 
 
@@ -109,21 +109,21 @@ def test_a_delete_finds_the_key_that_an_insert_put_elsewhere(both: bool) -> None
     assert not values_of_a(mine)
 
 
-def _elsewhere(other: Table, files: FileRules) -> Callable[[], object]:
+def _elsewhere(other: TableReader, files: FileRules) -> Callable[[], object]:
     return begun(other, INSERT, [row("n", 4)], drop_found=True, files=files)
 
 
-def _of_another_partition(other: Table, files: FileRules) -> Callable[[], object]:
+def _of_another_partition(other: TableReader, files: FileRules) -> Callable[[], object]:
     return begun(other, INSERT, [row("a", 4, "y")], drop_found=True, files=files)
 
 
-def _of_both_partitions(other: Table, files: FileRules) -> Callable[[], object]:
+def _of_both_partitions(other: TableReader, files: FileRules) -> Callable[[], object]:
     return begun(other, INSERT, [row("n", 4), row("a", 4, "y")], drop_found=True, files=files)
 
 
 @pytest.mark.parametrize("rival", [_elsewhere, _of_another_partition, _of_both_partitions])
 def test_other_keys_are_no_conflict(
-    rival: Callable[[Table, FileRules], Callable[[], object]],
+    rival: Callable[[TableReader, FileRules], Callable[[], object]],
 ) -> None:
     mine, other, files = logged()
     receipt = upsert(mine, [row("a", 5)], rival(other, files), files=files)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import FileRules
@@ -41,19 +41,19 @@ def row(key: str, v: int) -> dict[str, object]:
 START: Rows = [row("a", 1), row("c", 1)]
 
 
-def two_writers(**how: object) -> tuple[Table, Table]:
+def two_writers(**how: object) -> tuple[TableReader, TableReader]:
     table = new_table(**how)
     upsert(table, START)
     return table, opened(table)
 
 
-def apart(table: Table) -> FileRules:
+def apart(table: TableReader) -> FileRules:
     """New keys get a file group of their own."""
     files = planned(table, UPSERT).files
     return replace(files, sizes=replace(files.sizes, small_file_bytes=0))
 
 
-def taken_out_and_inserted(mine: Table, other: Table) -> Callable[[], None]:
+def taken_out_and_inserted(mine: TableReader, other: TableReader) -> Callable[[], None]:
     """One who began before me deletes ``a``, and one who sees that inserts it elsewhere."""
     deletes = begun(other, DELETE, [A])
 

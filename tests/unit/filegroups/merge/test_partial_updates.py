@@ -12,7 +12,7 @@ from filegroups.files.log_files import LogFormat, LogSettings
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.schema.schema import META_COLUMNS, avro_to_arrow
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import CommitResult, write
 from tests.unit.timeline.engine import (
@@ -43,7 +43,7 @@ def part(key: str, ts: int, p: str = "x", **changed: object) -> dict[str, Any]:
 
 
 def update(
-    table: Table,
+    table: TableReader,
     rows: Rows | pa.Table,
     columns: tuple[str, ...] = (),
     *,
@@ -68,7 +68,7 @@ def update(
     return write(table.context, plan, Interrupted(table.context.world, as_table(rows)))
 
 
-def started(table_type: TableType, **options: Any) -> Table:
+def started(table_type: TableType, **options: Any) -> TableReader:
     table = new_table(table_type=table_type)
     upsert(table, [row("a", 10, "A", 1), row("b", 10, "B", 2), row("c", 10, "C", 3)], **options)
     return table
@@ -135,7 +135,7 @@ def test_keys_that_are_not_there_are_refused(table_type, options) -> None:
     assert rows_of(table) == before
 
 
-def remove(table: Table, key: str, **options: Any) -> None:
+def remove(table: TableReader, key: str, **options: Any) -> None:
     plan = planned(table, WriteOperation.DELETE, **options)
     keys = pa.table({"id": [key], "p": ["x"]})
     write(table.context, plan, LocalWorkload(table.context.world, keys))
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused_before_anything_begins() -> None:
         with pytest.raises(InvalidInputError) as refused:
             update(table, rows, columns)
         assert refused.value.kind == kind
-    assert len(table.timeline()) == 1
+    assert len(table.timeline) == 1
     with pytest.raises(UnsupportedTableError) as nothing:
         update(new_table(), [part("a", 20)])
     assert nothing.value.kind == "no_schema"

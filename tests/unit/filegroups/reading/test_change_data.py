@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.interop import golden_tables
 from timeline.errors import InstantNotFoundError, InvalidInputError
 
@@ -24,13 +24,13 @@ CLEANED = ("v9_cow_300_commits", "v9_cow_clean_archive", "v9_mor_clean_archive")
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[str], Table]]:
+def opened(tmp_path: Path) -> Iterator[Callable[[str], TableReader]]:
     tables: list[hoodoo.Table] = []
 
-    def open_golden(name: str) -> Table:
+    def open_golden(name: str) -> TableReader:
         table = hoodoo.open_table(golden_tables.unpack(name, tmp_path))
         tables.append(table)
-        return table.core
+        return table
 
     yield open_golden
     for table in tables:
@@ -38,7 +38,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], Table]]:
 
 
 @pytest.mark.parametrize("name", ["v9_cdc_cow", "v9_cdc_mor"])
-def test_changes_are_java_s(opened: Callable[[str], Table], name: str) -> None:
+def test_changes_are_java_s(opened: Callable[[str], TableReader], name: str) -> None:
     mine = opened(name).changes("0", images=True).read_all().to_pylist()
     theirs = [
         {**row, "before": of_java(row["before"]), "after": of_java(row["after"])}
@@ -49,7 +49,7 @@ def test_changes_are_java_s(opened: Callable[[str], Table], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in golden_tables.names() if n not in CLEANED])
-def test_changes_replay_to_the_table(opened: Callable[[str], Table], name: str) -> None:
+def test_changes_replay_to_the_table(opened: Callable[[str], TableReader], name: str) -> None:
     table = opened(name)
     rows: list[str] = []
     for change in table.changes("earliest", images=True).read_all().to_pylist():
@@ -72,7 +72,7 @@ def test_changes_replay_to_the_table(opened: Callable[[str], Table], name: str) 
     ],
 )
 def test_what_only_moves_rows_is_no_change(
-    opened: Callable[[str], Table], name: str, counts: dict[str, int]
+    opened: Callable[[str], TableReader], name: str, counts: dict[str, int]
 ) -> None:
     found = opened(name).changes("0", images=True).read_all().column("op").to_pylist()
     assert Counter(found) == counts
@@ -80,7 +80,7 @@ def test_what_only_moves_rows_is_no_change(
 
 @pytest.mark.parametrize("name", CLEANED)
 def test_a_range_whose_files_were_cleaned_is_refused_by_name(
-    opened: Callable[[str], Table], name: str
+    opened: Callable[[str], TableReader], name: str
 ) -> None:
     with pytest.raises(InstantNotFoundError) as caught:
         opened(name).changes("earliest", images=True)
@@ -88,7 +88,7 @@ def test_a_range_whose_files_were_cleaned_is_refused_by_name(
     assert caught.value.fields["path"].endswith(".parquet")
 
 
-def test_a_range_behind_what_was_cleaned_is_told(opened: Callable[[str], Table]) -> None:
+def test_a_range_behind_what_was_cleaned_is_told(opened: Callable[[str], TableReader]) -> None:
     table = opened("v9_cow_clean_archive")
     last = table.pin().snapshot.active.completed_writes[-2].completion_time
     assert last is not None
@@ -98,7 +98,7 @@ def test_a_range_behind_what_was_cleaned_is_told(opened: Callable[[str], Table])
 
 
 def test_a_range_is_open_at_its_start_and_closed_at_its_end(
-    opened: Callable[[str], Table],
+    opened: Callable[[str], TableReader],
 ) -> None:
     table = opened("v9_cdc_cow")
     times = [one.completion_time or "" for one in table.pin().snapshot.active.completed_writes]
@@ -106,7 +106,7 @@ def test_a_range_is_open_at_its_start_and_closed_at_its_end(
     assert found.column("op").to_pylist() == ["u", "i"]
 
 
-def test_images_have_the_columns_asked_for(opened: Callable[[str], Table]) -> None:
+def test_images_have_the_columns_asked_for(opened: Callable[[str], TableReader]) -> None:
     table = opened("v9_cdc_cow")
     found = table.changes("0", images=True, columns=["val", "id"]).read_all().to_pylist()
     assert found[-1]["before"] == {"val": 1.0, "id": "a01"}
@@ -119,11 +119,11 @@ def test_an_older_file_does_not_stand_in_for_the_one_that_was_rewritten(tmp_path
     """A savepoint may keep an old slice where cleaning took the next one."""
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     with hoodoo.open_table(path) as table:
-        *_, before_last, last = table.core.snapshot.active.completed_writes
+        *_, before_last, last = table.snapshot.active.completed_writes
         assert len(list(path.glob(f"*_{before_last.requested_time}.parquet"))) == 1
         next(path.glob(f"*_{before_last.requested_time}.parquet")).unlink()
         with pytest.raises(InstantNotFoundError) as caught:
-            table.core.changes(before_last.requested_time, images=True)
+            table.changes(before_last.requested_time, images=True)
     assert caught.value.fields["requested_time"] == last.requested_time
     assert caught.value.fields["path"] == f"*_{before_last.requested_time}.parquet"
 
@@ -136,7 +136,7 @@ def test_a_change_log_that_is_gone_is_named(tmp_path: Path) -> None:
         hoodoo.open_table(path) as table,
         pytest.raises(InstantNotFoundError) as caught,
     ):
-        table.core.changes("0", images=True)
+        table.changes("0", images=True)
     assert (caught.value.kind, caught.value.fields["path"]) == ("changes_cleaned", log.name)
 
 

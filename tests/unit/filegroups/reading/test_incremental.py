@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from filegroups.reading.incremental import IncrementalRead, plan_incremental_read
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import heard, new_table, planned, rows_of, upsert
@@ -18,7 +18,7 @@ from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 
 
-def written(*versions: int) -> tuple[Table, list[str]]:
+def written(*versions: int) -> tuple[TableReader, list[str]]:
     """A table of one row that was written again and again, and the completion times."""
     table = new_table()
     times = [
@@ -70,7 +70,7 @@ def test_a_range_is_a_value():
     assert "_hoodie_commit_time" in str(changed.base_condition)
 
 
-def updated_in_part(table: Table, rows: list[dict[str, Any]]) -> None:
+def updated_in_part(table: TableReader, rows: list[dict[str, Any]]) -> None:
     """An upsert of some columns."""
     plan = planned(table, WriteOperation.UPSERT)
     partial = replace(plan, rules=replace(plan.rules, partial_columns=()))

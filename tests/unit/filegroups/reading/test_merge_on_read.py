@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from filegroups.files.log_files import LogFormat, LogSettings
 from filegroups.files.parquet import write_base_file
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.write import write
 from filegroups.writing.write_request import FileRules
 from tests.unit.timeline.engine import (
@@ -57,7 +57,7 @@ START: Rows = [row("a", "x", 5, 1), row("b", "x", 5, 1), row("c", "y", 5, 1)]
 
 
 @pytest.fixture(params=["memory 9", "local 9", "memory 8"])
-def table(request: pytest.FixtureRequest, tmp_path: Any) -> Table:
+def table(request: pytest.FixtureRequest, tmp_path: Any) -> TableReader:
     where, version = request.param.split()
     storage = MemoryStorage() if where == "memory" else LocalStorage(tmp_path / "t")
     made = new_table(storage, version=int(version), table_type=MERGE_ON_READ)
@@ -65,26 +65,26 @@ def table(request: pytest.FixtureRequest, tmp_path: Any) -> Table:
     return made
 
 
-def logs(table: Table) -> list[str]:
+def logs(table: TableReader) -> list[str]:
     found = files_below(table.context.world.storage)
     return [path for path in found if parse_log_file_name(path.rpartition("/")[2])]
 
 
-def slices(table: Table, partition: str = "x") -> list[FileSlice]:
+def slices(table: TableReader, partition: str = "x") -> list[FileSlice]:
     return table.file_slices([partition])
 
 
-def last_commit(table: Table) -> CommitMetadata:
+def last_commit(table: TableReader) -> CommitMetadata:
     return table.context.commits.read(table.context.active().completed_writes[-1])
 
 
-def test_new_rows_make_base_files_by_a_deltacommit(table: Table) -> None:
+def test_new_rows_make_base_files_by_a_deltacommit(table: TableReader) -> None:
     assert logs(table) == []
     assert [one.action for one in table.context.active().instants] == [Action.DELTACOMMIT]
     assert leftovers(table) == []
 
 
-def test_updates_are_appended_to_their_file_groups(table: Table) -> None:
+def test_updates_are_appended_to_their_file_groups(table: TableReader) -> None:
     before = data_files(table)
     receipt = upsert(table, [row("a", "x", 6, 2), row("b", "x", 4, 9)])
     assert (receipt.action, receipt.operation) == ("deltacommit", "upsert")
@@ -96,12 +96,12 @@ def test_updates_are_appended_to_their_file_groups(table: Table) -> None:
     assert leftovers(table) == []
 
 
-def test_only_touched_file_groups_get_a_log(table: Table) -> None:
+def test_only_touched_file_groups_get_a_log(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
     assert [one.log_files for one in slices(table, "y")] == [()]
 
 
-def test_new_rows_fill_a_small_file_without_logs_by_a_new_base_file(table: Table) -> None:
+def test_new_rows_fill_a_small_file_without_logs_by_a_new_base_file(table: TableReader) -> None:
     before = slices(table)
     receipt = upsert(table, [row("a", "x", 6, 2), row("d", "x", 1, 2)])
     (after,) = slices(table)
@@ -112,7 +112,7 @@ def test_new_rows_fill_a_small_file_without_logs_by_a_new_base_file(table: Table
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 1), ("d", 2)]
 
 
-def test_new_rows_open_a_file_group_where_small_files_have_logs(table: Table) -> None:
+def test_new_rows_open_a_file_group_where_small_files_have_logs(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
     receipt = upsert(table, [row("a", "x", 7, 3), row("d", "x", 1, 2)])
     old, new = sorted(slices(table), key=lambda one: -len(one.log_files))
@@ -121,13 +121,13 @@ def test_new_rows_open_a_file_group_where_small_files_have_logs(table: Table) ->
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1), ("c", 1), ("d", 2)]
 
 
-def test_late_rows_are_written_and_ignored_by_readers(table: Table) -> None:
+def test_late_rows_are_written_and_ignored_by_readers(table: TableReader) -> None:
     upsert(table, [row("a", "x", 9, 2)])
     upsert(table, [row("a", "x", 7, 3)])
     assert rows_of(table, "id", "v")[0] == ("a", 2)
 
 
-def test_a_delete_wins_and_an_older_row_does_not_revive_it(table: Table) -> None:
+def test_a_delete_wins_and_an_older_row_does_not_revive_it(table: TableReader) -> None:
     upsert(table, [row("a", "x", 9, 2)])
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
     assert (receipt.action, receipt.rows_deleted, receipt.files_written) == ("deltacommit", 1, 1)
@@ -138,7 +138,7 @@ def test_a_delete_wins_and_an_older_row_does_not_revive_it(table: Table) -> None
     assert rows_of(table, "id", "v") == [("a", 8), ("b", 1), ("c", 1)]
 
 
-def test_a_second_delete_writes_nothing(table: Table) -> None:
+def test_a_second_delete_writes_nothing(table: TableReader) -> None:
     put(table, DELETE, [{"id": "a", "p": "x"}])
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}])
     assert (receipt.rows_deleted, receipt.files_written) == (0, 0)
@@ -176,14 +176,14 @@ def test_rows_marked_as_deleted_delete_by_their_own_order() -> None:
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_an_insert_and_a_bulk_insert_write_base_files(table: Table) -> None:
+def test_an_insert_and_a_bulk_insert_write_base_files(table: TableReader) -> None:
     put(table, INSERT, [row("a", "x", 6, 2)])
     put(table, WriteOperation.BULK_INSERT, [row("n", "x", 1, 1)])
     assert logs(table) == []
     assert rows_of(table, "id", "v") == [("a", 1), ("a", 2), ("b", 1), ("c", 1), ("n", 1)]
 
 
-def test_overwrites_replace_logs_too(table: Table) -> None:
+def test_overwrites_replace_logs_too(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2), row("c", "y", 6, 2)])
     receipt = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
     assert receipt.action == "replacecommit"
@@ -195,7 +195,7 @@ def test_overwrites_replace_logs_too(table: Table) -> None:
     assert rows_of(table, "id", "v") == [("z", 1)]
 
 
-def test_columns_grow_in_logs(table: Table) -> None:
+def test_columns_grow_in_logs(table: TableReader) -> None:
     upsert(table, [{**row("a", "x", 6, 2), "w": "new"}])
     assert rows_of(table, "id", "w") == [("a", "new"), ("b", None), ("c", None)]
 
@@ -209,7 +209,7 @@ def test_both_formats_are_written(form: LogFormat) -> None:
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 1)]
 
 
-def test_the_metadata_names_the_log_and_the_profile_its_file_group(table: Table) -> None:
+def test_the_metadata_names_the_log_and_the_profile_its_file_group(table: TableReader) -> None:
     receipt = upsert(table, [row("a", "x", 6, 2)])
     ((path, (stat,)),) = last_commit(table).partition_to_write_stats.items()
     (one,) = slices(table)
@@ -249,7 +249,9 @@ def test_keys_are_looked_up_in_logs_where_only_they_hold_them() -> None:
 # ---------------------------------------------------------------- many writers
 
 
-def test_two_appends_to_one_file_group_conflict_and_the_loser_begins_anew(table: Table) -> None:
+def test_two_appends_to_one_file_group_conflict_and_the_loser_begins_anew(
+    table: TableReader,
+) -> None:
     times: list[str] = []
 
     def rival() -> None:
@@ -265,7 +267,7 @@ def test_two_appends_to_one_file_group_conflict_and_the_loser_begins_anew(table:
     assert leftovers(table) == []
 
 
-def test_an_append_that_began_first_and_ends_last_begins_anew(table: Table) -> None:
+def test_an_append_that_began_first_and_ends_last_begins_anew(table: TableReader) -> None:
     """Under its old time it would sort before the winner, and lose the tie it should win."""
     finish = begun(table, UPSERT, [row("a", "x", 6, 2)])
     upsert(opened(table), [row("a", "x", 6, 1)])
@@ -274,7 +276,7 @@ def test_an_append_that_began_first_and_ends_last_begins_anew(table: Table) -> N
     assert rows_of(table, "id", "v")[0] == ("a", 1)
 
 
-def test_a_delete_sees_the_row_that_won(table: Table) -> None:
+def test_a_delete_sees_the_row_that_won(table: TableReader) -> None:
     def rival() -> None:
         upsert(opened(table), [row("a", "x", 70, 7)])
 
@@ -282,7 +284,7 @@ def test_a_delete_sees_the_row_that_won(table: Table) -> None:
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_a_delete_that_found_nothing_is_judged_too(table: Table) -> None:
+def test_a_delete_that_found_nothing_is_judged_too(table: TableReader) -> None:
     put(table, DELETE, [{"id": "a", "p": "x"}])
 
     def rival() -> None:
@@ -293,14 +295,14 @@ def test_a_delete_that_found_nothing_is_judged_too(table: Table) -> None:
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_appends_to_different_file_groups_do_not_meet(table: Table) -> None:
+def test_appends_to_different_file_groups_do_not_meet(table: TableReader) -> None:
     receipt = upsert(
         table, [row("a", "x", 6, 2)], lambda: upsert(opened(table), [row("c", "y", 6, 2)])
     )
     assert receipt.attempts == 1
 
 
-def test_filling_a_small_file_meets_an_append_to_it(table: Table) -> None:
+def test_filling_a_small_file_meets_an_append_to_it(table: TableReader) -> None:
     """The new base file would hide nothing, but it lacks the log's rows it was merged without."""
 
     def rival() -> None:
@@ -311,7 +313,7 @@ def test_filling_a_small_file_meets_an_append_to_it(table: Table) -> None:
     assert rows_of(table, "id", "v") == [("a", 7), ("b", 1), ("c", 1), ("n", 1)]
 
 
-def test_an_append_meets_the_filling_of_its_file(table: Table) -> None:
+def test_an_append_meets_the_filling_of_its_file(table: TableReader) -> None:
     def rival() -> None:
         upsert(opened(table), [row("n", "x", 1, 1)])
 
@@ -320,7 +322,7 @@ def test_an_append_meets_the_filling_of_its_file(table: Table) -> None:
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
-def test_an_append_meets_the_filling_of_its_file_that_began_before_it(table: Table) -> None:
+def test_an_append_meets_the_filling_of_its_file_that_began_before_it(table: TableReader) -> None:
     """A log's stat names itself as its previous commit, which says nothing of what it saw."""
     filling = begun(opened(table), UPSERT, [row("n", "x", 1, 1)])
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}], filling)
@@ -328,7 +330,7 @@ def test_an_append_meets_the_filling_of_its_file_that_began_before_it(table: Tab
     assert rows_of(table, "id") == [("b",), ("c",), ("n",)]
 
 
-def test_another_engine_s_compaction_does_not_meet_an_append(table: Table) -> None:
+def test_another_engine_s_compaction_does_not_meet_an_append(table: TableReader) -> None:
     """What completes after it was requested lies on top of it, whenever it began (fmt 6.1)."""
     upsert(table, [row("a", "x", 6, 2)])
     times: list[str] = []
@@ -346,7 +348,7 @@ def test_another_engine_s_compaction_does_not_meet_an_append(table: Table) -> No
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 1)]
 
 
-def compacted(table: Table, requested: str, completed: str) -> None:
+def compacted(table: TableReader, requested: str, completed: str) -> None:
     """What Java leaves that compacted the partition x, without a slot."""
     storage = table.context.world.storage
     (one,) = slices(table)
@@ -370,7 +372,7 @@ def compacted(table: Table, requested: str, completed: str) -> None:
     storage.create(f".hoodie/timeline/{requested}_{completed}.commit", encode_commit(metadata))
 
 
-def test_an_overwrite_and_an_append_meet(table: Table) -> None:
+def test_an_overwrite_and_an_append_meet(table: TableReader) -> None:
     def rival() -> None:
         upsert(opened(table), [row("a", "x", 7, 7)])
 
@@ -379,7 +381,7 @@ def test_an_overwrite_and_an_append_meet(table: Table) -> None:
     assert rows_of(table, "id") == [("c",), ("n",)]
 
 
-def test_the_same_new_key_is_noticed_beside_logs(table: Table) -> None:
+def test_the_same_new_key_is_noticed_beside_logs(table: TableReader) -> None:
     upsert(table, [row("a", "x", 6, 2)])
 
     def rival() -> None:
@@ -390,7 +392,7 @@ def test_the_same_new_key_is_noticed_beside_logs(table: Table) -> None:
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 7), ("c", 1), ("n", 3)]
 
 
-def test_without_retries_a_conflict_is_raised_and_leaves_nothing(table: Table) -> None:
+def test_without_retries_a_conflict_is_raised_and_leaves_nothing(table: TableReader) -> None:
     once = opened(table, limits=limited(conflict_retries_max=0))
     before = logs(table)
 
@@ -403,7 +405,7 @@ def test_without_retries_a_conflict_is_raised_and_leaves_nothing(table: Table) -
     assert leftovers(table) == []
 
 
-def test_a_dead_writer_s_log_is_rolled_back(table: Table) -> None:
+def test_a_dead_writer_s_log_is_rolled_back(table: TableReader) -> None:
     context = table.context
 
     def die() -> None:
@@ -482,7 +484,7 @@ def test_a_log_that_grew_successors_keeps_them_all() -> None:
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 2), ("c", 1)]
 
 
-def test_base_and_log_names_tell_their_instant(table: Table) -> None:
+def test_base_and_log_names_tell_their_instant(table: TableReader) -> None:
     receipt = upsert(table, [row("a", "x", 6, 2)])
     (path,) = logs(table)
     log = parse_log_file_name(path.rpartition("/")[2])

@@ -31,9 +31,9 @@ def filled(path: Path, properties: dict[str, str]) -> hoodoo.Table:
 
 
 def considered(table: hoodoo.Table, *keys: str) -> int:
-    pinned = table.core.pin()
+    pinned = table.pin()
     slices = pinned.file_slices()
-    context = table.core.context
+    context = table.context
     return len(
         slices_that_may_contain(context, pinned.snapshot, slices, pa.array(keys, pa.string()))
     )
@@ -159,7 +159,7 @@ def test_the_record_index_of_a_table_of_version_6_is_not_asked(tmp_path: Path) -
     name = "record-index-0000-0_0-0-0_00000000000000010.hfile"
     (path / ".hoodie/metadata/record_index" / name).touch()
     with hoodoo.open_table(path) as table:
-        rows = table.core.pin().to_arrow(with_hoodie_columns=True)
+        rows = table.pin().to_arrow(with_hoodie_columns=True)
         keys = rows.column("_hoodie_record_key").to_pylist()
         assert table.look_up(keys).num_rows == len(keys) > 0
 

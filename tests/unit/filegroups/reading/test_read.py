@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.write import CommitResult
 from tests.unit.timeline.engine import (
     StillClock,
@@ -43,7 +43,7 @@ def row(key: str, part: str, ts: int, v: int) -> dict[str, Any]:
     return {"id": key, "p": part, "ts": ts, "v": v}
 
 
-def three_commits() -> tuple[Table, list[CommitResult]]:
+def three_commits() -> tuple[TableReader, list[CommitResult]]:
     """a and b inserted, a updated, then c inserted into another partition; a second apart."""
     clock = StillClock()
     table = new_table(clock=clock)
@@ -259,7 +259,7 @@ def test_replaced_file_groups_are_hidden_from_now_on_only():
 # ---- changes
 
 
-def changed(table: Table, since: str, until: str | None = None) -> list[tuple[str, int]]:
+def changed(table: TableReader, since: str, until: str | None = None) -> list[tuple[str, int]]:
     found = table.changes(since, until, columns=["id", "v"]).read_all()
     return sorted(zip(*(c.to_pylist() for c in found.columns), strict=True))
 
@@ -298,7 +298,7 @@ def test_rows_of_an_overwrite_are_changes():
 
 def test_the_timeline_lists_every_instant():
     table, receipts = three_commits()
-    entries = table.timeline()
+    entries = table.timeline
     assert [entry.requested_time for entry in entries] == [r.requested_time for r in receipts]
     assert {(entry.action, entry.state, entry.archived) for entry in entries} == {
         ("commit", "completed", False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
 from tableservices.restoring.restore import restore
@@ -204,7 +204,7 @@ def test_a_state_after_a_restore_can_be_held() -> None:
         assert READS["collected"](state) == [1]
 
 
-def _restored(table: Table, time: str) -> None:
+def _restored(table: TableReader, time: str) -> None:
     from tableservices.restoring.restore import restore
 
     restore(table.context, time)
@@ -297,15 +297,15 @@ def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
     upsert(table, [{"id": "b", "p": "y", "ts": 2, "v": 2}])
-    pin, restored = Table.pin, []
+    pin, restored = TableReader.pin, []
 
-    def pinned(self: Table) -> Any:
+    def pinned(self: TableReader) -> Any:
         state = pin(self)
         if not restored:
             restored.append(restore(opened(table).context, kept.requested_time))
         return state
 
-    monkeypatch.setattr(Table, "pin", pinned)
+    monkeypatch.setattr(TableReader, "pin", pinned)
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
     assert restored
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import TableReader, open_reader
 from filegroups.writing.write import CommitResult
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, put, upsert, world_of
@@ -69,8 +69,8 @@ def at(storage: MemoryStorage, receipt: CommitResult) -> list[dict[str, Any]]:
     return sorted(found.to_pylist(), key=lambda one: str(one["id"]))
 
 
-def reopened(storage: MemoryStorage) -> Table:
-    return Table.open(world_of(storage), BRISK)
+def reopened(storage: MemoryStorage) -> TableReader:
+    return open_reader(world_of(storage), BRISK)
 
 
 def refused(storage: MemoryStorage, receipt: CommitResult | str) -> str:

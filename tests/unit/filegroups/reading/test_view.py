@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import data_files, new_table, put, rows_of, upsert
 from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ArchivedTimes
@@ -22,13 +22,13 @@ from timeline.storage.memory import MemoryStorage
 MARK = ".hoodie_partition_metadata"
 
 
-def written() -> Table:
+def written() -> TableReader:
     table = new_table()
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "y", "ts": 1, "v": 1}])
     return table
 
 
-def twin_of(table: Table, path: str, token: str) -> str:
+def twin_of(table: TableReader, path: str, token: str) -> str:
     folder, _, name = path.rpartition("/")
     parsed = parse_base_file_name(name)
     twin = f"{folder}/{parsed.file_id}_{token}_{parsed.requested_time}.parquet"

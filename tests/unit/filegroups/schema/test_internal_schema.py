@@ -167,7 +167,7 @@ def test_whole_tables_are_read_by_the_names_of_now(tmp_path: Path, name: str) ->
     [folder] = tmp_path.iterdir()
     with hoodoo.open_table(folder) as table:
         assert table.to_arrow().to_pylist() == LAST
-        assert table.core.changes("earliest").read_all().to_pylist() == LAST
+        assert table.changes("earliest").read_all().to_pylist() == LAST
         condition = [("a2", ">", 3)]
         assert table.to_arrow(["w", "a2"], condition).to_pylist() == [{"w": "text", "a2": 20}]
 
@@ -186,14 +186,14 @@ def test_time_travel_shows_the_names_of_the_time(
         archive.extractall(tmp_path)
     [folder] = tmp_path.iterdir()
     with hoodoo.open_table(folder) as table:
-        assert table.core.as_of(first).to_arrow().to_pylist() == [
+        assert table.as_of(first).to_arrow().to_pylist() == [
             {"id": "a", "a": 1, "n": {"x": 1, "y": "q"}, "gone": "g", "w": 3},
             {"id": "b", "a": 2, "n": {"x": 1, "y": "q"}, "gone": "g", "w": 4},
         ]
         before_the_last_rename = [{"b": row["a2"], **row} for row in LAST]
         for row in before_the_last_rename:
             del row["a2"]
-        assert table.core.as_of(upserted).to_arrow().to_pylist() == before_the_last_rename
+        assert table.as_of(upserted).to_arrow().to_pylist() == before_the_last_rename
 
 
 def test_a_table_with_column_ids_is_not_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from filegroups.keys.bucketing import BucketEngine, BucketRules, fixed_file_id
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table
+from filegroups.table import TableReader, open_reader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
@@ -47,13 +47,13 @@ def row(key: str, ts: int, v: int) -> dict[str, Any]:
 START: Rows = [row("a", 5, 1), row("b", 5, 1)]
 
 
-def made(ordering: tuple[str, ...] = ("ts",)) -> tuple[Table, Table]:
+def made(ordering: tuple[str, ...] = ("ts",)) -> tuple[TableReader, TableReader]:
     """A table and a second writer of it."""
     table = new_table(limits=LIMITS, table_type=TableType.MERGE_ON_READ, ordering=ordering)
     return table, opened(table, limits=LIMITS)
 
 
-def slices(table: Table) -> list[FileSlice]:
+def slices(table: TableReader) -> list[FileSlice]:
     return table.file_slices(["x"])
 
 
@@ -159,7 +159,7 @@ def test_a_bucket_that_was_deleted_gets_another_agreed_file_group() -> None:
     assert rows_of(mine, "id") == [("c",), ("d",)]
 
 
-def delete_partition(table: Table) -> str:
+def delete_partition(table: TableReader) -> str:
     """Delete the partition; its requested time."""
     plan = planned(table, WriteOperation.DELETE_PARTITION, delete_partitions=("x",), buckets=ONE)
     return write(table.context, plan, None).requested_time
@@ -169,7 +169,7 @@ def delete_partition(table: Table) -> str:
 def test_two_names_of_one_bucket_are_met_before_both_are_published() -> None:
     """One began before a partition was deleted and archived, so to say, the other after."""
     mine, other = made()
-    stranger = Table.open(other.context.world, BRISK)  # does not agree on file ids
+    stranger = open_reader(other.context.world, BRISK)  # does not agree on file ids
     rival = begun(stranger, WriteOperation.UPSERT, [row("a", 5, 7)], buckets=ONE)
     receipt = upsert(mine, [row("a", 5, 8)], rival, buckets=ONE)
     assert [one.why for one in receipt.refusals] == [

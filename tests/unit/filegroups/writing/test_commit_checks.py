@@ -9,7 +9,7 @@ import pytest
 
 from filegroups.files.log_files import keys_of_log
 from filegroups.schema.schema import TableSchema
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.commit_checks import CommitFacts, commit_checks, rejected_by
 from tests.unit.timeline.engine import SMALL, new_table, put, upsert
 from timeline.codecs.instant_avro import encode_compaction_plan, encode_requested_replace
@@ -43,7 +43,7 @@ def row(key: str, partition: str = "x") -> dict[str, object]:
     return {"id": key, "p": partition, "ts": 1, "v": 1}
 
 
-def inserted(table: Table, *rows: dict[str, object]) -> Slot:
+def inserted(table: TableReader, *rows: dict[str, object]) -> Slot:
     """Rows in file groups of their own, published; what decided it."""
     context = table.context
     put(table, WriteOperation.INSERT, [*rows], files=APART)
@@ -263,11 +263,11 @@ def compaction_of(group: FileGroupId) -> bytes:
     return encode_compaction_plan(CompactionPlan(operations=(one,)))
 
 
-def planned(table: Table, name: str, content: bytes) -> None:
+def planned(table: TableReader, name: str, content: bytes) -> None:
     table.context.world.storage.create(f"{TIMELINE}/{name}.requested", content)
 
 
-def looked(table: Table, me: CommitFacts) -> Rejected | None:
+def looked(table: TableReader, me: CommitFacts) -> Rejected | None:
     context = table.context
     return commit_checks(context, me)(context.active(), [], lambda: context.config)
 

@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.files.parquet import read_base_file
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.factory import limits_of
 from hoodoo.inspect.contention import measure_contention
 from hoodoo.inspect.instants import list_instants
@@ -59,7 +59,7 @@ def row(key: str, ts: int = 2, p: str = "x") -> dict[str, Any]:
     return {"id": key, "p": p, "ts": ts, "v": ts}
 
 
-def table_of(kind: TableType = TableType.COPY_ON_WRITE, how: TableLimits = YIELDING) -> Table:
+def table_of(kind: TableType = TableType.COPY_ON_WRITE, how: TableLimits = YIELDING) -> TableReader:
     """Keys a and b, each in a file group of its own."""
     table = new_table(table_type=kind, limits=how, clock=StillClock())
     for key in "ab":
@@ -287,7 +287,7 @@ def test_who_holds_the_queue_does_not_wait_for_those_who_want_it():
 RT = "20260921141320500"  # half a second after the table's own
 
 
-def by_java(table: Table, *, server: bool) -> None:
+def by_java(table: TableReader, *, server: bool) -> None:
     """A writer that lives and has markers, but no file group in its profile."""
     storage = table.context.world.storage
     assert (table.context.active().newest_time or "") < RT
@@ -306,7 +306,7 @@ def by_java(table: Table, *, server: bool) -> None:
     storage.create(f"{MARKERS}/{RT}/MARKERS2", line.encode())
 
 
-def keys_in(table: Table, path: str) -> list[str]:
+def keys_in(table: TableReader, path: str) -> list[str]:
     found = read_base_file(table.context.world.storage, path, columns=["id"])
     return [str(key) for key in found.column("id").to_pylist()]
 

@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.group_commit.commit_group import NotCommitted, commit_group
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import prepare_write, write
 from filegroups.writing.write_request import CommitResult
@@ -64,7 +64,9 @@ def row(partition: str) -> dict[str, Any]:
     return {"id": partition, "p": partition, "ts": 1, "v": 1}
 
 
-def two_writers(*, far: bool = False, written: bool = True, **how: Any) -> tuple[Table, Table]:
+def two_writers(
+    *, far: bool = False, written: bool = True, **how: Any
+) -> tuple[TableReader, TableReader]:
     storage = MemoryStorage()
     table = new_table(storage, **how)
     if written:
@@ -72,7 +74,7 @@ def two_writers(*, far: bool = False, written: bool = True, **how: Any) -> tuple
     return opened(table, storage=Far(storage) if far else storage), opened(table)
 
 
-def partitions(table: Table) -> list[str]:
+def partitions(table: TableReader) -> list[str]:
     return [one for (one,) in rows_of(opened(table), "p") if one != "x/y"]
 
 
@@ -154,7 +156,9 @@ class Failing(Meddled):
         raise self.error
 
 
-def failing(table: Table, partition: str, *acts: Callable[[], object], dies: bool = False) -> None:
+def failing(
+    table: TableReader, partition: str, *acts: Callable[[], object], dies: bool = False
+) -> None:
     workload = Failing(LocalWorkload(table.context.world, as_table([row(partition)])), *acts)
     workload.error = KeyboardInterrupt() if dies else RuntimeError("no more room")
     with pytest.raises(type(workload.error)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
@@ -28,20 +28,20 @@ def observed() -> RecordingStorage:
 
 
 @pytest.fixture
-def table(observed: RecordingStorage) -> Table:
+def table(observed: RecordingStorage) -> TableReader:
     made = new_table(observed)
     for number in range(FIRST):
         write_batch(made, number)
     return made
 
 
-def write_batch(table: Table, number: int) -> CommitResult:
+def write_batch(table: TableReader, number: int) -> CommitResult:
     return upsert(
         table, [{"id": f"k{number}", "p": "x", "ts": 1, "v": number}], batch_id=f"b{number}"
     )
 
 
-def asked(table: Table, number: int) -> CommitResult | None:
+def asked(table: TableReader, number: int) -> CommitResult | None:
     return committed_batch(
         table.context, planned(table, WriteOperation.UPSERT, batch_id=f"b{number}")
     )
@@ -51,14 +51,16 @@ def slots_read(observed: RecordingStorage) -> int:
     return sum(call.operation == "read" and call.path.startswith(SLOTS) for call in observed.calls)
 
 
-def let_go(table: Table) -> None:
+def let_go(table: TableReader) -> None:
     """As each beat does, of all but the last slots."""
     chain = table.context.chain
     chain.forget(chain.head() - NOT_APPLIED_MAX)
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_new_batch_does_not_read_again_what_was_let_go(observed: RecordingStorage, table: Table):
+def test_a_new_batch_does_not_read_again_what_was_let_go(
+    observed: RecordingStorage, table: TableReader
+):
     let_go(table)
     observed.forget()
     assert asked(table, FIRST) is None
@@ -66,7 +68,7 @@ def test_a_new_batch_does_not_read_again_what_was_let_go(observed: RecordingStor
 
 
 @pytest.mark.spec("BATCH-1")
-def test_an_old_batch_is_known_after_its_slot_was_let_go(table: Table):
+def test_an_old_batch_is_known_after_its_slot_was_let_go(table: TableReader):
     let_go(table)
     assert not write_batch(table, FIRST).already_published
     for number in range(FIRST + 1):
@@ -74,7 +76,7 @@ def test_an_old_batch_is_known_after_its_slot_was_let_go(table: Table):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_what_another_one_published_since_is_looked_through(table: Table):
+def test_what_another_one_published_since_is_looked_through(table: TableReader):
     other = opened(table)
     assert asked(table, FIRST) is None
     write_batch(other, FIRST)
@@ -84,7 +86,9 @@ def test_what_another_one_published_since_is_looked_through(table: Table):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_ids_of_slots_that_were_collected_are_not_kept(observed: RecordingStorage, table: Table):
+def test_ids_of_slots_that_were_collected_are_not_kept(
+    observed: RecordingStorage, table: TableReader
+):
     assert asked(table, FIRST) is None
     assert sorted(table.context.batches.seen.ids) == list(range(1, FIRST + 1))
     boundary = TruncationPoint(number=FIRST - 1, time="0")
@@ -95,7 +99,7 @@ def test_ids_of_slots_that_were_collected_are_not_kept(observed: RecordingStorag
 
 @pytest.mark.spec("BATCH-2")
 def test_a_boundary_is_read_once_by_who_asks_for_batch_after_batch(
-    observed: RecordingStorage, table: Table
+    observed: RecordingStorage, table: TableReader
 ):
     """Each write asks twice, and its file is never overwritten."""
     path = truncation_point_path(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import dry_run_write
 from tableservices.clustering.plan import schedule_clustering
@@ -38,7 +38,7 @@ def row(key: str, p: str = "x", ts: int = 2) -> dict[str, Any]:
     return {"id": key, "p": p, "ts": ts, "v": 1}
 
 
-def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BRISK) -> Table:
+def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BRISK) -> TableReader:
     table = new_table(table_type=kind, limits=limits)
     for key in "ab":
         put(table, WriteOperation.INSERT, [row(key, ts=1)], files=APART)
@@ -46,13 +46,15 @@ def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BR
 
 
 def would_meet(
-    table: Table, operation: WriteOperation, rows: list[dict[str, Any]]
+    table: TableReader, operation: WriteOperation, rows: list[dict[str, Any]]
 ) -> tuple[ConflictReport, ...]:
     workload = LocalWorkload(table.context.world, pa.Table.from_pylist(rows))
     return dry_run_write(table.context, planned(table, operation, files=APART), workload)
 
 
-def during(table: Table, operation: WriteOperation, rows: list[dict[str, Any]], look: Any) -> Any:
+def during(
+    table: TableReader, operation: WriteOperation, rows: list[dict[str, Any]], look: Any
+) -> Any:
     """What somebody sees who looks while another writes."""
     seen: list[Any] = []
     put(table, operation, rows, lambda: seen.append(look()), files=APART)

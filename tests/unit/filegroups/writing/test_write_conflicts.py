@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (
@@ -58,7 +58,7 @@ def row(key: str, part: str, ts: int, v: int) -> dict[str, object]:
 START: Rows = [row("a", "x", 1, 1), row("b", "y", 1, 1)]
 
 
-def two_writers(**how: object) -> tuple[Table, Table]:
+def two_writers(**how: object) -> tuple[TableReader, TableReader]:
     table = new_table(**how)
     upsert(table, START)
     return table, opened(table)

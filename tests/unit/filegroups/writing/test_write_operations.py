@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from filegroups.keys.insert_buckets import SizeSettings
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (
     SMALL,
@@ -42,7 +42,7 @@ START: Rows = [row("a", "x", 5, 1), row("b", "x", 5, 1), row("c", "y", 5, 1)]
 
 
 @pytest.fixture(params=["memory 9", "local 9", "memory 8"])
-def table(request: pytest.FixtureRequest, tmp_path) -> Table:
+def table(request: pytest.FixtureRequest, tmp_path) -> TableReader:
     where, version = request.param.split()
     storage = MemoryStorage() if where == "memory" else LocalStorage(tmp_path / "t")
     made = new_table(storage, version=int(version))
@@ -50,7 +50,7 @@ def table(request: pytest.FixtureRequest, tmp_path) -> Table:
     return made
 
 
-def test_an_upsert_replaces_by_key_and_inserts_the_rest(table: Table):
+def test_an_upsert_replaces_by_key_and_inserts_the_rest(table: TableReader):
     receipt = upsert(table, [row("a", "x", 6, 2), row("d", "y", 1, 2)])
     assert (receipt.rows_inserted, receipt.rows_updated, receipt.rows_deleted) == (1, 1, 0)
     assert (receipt.action, receipt.operation, receipt.attempts) == ("commit", "upsert", 1)
@@ -58,30 +58,30 @@ def test_an_upsert_replaces_by_key_and_inserts_the_rest(table: Table):
     assert leftovers(table) == []
 
 
-def test_late_rows_are_ignored(table: Table):
+def test_late_rows_are_ignored(table: TableReader):
     receipt = upsert(table, [row("a", "x", 4, 2), row("b", "x", 5, 3)])
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 3), ("c", 1)]
     assert receipt.rows_updated == 1
 
 
-def test_duplicates_of_a_batch_are_combined_by_order(table: Table):
+def test_duplicates_of_a_batch_are_combined_by_order(table: TableReader):
     receipt = upsert(table, [row("n", "x", 3, 3), row("n", "x", 9, 9), row("n", "x", 4, 4)])
     assert receipt.rows_inserted == 1
     assert rows_of(table, "id", "v")[-1] == ("n", 9)
 
 
-def test_an_insert_does_not_look_for_keys(table: Table):
+def test_an_insert_does_not_look_for_keys(table: TableReader):
     put(table, INSERT, [row("a", "x", 6, 2)])
     assert rows_of(table, "id", "v") == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
 
 
-def test_an_insert_may_leave_out_known_keys(table: Table):
+def test_an_insert_may_leave_out_known_keys(table: TableReader):
     receipt = put(table, INSERT, [row("a", "x", 6, 2), row("n", "x", 6, 2)], drop_found=True)
     assert receipt.rows_inserted == 1
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1), ("c", 1), ("n", 2)]
 
 
-def test_a_bulk_insert_makes_new_files_only(table: Table):
+def test_a_bulk_insert_makes_new_files_only(table: TableReader):
     before = set(data_files(table))
     put(table, WriteOperation.BULK_INSERT, [row("n", "x", 1, 1)])
     new = set(data_files(table)) - before
@@ -89,13 +89,13 @@ def test_a_bulk_insert_makes_new_files_only(table: Table):
     assert not {path.partition("_")[0] for path in new} & {p.partition("_")[0] for p in before}
 
 
-def test_a_delete_takes_keys_out(table: Table):
+def test_a_delete_takes_keys_out(table: TableReader):
     receipt = put(table, DELETE, [{"id": "a", "p": "x"}, {"id": "nowhere", "p": "x"}])
     assert receipt.rows_deleted == 1
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_a_delete_of_the_last_rows_leaves_an_empty_partition(table: Table):
+def test_a_delete_of_the_last_rows_leaves_an_empty_partition(table: TableReader):
     put(table, DELETE, [{"id": "c", "p": "y"}])
     assert rows_of(table, "id") == [("a",), ("b",)]
     upsert(table, [row("c", "y", 1, 7)])
@@ -109,19 +109,19 @@ def test_rows_marked_as_deleted_are_taken_out():
     assert rows_of(table, "id") == [("b",), ("c",)]
 
 
-def test_an_overwrite_replaces_only_the_partitions_of_its_rows(table: Table):
+def test_an_overwrite_replaces_only_the_partitions_of_its_rows(table: TableReader):
     receipt = put(table, WriteOperation.INSERT_OVERWRITE, [row("n", "x", 1, 9)])
     assert receipt.action == "replacecommit"
     assert rows_of(table, "id", "v") == [("c", 1), ("n", 9)]
     assert leftovers(table) == []
 
 
-def test_an_overwrite_of_the_table_replaces_all(table: Table):
+def test_an_overwrite_of_the_table_replaces_all(table: TableReader):
     put(table, WriteOperation.INSERT_OVERWRITE_TABLE, [row("n", "z", 1, 9)])
     assert rows_of(table, "id", "p") == [("n", "z")]
 
 
-def test_partitions_are_deleted_as_wholes(table: Table):
+def test_partitions_are_deleted_as_wholes(table: TableReader):
     plan = planned(table, WriteOperation.DELETE_PARTITION, delete_partitions=("x",))
     receipt = write(table.context, plan, None)
     assert (receipt.action, receipt.files_written) == ("replacecommit", 0)
@@ -129,7 +129,7 @@ def test_partitions_are_deleted_as_wholes(table: Table):
     assert leftovers(table) == []
 
 
-def test_deleting_a_partition_that_is_not_there_changes_nothing(table: Table):
+def test_deleting_a_partition_that_is_not_there_changes_nothing(table: TableReader):
     plan = planned(table, WriteOperation.DELETE_PARTITION, delete_partitions=("nowhere",))
     write(table.context, plan, None)
     assert len(rows_of(table)) == 3
@@ -142,7 +142,7 @@ def test_without_ordering_the_last_writer_wins():
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
-def test_added_columns_are_null_in_old_rows(table: Table):
+def test_added_columns_are_null_in_old_rows(table: TableReader):
     upsert(table, [{**row("n", "y", 1, 1), "w": "new"}])
     assert rows_of(table, "id", "w") == [("a", None), ("b", None), ("c", None), ("n", "new")]
     assert table.schema.names == ["id", "p", "ts", "v", "w"]
@@ -163,7 +163,7 @@ def test_narrower_numbers_widen_into_the_table():
     assert table.schema.field("v").type == pa.int64()
 
 
-def test_values_of_another_type_change_nothing(table: Table):
+def test_values_of_another_type_change_nothing(table: TableReader):
     before = files_below(table.context.world.storage, ".hoodie/timeline")
     with pytest.raises(InvalidInputError):
         upsert(table, [{**row("a", "x", 6, 0), "v": True}])
@@ -182,7 +182,7 @@ def test_values_of_another_type_change_nothing(table: Table):
     ],
 )
 def test_bad_rows_are_refused_before_anything_begins(
-    table: Table, bad: dict[str, Any], kind: str | None
+    table: TableReader, bad: dict[str, Any], kind: str | None
 ):
     before = files_below(table.context.world.storage)
     schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
@@ -205,7 +205,7 @@ def test_nothing_can_be_deleted_from_a_table_never_written():
     assert caught.value.kind == "no_schema"
 
 
-def test_an_empty_batch_is_a_commit_without_files(table: Table):
+def test_an_empty_batch_is_a_commit_without_files(table: TableReader):
     empty = pa.Table.from_pylist([], pa.schema([("id", pa.string()), ("p", pa.string())]))
     empty = empty.append_column("ts", pa.array([], pa.int64()))
     receipt = upsert(table, empty)
@@ -214,7 +214,7 @@ def test_an_empty_batch_is_a_commit_without_files(table: Table):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_batch_id_is_published_once(table: Table):
+def test_a_batch_id_is_published_once(table: TableReader):
     first = upsert(table, [row("n", "x", 1, 1)], batch_id="b")
     second = upsert(table, [row("n", "x", 2, 2), row("m", "x", 2, 2)], batch_id="b")
     assert second.already_published
@@ -226,7 +226,7 @@ def test_a_batch_id_is_published_once(table: Table):
 
 
 @pytest.mark.spec("BATCH-1")
-def test_a_batch_id_of_another_operation_is_refused_and_nothing_is_written(table: Table):
+def test_a_batch_id_of_another_operation_is_refused_and_nothing_is_written(table: TableReader):
     first = upsert(table, [row("n", "x", 1, 1)], batch_id="b")
     before = rows_of(table)
     for each in (table, opened(table)):
@@ -297,7 +297,7 @@ def test_two_key_and_two_partition_fields():
     assert keys == [("id:a,v:1",), ("id:a,v:2",)]
 
 
-def test_the_commit_tells_who_wrote_and_how_it_was_done(table: Table):
+def test_the_commit_tells_who_wrote_and_how_it_was_done(table: TableReader):
     receipt = upsert(table, [row("a", "x", 6, 2)])
     instant = table.context.active().find(receipt.requested_time, Action.COMMIT)
     metadata = table.context.commits.read(instant)
@@ -308,7 +308,7 @@ def test_the_commit_tells_who_wrote_and_how_it_was_done(table: Table):
     assert receipt.bytes_written == stat.file_size_in_bytes
 
 
-def test_a_write_that_was_begun_shows_nothing(table: Table):
+def test_a_write_that_was_begun_shows_nothing(table: TableReader):
     finish = begun(table, UPSERT, [row("a", "x", 6, 2)])
     assert rows_of(table, "id", "v")[0] == ("a", 1)
     finish()

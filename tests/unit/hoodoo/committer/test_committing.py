@@ -70,7 +70,7 @@ def table_at(path: Path, **more: str) -> Any:
 def writing(path: Path, at: Path, heard: Heard, **more: str) -> Any:
     """A writer of the table that hands its writes to the committer at a socket."""
     properties = {**OCC, "hoodoo.group.commit.service": str(at), **more}
-    return hoodoo.Table.open(path, hoodoo.factory.Layers(code=properties), events=heard)
+    return hoodoo.open_table(path, properties=properties, events=heard)
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def test_a_committer_takes_the_form_of_stored_complex_keys(tmp_path: Path) -> No
     path, version = tmp_path / "t", {"hoodie.write.table.version": "8"}
     with table_at(path, **kind, **form, **version) as table:
         table.upsert(rows(1))
-        storage = table.core.context.world.storage
+        storage = table.context.world.storage
         update_properties(storage, dict.fromkeys(form), now="now")
     with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
         assert one.upsert(rows(1)).rows_updated == 1
@@ -203,7 +203,7 @@ def test_a_committer_takes_the_form_of_the_folders_of_moments(tmp_path: Path) ->
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     made = {"record_key": "id", "partition_by": "at", "properties": OCC}
     with hoodoo.create_table(path, schema=schema, **made) as table:
-        table.core.context.moment_texts[""] = TimestampTexts(TimestampForm.SQL)
+        table.context.moment_texts[""] = TimestampTexts(TimestampForm.SQL)
         table.upsert([{"id": "a", "at": at}])
     with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
         assert one.upsert([{"id": "a", "at": at}]).rows_updated == 1
@@ -303,7 +303,7 @@ def test_a_writer_looks_anew_only_when_its_look_is_old(tmp_path: Path) -> None:
         writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
     ):
         table.insert(rows(0))
-        looked = table.core.context.looked
+        looked = table.context.looked
         for passed_ms, anew in ((0, False), (1_000, False), (20_000, True)):
             looked.at_ms = CLOCK.monotonic_ms() - passed_ms
             before = looked.at_ms
@@ -324,7 +324,7 @@ def test_the_table_of_a_committer_has_seen_what_its_groups_published(tmp_path: P
             assert writer.insert(rows(0)).group == 1
         stop.set()
         assert run.wait().writes == 1
-        assert table.core.context.chain.known_head == 1
+        assert table.context.chain.known_head == 1
 
 
 def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_a_silent_committer_costs_its_time_out_once(tmp_path: Path) -> None:
         began = CLOCK.monotonic_ms()
         table.insert(rows(1))
         assert CLOCK.monotonic_ms() - began >= 200
-        table._group._rests_until_ms += 60_000  # a slow machine is no reason to ask again
+        table._writer._group._rests_until_ms += 60_000  # a slow machine is no reason to ask again
         table.insert(rows(2))
         assert len(heard.named("group.committer_failed")) == 1
         assert sorted(table.to_arrow(columns=["v"]).column("v").to_pylist()) == [1, 2]
@@ -604,7 +604,7 @@ def test_a_table_cannot_say_whom_its_writers_talk_to(tmp_path: Path) -> None:
         hoodoo.open_table(tmp_path / "t", properties=OCC) as table,
     ):
         assert table.settings.group_service == str(tmp_path / "s")
-        assert table._group is None
+        assert table._writer._group is None
         assert table.insert(rows(1)).rows_inserted == 1
 
 

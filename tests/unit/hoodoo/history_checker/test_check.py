@@ -16,10 +16,9 @@ from hoodoo.history_checker.history import HistoryRecorder
 from hoodoo.history_checker.table_history import (
     check_history,
     read_client_history,
-    read_line,
     record_versions,
-    write_line,
 )
+from tests.history_lines import read_line, write_line
 from timeline.commit.begin import begin
 from timeline.errors import InvalidInputError
 from timeline.model.instant import Action
@@ -54,7 +53,7 @@ def table(tmp_path: Path) -> Iterator[Any]:
 
 def archive(table: Any, tmp_path: Path) -> None:
     """Everything so far, and its slots."""
-    head = table.core.context.chain.head()
+    head = table.context.chain.head()
     for value in range(5):
         table.upsert(rows("a", value=value))
     slots = tmp_path / "t" / ".hoodie" / ".hoodoo" / "slots"
@@ -66,7 +65,7 @@ def archive(table: Any, tmp_path: Path) -> None:
 
 def ended_pending(table: Any, *, beside: bool) -> str:
     """A write that was rolled back before it was committed; another was, ``beside`` it."""
-    context = table.core.context
+    context = table.context
     begun = begin(context, Action.COMMIT)
     if beside:
         table.upsert(rows("a", value=9))
@@ -83,7 +82,7 @@ def journal(tmp_path: Path, *lines: str) -> list[Path]:
 
 
 def found(table: Any, journals: list[Path]) -> list[tuple[AnomalyKind, str]]:
-    return [(one.kind, one.item) for one in check_history(table.core.context, journals)]
+    return [(one.kind, one.item) for one in check_history(table.context, journals)]
 
 
 def test_a_table_written_in_order_has_no_finding(table: Any, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_an_account_says_who_published_what(tmp_path: Path) -> None:
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=named
     ) as table:
         receipt = table.upsert(ROWS)
-        (account,) = list_instants(table.core)
+        (account,) = list_instants(table)
     assert account.who == "loader"
     assert account.rows_text == "+3"
     assert (account.slot_number, account.attempts, account.refusals) == (1, 1, ())
@@ -79,9 +79,9 @@ def test_a_pending_write_says_whose_it_is(tmp_path: Path) -> None:
             self.table, self.seen = table, dict[str, list[str]]()
 
         def emit(self, name: str, /, **_: Any) -> None:
-            for one in list_instants(self.table.core):
+            for one in list_instants(self.table):
                 if one.state == "inflight":
-                    account = explain_instant(self.table.core, one.requested_time)
+                    account = explain_instant(self.table, one.requested_time)
                     assert account.who == one.who
                     self.seen[one.who] = account.lines()
 
@@ -111,7 +111,7 @@ def test_a_refused_attempt_is_told_with_its_winner(tmp_path: Path) -> None:
         with hoodoo.open_table(tmp_path / "t", properties=MANY, events=rival) as slow:
             receipt = slow.upsert(ROWS.slice(0, 1))
         assert rival.receipt is not None
-        account = explain_instant(first.core, receipt.requested_time)
+        account = explain_instant(first, receipt.requested_time)
         assert (account.attempts, len(account.refusals)) == (2, 1)
         assert rival.receipt.requested_time in account.met[0]
         assert "by rival" in account.met[0]
@@ -134,20 +134,20 @@ def test_a_refused_attempt_is_told_when_the_write_it_led_to_is_archived(tmp_path
         ):
             receipt = slow.upsert(ROWS.slice(0, 1))
         (refused,) = (one.instant for one in receipt.refusals)
-        before = explain_instant(table.core, refused)
+        before = explain_instant(table, refused)
         assert before.state == "refused"
         for _ in range(5):
             table.upsert(ROWS)
         table.services.archive()
-        assert explain_instant(table.core, receipt.requested_time).archived
-        assert explain_instant(table.core, refused) == before
+        assert explain_instant(table, receipt.requested_time).archived
+        assert explain_instant(table, refused) == before
 
 
 def test_a_time_that_left_no_trace_is_an_error(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path / "t", schema=ROWS.schema, record_key="id") as table:
         table.upsert(ROWS)
         with pytest.raises(InstantNotFoundError):
-            explain_instant(table.core, "20200101000000000")
+            explain_instant(table, "20200101000000000")
 
 
 def lost_write(path: Path) -> WriteConflictError:
@@ -175,17 +175,17 @@ def test_a_write_that_gave_up_is_told_and_counted(tmp_path: Path) -> None:
         table.upsert(ROWS)
         error = lost_write(tmp_path / "t")
         instant = error.fields["report"]["instant"]
-        account = explain_instant(table.core, instant)
+        account = explain_instant(table, instant)
         assert (account.state, account.who, account.attempts) == ("refused", "loser", 1)
         assert "by rival" in account.met[0]
         lines = account.lines()
         assert lines[0] == f"commit {instant}: refused"
         assert lines[-1].startswith("not published, and given up: ")
-        told = measure_contention(table.core)
+        told = measure_contention(table)
         assert (told.writes, told.gave_up, told.refused_attempts) == (2, 1, 1)
         assert [(one.loser, one.winner) for one in told.meetings] == [("loser", "rival")]
         assert told.lines()[0].endswith("1 writes gave up")
-        (kept,) = rejected_writes(table.core.context)
+        (kept,) = rejected_writes(table.context)
         assert (kept.batch_id, kept.operation, kept.kind) == ("load 7", "upsert", "write_conflict")
 
 
@@ -199,11 +199,11 @@ def test_of_the_writes_that_gave_up_the_newest_are_remembered(
     ) as table:
         table.upsert(ROWS)
         times = [lost_write(tmp_path / "t").fields["report"]["instant"] for _ in range(4)]
-        assert [one.requested_time for one in rejected_writes(table.core.context)] == times[2:]
+        assert [one.requested_time for one in rejected_writes(table.context)] == times[2:]
         (tmp_path / "t" / REJECTED_WRITES / f"{times[3]}.json").write_text("torn")
         (tmp_path / "t" / REJECTED_WRITES / f"{times[0]}.json").write_text("[" * 100_000)
         (tmp_path / "t" / REJECTED_WRITES / "note.json").write_text("{}")
-        assert [one.requested_time for one in rejected_writes(table.core.context)] == times[2:3]
+        assert [one.requested_time for one in rejected_writes(table.context)] == times[2:3]
 
 
 def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_write_that_gives_up_tells_so_also_where_nothing_can_be_kept(tmp_path:
         table.upsert(ROWS)
         (tmp_path / "t" / REJECTED_WRITES).write_text("no folder")
         assert lost_write(tmp_path / "t").kind == "write_conflict"
-        assert rejected_writes(table.core.context) == []
+        assert rejected_writes(table.context) == []
 
 
 @pytest.mark.spec("UNK-3")
@@ -227,7 +227,7 @@ def test_a_write_that_took_its_slot_is_told_as_published_though_no_file_shows_it
         time = table.upsert(ROWS).requested_time
         (shown,) = (tmp_path / "t" / ".hoodie" / "timeline").glob(f"{time}_*.commit")
         shown.unlink()
-        lines = "\n".join(explain_instant(table.core, time).lines())
+        lines = "\n".join(explain_instant(table, time).lines())
         assert "published, as number 1" in lines
         assert "do not repeat the write" in lines
         table.resolve(time)
@@ -245,7 +245,7 @@ def test_a_published_write_that_another_engine_took_away_is_told_as_gone(
         kept = table.upsert(ROWS).requested_time
         gone = table.upsert(ROWS).requested_time
         if action == "restore":
-            restore(table.core.context, kept)
+            restore(table.context, kept)
         else:
             table.rollback(gone)
     newest = max((path / ".hoodie" / ".hoodoo" / "slots").iterdir())
@@ -268,7 +268,7 @@ def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
         tmp_path / "t", schema=ROWS.schema, record_key="id", properties=MANY
     ) as table:
         kept, gone = (table.upsert(ROWS).requested_time for _ in range(2))
-        undo: Callable[[], object] = partial(restore, table.core.context, kept)
+        undo: Callable[[], object] = partial(restore, table.context, kept)
         if action == "rollback":
             undo = partial(table.rollback, gone)
         with monkeypatch.context() as patch:
@@ -276,7 +276,7 @@ def test_a_rollback_or_restore_that_was_cut_off_is_found_by_its_own_time(
             with pytest.raises(OutcomeUnknownError) as unknown:
                 undo()
         own = unknown.value.fields["requested_time"]
-        told = explain_instant(table.core, own)
+        told = explain_instant(table, own)
         assert (told.action, told.state) == (action, "decided")
         assert "published, as number 3" in told.remarks[0]
         assert table.resolve(own).outcome is WriteOutcome.PUBLISHED
@@ -296,8 +296,8 @@ def test_a_write_is_not_told_as_published_while_it_is_taken_away(
         with monkeypatch.context() as patch:
             patch.setattr(settling, "data_files_of", cut_off)
             with pytest.raises(OutcomeUnknownError):
-                restore(table.core.context, kept)
-        (remark,) = explain_instant(table.core, gone).remarks
+                restore(table.context, kept)
+        (remark,) = explain_instant(table, gone).remarks
         assert remark.startswith("rolled back by ")
         assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
 
@@ -323,9 +323,9 @@ def test_nothing_is_told_of_an_undecided_write_without_the_slots_that_decide(
     with hoodoo.open_table(path, properties=MANY) as table:
         for asked in (time, "20200101000000000"):
             with pytest.raises(UnsafeSetupError, match="decided elsewhere"):
-                explain_instant(table.core, asked)
+                explain_instant(table, asked)
     with hoodoo.open_table(path, properties=elsewhere) as table:
-        assert explain_instant(table.core, time).remarks[0].startswith("published, as number 1")
+        assert explain_instant(table, time).remarks[0].startswith("published, as number 1")
 
 
 def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path) -> None:
@@ -335,8 +335,8 @@ def test_who_made_a_savepoint_is_told_and_not_who_made_its_write(tmp_path: Path)
     with hoodoo.create_table(path, schema=ROWS.schema, record_key="id", properties=loader) as table:
         table.upsert(ROWS)
     with hoodoo.open_table(path, properties=keeper) as table:
-        savepoint(table.core.context)
-        told = {one.action: (one.who, one.slot_number) for one in list_instants(table.core)}
+        savepoint(table.context)
+        told = {one.action: (one.who, one.slot_number) for one in list_instants(table)}
     assert told == {"commit": ("loader", 1), "savepoint": ("keeper", 2)}
 
 
@@ -346,11 +346,11 @@ def test_what_another_engine_made_of_a_plan_has_no_number_of_ours(tmp_path: Path
         for _ in range(2):
             table.bulk_insert(ROWS)
         table.services.cluster()
-        done = list_instants(table.core)[-1]
+        done = list_instants(table)[-1]
         assert (done.action, done.slot_number) == ("replacecommit", 4)
     max((path / ".hoodie" / ".hoodoo" / "slots").iterdir()).unlink()  # Java Hudi takes none
     with hoodoo.open_table(path, properties=MANY) as table:
-        assert list_instants(table.core)[-1].slot_number is None
+        assert list_instants(table)[-1].slot_number is None
 
 
 def cut_off(*_: object) -> None:
@@ -360,17 +360,17 @@ def cut_off(*_: object) -> None:
 def test_archived_instants_are_told_too(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_clean_archive", tmp_path)
     with hoodoo.open_table(path) as table:
-        told = list_instants(table.core, archived=True)
+        told = list_instants(table, archived=True)
         archived = [account for account in told if account.archived]
         assert archived
         one = next(account for account in archived if account.action == "commit")
-        assert explain_instant(table.core, one.requested_time).archived
+        assert explain_instant(table, one.requested_time).archived
 
 
 def test_java_hudis_instants_have_no_invented_writer(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_part", tmp_path)
     with hoodoo.open_table(path) as table:
-        for account in list_instants(table.core):
+        for account in list_instants(table):
             assert (account.who, account.attempts, account.slot_number) == ("", None, None)
 
 
@@ -387,7 +387,7 @@ def test_what_the_writers_of_a_table_meet_is_summed_up(tmp_path: Path) -> None:
         for _ in range(2):
             with hoodoo.open_table(path, properties=loader, events=Rival(other)) as slow:
                 slow.upsert(ROWS.slice(0, 1))
-        told = measure_contention(first.core)
+        told = measure_contention(first)
     assert (told.writes, told.refused_attempts, told.waits) == (5, 2, 0)
     [meeting] = told.meetings
     assert (meeting.loser, meeting.winner) == ("loader", "rival")

@@ -256,7 +256,7 @@ def test_the_key_is_nowhere_to_be_seen(tmp_path: Path, monkeypatch: pytest.Monke
     files = [file for file in path.rglob("*") if file.is_file()]
     assert not [file for file in files if KEY.encode() in file.read_bytes()]
     with hoodoo.open_table(path, properties=properties) as table:
-        assert KEY not in repr(table.core.context.limits)
+        assert KEY not in repr(table.context.limits)
 
 
 # ---------------------------------------------------------------- mixed chains

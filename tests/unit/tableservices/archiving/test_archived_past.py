@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean
@@ -52,7 +52,7 @@ MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 
 
-def grown(count: int) -> tuple[Table, StillClock, list[str]]:
+def grown(count: int) -> tuple[TableReader, StillClock, list[str]]:
     """A table of so many upserts of one row and a new one; with their requested times."""
     clock = StillClock()
     table = new_table(MemoryStorage("memory://t", world=MemoryWorld(clock)), clock=clock)
@@ -63,7 +63,7 @@ def grown(count: int) -> tuple[Table, StillClock, list[str]]:
     return table, clock, times
 
 
-def changed(table: Table, since: str, until: str | None = None) -> list[str]:
+def changed(table: TableReader, since: str, until: str | None = None) -> list[str]:
     return sorted(table.changes(since, until, columns=["id"]).read_all()["id"].to_pylist())
 
 
@@ -72,7 +72,7 @@ def test_reads_are_the_same_before_and_after():
     asked = [("earliest", None), (times[0], None), (times[1], None)]
     before = [changed(table, *one) for one in asked]
     images = table.changes("earliest", images=True).read_all()
-    shown = [(one.requested_time, one.action, one.state) for one in table.timeline()]
+    shown = [(one.requested_time, one.action, one.state) for one in table.timeline]
     rows, then = rows_of(table), table.as_of(times[2]).to_arrow()
     assert archive(table.context, RULES) is not None
     reader = opened(table, clock=clock)
@@ -81,10 +81,10 @@ def test_reads_are_the_same_before_and_after():
         assert each.changes("earliest", images=True).read_all().equals(images)
         # As in Java: a row that was written again comes in a later range only.
         assert changed(each, times[1], times[4]) == ["n1", "n2", "n3"]
-        assert [(one.requested_time, one.action, one.state) for one in each.timeline()] == shown
+        assert [(one.requested_time, one.action, one.state) for one in each.timeline] == shown
         assert rows_of(each) == rows
         assert each.as_of(times[2]).to_arrow().equals(then)
-    assert [one.archived for one in reader.timeline()].count(True) == 4
+    assert [one.archived for one in reader.timeline].count(True) == 4
 
 
 def test_what_a_savepoint_keeps_hides_no_column_that_a_compaction_has(tmp_path: Path):
@@ -116,7 +116,7 @@ def test_what_a_savepoint_keeps_hides_no_column_that_a_compaction_has(tmp_path: 
             assert there.to_pylist() == [{"id": "a", "ts": 2, "new": "n"}]
             table.upsert([{"id": "a", "ts": number, "new": "m"}])
         table.services.archive()
-        active = table.core.context.active()
+        active = table.context.active()
         assert active.find(compacted) is None
         assert active.completed_writes[0].requested_time < compacted
         there = hoodoo.open_table(tmp_path / "t").as_of(compacted).to_arrow()
@@ -181,7 +181,7 @@ def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
     assert known == []  # remembered for 7 days
 
 
-def rolled_back(table: Table) -> None:
+def rolled_back(table: TableReader) -> None:
     for one in table.context.active().pending_ingestion:
         rollback(table.context, one)
 
@@ -238,7 +238,7 @@ class Hanging(Behind):
         return list(self.inner.names(folder))
 
 
-def gone_past(table: Table, clock: StillClock) -> None:
+def gone_past(table: TableReader, clock: StillClock) -> None:
     """Longer than any pin is respected; meanwhile the archive takes away slots 3 and 4."""
     clock.sleep_ms(11 * MINUTE_MS)
     for number in range(4):
@@ -247,7 +247,7 @@ def gone_past(table: Table, clock: StillClock) -> None:
     assert truncated_up_to(table.context.world.storage) == 4
 
 
-def lock_free(table: Table, storage: Hanging, clock: StillClock) -> Table:
+def lock_free(table: TableReader, storage: Hanging, clock: StillClock) -> TableReader:
     limits = replace(BRISK, publish_lock=CommitLockMode.NONE)
     return opened(table, application="sleeper", storage=storage, limits=limits, clock=clock)
 
@@ -451,7 +451,7 @@ def test_a_pending_file_that_lands_after_the_archive_costs_no_rows():
     assert [name for name in storage.names(TIMELINE) if name.startswith(times[0])] == []
 
 
-def empty_slot(table: Table, turn: CommitSection) -> Slot:
+def empty_slot(table: TableReader, turn: CommitSection) -> Slot:
     requested = turn.draw(table.context, Residue.SLOT_REQUESTED)
     return Slot(
         number=turn.head + 1,
@@ -507,7 +507,7 @@ def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
             objects.append(len(files_below(inner)))
     assert calls[1] <= calls[0] + 2
     assert objects[1] <= 2 * objects[0]
-    assert len(table.timeline()) >= 60
+    assert len(table.timeline) >= 60
 
 
 def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
@@ -34,14 +34,14 @@ RULES = ArchiveRules.from_properties(
 )
 
 
-def appended(count: int) -> Table:
+def appended(count: int) -> TableReader:
     table = new_table(table_type=TableType.MERGE_ON_READ)
     for number in range(count):
         upsert(table, [{"id": "a", "p": "x", "ts": number}])
     return table
 
 
-def planned(table: Table) -> Instant:
+def planned(table: TableReader) -> Instant:
     found = schedule_compaction(table.context, CompactionSettings(), SMALL)
     assert found is not None
     return found
@@ -128,7 +128,7 @@ def test_what_is_archived_behind_a_saved_commit_stays_visible():
     beyond = replace(RULES, archiving=RULES.archiving.model_copy(update={"beyond_savepoint": True}))
     assert archive(table.context, beyond) is not None
     reader = opened(table)
-    assert [one.archived for one in reader.timeline()].count(True) == 3
+    assert [one.archived for one in reader.timeline].count(True) == 3
     assert reader.context.active().find(times[0], Action.COMMIT) is not None
     assert rows_of(reader) == before
     assert len(before) == 6

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from hoodoo.verify.verify import check_batches
 from tableservices.archiving.batch_ids import remember_batches
@@ -179,7 +179,7 @@ def test_verify_tells_an_earlier_boundary_that_is_lost_or_edited():
 # ---- a table
 
 
-def grown(count: int) -> tuple[Table, StillClock, RecordingStorage]:
+def grown(count: int) -> tuple[TableReader, StillClock, RecordingStorage]:
     """So many writes of one batch each, archived as they go."""
     clock = StillClock()
     storage = RecordingStorage(MemoryStorage("memory://t", world=MemoryWorld(clock)))
@@ -190,17 +190,17 @@ def grown(count: int) -> tuple[Table, StillClock, RecordingStorage]:
     return table, clock, storage
 
 
-def write(table: Table, number: int) -> bool:
+def write(table: TableReader, number: int) -> bool:
     rows = [{"id": "a", "p": "x", "ts": number}]
     return upsert(table, rows, batch_id=f"batch {number}").already_published
 
 
-def asked(table: Table, number: int) -> bool:
+def asked(table: TableReader, number: int) -> bool:
     plan = planned(table, WriteOperation.UPSERT, batch_id=f"batch {number}")
     return committed_batch(table.context, plan) is not None
 
 
-def boundary_of(table: Table) -> TruncationPoint:
+def boundary_of(table: TableReader) -> TruncationPoint:
     return read_truncation_point(table.context.world.storage)
 
 
@@ -301,7 +301,7 @@ def test_a_batch_that_a_restore_took_away_is_written_anew_also_when_the_restore_
 # ---- the newest boundary
 
 
-def newest_path(table: Table) -> str:
+def newest_path(table: TableReader) -> str:
     return truncation_point_path(boundary_of(table).number)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from tableservices.archiving.execute import archive
 from tests.unit.tableservices.archiving.test_remembered_batches import RULES, write
@@ -36,7 +36,7 @@ class Dies(Behind):
         self.inner.create(path, data, durable=durable)
 
 
-def grown(commits: int) -> tuple[Table, Swapped]:
+def grown(commits: int) -> tuple[TableReader, Swapped]:
     """A handle of a table with twelve batches, in whose place one of so many commits may come."""
     storage = Swapped(MemoryStorage(), commits=commits)
     table = new_table(storage.inner, clock=StillClock(OLD_MS))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -32,33 +32,33 @@ def row(version: int) -> list[dict[str, object]]:
     return [{"id": "a", "p": "x", "ts": version, "v": version}]
 
 
-def written() -> Table:
+def written() -> TableReader:
     table = new_table()
     for version in range(4):
         upsert(table, row(version))
     return table
 
 
-def newest(table: Table) -> Slot:
+def newest(table: TableReader) -> Slot:
     chain = opened(table).context.chain
     found = chain.deciding(chain.head())
     assert found is not None
     return found
 
 
-def cleaned() -> tuple[Table, Slot]:
+def cleaned() -> tuple[TableReader, Slot]:
     """A table whose newest slot is that of a clean, and the slot."""
     table = written()
     assert clean(opened(table, limits=SHARED).context, ONE) is not None
     return table, newest(table)
 
 
-def files_of(table: Table) -> list[str]:
+def files_of(table: TableReader) -> list[str]:
     names = table.context.world.storage.names(TIMELINE)
     return sorted(name for name in names if ".clean" in name)
 
 
-def lose(table: Table, names: list[str]) -> None:
+def lose(table: TableReader, names: list[str]) -> None:
     for name in names:
         table.context.world.storage.delete(timeline_path(name))
 

@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketEngine, BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.cleaning.execute import clean, remove_stray_files
@@ -71,7 +71,7 @@ def small_files(
     table_type: TableType = TableType.COPY_ON_WRITE,
     storage: MemoryStorage | None = None,
     clock: StillClock | None = None,
-) -> Table:
+) -> TableReader:
     """Two file groups in partition x, one in y."""
     table = new_table(storage, table_type=table_type, clock=clock)
     put(table, INSERT, rows("ab") + rows("yz", p="y"), files=_KEEP_APART)
@@ -79,19 +79,19 @@ def small_files(
     return table
 
 
-def schedule(table: Table, settings: ClusteringSettings = SORTED) -> Instant:
+def schedule(table: TableReader, settings: ClusteringSettings = SORTED) -> Instant:
     planned = schedule_clustering(table.context, settings)
     assert planned is not None
     return planned
 
 
 def execute(
-    table: Table, planned: Instant, settings: ClusteringSettings = SORTED
+    table: TableReader, planned: Instant, settings: ClusteringSettings = SORTED
 ) -> ClusteringResult | None:
     return execute_clustering(table.context, planned, settings, SMALL)
 
 
-def cluster(table: Table, settings: ClusteringSettings = SORTED) -> ClusteringResult:
+def cluster(table: TableReader, settings: ClusteringSettings = SORTED) -> ClusteringResult:
     receipt = execute(table, schedule(table, settings), settings)
     assert receipt is not None
     return receipt
@@ -101,7 +101,7 @@ def plan_path(planned: Instant) -> str:
     return timeline_path(f"{planned.requested_time}.clustering.requested")
 
 
-def meanwhile(table: Table, planned: Instant, act: Callable[[], object]) -> Any:
+def meanwhile(table: TableReader, planned: Instant, act: Callable[[], object]) -> Any:
     """Execute, and let somebody act just before the first data file is created."""
 
     class Meddled(Behind):
@@ -254,7 +254,7 @@ def test_a_late_file_of_a_group_that_was_left_out_is_never_seen() -> None:
 class Asleep:
     """An executor that sleeps beyond its claim in its first create, while ``act`` happens."""
 
-    def __init__(self, act: Callable[[Table, Instant], object]) -> None:
+    def __init__(self, act: Callable[[TableReader, Instant], object]) -> None:
         self.clock = StillClock()
         self.table = small_files(
             storage=MemoryStorage(world=MemoryWorld(self.clock)), clock=self.clock
@@ -278,7 +278,7 @@ class Asleep:
         with pytest.raises(HeartbeatExpiredError):
             execute(self.other(Sleeping(self.table.context.world.storage)), self.planned)
 
-    def other(self, storage: Any = None) -> Table:
+    def other(self, storage: Any = None) -> TableReader:
         return opened(self.table, storage=storage, clock=self.clock)
 
     def files(self) -> list[str]:
@@ -287,7 +287,7 @@ class Asleep:
 
 @pytest.mark.spec("RB-10")
 def test_a_woken_executor_takes_back_what_the_result_of_another_one_gave_up() -> None:
-    def act(other: Table, planned: Instant) -> None:
+    def act(other: TableReader, planned: Instant) -> None:
         upsert(other, rows("a", ts=5))
         receipt = execute(other, planned)
         assert receipt is not None
@@ -605,7 +605,7 @@ def test_commit_times_are_new_where_the_plan_says_so() -> None:
 
 
 def change_plan(
-    table: Table, planned: Instant, change: Callable[[ClusteringPlan], ClusteringPlan]
+    table: TableReader, planned: Instant, change: Callable[[ClusteringPlan], ClusteringPlan]
 ) -> None:
     storage, path = table.context.world.storage, plan_path(planned)
     requested = decode_requested_replace(storage.read(path), path=path)

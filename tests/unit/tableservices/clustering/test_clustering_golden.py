@@ -36,7 +36,7 @@ MANUAL = {"hoodie.clean.automatic": "false"}
 
 def rows_of(table: hoodoo.Table) -> list[str]:
     """Commit times included, file names not; what is not stored may be null or empty."""
-    rows = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    rows = encoded(table.pin().to_arrow(with_hoodie_columns=True))
     names = sorted(rows[0].keys() - {"_hoodie_file_name"})
     return sorted(str([row[name] or None for name in names]) for row in rows)
 
@@ -45,11 +45,11 @@ def test_javas_pending_plan_is_carried_out(tmp_path: Path) -> None:
     path = golden_tables.unpack("v9_cow_clustering_pending", tmp_path)
     with hoodoo.open_table(path, properties=MANUAL) as table:
         before = rows_of(table)
-        [planned] = table.core.context.active().pending
+        [planned] = table.context.active().pending
         assert table.services.execute(planned.requested_time) is not None
         assert rows_of(table) == before
-        assert table.core.context.active().pending == ()
-        assert verify(table.core.context).problems == ()
+        assert table.context.active().pending == ()
+        assert verify(table.context).problems == ()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -59,7 +59,7 @@ def test_rows_of_java_are_the_same_after_a_clustering_of_ours(name: str, tmp_pat
         before = rows_of(table)
         table.services.cluster()
         assert rows_of(table) == before
-        assert verify(table.core.context).problems == ()
+        assert verify(table.context).problems == ()
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -68,7 +68,7 @@ def test_javas_buckets_are_refused_by_name(name: str, tmp_path: Path) -> None:
     with hoodoo.open_table(path, properties=MANUAL) as table:
         with pytest.raises(UnsupportedTableError, match="bucket index"):
             table.services.cluster()
-        pending = table.core.context.active().pending
+        pending = table.context.active().pending
         assert not any(one.action is Action.CLUSTERING for one in pending)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.clustering.execute import ClusteringResult, execute_clustering
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
@@ -44,7 +44,7 @@ NEW = [{"id": "a", "p": "x", "ts": 2, "v": 7}]
 AFTER = [("a", 7), ("b", 1), ("c", 1)]
 
 
-def small_files(limits: TableLimits = FIRST) -> Table:
+def small_files(limits: TableLimits = FIRST) -> TableReader:
     """Three file groups in one partition."""
     table = new_table(limits=limits)
     for key in "abc":
@@ -53,17 +53,17 @@ def small_files(limits: TableLimits = FIRST) -> Table:
     return table
 
 
-def plan(table: Table) -> Instant:
+def plan(table: TableReader) -> Instant:
     planned = schedule_clustering(table.context, SETTINGS)
     assert planned is not None
     return planned
 
 
-def execute(table: Table, planned: Instant) -> ClusteringResult | None:
+def execute(table: TableReader, planned: Instant) -> ClusteringResult | None:
     return execute_clustering(table.context, planned, SETTINGS, SMALL)
 
 
-def kinds(table: Table, count: int = 2) -> list[SlotKind]:
+def kinds(table: TableReader, count: int = 2) -> list[SlotKind]:
     return [slot.kind for slot in table.context.chain.newest_first()][:count]
 
 
@@ -112,7 +112,9 @@ def test_a_plan_that_looks_again_itself_is_not_cancelled() -> None:
 class Meddled(Behind):
     """Somebody acts once, just before one call on a path with this ending."""
 
-    def __init__(self, table: Table, call: str, ending: str, act: Callable[[], object]) -> None:
+    def __init__(
+        self, table: TableReader, call: str, ending: str, act: Callable[[], object]
+    ) -> None:
         super().__init__(table.context.world.storage)
         self.call, self.ending, self.acts = call, ending, [act]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.commit_checks import CommitFacts, commit_checks
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.service import CompactionService
@@ -51,7 +51,9 @@ CHANGED = [{"id": "a", "p": "x", "ts": 2, "v": 2}]
 COLUMNS = ("id", "ts", "v")
 
 
-def logged_table(storage: MemoryStorage | None = None, clock: StillClock | None = None) -> Table:
+def logged_table(
+    storage: MemoryStorage | None = None, clock: StillClock | None = None
+) -> TableReader:
     """One file group with a base file of three rows and a log that changes one."""
     table = new_table(storage, table_type=TableType.MERGE_ON_READ, clock=clock)
     upsert(table, FIRST)
@@ -59,13 +61,13 @@ def logged_table(storage: MemoryStorage | None = None, clock: StillClock | None 
     return table
 
 
-def schedule(table: Table, settings: CompactionSettings = SETTINGS) -> Instant:
+def schedule(table: TableReader, settings: CompactionSettings = SETTINGS) -> Instant:
     planned = schedule_compaction(table.context, settings, SMALL)
     assert planned is not None
     return planned
 
 
-def compact(table: Table):
+def compact(table: TableReader):
     return execute_compaction(table.context, schedule(table), SMALL)
 
 
@@ -73,7 +75,7 @@ def plan_path(planned: Instant) -> str:
     return timeline_path(f"{planned.requested_time}.compaction.requested")
 
 
-def kinds(table: Table) -> list[SlotKind]:
+def kinds(table: TableReader) -> list[SlotKind]:
     chain = table.context.chain
     return [slot.kind for slot in chain.between(0, chain.head())]
 

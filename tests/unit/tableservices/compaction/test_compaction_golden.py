@@ -32,7 +32,7 @@ UNMINDED = {"_hoodie_file_name", "_hoodie_commit_seqno"}
 
 
 def rows_of(table: hoodoo.Table) -> list[dict[str, object]]:
-    rows = encoded(table.core.pin().to_arrow(with_hoodie_columns=True))
+    rows = encoded(table.pin().to_arrow(with_hoodie_columns=True))
     return [{key: row[key] for key in row.keys() - UNMINDED} for row in rows]
 
 
@@ -47,7 +47,7 @@ def test_rows_of_java_are_the_same_after_a_compaction_of_ours(name: str, tmp_pat
         assert same(rows_of(table), before)
         if name in PENDING:
             assert sum(len(one.log_files) for one in table.file_slices()) == 0
-        found = verify(table.core.context)
+        found = verify(table.context)
         assert found.ok, found.problems
 
 

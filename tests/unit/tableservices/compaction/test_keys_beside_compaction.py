@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from filegroups.keys.bucketing import BucketRules
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
 from tableservices.archiving.settings import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
@@ -40,7 +40,7 @@ def again(value: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def table() -> Table:
+def table() -> TableReader:
     """One file group, whose log deletes ``a``."""
     made = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
     upsert(made, FIRST)
@@ -48,17 +48,17 @@ def table() -> Table:
     return made
 
 
-def scheduled(table: Table) -> Instant:
+def scheduled(table: TableReader) -> Instant:
     planned = schedule_compaction(table.context, CompactionSettings(), SMALL)
     assert planned is not None
     return planned
 
 
-def compact(table: Table, planned: Instant) -> None:
+def compact(table: TableReader, planned: Instant) -> None:
     assert execute_compaction(opened(table).context, planned, SMALL) is not None
 
 
-def test_a_key_brought_back_before_a_compaction_completes_is_found_in_its_log(table: Table):
+def test_a_key_brought_back_before_a_compaction_completes_is_found_in_its_log(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -67,7 +67,7 @@ def test_a_key_brought_back_before_a_compaction_completes_is_found_in_its_log(ta
     assert len(table.file_slices()) == 1
 
 
-def test_who_deletes_a_key_that_only_a_log_holds_finds_it(table: Table):
+def test_who_deletes_a_key_that_only_a_log_holds_finds_it(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -75,7 +75,7 @@ def test_who_deletes_a_key_that_only_a_log_holds_finds_it(table: Table):
     assert rows_of(table, "id") == [("b",)]
 
 
-def test_a_key_that_logs_brought_back_and_deleted_is_new(table: Table):
+def test_a_key_that_logs_brought_back_and_deleted_is_new(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -84,7 +84,7 @@ def test_a_key_that_logs_brought_back_and_deleted_is_new(table: Table):
     assert rows_of(table, "id", "v") == [("a", 4), ("b", 1)]
 
 
-def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: Table):
+def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -95,7 +95,7 @@ def test_a_deleted_key_comes_back_where_the_base_file_has_it(table: Table):
 
 
 @pytest.mark.spec("CMP-4")
-def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table: Table):
+def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table: TableReader):
     planned = scheduled(table)
     receipt = upsert(table, again(2), lambda: compact(table, planned))
     assert [one.rule for one in receipt.refusals] == ["C14"]
@@ -104,7 +104,7 @@ def test_a_write_beside_which_a_compaction_drops_keys_looks_them_up_again(table:
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 1)]
 
 
-def test_a_dropped_key_that_another_inserts_anew_is_not_brought_back_beside_it(table: Table):
+def test_a_dropped_key_that_another_inserts_anew_is_not_brought_back_beside_it(table: TableReader):
     planned = scheduled(table)
 
     def meanwhile() -> None:
@@ -135,7 +135,7 @@ def test_in_buckets_a_key_stays_where_it_is_whatever_is_dropped():
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1)]
 
 
-def test_a_compaction_tells_what_it_drops_also_of_files_it_found(table: Table):
+def test_a_compaction_tells_what_it_drops_also_of_files_it_found(table: TableReader):
     planned = scheduled(table)
 
     class Broken(Behind):
@@ -156,7 +156,7 @@ def test_a_compaction_tells_what_it_drops_also_of_files_it_found(table: Table):
     assert [(one.num_deletes, one.num_writes) for one in stats] == [(1, 1)]
 
 
-def test_a_key_is_found_in_its_log_after_the_compaction_was_archived(table: Table):
+def test_a_key_is_found_in_its_log_after_the_compaction_was_archived(table: TableReader):
     planned = scheduled(table)
     upsert(table, again(2))
     compact(table, planned)
@@ -179,7 +179,7 @@ def test_a_key_is_found_in_its_log_after_the_compaction_was_archived(table: Tabl
 # ---------------------------------------------------------------- keys that a log inserted
 
 
-def with_log_insert() -> Table:
+def with_log_insert() -> TableReader:
     """One file group; another engine inserts ``n`` into its log."""
     made = new_table(MemoryStorage(), table_type=TableType.MERGE_ON_READ)
     upsert(made, FIRST)
@@ -187,11 +187,11 @@ def with_log_insert() -> Table:
     return opened(made)
 
 
-def upsert_n(table: Table, value: int) -> None:
+def upsert_n(table: TableReader, value: int) -> None:
     upsert(opened(table), [{"id": "n", "p": "x", "ts": value, "v": value}])
 
 
-def assert_one_n(table: Table, value: int) -> None:
+def assert_one_n(table: TableReader, value: int) -> None:
     assert rows_of(opened(table), "id", "v") == [("a", 1), ("b", 1), ("n", value)]
 
 

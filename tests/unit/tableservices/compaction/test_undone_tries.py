@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.settings import CompactionSettings
 from tests.unit.timeline.engine import BRISK, SMALL, StillClock, new_table, rows_of, upsert
@@ -22,7 +22,7 @@ from timeline.storage.memory import MemoryStorage, MemoryWorld
 HOUR_MS = 3_600_000
 
 
-def planned_and_undone(clock: StillClock) -> tuple[Table, Instant]:
+def planned_and_undone(clock: StillClock) -> tuple[TableReader, Instant]:
     """A plan, and a rollback of a try at it that got no further than its pending files."""
     storage = MemoryStorage(world=MemoryWorld(clock))
     limits = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
@@ -39,7 +39,7 @@ def planned_and_undone(clock: StillClock) -> tuple[Table, Instant]:
     return table, plan
 
 
-def actions(table: Table) -> list[Action]:
+def actions(table: TableReader) -> list[Action]:
     return [one.action for one in table.context.active().instants]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from filegroups.files.blocks import VisibleInstants, find_blocks
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
 from tableservices.compaction.plan import compaction_plan, operations_of
 from tableservices.compaction.settings import CompactionSettings
@@ -37,7 +37,7 @@ COLUMNS = ("id", "ts", "v")
 
 
 @pytest.fixture(params=[("ts",), ()], ids=["event time", "commit time"])
-def table(request: pytest.FixtureRequest) -> Table:
+def table(request: pytest.FixtureRequest) -> TableReader:
     """One file group with a base file and three logs: updates, a late one and a delete."""
     made = new_table(table_type=TableType.MERGE_ON_READ, ordering=request.param)
     upsert(made, FIRST)
@@ -47,17 +47,17 @@ def table(request: pytest.FixtureRequest) -> Table:
     return made
 
 
-def schedule(table: Table) -> Instant:
+def schedule(table: TableReader) -> Instant:
     planned = schedule_log_compaction(table.context, SETTINGS)
     assert planned is not None
     return planned
 
 
-def log_compact(table: Table):
+def log_compact(table: TableReader):
     return execute_log_compaction(table.context, schedule(table), SMALL)
 
 
-def test_rows_are_the_same_and_one_log_stands_for_three(table: Table):
+def test_rows_are_the_same_and_one_log_stands_for_three(table: TableReader):
     before = rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key")
     [slice_] = table.view.latest_slices()
     instants = [log.instant_time for log in slice_.log_files]
@@ -75,7 +75,7 @@ def test_rows_are_the_same_and_one_log_stands_for_three(table: Table):
     assert leftovers(table) == []
 
 
-def test_it_completes_as_a_delta_commit_with_javas_metadata(table: Table):
+def test_it_completes_as_a_delta_commit_with_javas_metadata(table: TableReader):
     receipt = log_compact(table)
     done = table.context.active().find(receipt.requested_time)
     assert (done.action, done.completion_time) == (Action.DELTACOMMIT, receipt.completion_time)
@@ -87,7 +87,7 @@ def test_it_completes_as_a_delta_commit_with_javas_metadata(table: Table):
 
 
 @pytest.mark.spec("PLAN-1")
-def test_a_plan_is_in_the_form_of_java(table: Table):
+def test_a_plan_is_in_the_form_of_java(table: TableReader):
     planned = schedule(table)
     path = timeline_path(f"{planned.requested_time}.logcompaction.requested")
     plan = decode_compaction_plan(table.context.world.storage.read(path), path=path)
@@ -96,7 +96,7 @@ def test_a_plan_is_in_the_form_of_java(table: Table):
     assert [len(one.delta_file_paths) for one in plan.operations] == [3]
 
 
-def test_later_changes_and_a_compaction_of_all_count_on_top(table: Table):
+def test_later_changes_and_a_compaction_of_all_count_on_top(table: TableReader):
     log_compact(table)
     upsert(table, [{"id": "b", "p": "x", "ts": 7, "v": 7}])
     log_compact(table)
@@ -109,7 +109,7 @@ def test_later_changes_and_a_compaction_of_all_count_on_top(table: Table):
     assert rows_of(table, *COLUMNS) == before
 
 
-def test_logs_that_came_meanwhile_stay_as_they_are(table: Table):
+def test_logs_that_came_meanwhile_stay_as_they_are(table: TableReader):
     planned = schedule(table)
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 9, "v": 9}])
     before = rows_of(table, *COLUMNS)
@@ -117,7 +117,7 @@ def test_logs_that_came_meanwhile_stay_as_they_are(table: Table):
     assert rows_of(table, *COLUMNS) == before
 
 
-def test_a_log_after_a_pending_writer_is_left_out(table: Table):
+def test_a_log_after_a_pending_writer_is_left_out(table: TableReader):
     """The writer's place is between the two, and one log cannot lie on both its sides."""
     slow = begun(table, WriteOperation.UPSERT, [{"id": "d", "p": "x", "ts": 6, "v": 6}])
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 9, "v": 9}], detect_early=False)
@@ -127,7 +127,7 @@ def test_a_log_after_a_pending_writer_is_left_out(table: Table):
         slow()
 
 
-def test_older_rows_in_it_hide_no_change_of_a_range(table: Table):
+def test_older_rows_in_it_hide_no_change_of_a_range(table: TableReader):
     """Its block lies above a log that began before it, and is no change itself."""
     last = upsert(table, [{"id": "b", "p": "x", "ts": 9, "v": 9}])
     slow = begun(opened(table), WriteOperation.UPSERT, [{"id": "b", "p": "x", "ts": 9, "v": 8}])
@@ -139,7 +139,7 @@ def test_older_rows_in_it_hide_no_change_of_a_range(table: Table):
     assert changed.select(["id", "v"]).to_pylist() == [{"id": "b", "v": 8}]
 
 
-def test_it_yields_to_a_base_file_that_came_meanwhile(table: Table):
+def test_it_yields_to_a_base_file_that_came_meanwhile(table: TableReader):
     planned = schedule(table)
     storage = table.context.world.storage
     rival = foreign_compaction(table, planned)
@@ -151,7 +151,7 @@ def test_it_yields_to_a_base_file_that_came_meanwhile(table: Table):
     assert all(planned.requested_time not in path for path in files_below(storage, "x"))
 
 
-def foreign_compaction(table: Table, after: Instant) -> Instant:
+def foreign_compaction(table: TableReader, after: Instant) -> Instant:
     """A plan of another engine that does not mind ours."""
     operations = operations_of(table.view.latest_slices(), (), new_file_bytes=0)
     time = instant_time(WallMs(wall_ms(after.requested_time) + 2))
@@ -162,7 +162,7 @@ def foreign_compaction(table: Table, after: Instant) -> Instant:
 
 
 @pytest.mark.spec("LC-1")
-def test_it_yields_to_a_compaction_that_was_planned_meanwhile(table: Table):
+def test_it_yields_to_a_compaction_that_was_planned_meanwhile(table: TableReader):
     planned = schedule(table)
     rival = foreign_compaction(table, planned)
     assert execute_log_compaction(table.context, planned, SMALL) is None
@@ -170,7 +170,7 @@ def test_it_yields_to_a_compaction_that_was_planned_meanwhile(table: Table):
     assert execute_compaction(table.context, rival, SMALL) is not None
 
 
-def test_writers_do_not_meet_it(table: Table):
+def test_writers_do_not_meet_it(table: TableReader):
     planned = schedule(table)
     slow = begun(table, WriteOperation.UPSERT, [{"id": "d", "p": "x", "ts": 6, "v": 6}])
     assert execute_log_compaction(opened(table).context, planned, SMALL) is not None
@@ -178,11 +178,11 @@ def test_writers_do_not_meet_it(table: Table):
     assert ("d", 6, 6) in rows_of(table, *COLUMNS)
 
 
-def test_too_few_blocks_are_left_alone(table: Table):
+def test_too_few_blocks_are_left_alone(table: TableReader):
     assert schedule_log_compaction(table.context, LogCompactionSettings(blocks_min=4)) is None
 
 
-def test_it_is_due_after_enough_delta_commits_since_the_last_one(table: Table):
+def test_it_is_due_after_enough_delta_commits_since_the_last_one(table: TableReader):
     active = table.context.active()
     assert is_due(active, 4)
     assert not is_due(active, 5)
@@ -204,7 +204,7 @@ def test_a_table_without_logs_is_refused():
         {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"},
     ],
 )
-def test_what_needs_its_base_file_is_refused(table: Table, said: dict[str, str]):
+def test_what_needs_its_base_file_is_refused(table: TableReader, said: dict[str, str]):
     """Also where a plug-in merges, which the table's file does not tell."""
     update_properties(table.context.world.storage, said, now="now")
     with pytest.raises(UnsupportedTableError) as refused:
@@ -215,7 +215,7 @@ def test_what_needs_its_base_file_is_refused(table: Table, said: dict[str, str])
 @pytest.mark.spec("LC-1")
 @pytest.mark.parametrize("compacted", [True, False])
 def test_logs_that_are_cleaned_while_a_plan_is_made_are_nothing_to_put_together(
-    table: Table, compacted: bool, monkeypatch: pytest.MonkeyPatch
+    table: TableReader, compacted: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """A planner that slept between its listing and the logs; one that is lost is told."""
     other, real = opened(table), execute.find_blocks

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -64,8 +64,8 @@ COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 
 
 def grown(
-    *numbers: int, table_type: TableType = COW, table: Table | None = None
-) -> tuple[Table, list[str]]:
+    *numbers: int, table_type: TableType = COW, table: TableReader | None = None
+) -> tuple[TableReader, list[str]]:
     """A table with one upsert of the same two keys per number, and their requested times."""
     made = table or new_table(table_type=table_type)
     times = [
@@ -77,11 +77,11 @@ def grown(
     return made, times
 
 
-def values(table: Table) -> list[Any]:
+def values(table: TableReader) -> list[Any]:
     return [row[0] for row in rows_of(table, "v")]
 
 
-def names(table: Table) -> list[str]:
+def names(table: TableReader) -> list[str]:
     return [
         path.rpartition("/")[2]
         for path in files_below(table.context.world.storage, ".hoodie/timeline")
@@ -391,7 +391,9 @@ def test_what_another_engine_restored_away_is_not_made_again() -> None:
     assert not any(times[1] in name for name in names(table))
 
 
-def left_by_java(table: Table, target: str, *gone: str, time: str = "20991231000000000") -> None:
+def left_by_java(
+    table: TableReader, target: str, *gone: str, time: str = "20991231000000000"
+) -> None:
     plan = RestorePlan(
         instants_to_rollback=tuple(
             InstantInfo(requested_time=one, action="commit") for one in gone

@@ -116,7 +116,7 @@ def test_archived_rows_stay_where_savepoints_keep_every_write(
     path = tmp_path / "t"
     with new(path, kind) as table:
         saved, wanted = way(table)
-        assert table.core.context.active().first_write_time is None
+        assert table.context.active().first_write_time is None
         expect(path, table, wanted)
         if kind == "MERGE_ON_READ":
             table.services.compact()
@@ -154,7 +154,7 @@ def test_blocks_of_archived_instants_count_up_to_the_time_that_is_read(
 ) -> None:
     with new(tmp_path / "t", "MERGE_ON_READ") as table:
         way(table)
-        context = table.core.context
+        context = table.context
         archived = min(context.history.times().completions)
         visible = VisibleInstants.of(context.snapshot())
         assert archived in visible
@@ -178,7 +178,7 @@ def test_a_hole_between_savepoints_stays_visible_and_is_not_opened(
         for one in saved:
             table.savepoint(one)
         assert table.services.archive() is not None
-        context = table.core.context
+        context = table.context
         assert hole in context.history.times().completions
         assert context.active().first_write_time is None
         wanted = [("x", 5), ("y", 1), ("z", 3)]
@@ -209,11 +209,11 @@ def test_files_that_no_instant_accounts_for_are_told_from_archived_ones(tmp_path
         assert wanted == expected
         told = [one.path for one in verify_at(path, Layers()).problems]
         assert told == [f"py/{stray.name}"]
-        storage: Any = table.core.context.world.storage
+        storage: Any = table.context.world.storage
         clock = storage.now_ms
         storage.now_ms = lambda: clock() + HORIZON_MS + 1
         try:
-            found = find_orphans(table.core.context)
+            found = find_orphans(table.context)
         finally:
             del storage.now_ms
         assert [one.path for one in found] == [f"py/{stray.name}"]

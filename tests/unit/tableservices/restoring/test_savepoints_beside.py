@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.verify.verify import verify
 from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
@@ -22,7 +22,7 @@ def row(version: int) -> list[dict[str, object]]:
     return [{"id": "a", "p": "x", "ts": version, "v": version}]
 
 
-def saved_by(table: Table) -> list[str]:
+def saved_by(table: TableReader) -> list[str]:
     """The savepoints' files."""
     names = table.context.world.storage.names(TIMELINE)
     return sorted(name for name in names if ".savepoint" in name)
@@ -33,7 +33,7 @@ def java_deletes(storage: Storage, names: list[str]) -> None:
         storage.delete(timeline_path(name))
 
 
-def java_makes(table: Table, time: str) -> list[str]:
+def java_makes(table: TableReader, time: str) -> list[str]:
     newest = opened(table).context.chain.head()
     above = int(table.context.chain.between(newest - 1, newest)[0].completion_time) + 1
     for name in (f"{time}.savepoint.inflight", f"{time}_{above}.savepoint"):
@@ -41,7 +41,7 @@ def java_makes(table: Table, time: str) -> list[str]:
     return saved_by(table)
 
 
-def kept() -> tuple[Table, str]:
+def kept() -> tuple[TableReader, str]:
     """A table whose newest slot is that of a savepoint, and the write that is kept."""
     table = new_table()
     time = upsert(table, row(1)).requested_time
@@ -50,7 +50,7 @@ def kept() -> tuple[Table, str]:
     return table, time
 
 
-def kinds(table: Table) -> list[SlotKind]:
+def kinds(table: TableReader) -> list[SlotKind]:
     chain = opened(table).context.chain
     return [slot.kind for slot in chain.newest_first()][::-1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.ttl.execute import REST_MS, TtlService, expire, expired_partitions, expired_paths
 from tableservices.ttl.settings import TtlSettings
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
@@ -22,7 +22,7 @@ def row(partition: str, value: int) -> list[dict[str, object]]:
     return [{"id": f"k{partition}", "p": partition, "ts": value, "v": value}]
 
 
-def aged(table_type: TableType = TableType.COPY_ON_WRITE) -> tuple[Table, StillClock]:
+def aged(table_type: TableType = TableType.COPY_ON_WRITE) -> tuple[TableReader, StillClock]:
     """Partition a of five days ago, b of three, c of now."""
     clock = StillClock()
     table = new_table(MemoryStorage(world=MemoryWorld(clock)), clock=clock, table_type=table_type)
@@ -32,7 +32,7 @@ def aged(table_type: TableType = TableType.COPY_ON_WRITE) -> tuple[Table, StillC
     return table, clock
 
 
-def partitions(table: Table) -> list[str]:
+def partitions(table: TableReader) -> list[str]:
     return [found[0] for found in rows_of(table, "p")]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.blocks import VisibleInstants
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.interop import golden_tables
 from tests.unit.timeline.codecs.test_legacy_archive import block, state
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
@@ -87,7 +87,7 @@ def test_of_an_upgrade_that_was_cut_off_the_dated_file_counts() -> None:
         assert (instant.completion_time, instant.legacy) == (T2, False)
 
 
-def legacy_table() -> tuple[Table, tuple[str, str]]:
+def legacy_table() -> tuple[TableReader, tuple[str, str]]:
     """A table whose first commit is legacy; the times at which its commits completed."""
     clock = StillClock(NEW_YEAR_MS)
     storage = MemoryStorage(world=MemoryWorld(clock))
@@ -121,7 +121,7 @@ def as_json(metadata: CommitMetadata) -> bytes:
 
 def test_a_table_with_legacy_instants_is_read_and_written() -> None:
     table, (first, second) = legacy_table()
-    assert [entry.completion_time for entry in table.timeline()] == [first, second]
+    assert [entry.completion_time for entry in table.timeline] == [first, second]
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1)]
     upsert(table, [{"id": "b", "p": "x", "ts": 3, "v": 3}])
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 3)]
@@ -271,7 +271,7 @@ def test_logs_stay_in_their_slice_when_the_instant_in_their_name_is_archived(
     unpacked: Callable[..., hoodoo.Table],
 ) -> None:
     table = unpacked("v6_mor_compaction_done", "20261121102354382.*")
-    [slices] = table.core.pin().view.slices("region=us").values()
+    [slices] = table.pin().view.slices("region=us").values()
     assert [(one.base_instant_time, len(one.log_files)) for one in slices] == [
         ("20261121102354382", 3),
         ("20261121102402149", 2),
@@ -319,7 +319,7 @@ def test_an_upgraded_table_keeps_logs_that_are_named_by_their_base_instant(tmp_p
     stats["region=eu"] = (replace(stat, path=f"region=eu/{renamed.name}"),)
     commit.write_bytes(encode_commit(replace(metadata, partition_to_write_stats=stats)))
     with hoodoo.open_table(path) as table:
-        found = table.core.changes("20261121100855100", with_hoodie_columns=True).read_all()
+        found = table.changes("20261121100855100", with_hoodie_columns=True).read_all()
     files = dict(
         zip(*(found[name].to_pylist() for name in ("id", "_hoodie_file_name")), strict=True)
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import files_below, new_table
 from timeline.codecs.instant_avro import encode_restore_plan, encode_rollback_plan
 from timeline.commit.apply import apply, is_applied
@@ -24,7 +24,7 @@ RESTORE = encode_restore_plan(
 ROLLBACK = encode_rollback_plan(RollbackPlan(instant_to_rollback=INFOS[1]))
 
 
-def slot_of(table: Table, kind: SlotKind, action: Action, **fields: object) -> Slot:
+def slot_of(table: TableReader, kind: SlotKind, action: Action, **fields: object) -> Slot:
     return Slot(
         **{
             "number": 1,
@@ -43,7 +43,7 @@ def slot_of(table: Table, kind: SlotKind, action: Action, **fields: object) -> S
     )
 
 
-def names(table: Table) -> dict[str, bytes]:
+def names(table: TableReader) -> dict[str, bytes]:
     storage = table.context.world.storage
     paths = files_below(storage, TIMELINE)
     return {path.removeprefix(f"{TIMELINE}/"): storage.read(path) for path in paths}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.engine import (
     Behind,
@@ -240,7 +240,7 @@ def test_a_restore_of_ours_whose_owner_died_is_finished_before_a_begin(ended: bo
     [end] = [path for path in files_below(storage, TIMELINE) if path.endswith(".restore")]
     if not ended:
         storage.delete(end)
-    mine: Table = opened(table)
+    mine: TableReader = opened(table)
     upsert(mine, [{"id": "b", "p": "x", "ts": 3, "v": 3}])
     assert len(heard(mine, "begin.finished_restore")) == (not ended)
     assert storage.stat(end) is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
 from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
 from tests.unit.timeline.publishing import commit_by, write_at
@@ -139,7 +139,7 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
     assert len(looked) == (1 if shared else 2)
 
 
-def held_table() -> tuple[Table, Beats]:
+def held_table() -> tuple[TableReader, Beats]:
     table, beats = new_table(), Beats()
     object.__setattr__(table.context.world, "executor", beats)
     return table, beats

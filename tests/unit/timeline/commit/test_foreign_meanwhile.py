@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader, open_reader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.archiving.execute import _row
 from tableservices.restoring.restore import restore
@@ -34,16 +34,17 @@ from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_dead_writers, rollback_plan
+from timeline.writer_registry import register_process
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 OLD = [{"id": key, "p": "x", "ts": 1, "v": 1} for key in "ab"]
 NEW = [{"id": key, "p": "x", "ts": 2, "v": 2} for key in "ab"]
 
 
-def java_of(table: Table) -> Table:
+def java_of(table: TableReader) -> TableReader:
     """A handle that neither reads nor takes slots."""
     context = opened(table, application="java").context
-    return Table(replace(context, chain=Slotless(context.world, context.table_id)))
+    return TableReader(replace(context, chain=Slotless(context.world, context.table_id)))
 
 
 class AtTurn(Behind):
@@ -60,12 +61,12 @@ class AtTurn(Behind):
         return self.inner.acquire(purpose)
 
 
-def acted_on(table: Table, act: Callable[[], None]) -> Table:
+def acted_on(table: TableReader, act: Callable[[], None]) -> TableReader:
     world = world_of(table.context.world.storage)
-    return Table.open(replace(world, lock=AtTurn(world.lock, act)), SHARED)
+    return open_reader(replace(world, lock=AtTurn(world.lock, act)), SHARED)
 
 
-def plans(table: Table, action: str, plan: bytes) -> None:
+def plans(table: TableReader, action: str, plan: bytes) -> None:
     """The pending files of another engine's upkeep."""
     time = int(table.context.active().newest_time or "0") + 2
     for state, data in (("requested", plan), ("inflight", b"")):
@@ -118,7 +119,7 @@ def test_nothing_is_published_beside_a_pending_restore() -> None:
 # ---------------------------------------------------------------- what Java archives
 
 
-def archive_as_java(table: Table, keep: int) -> list[str]:
+def archive_as_java(table: TableReader, keep: int) -> list[str]:
     """
     Archive all completed writes but the newest ``keep`` and what its own rule leaves.
 
@@ -163,7 +164,7 @@ def test_a_rival_that_was_archived_before_the_look_is_met(archives: bool) -> Non
     further = begun(java, WriteOperation.UPSERT, [{"id": "k", "p": "z", "ts": 2, "v": 2}])
     [rival, *_] = [one.requested_time for one in java.context.active().pending_ingestion]
     mine = opened(table, limits=SHARED)
-    mine.register({})
+    register_process(mine.context, {})
 
     def meanwhile() -> None:
         theirs()
@@ -206,7 +207,7 @@ def test_a_rollback_that_looked_long_ago_brings_nothing_back(how: str, limits: T
     with pytest.raises(KeyboardInterrupt):
         upsert(dying, NEW)
     upkeep = opened(table, limits=limits)
-    upkeep.register({})
+    register_process(upkeep.context, {})
     listed = upkeep.context.active()
     assert len(listed.pending_ingestion) == 1
     upsert(opened(table, limits=limits), [{"id": "c", "p": "y", "ts": 1, "v": 1}])  # helps it on

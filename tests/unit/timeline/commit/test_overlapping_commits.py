@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.cleaning import plan as facts
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.settings import CleaningSettings
@@ -106,7 +106,7 @@ class Story:
         self.table = self.open(Far(self.base), made=True)
         upsert(self.table, [{"id": name, "p": "x", "ts": 1, "v": 1} for name in "ae"])
 
-    def open(self, storage: Any, *, made: bool = False, executor: Any = None) -> Table:
+    def open(self, storage: Any, *, made: bool = False, executor: Any = None) -> TableReader:
         if made:
             return new_table(storage, limits=FREE, clock=self.clock)
         table = opened(self.table, storage=storage, limits=FREE, clock=self.clock)

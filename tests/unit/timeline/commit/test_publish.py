@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -34,6 +34,7 @@ from timeline.rules.retry import RetryBudget
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
+from timeline.writer_registry import register_process
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]
 MORE = [{"id": "b", "p": "y", "ts": 1, "v": 1}]
@@ -44,7 +45,7 @@ def storage(request: pytest.FixtureRequest, tmp_path) -> MemoryStorage | LocalSt
     return MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "t")
 
 
-def of_slots(table: Table) -> list[tuple[int, SlotKind]]:
+def of_slots(table: TableReader) -> list[tuple[int, SlotKind]]:
     chain = table.context.chain
     return [(slot.number, slot.kind) for slot in chain.between(0, chain.head())]
 
@@ -73,7 +74,7 @@ def test_names_of_data_files_are_durable_before_the_slot():
 def test_the_critical_section_costs_two_creates_and_no_look_at_data():
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed)
-    table.register({})  # who is in no registry looks at more (GC-4)
+    register_process(table.context, {})  # who is in no registry looks at more (GC-4)
     upsert(table, ROWS)
     finish = begun(table, WriteOperation.UPSERT, MORE)
     entered: list[int] = []
@@ -132,7 +133,7 @@ class Losing(Behind):
         self.inner.create(path, data, durable=durable)
 
 
-def unfinished() -> tuple[Table, Table, str]:
+def unfinished() -> tuple[TableReader, TableReader, str]:
     """A table with a slot whose completed file is missing."""
     base = MemoryStorage()
     clock = StillClock()

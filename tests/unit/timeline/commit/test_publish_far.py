@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.commit.test_publish_queue import InTurn
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened
 from tests.unit.timeline.publishing import (
@@ -104,8 +104,8 @@ class Judged:
 class Writers:
     """One behind a lock that is watched, and another without a lock."""
 
-    mine: Table
-    other: Table
+    mine: TableReader
+    other: TableReader
     lock: Waited
     storage: RecordingStorage
     judged: Judged

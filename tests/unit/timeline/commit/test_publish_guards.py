@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, StillClock, heard, new_table, upsert
 from tests.unit.timeline.publishing import (
     A,
@@ -61,7 +61,7 @@ class Queue(Behind):
         return self.inner.acquire(purpose)
 
 
-def while_it_waits(table: Table, act: Callable[[], object]) -> None:
+def while_it_waits(table: TableReader, act: Callable[[], object]) -> None:
     """The next turn of this table waits for the lock while ``act`` happens."""
     left = [act]
     world = table.context.world

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, StillClock, heard, new_table, opened
 from tests.unit.timeline.publishing import (
     A,
@@ -48,7 +48,7 @@ class Losing(Behind):
         self.inner.create(path, data, durable=durable)
 
 
-def with_an_unsettled_slot() -> tuple[Table, Slot]:
+def with_an_unsettled_slot() -> tuple[TableReader, Slot]:
     """Mine, after another published and died before its completed file."""
     base = MemoryStorage()
     mine = new_table(base, clock=StillClock())
@@ -67,7 +67,7 @@ def shown(slot: Slot) -> tuple[InstantTime, InstantTime]:
     return slot.instant_time, slot.completion_time
 
 
-def times_of(mine: Table, seen: BaseState, head: int) -> list[InstantTime]:
+def times_of(mine: TableReader, seen: BaseState, head: int) -> list[InstantTime]:
     rivals, _ = commits_since(mine.context, seen, mine.context.active(), head=head)
     return [rival.requested_time for rival in rivals]
 
@@ -144,7 +144,7 @@ def test_a_last_seen_slot_that_another_engine_took_away_does_not_count():
 # ---------------------------------------------------------------- other engines
 
 
-def foreign_commit(mine: Table, after: InstantTime) -> tuple[InstantTime, InstantTime]:
+def foreign_commit(mine: TableReader, after: InstantTime) -> tuple[InstantTime, InstantTime]:
     """A commit without a slot, begun and completed one and two milliseconds after a time."""
     began, ended = (instant_time(WallMs(wall_ms(after) + more)) for more in (1, 2))
     name = timeline_path(f"{began}_{ended}.commit")
@@ -183,7 +183,7 @@ def test_what_was_seen_of_another_engine_is_not_met_again():
 # ---------------------------------------------------------------- SGL-1
 
 
-def upkeep(table: Table, action: Action, kind: SlotKind) -> Slot | None:
+def upkeep(table: TableReader, action: Action, kind: SlotKind) -> Slot | None:
     """A slot that another process takes, and which is no write."""
 
     def decide(turn: CommitSection) -> Slot:

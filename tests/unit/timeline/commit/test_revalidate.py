@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader, open_reader
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -52,7 +52,7 @@ class ActingClock(StillClock):
 class JavaWriter:
     """Begins a write as Java does: heartbeat, requested, and much later inflight."""
 
-    def __init__(self, table: Table, requested_time: str, *, beats: bool = True) -> None:
+    def __init__(self, table: TableReader, requested_time: str, *, beats: bool = True) -> None:
         self.storage = table.context.world.storage
         self.requested_time = requested_time
         if beats:
@@ -63,14 +63,14 @@ class JavaWriter:
         self.storage.create(timeline_path(f"{self.requested_time}.inflight"), b"")
 
 
-def table_at(clock: StillClock, limits: TableLimits = SHARED) -> Table:
+def table_at(clock: StillClock, limits: TableLimits = SHARED) -> TableReader:
     """A second writer of a table with one row, a second after that was written."""
     table = opened(seeded(clock), limits=limits, clock=clock)
     clock.wall += 1_000
     return table
 
 
-def seeded(clock: StillClock) -> Table:
+def seeded(clock: StillClock) -> TableReader:
     table = new_table(clock=clock)
     upsert(table, OLD)
     return table
@@ -151,7 +151,7 @@ def test_there_is_no_wait_when(limits: TableLimits, beats: bool, after_ms: int):
     assert rows_of(table, "id", "v") == [("a", 2)]
 
 
-def commit_of(table: Table, requested_time: str) -> SharedWithJava:
+def commit_of(table: TableReader, requested_time: str) -> SharedWithJava:
     commit = open_commit(table.context, "test", write_at(requested_time))
     assert isinstance(commit, SharedWithJava)
     return commit
@@ -214,7 +214,7 @@ class Watching(Behind):
 def test_beside_other_engines_a_write_begins_under_their_lock(limits, held):
     clock = StillClock()
     watching = Watching(table_at(clock, limits).context.world.storage)
-    table = Table.open(world_of(watching, clock=clock), limits)
+    table = open_reader(world_of(watching, clock=clock), limits)
     watching.is_held = lambda: table.context.world.lock.holder() is not None
     upsert(table, NEW)
     assert watching.noted == [held]

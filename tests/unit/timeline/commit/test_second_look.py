@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import open_reader
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -25,6 +25,7 @@ from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
+from timeline.writer_registry import register_process
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 EARLY, RT, MID, CT, LATE = (f"20260102030405{ms:03}" for ms in (0, 4, 8, 11, 20))
@@ -122,7 +123,7 @@ def test_only_slots_beside_other_engines_tell_what_was_seen():
 def test_the_second_look_is_one_list_and_there_is_none_without_other_engines(limits, looks):
     observed = RecordingStorage(MemoryStorage())
     table = new_table(observed, limits=limits)
-    table.register({})  # who is in no registry looks at more (GC-4)
+    register_process(table.context, {})  # who is in no registry looks at more (GC-4)
     upsert(table, ROWS)
     calls = [f"{call.operation} {call.path}" for call in observed.calls]
     taken = next(
@@ -160,7 +161,7 @@ def test_a_lease_that_is_nearly_over_sends_no_completed_file() -> None:
     upsert(first, ROWS)
     world = world_of(first.context.world.storage)
     tight = replace(world, lock=Tight(world.lock, [False]))
-    table = Table.open(tight, SHARED)
+    table = open_reader(tight, SHARED)
     before = first.context.world.storage.names(".hoodie/timeline")
     receipt = upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
     assert [one["number"] for one in heard(table, "publish.undecided")] == [2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
@@ -114,7 +114,7 @@ class Pauses(StillClock):
         self.slept.append(duration_ms)
 
 
-def deaf_table() -> tuple[Table, Deaf, Pauses]:
+def deaf_table() -> tuple[TableReader, Deaf, Pauses]:
     base, clock = MemoryStorage(), Pauses()
     storage = Deaf(base)
     return opened(new_table(base), storage=storage, clock=clock), storage, clock

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import (
     BRISK,
     StillClock,
@@ -52,7 +52,7 @@ def storage(request: pytest.FixtureRequest, tmp_path) -> MemoryStorage | LocalSt
     return MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "t")
 
 
-def crashed_write(table: Table) -> Instant:
+def crashed_write(table: TableReader) -> Instant:
     """A pending commit with a marker, one data file, and one that was only announced."""
     started = begin(table.context, Action.COMMIT)
     make_inflight(table.context, started, CommitMetadata())
@@ -247,7 +247,7 @@ def test_dead_writers_are_rolled_back_and_living_ones_left():
     living.heartbeat.stop()
 
 
-def planned_by_java(table: Table, target: str, time: str) -> None:
+def planned_by_java(table: TableReader, target: str, time: str) -> None:
     """Another engine's rollback of that target, planned and not done."""
     plan = encode_rollback_plan(
         RollbackPlan(
@@ -281,7 +281,7 @@ def test_what_another_engine_is_rolling_back_is_left_to_it(limits, of_another: b
     assert [each.why for each in rollback_dead_writers(mine.context)] == [why]
 
 
-def rollbacks(table: Table) -> list[str]:
+def rollbacks(table: TableReader) -> list[str]:
     return sorted(
         path.rpartition("/")[2]
         for path in files_below(table.context.world.storage, TIMELINE)

@@ -270,7 +270,7 @@ def test_without_reads_nothing_is_judged(level: Isolation):
 
 def test_reads_of_the_past_are_refused():
     table, _ = two_writers(STRICT)
-    first = table.timeline()[-1].requested_time
+    first = table.timeline[-1].requested_time
     with pytest.raises(InvalidInputError) as refused:
         table.as_of(first).reads()
     assert refused.value.kind == "reads_of_the_past"

@@ -9,7 +9,7 @@ import pytest
 
 from filegroups.index import LookupRules
 from filegroups.reading.read import ReadSet
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.clustering.execute import execute_clustering
@@ -48,25 +48,27 @@ def row(key: str, part: str, v: int, ts: int = 1) -> dict[str, object]:
 
 def two_writers(
     level: Isolation, start: Rows, kind: TableType = TableType.COPY_ON_WRITE
-) -> tuple[Table, Table]:
+) -> tuple[TableReader, TableReader]:
     limits = replace(BRISK, isolation=level)
     table = new_table(limits=limits, table_type=kind)
     upsert(table, start)
     return table, opened(table, limits=limits)
 
 
-def change(table: Table, operation: WriteOperation, rows: Rows, reads: ReadSet, **how: object):
+def change(
+    table: TableReader, operation: WriteOperation, rows: Rows, reads: ReadSet, **how: object
+):
     plan = replace(planned(table, operation, **how), reads=reads)
     return write(table.context, plan, LocalWorkload(table.context.world, as_table(rows)))
 
 
-def insert(table: Table) -> None:
+def insert(table: TableReader) -> None:
     """Another file group of x, which a clustering puts together with the others."""
     apart = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
     put(table, WriteOperation.INSERT, [row("z", "x", 9)], files=apart)
 
 
-def cluster(table: Table) -> None:
+def cluster(table: TableReader) -> None:
     plan = schedule_clustering(table.context, SORTED)
     assert plan is not None
     assert execute_clustering(table.context, plan, SORTED, SMALL) is not None

@@ -14,7 +14,7 @@ import pytest
 import hoodoo
 from filegroups.group_commit.committer import GroupCommitter
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table
+from filegroups.table import TableReader
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
 from tableservices.ttl.execute import expire
@@ -45,13 +45,13 @@ def row(key: str, ts: int = 2) -> dict[str, Any]:
 
 def table_at(
     clock: StillClock, pace: RateLimit | None = TEN, kind: TableType = TableType.COPY_ON_WRITE
-) -> Table:
+) -> TableReader:
     storage = MemoryStorage("memory://t", world=MemoryWorld(clock))
     limits = replace(BRISK, pace=pace)
     return new_table(storage, clock=clock, limits=limits, table_type=kind)
 
 
-def begins(table: Table) -> list[int]:
+def begins(table: TableReader) -> list[int]:
     return [wall_ms(one.requested_time) for one in table.context.active().instants]
 
 
@@ -261,9 +261,9 @@ def test_the_options_reach_the_table(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
     made = hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id", properties=told)
     with made as table:
-        assert table.core.context.limits.pace == RateLimit(per_minute=0.5, burst=2)
+        assert table.context.limits.pace == RateLimit(per_minute=0.5, burst=2)
     with hoodoo.open_table(tmp_path / "t") as table:
-        assert table.core.context.limits.pace is None
+        assert table.context.limits.pace is None
 
 
 @pytest.mark.parametrize(

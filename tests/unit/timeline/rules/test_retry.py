@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import Table
+from filegroups.table import TableReader
 from hoodoo.factory import limits_of
 from tests.unit.timeline.engine import (
     BRISK,
@@ -93,7 +93,7 @@ def test_retry_under_lock_is_the_default_where_all_writers_take_the_lock(
 # ---------------------------------------------------------------- writes
 
 
-def two_writers(**budget: Any) -> tuple[Table, Table]:
+def two_writers(**budget: Any) -> tuple[TableReader, TableReader]:
     table = new_table(limits=limited(**budget))
     upsert(table, START)
     return table, opened(table)

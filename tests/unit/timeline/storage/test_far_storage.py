@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from filegroups.table import Table
+from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
 from timeline.commit.section import commit_in_section, refresh_and_apply
 from timeline.commit.state import CommitSection
@@ -51,11 +51,11 @@ class Backwards(ThreadExecutor):
         return [call() for call in reversed(calls)][::-1]
 
 
-def far_table(clock: Any = None) -> Table:
+def far_table(clock: Any = None) -> TableReader:
     return new_table(RecordingStorage(Far(MemoryStorage())), clock=clock)
 
 
-def backwards(table: Table) -> tuple[TableContext, Backwards]:
+def backwards(table: TableReader) -> tuple[TableContext, Backwards]:
     executor = Backwards()
     world = replace(table.context.world, executor=executor)
     context = replace(table.context, world=world, chain=CommitLog(world, table.context.table_id))
@@ -229,7 +229,7 @@ class _Watched:
             self.released.pop(0)()
 
 
-def queueing(table: Table, clock: Any = None) -> tuple[Table, Queue, Backwards]:
+def queueing(table: TableReader, clock: Any = None) -> tuple[TableReader, Queue, Backwards]:
     """The table opened once more, by a writer behind a watched lock."""
     mine = opened(table, clock=clock)
     context, executor = backwards(mine)

@@ -1,0 +1,69 @@
+"""Delete the rows that a filter finds: read them, delete them, and read again after a conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from filegroups.reading.read import Filter
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
+from filegroups.table import TableReader
+from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.workload import LocalWorkload, Workload
+from filegroups.writing.write import CommitResult, WriteRequest
+from hoodoo.inspect.rejected_writes import record_rejected_write
+from timeline.commit.conflict_report import ConflictReport
+from timeline.model.table_config import TableConfig
+
+__all__ = ["delete_found", "delete_key_columns"]
+
+
+def delete_key_columns(config: TableConfig) -> tuple[str, ...]:
+    """
+    Columns that tell the key and partition of a row; a field inside a struct comes with it.
+
+    Without key fields the meta columns do.
+    """
+    if not config.record_key_fields:
+        return KEY_COLUMN, PARTITION_COLUMN
+    names = (*config.record_key_fields, *config.partition_fields)
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
+def delete_found(
+    table: TableReader,
+    plan: WriteRequest,
+    publish: Callable[[WriteRequest, Workload], CommitResult],
+    found_by: Filter,
+    partitions: Sequence[str] | None,
+) -> CommitResult:
+    """
+    Delete the rows that a filter finds, and are still those when the delete is published.
+
+    Args:
+        table: The table.
+        plan: A delete, without its reads.
+        publish: Carries out one attempt.
+        found_by: The filter, as of ``scan``.
+        partitions: Where rows are looked for; None for everywhere.
+
+    Errors: as ``rerun_until_unchanged`` and ``publish``.
+    """
+    columns = delete_key_columns(table.config)
+    if table.config.populate_meta_fields:
+        # What was found is where its meta columns say, whatever its columns would make of it.
+        columns = (KEY_COLUMN, PARTITION_COLUMN)
+        plan = plan.with_keys(replace(plan.rules.keys, carried=True))
+
+    def attempt(refusals: tuple[ConflictReport, ...]) -> CommitResult:
+        with table.hold() as state:
+            keys = state.to_arrow(columns=columns, filter=found_by, partitions=partitions)
+            reads = state.reads(filter=found_by, partitions=partitions)
+            workload = LocalWorkload(table.context.world, keys)
+            try:
+                return publish(replace(plan, reads=reads, refusals=refusals), workload)
+            finally:
+                workload.release()
+
+    with record_rejected_write(table.context, plan):  # not each attempt: it gives up with the last
+        return rerun_until_unchanged(table.context, attempt)
