@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.schema.evolution import ColumnChange, schema_changes
@@ -50,7 +49,7 @@ from timeline.commit.cancel_plan import cancel_blocking_plans
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import keep_commit_lock
 from timeline.commit.conflict_report import ConflictReport, conflict_error, conflict_report_of
-from timeline.commit.markers import list_for_delete_markers
+from timeline.commit.markers import delete_markers
 from timeline.commit.pending_writes import announced_writes
 from timeline.commit.section import assert_same_table_after_commit
 from timeline.commit.state import BaseState
@@ -613,8 +612,6 @@ def dry_run_write(
 # The write is committed. A failure here is an event, not a failed write, unless the table was
 # replaced (SLOT-10).
 
-Answer = TypeVar("Answer")
-
 
 def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
     """
@@ -639,44 +636,26 @@ def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Cal
     Raises:
         TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``.
     """
-    _, tidy_up = context.world.together(
-        partial(assert_same_table_after_commit, context, slot), partial(_found, context, begun)
-    )
+    assert_same_table_after_commit(context, slot)
 
     def rest() -> None:
-        tidy_up()
+        _tidy_up(context, begun)
         _advance_low_water_mark(context, begun)
 
     return rest
 
 
-def _found(context: TableContext, begun: StartedWrite) -> Callable[[], None]:
-    """List the markers; return a callable that deletes them and stops the heartbeat."""
-
-    def nothing() -> None: ...
-
-    find = partial(list_for_delete_markers, context.world.storage, begun.requested_time)
-    delete = _guarded(context, begun, find) or nothing
-
-    def tidy_up() -> None:
-        context.world.together(partial(_guarded, context, begun, delete), begun.heartbeat.stop)
-
-    return tidy_up
-
-
 def _tidy_up(context: TableContext, begun: StartedWrite) -> None:
-    _found(context, begun)()
+    delete = partial(delete_markers, context.world.storage, begun.requested_time)
+    context.world.together(partial(_guarded, context, begun, delete), begun.heartbeat.stop)
 
 
 def _advance_low_water_mark(context: TableContext, begun: StartedWrite) -> None:
     _guarded(context, begun, partial(advance_low_water_mark, context))
 
 
-def _guarded(
-    context: TableContext, begun: StartedWrite, call: Callable[[], Answer]
-) -> Answer | None:
+def _guarded(context: TableContext, begun: StartedWrite, call: Callable[[], object]) -> None:
     try:
-        return call()
+        call()
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is committed
         context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
-        return None

@@ -11,7 +11,6 @@ reported.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeline.errors import MalformedNameError, StorageUnavailableError
@@ -29,7 +28,6 @@ from timeline.ports.storage import (
     ObjectExistsError,
     ObjectMissingError,
     Storage,
-    list_for_delete,
 )
 
 __all__ = [
@@ -37,7 +35,6 @@ __all__ = [
     "MarkerListing",
     "create_marker",
     "delete_markers",
-    "list_for_delete_markers",
     "list_markers",
     "marker_files",
 ]
@@ -140,11 +137,6 @@ def marker_files(
 def delete_markers(storage: Storage, requested_time: InstantTime) -> None:
     """Delete all markers of an instant after its completion or rollback. Outside: 1 delete."""
     storage.delete_folder(_root(requested_time))
-
-
-def list_for_delete_markers(storage: Storage, requested_time: InstantTime) -> Callable[[], None]:
-    """Return a call that does ``delete_markers``; on a high-latency store list the markers now."""
-    return list_for_delete(storage, _root(requested_time))
 
 
 def _root(requested_time: InstantTime) -> str:

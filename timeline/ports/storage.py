@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, Protocol, TypeAlias, runtime_checkable
 
 from timeline.errors import StorageUnavailableError, UnsafeSetupError
@@ -34,7 +33,6 @@ __all__ = [
     "StorageCapabilities",
     "close_storage",
     "create_if_absent",
-    "list_for_delete",
     "open_cached",
     "slot_store_lost",
     "staged",
@@ -276,20 +274,6 @@ def sync_soon(storage: Storage, folders: Iterable[str]) -> Callable[[], None]:
     if wanted:
         storage.sync_folders(wanted)
     return _done
-
-
-def list_for_delete(storage: Storage, folder: str) -> Callable[[], None]:
-    """
-    List a folder of markers; the returned function deletes it.
-
-    A high-latency store lists now and deletes the listed objects in the returned function, two
-    round trips in total. Other stores do both in the returned function.
-
-    Raises:
-        StorageUnavailableError: The storage does not answer; here, or from the returned function.
-    """
-    find: Callable[[str], Callable[[], None]] | None = getattr(storage, "found_to_delete", None)
-    return partial(storage.delete_folder, folder) if find is None else find(folder)
 
 
 def close_storage(storage: Storage) -> None:

@@ -18,7 +18,6 @@ from timeline.ports.storage import (
     Stats,
     Storage,
     StorageCapabilities,
-    list_for_delete,
     open_cached,
     sync_soon,
 )
@@ -149,10 +148,6 @@ class NonAtomicStorage:
     def delete_folder(self, folder: str) -> None:
         """As the inner storage."""
         self._inner.delete_folder(folder)
-
-    def found_to_delete(self, folder: str) -> Callable[[], None]:
-        """As the inner storage."""
-        return list_for_delete(self._inner, folder)
 
     def open_input(self, path: str) -> IO[bytes]:
         """As the inner storage."""

@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import IO, Any, cast
 
 import pyarrow as pa
@@ -355,10 +354,6 @@ class ObjectStorage:
 
     def delete_folder(self, folder: str) -> None:
         """Delete everything below a folder. Outside: 1 list and 1 delete for each 1,000."""
-        self.found_to_delete(folder)()
-
-    def found_to_delete(self, folder: str) -> Callable[[], None]:
-        """List a folder for ``delete_folder``; the returned function deletes it."""
         import obstore
 
         prefix = self._key(folder)
@@ -368,7 +363,7 @@ class ObjectStorage:
         except Exception as error:
             raise request_error(error, folder, "listing") from error
         # An object with the folder's own name is a marker that some tools create.
-        return partial(self._delete, [key for key in keys if key != prefix], folder)
+        self._delete([key for key in keys if key != prefix], folder)
 
     def open_input(self, path: str) -> IO[bytes]:
         """

@@ -374,12 +374,9 @@ def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
     answered: list[str] = []
 
     class Slow(Far):
-        def found_to_delete(self, folder: str) -> Callable[[], None]:
-            def delete() -> None:
-                wait_for(lambda: bool(answered))
-                self.inner.delete_folder(folder)
-
-            return delete
+        def delete_folder(self, folder: str) -> None:
+            wait_for(lambda: bool(answered))
+            self.inner.delete_folder(folder)
 
     table: TableReader = new_table(Slow(MemoryStorage()), limits=BRISK, clock=SystemClock())
 
