@@ -77,6 +77,11 @@ def main(arguments: list[str]) -> int:
     out = WORK / "results.jsonl"
     out.unlink(missing_ok=True)
     surroundings = environment()
+    for name in options.without.split(",") if options.without else ():
+        label, off = f"without-{name}", f'{{"keep_open": true, "without": ["{name}"]}}'
+        ENGINES[label] = (f"hoodoo:{label}:{off}", None)
+        TAKE_PART["far"] = (*TAKE_PART["far"], label)
+        options.engines = options.engines and f"{options.engines},{label}"
     present, absent = engines(options, surroundings)
     for label, why in absent.items():
         print(f"left out: {label}: {why}")
@@ -118,6 +123,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--writers", default="1,2,4,8,16", help="numbers of them in conc and far")
     parser.add_argument("--kinds", default="disjoint,overlap", help="work of conc and far")
     parser.add_argument("--engines", help=f"some of {', '.join(ENGINES)}")
+    parser.add_argument("--without", help="far: also without these, one at a time (far-stores.md)")
     parser.add_argument("--suites", default="small,conc,far,big,mor,services,hist")
     parser.add_argument("--save", metavar="NAME", help="write results/NAME.md and NAME.json")
     options = parser.parse_args(arguments)

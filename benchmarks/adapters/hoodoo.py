@@ -3,7 +3,8 @@ hoodoo without a JVM, as a short job uses it: every call opens the table anew.
 
 With the option `keep_open` a writer of small commits keeps its table open, as it would in
 earnest. Small commits run under optimistic concurrency control with a real lock, because that
-is what they are for. The option `properties` is a mapping laid over the ones below.
+is what they are for. The option `properties` is a mapping laid over the ones below; `without`
+names mechanisms for high-latency stores to switch off (farstore/mechanisms.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from farstore.client import BUCKET, s3_options
+from farstore.mechanisms import without
 from pfbench import data
 from pfbench.protocol import Adapter, Unsupported, small_table
 
@@ -143,6 +145,8 @@ class Hoodoo(Adapter):
             self.writers = "threads"
         self.appends = bool(self.options.get("non_blocking"))
         self.committer = Committer(work) if self.options.get("service") else None
+        self.switched_off = without(self.options.get("without", ()))  # as long as it lives
+        self.switched_off.__enter__()
 
     def start(self) -> dict[str, str]:
         return {"hoodoo": version("hoodoo"), "pyarrow": pa.__version__}
