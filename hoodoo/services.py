@@ -19,7 +19,7 @@ from tableservices.archiving.execute import preview_archive as archive_preview
 from tableservices.archiving.service import ArchivingService
 from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.background import BackgroundServices, InlineOutcome, run_inline
-from tableservices.cleaning.execute import CleanResult, clean
+from tableservices.cleaning.execute import CleaningService, CleanResult, clean
 from tableservices.cleaning.plan import collect_clean_input, plan_clean, refuse_uncleanable
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.clustering.service import ClusteringService
@@ -30,7 +30,7 @@ from tableservices.logcompaction.plan import LogCompactionSettings
 from tableservices.logcompaction.service import LogCompactionService
 from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
 from tableservices.schedule_plan import pending_plans
-from tableservices.service import CleaningService, ServiceResult, TableService
+from tableservices.service import ServiceResult, TableService
 from tableservices.ttl.execute import TtlResult, TtlService, expire, expired_partitions
 from tableservices.ttl.settings import TtlSettings
 from tableservices.worker import WorkerSettings, WorkerTable

@@ -1,16 +1,13 @@
-"""The interface of all table services, and cleaning as a service."""
+"""The interface of all table services."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from tableservices.cleaning.execute import LastClean, clean
-from tableservices.cleaning.settings import CleaningSettings
 from timeline.context import TableContext
 from timeline.model.instant_time import InstantTime
 
-__all__ = ["CleaningService", "ServiceResult", "TableService"]
+__all__ = ["ServiceResult", "TableService"]
 
 
 class ServiceResult(Protocol):
@@ -46,26 +43,3 @@ class TableService(Protocol):
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Run one round; return None when there was nothing to do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningService:
-    """Cleaning as a service."""
-
-    settings: CleaningSettings
-    name: str = "clean"
-    memory: LastClean = field(default_factory=LastClean)
-
-    @property
-    def inline(self) -> bool:
-        """Return whether ``hoodie.clean.automatic`` is set and ``hoodie.clean.async`` is not."""
-        return self.settings.inline
-
-    @property
-    def beside(self) -> bool:
-        """Return whether ``hoodie.clean.automatic`` and ``hoodie.clean.async`` are set."""
-        return self.settings.beside
-
-    def run_once(self, context: TableContext) -> ServiceResult | None:
-        """Clean once; errors as ``clean``."""
-        return clean(context, self.settings, memory=self.memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tableservices.cleaning.foreign_cleans import ForeignCleans, finish_foreign_cleans
@@ -19,6 +19,7 @@ from tableservices.cleaning.plan import (
 )
 from tableservices.cleaning.settings import CleaningSettings
 from tableservices.schedule_plan import PLANS
+from tableservices.service import ServiceResult
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.commit.apply import apply, data_files_of
 from timeline.commit.markers import delete_markers
@@ -47,7 +48,7 @@ from timeline.rollback.rollback import rollback_dead_writers
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
-__all__ = ["CleanResult", "LastClean", "clean", "remove_stray_files"]
+__all__ = ["CleanResult", "CleaningService", "LastClean", "clean", "remove_stray_files"]
 
 
 # ---- A cache for a repeated clean: the state in which no file was superseded
@@ -386,3 +387,26 @@ def _last_completed(gathered: CollectedCleanInput) -> InstantTime:
 
 def _extra(gathered: CollectedCleanInput) -> dict[str, str]:
     return {SAVEPOINTED: ",".join(gathered.savepoints)} if gathered.savepoints else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningService:
+    """Cleaning as a service."""
+
+    settings: CleaningSettings
+    name: str = "clean"
+    memory: LastClean = field(default_factory=LastClean)
+
+    @property
+    def inline(self) -> bool:
+        """Return whether ``hoodie.clean.automatic`` is set and ``hoodie.clean.async`` is not."""
+        return self.settings.inline
+
+    @property
+    def beside(self) -> bool:
+        """Return whether ``hoodie.clean.automatic`` and ``hoodie.clean.async`` are set."""
+        return self.settings.beside
+
+    def run_once(self, context: TableContext) -> ServiceResult | None:
+        """Clean once; errors as ``clean``."""
+        return clean(context, self.settings, memory=self.memory)
