@@ -16,29 +16,31 @@ import pyarrow as pa
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.incremental import plan_incremental_read
-from filegroups.reading.point_lookup import plan_get_rows
-from filegroups.reading.read import Filter, ScanPlan, plan_scan, read_schema, scan, view_of
-from filegroups.reading.scan import (
+from filegroups.reading.read import (
+    Filter,
     PlannedRead,
     Replan,
+    ScanPlan,
     assert_not_cleaned,
     collect_table,
     may_be_cleaned,
     may_be_missing_files,
+    plan_scan,
+    read_schema,
+    scan,
+    view_of,
     with_lease,
 )
-from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.reading.table_snapshot import TableSnapshot, plan_get_rows
 from filegroups.reading.time_travel import snapshot_as_of
 from filegroups.supported import refuse_unreadable
 from timeline.context import TableContext, TableLimits
 from timeline.errors import MissingFileError, StorageUnavailableError
 from timeline.model.file_names import FileSlice
-from timeline.model.instant import Instant, State
-from timeline.model.instant_time import InstantTime, WallMs, instant_time
+from timeline.model.instant import Instant, InstantTime, State, WallMs, instant_time
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_range, parse_time_travel
-from timeline.ports.ports import Ports
-from timeline.ports.storage import close_storage
+from timeline.ports.ports import Ports, close_storage
 from timeline.properties.properties_file import create_properties, load_config
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot

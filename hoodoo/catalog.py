@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 import pyarrow as pa
 
-from filegroups.index.bucket_properties import bucket_properties
+from filegroups.index.buckets import bucket_properties
 from filegroups.keys.keys import key_columns, partition_paths, record_keys
 from filegroups.schema.new_table import new_table_properties
 from filegroups.schema.schema import TableSchema, missing_fields

@@ -10,6 +10,7 @@ everything behind it gets a ``PropertySet`` in which each value knows its layer.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -26,8 +27,6 @@ from filegroups.settings.known_keys import (
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.settings.settings import WriteSettings, fill_from_preset, keys_of_writes_and_reads
 from filegroups.settings.time_settings import TimeSettings
-from hoodoo.conflict_strategy import conflict_strategy
-from hoodoo.slot_signing import slot_signing_of
 from lockproviders.hookspecs import LockContext
 from lockproviders.registry import (
     SlotSettings,
@@ -37,8 +36,8 @@ from lockproviders.registry import (
     without_table_properties,
 )
 from lockproviders.settings import LockSettings
-from timeline.codecs.properties import parse_properties
-from timeline.errors import CorruptTableError, HoodooError, SettingError
+from timeline.errors import CorruptTableError, HoodooError, SettingError, UnsafeSetupError
+from timeline.model.slot import SlotSigning, TamperEvidence
 from timeline.properties.options import (
     CODE_LAYER,
     DEFAULT_LAYER,
@@ -48,12 +47,15 @@ from timeline.properties.options import (
     read_option,
     redact,
 )
+from timeline.properties.properties_file import parse_properties
+from timeline.rules.conflicts import STRATEGIES, ConflictStrategy, find_strategy
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_client import ObjectSettings
 from timeline.system import SystemClock, SystemIds
 
 __all__ = [
     "COMMAND_LINE_LAYER",
+    "KEY_VARIABLE",
     "SESSION_LAYER",
     "TABLE_LAYER",
     "TRIALS",
@@ -62,6 +64,7 @@ __all__ = [
     "PropertySource",
     "Severity",
     "check",
+    "conflict_strategy",
     "declared_keys",
     "describe",
     "given_keys_without_effect",
@@ -69,6 +72,7 @@ __all__ = [
     "load_configuration",
     "problem_of",
     "reader_lease_ms",
+    "slot_signing_of",
 ]
 
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
@@ -513,3 +517,120 @@ def _slots(properties: PropertySet) -> None:
 
 #: Each raises what is wrong, as a ``HoodooError``.
 TRIALS: tuple[Callable[[PropertySet], None], ...] = (_strategy, _lock, _slots)
+
+
+# ----------------------------------------------------------------
+# The conflict strategy that properties ask for: one of ours, or of a plug-in that the caller
+# allows.
+#
+# Its own file, because a name that is not ours loads plug-ins, and nothing else here does.
+
+
+def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> ConflictStrategy:
+    """
+    Who yields where both may; a plug-in is heard for a name that is not ours.
+
+    Raises:
+        SettingError: Nobody has the strategy.
+        UnsafeSetupError: An allowed plug-in cannot be used.
+    """
+    name = settings.conflict_strategy
+    found = find_strategy(name)
+    if found is not None:
+        return found
+    offered = registry_for(properties).offers("conflict_strategies")
+    found = find_strategy(name, offered)
+    if found is not None:
+        return found
+    option = WriteSettings.options["conflict_strategy"]
+    known = ", ".join(each.name for each in (*STRATEGIES, *offered))
+    layer = settings.origin("conflict_strategy")
+    raise SettingError(
+        f"no such conflict strategy, use one of {known}, or allow the plug-in that has it "
+        f"(hoodoo.plugins.allow): {option.key}={name[:200]} (from {layer})",
+        kind="setting_value",
+        key=option.key,
+        value=name,
+        layer=layer,
+        suggestion=known,
+    )
+
+
+# ------- How slots are sealed, from properties: what is asked for, and the keys that sign (SLOT-7)
+#
+# Keys come from a file that nobody else may read, or from the environment: never as a property,
+# which tables, logs and command lines show. What a table says of itself does not count, or who may
+# write into its folder could switch the seals off.
+
+KEY_VARIABLE: Final = "HOODOO_TAMPER_KEY"
+_KEY_CHARACTERS_MIN: Final = 32
+_FILE_BYTES_MAX: Final = 64 * 1024
+_KEY_FILE: Final = SlotSettings.options["tamper_key_file"]
+
+
+def slot_signing_of(
+    properties: PropertySet, *, environment: Mapping[str, str] | None = None
+) -> SlotSigning:
+    """
+    What a process adds to its slots, and which keys it knows.
+
+    Args:
+        properties: All layers; the table's own does not count.
+        environment: Where the key is looked for when no file is named; the process's own when None.
+
+    Raises:
+        SettingError: Signatures are asked for without a key.
+        UnsafeSetupError: The key cannot be read, others may read it, or it is too short.
+
+    Outside: reads the key file once.
+    """
+    own = properties.without_layer(TABLE_LAYER)
+    option = SlotSettings.options["tamper_evidence"]
+    evidence = TamperEvidence(read_option(own, option) or option.default)  # empty: not said
+    file = read_option(own, _KEY_FILE)
+    if environment is None:
+        environment = os.environ  # noqa: TID251 - a secret that no property may hold
+    if file:
+        keys = _keys_in(_content_of(Path(str(file))), f"{_KEY_FILE.key}={file}")
+    else:
+        keys = _keys_in(environment.get(KEY_VARIABLE, ""), KEY_VARIABLE)
+    if evidence is TamperEvidence.HMAC and not keys:
+        raise SettingError(
+            f"slots cannot be signed without a key; name a file with {_KEY_FILE.key}, or set "
+            f"{KEY_VARIABLE}: {option.key}=hmac (from {own.layer_of(option.key)})",
+            kind="setting_contradiction",
+            key=option.key,
+            value="hmac",
+            layer=own.layer_of(option.key),
+            suggestion=_KEY_FILE.key,
+        )
+    return SlotSigning(evidence=evidence, keys=keys)
+
+
+def _keys_in(text: str, where: str) -> tuple[bytes, ...]:
+    """One key a line; the first signs, the others are older ones."""
+    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    if any(len(key) < _KEY_CHARACTERS_MIN for key in keys):
+        raise _key_error(f"a key has at least {_KEY_CHARACTERS_MIN} characters", where)
+    return tuple(key.encode() for key in keys)
+
+
+def _content_of(path: Path) -> str:
+    where = f"{_KEY_FILE.key}={path}"
+    try:
+        with path.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            text = opened.read(_FILE_BYTES_MAX).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise _key_error(f"it cannot be read ({type(error).__name__})", where) from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise _key_error("others may read it, take their rights away (chmod 600)", where)
+    if not text.strip():
+        raise _key_error("it is empty, it must hold one key a line", where)
+    return text
+
+
+def _key_error(what: str, where: str) -> UnsafeSetupError:
+    return UnsafeSetupError(
+        f"the key that signs slots cannot be used; {what}: {where}", kind="tamper_key", where=where
+    )

@@ -16,8 +16,7 @@ from filegroups.files.bloom import BloomSettings
 from filegroups.files.log_files import LogSettings
 from filegroups.files.parquet import ParquetSettings
 from filegroups.index import LookupRules
-from filegroups.keys.bucketing import BucketRules
-from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
 from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import MissingColumns, SchemaRules
@@ -30,10 +29,14 @@ from filegroups.supported import refuse_unreadable
 from filegroups.writing.row_checks import owned_buckets
 from filegroups.writing.write import WriteRequest
 from filegroups.writing.write_request import FileRules, RowRules
-from hoodoo.configuration import PropertySource, load_configuration, reader_lease_ms
-from hoodoo.conflict_strategy import conflict_strategy
+from hoodoo.configuration import (
+    PropertySource,
+    conflict_strategy,
+    load_configuration,
+    reader_lease_ms,
+    slot_signing_of,
+)
 from hoodoo.inputs import Operation, to_write_operation
-from hoodoo.slot_signing import slot_signing_of
 from lockproviders.registry import build_lock, registry_for, with_slot_store
 from tableservices.worker import ServiceExecutor, WorkerSettings
 from timeline.context import TableContext, TableLimits

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.slice_reader import read_slice
-from filegroups.index.record_index import has_record_index
-from filegroups.keys.java_hashes import xx_hashes
+from filegroups.index.lookup import has_record_index
+from filegroups.keys.bucketing import xx_hashes
 from filegroups.keys.keys import KeySpec
-from filegroups.merge.ordering import Mask, ordering_column
-from filegroups.reading.point_lookup import plan_get_rows
+from filegroups.merge.rules import Mask, ordering_column
 from filegroups.reading.read import ReadSet, plan_scan, scan
-from filegroups.schema.columns import one_array
+from filegroups.reading.table_snapshot import plan_get_rows
+from filegroups.schema.casting import one_array
 from filegroups.schema.schema import (
     COMMIT_TIME_COLUMN,
     KEY_COLUMN,

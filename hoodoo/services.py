@@ -14,27 +14,31 @@ from hoodoo.factory import file_rules_of, service_context
 from lockproviders.registry import registry_for
 from lockproviders.settings import LockSettings
 from tableservices import hookspecs
-from tableservices.archiving.execute import ArchiveResult, archive
+from tableservices.archiving.execute import ArchiveResult, ArchivingService, archive
 from tableservices.archiving.execute import preview_archive as archive_preview
-from tableservices.archiving.service import ArchivingService
-from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
-from tableservices.background import BackgroundServices, InlineOutcome, run_inline
+from tableservices.archiving.plan import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.execute import CleaningService, CleanResult, clean
-from tableservices.cleaning.plan import collect_clean_input, plan_clean, refuse_uncleanable
-from tableservices.cleaning.settings import CleaningSettings
-from tableservices.clustering.service import ClusteringService
+from tableservices.cleaning.plan import (
+    CleaningSettings,
+    collect_clean_input,
+    plan_clean,
+    refuse_uncleanable,
+)
+from tableservices.clustering.execute import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.compaction.service import CompactionService
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.plan import LogCompactionSettings
-from tableservices.logcompaction.service import LogCompactionService
+from tableservices.compaction.execute import CompactionService
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
 from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
-from tableservices.schedule_plan import pending_plans
-from tableservices.service import ServiceResult, TableService
-from tableservices.ttl.execute import TtlResult, TtlService, expire, expired_partitions
-from tableservices.ttl.settings import TtlSettings
-from tableservices.worker import WorkerSettings, WorkerTable
-from timeline.active_timeline import ActiveTimeline
+from tableservices.service import ServiceResult, TableService, pending_plans
+from tableservices.ttl.execute import TtlResult, TtlService, TtlSettings, expire, expired_partitions
+from tableservices.worker import (
+    BackgroundServices,
+    InlineOutcome,
+    WorkerSettings,
+    WorkerTable,
+    run_inline,
+)
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
@@ -45,6 +49,7 @@ from timeline.ports.ports import EventSink
 from timeline.properties.options import CODE_LAYER, Option, PropertySet, as_property_set
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
+from timeline.snapshot import ActiveTimeline
 
 __all__ = [
     "Services",

@@ -25,7 +25,7 @@ from hoodoo.services import Services
 from hoodoo.writer import TableWriter
 from hoodoo.writer_registration import register_writer, unregister_writer
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.restoring.restore import RestoreResult, finish_restore, restore
 from tableservices.restoring.rollback import RollbackResult, rollback_write
 from tableservices.restoring.savepoints import (
@@ -39,7 +39,7 @@ from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument
 from timeline.properties.options import PropertySet

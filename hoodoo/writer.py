@@ -6,7 +6,7 @@ import threading
 import warnings
 from dataclasses import replace
 
-from filegroups.index.bucket_properties import (
+from filegroups.index.buckets import (
     has_bucket_rules,
     record_bucket_rules,
     record_misplaced_rows,

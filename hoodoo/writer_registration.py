@@ -15,7 +15,7 @@ from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.context import TableContext
 from timeline.errors import StorageCapabilityError
 from timeline.model.commit_metadata import ConcurrencyMode
-from timeline.ports.lock import Lock
+from timeline.ports.ports import Lock
 from timeline.properties.options import PropertySet
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.storage.non_atomic import prove_atomic_create

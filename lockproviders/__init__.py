@@ -8,7 +8,7 @@ read ``client.py`` and ``hookspecs.py``, and subclass ``testing/suite.py``.
 
 from __future__ import annotations
 
-from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
+from lockproviders.acquire import HeldLease, LockPorts, ProviderLock, WaitBudget
 from lockproviders.client import Holding, LockClient, describe_owner
 from lockproviders.doctor import LockCheck, LockExamination, examine
 from lockproviders.hookspecs import (
@@ -17,7 +17,6 @@ from lockproviders.hookspecs import (
     LockProviderEntry,
     hookimpl,
 )
-from lockproviders.lease import HeldLease
 from lockproviders.registry import ProviderRegistry, build_lock
 from lockproviders.settings import LockSettings, default_provider
 

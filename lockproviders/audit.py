@@ -24,9 +24,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from timeline.errors import HoodooError
-from timeline.model.instant_time import parse_wall_ms
-from timeline.ports.ports import Clock, EventSink, Executor, Ids, Ticker
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.model.instant import parse_wall_ms
+from timeline.ports.ports import (
+    Clock,
+    EventSink,
+    Executor,
+    Ids,
+    ObjectMissingError,
+    Storage,
+    Ticker,
+)
 
 __all__ = ["AUDIT_FOLDER", "AuditTrail", "AuditedHolding", "read_audit", "record_break"]
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from lockproviders.acquire import ProviderLock
+from lockproviders.acquire import HeldLease, ProviderLock
 from lockproviders.client import ClockedLockClient, Holding, describe_owner, note_owner
-from lockproviders.lease import HeldLease
 from timeline.errors import FencedError, HoodooError, LockTimeoutError, UnavailableError
-from timeline.ports.ports import Clock, Ids
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Clock, Ids, Storage
 
 __all__ = ["LockCheck", "LockExamination", "examine"]
 

@@ -42,14 +42,14 @@ from timeline import hookspecs as merger_hooks
 from timeline.errors import HoodooError, SettingError, UnknownProviderError, UnsafeSetupError
 from timeline.model.slot import TamperEvidence
 from timeline.ports.merger import RecordMerger
-from timeline.ports.ports import Clock, EventSink, Executor, Ids
-from timeline.ports.storage import Storage
-from timeline.properties.option_settings import OptionSettings, option
+from timeline.ports.ports import Clock, EventSink, Executor, Ids, Storage
 from timeline.properties.options import (
     TABLE_LAYER,
     Option,
+    OptionSettings,
     PropertySet,
     as_property_set,
+    option,
     read_option,
 )
 from timeline.storage.external_slots import ExternalSlotStorage

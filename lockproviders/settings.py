@@ -15,9 +15,15 @@ from pydantic import Field
 from lockproviders.client import needs_extra
 from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.ports.storage import StorageCapabilities
-from timeline.properties.option_settings import OptionSettings, option
-from timeline.properties.options import Option, OptionKind, as_property_set, read_option
+from timeline.ports.ports import StorageCapabilities
+from timeline.properties.options import (
+    Option,
+    OptionKind,
+    OptionSettings,
+    as_property_set,
+    option,
+    read_option,
+)
 
 __all__ = [
     "ADDRESS_OPTION",

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 from filegroups.supported import load_writable
 from tableservices.restoring.savepoints import savepoints
-from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ArchivedTimes
-from timeline.commit.metadata_table import disable_metadata_table
+from timeline.commit.apply import disable_metadata_table
+from timeline.commit_log import ended_times
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.layout import MARKERS
@@ -38,12 +38,12 @@ from timeline.model.file_names import (
     parse_base_file_name,
     parse_log_file_name,
 )
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
-from timeline.ports.storage import ListsTemporaries, Storage
-from timeline.restored_away import ended_times
+from timeline.ports.ports import ListsTemporaries, Storage
+from timeline.snapshot import ActiveTimeline
 
 __all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]
 

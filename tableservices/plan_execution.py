@@ -9,16 +9,16 @@ from enum import Enum
 from itertools import count
 from typing import TypeVar
 
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from timeline.codecs.commit_body import CommitBody, decode_archived_commit
 from timeline.commit.apply import data_files_of
 from timeline.commit.begin import refuse_during_restore
 from timeline.commit.cancel_plan import PlanOutcome, plan_outcome
 from timeline.commit.commit import CommittedWrite
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.markers import delete_markers
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
@@ -34,11 +34,9 @@ from timeline.model.file_names import instant_file_name, parse_base_file_name, p
 from timeline.model.instant import Instant, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.write_set import WriteSet
-from timeline.ports.ports import ClusterExecutor, Ports
-from timeline.ports.storage import ObjectMissingError, create_if_absent
+from timeline.ports.ports import ClusterExecutor, ObjectMissingError, Ports, create_if_absent
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rollback.abandoned_foreign import is_abandoned
-from timeline.rollback.rollback import finish_abandoned
+from timeline.rollback.rollback import finish_abandoned, is_abandoned
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 

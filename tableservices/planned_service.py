@@ -10,9 +10,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from tableservices.plan_execution import ExecutorState, wait_for_executor
-from tableservices.schedule_plan import pending_plans
-from tableservices.service import ServiceResult, TableService
-from timeline.active_timeline import ActiveTimeline
+from tableservices.service import ServiceResult, TableService, pending_plans
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import (
@@ -34,12 +32,11 @@ from timeline.model.file_names import (
     join,
     without_scheme,
 )
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.write_set import FileGroupId
-from timeline.ports.storage import Storage
-from timeline.properties.option_settings import OptionSettings, option
-from timeline.properties.options import OptionKind
+from timeline.ports.ports import Storage
+from timeline.properties.options import OptionKind, OptionSettings, option
+from timeline.snapshot import ActiveTimeline
 
 __all__ = [
     "Phase",

@@ -22,11 +22,15 @@ from tableservices.compaction.execute import (
     plan_compaction,
     tasks_of,
 )
-from tableservices.compaction.plan import compaction_plan, operations_of, read_slices
-from tableservices.compaction.settings import CompactionSettings, CompactionStrategy
+from tableservices.compaction.plan import (
+    CompactionSettings,
+    CompactionStrategy,
+    compaction_plan,
+    operations_of,
+    read_slices,
+)
 from tableservices.plan_execution import read_requested
-from tableservices.schedule_plan import schedule
-from timeline.active_timeline import ActiveTimeline
+from tableservices.service import schedule
 from timeline.codecs.commit_body import decode_legacy_commit, encode_legacy_commit
 from timeline.codecs.instant_avro import (
     decode_compaction_plan,
@@ -50,13 +54,19 @@ from timeline.model.file_names import (
     parse_instant_name,
     pending_file_names,
 )
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.instant import (
+    Action,
+    Instant,
+    InstantTime,
+    State,
+    WallMs,
+    instant_time,
+    wall_ms,
+)
 from timeline.model.merge_definition import version_9_merging
 from timeline.model.plans import CompactionPlan
 from timeline.model.table_config import TableConfig
-from timeline.ports.lock import Lease
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.ports import AmbiguousWriteError, Lease, ObjectExistsError
 from timeline.properties.properties_file import (
     load_config,
     metadata_table_off,
@@ -64,7 +74,7 @@ from timeline.properties.properties_file import (
     update_properties,
 )
 from timeline.rules.instant_times import Residue, next_instant_time
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.writer_registry import refuse_with_writers
 
 __all__ = [

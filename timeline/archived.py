@@ -20,21 +20,20 @@ from typing import Final, TypeVar
 from timeline.codecs.archived_instants import (
     ArchivedInstant,
     ArchiveFile,
+    archive_file_number,
+    parse_archive_file,
     parse_archived_completions,
     parse_archived_instants,
     parse_manifest,
     parse_version,
 )
 from timeline.codecs.commit_body import decode_archived_commit
-from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.codecs.log_blocks import LogBlock
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.layout import HISTORY
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.instant import Action
-from timeline.model.instant_time import InstantTime, is_between
-from timeline.ports.ports import EventSink
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.model.instant import Action, InstantTime, is_between
+from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 
 __all__ = [
     "ARCHIVED_WRITES",

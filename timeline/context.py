@@ -1,30 +1,21 @@
 """
-One opened table: its ports, configuration, commit log and limits in one value.
+The low-water mark of this process: the slots that its writes and snapshots still need.
 
-``hoodoo.factory`` creates it once per open, and tests create it over simulated ports. Functions
-receive it as their first argument and keep no state themselves.
+The registry entry shows it, and the archiver truncates the commit log below it (GC-2).
+``truncation`` has the functions that show and renew it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
-from timeline.active_timeline import ActiveTimeline, TimelineReader
 from timeline.archived import ArchivedTimeline
-from timeline.codecs.properties import (
-    TableDescriptor,
-    decode_table_descriptor,
-    encode_table_descriptor,
-)
-from timeline.commit_log import CommitLog
-from timeline.errors import (
-    StorageUnavailableError,
-    TableReplacedError,
-    UnsafeSetupError,
-)
+from timeline.commit_log import CommitLog, ended_times
+from timeline.errors import StorageUnavailableError, TableReplacedError, UnsafeSetupError
 from timeline.heartbeat import HeartbeatLimits
 from timeline.layout import (
     PROPERTIES,
@@ -33,27 +24,30 @@ from timeline.layout import (
     legacy_archive,
     timeline_folder,
 )
-from timeline.low_water_mark import LowWaterMark
 from timeline.model.commit_metadata import ConcurrencyMode
-from timeline.model.instant_time import LOCAL, UTC_ZONE, InstantTime, TimelineZone
-from timeline.model.slot import NO_SEALS, SlotSigning
+from timeline.model.file_names import Slicing
+from timeline.model.instant import LOCAL, UTC_ZONE, InstantTime, TimelineZone
+from timeline.model.slot import NO_SEALS, NOT_APPLIED_MAX, SlotSigning
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_instant
-from timeline.ports.ports import Ports
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,
+    Ports,
     Storage,
 )
+from timeline.properties.properties_file import (
+    TableDescriptor,
+    decode_table_descriptor,
+    encode_table_descriptor,
+)
 from timeline.properties.setting_enums import ClusteringUpdates, CommitLockMode, ForeignWriters
-from timeline.restored_away import ended_times
 from timeline.rules.conflicts import SIMPLE, ConflictStrategy
-from timeline.rules.file_slices import Slicing
 from timeline.rules.instant_times import SkewLimits, TimestampTexts
 from timeline.rules.isolation import Isolation
 from timeline.rules.retry import RateLimit, RetryBudget
-from timeline.snapshot import CommitReader, Snapshot
+from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 
 __all__ = [
     "GLANCE_MS",
@@ -61,10 +55,52 @@ __all__ = [
     "DrawnTimes",
     "KnownBatches",
     "LastRefresh",
+    "LowWaterMark",
     "TableContext",
     "TableIdentity",
     "TableLimits",
 ]
+
+
+@dataclass(slots=True)
+class LowWaterMark:
+    """
+    Hold the low-water mark: the process needs the slots above ``number``, as its entry shows.
+
+    ``entry`` is the registry entry without the mark, None while the process is in no registry.
+    ``held`` maps each running write to the head of its base snapshot.
+    """
+
+    entry: Mapping[str, object] | None = None
+    path: str = ""
+    number: int = 0
+    shown_at_ms: int = 0  # monotonic, before the put; the mark counts from then on
+    held: dict[InstantTime, int] = field(default_factory=dict)
+    overruns: int = 0  # changes each time the mark had to be set anew
+    numbers: Iterator[int] = field(default_factory=partial(count, 1))
+
+    def hold(self, requested_time: InstantTime, head: int) -> None:
+        """Keep the slots of a write that began on a snapshot at or above this head."""
+        self.held[requested_time] = head
+
+    def release(self, requested_time: InstantTime) -> None:
+        """Release the slots of a write that ended."""
+        self.held.pop(requested_time, None)
+
+    def floor(self, known_head: int) -> int:
+        """
+        Return the greatest slot number that this process no longer needs.
+
+        The last two slots of a snapshot are read again, because their files may have appeared
+        after the listing. All slots before them are applied (PUB-3).
+        """
+        return max(self.number, min([known_head, *list(self.held.values())]) - NOT_APPLIED_MAX)
+
+
+# ------------------ One opened table: its ports, configuration, commit log and limits in one value
+#
+# ``hoodoo.factory`` creates it once per open, and tests create it over simulated ports. Functions
+# receive it as their first argument and keep no state themselves.
 
 Answer = TypeVar("Answer")
 

@@ -17,10 +17,8 @@ from typing import Final
 
 from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
 from timeline.layout import HEARTBEATS, TIMELINE, heartbeat_path
-from timeline.model.instant import Action, State
-from timeline.model.instant_time import InstantTime
-from timeline.ports.ports import Ports, Ticker
-from timeline.ports.storage import AmbiguousWriteError, FileStat, Storage
+from timeline.model.instant import Action, InstantTime, State
+from timeline.ports.ports import AmbiguousWriteError, FileStat, Ports, Storage, Ticker
 
 __all__ = [
     "LEASE_BEATS",

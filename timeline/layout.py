@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.file_names import check_relative_path
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 
 __all__ = [
     "BOUNDARIES",

@@ -12,17 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
 from timeline.context import TableContext
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import ClusteringPlan
 from timeline.model.write_set import FileGroupId
-from timeline.ports.storage import ObjectMissingError
+from timeline.ports.ports import ObjectMissingError
 from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
 from timeline.rules.conflicts import Rejected, RuleId
+from timeline.snapshot import ActiveTimeline
 
 __all__ = [
     "RECHECKED",

@@ -18,18 +18,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from timeline.active_timeline import ActiveTimeline
+from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
+from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError, StorageUnavailableError
 from timeline.heartbeat import LEASE_BEATS, is_lease_expired, is_lease_trusted
 from timeline.layout import DEFERRED_DELETES, OURS, READERS, deferred_deletes_path, reader_path
-from timeline.model.file_names import data_file_time, is_data_file, parse_instant_name
-from timeline.model.instant_time import InstantTime, parse_wall_ms
+from timeline.model.file_names import (
+    data_file_time,
+    instant_file_name,
+    is_data_file,
+    parse_instant_name,
+    pending_file_names,
+)
+from timeline.model.instant import Instant, InstantTime, parse_wall_ms
+from timeline.model.plans import CleanerPlan, CleanMetadata
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.ports import Ticker
-from timeline.ports.storage import AmbiguousWriteError, Storage
-from timeline.restored_away import restored_away_by
-from timeline.snapshot import Snapshot
+from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError, Storage, Ticker
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import truncated_up_to
 
 __all__ = [
@@ -40,6 +46,7 @@ __all__ = [
     "deferred_deletes",
     "lease_newest",
     "pin",
+    "read_clean",
     "registered_readers",
     "run_deferred_deletes",
 ]
@@ -446,3 +453,28 @@ def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredR
         storage.delete(one)
     storage.delete(path)
     return len(known)
+
+
+# -------------------------------------------- Read what a clean on the timeline did or plans to do
+#
+# Another engine's clean has no slot, so its files are the only source (CLN-3, RDL-2).
+
+
+def read_clean(context: TableContext, clean: Instant) -> CleanMetadata | CleanerPlan | None:
+    """
+    Return the metadata of a clean, or its plan while pending; None if missing. Outside: 1 get.
+
+    Raises:
+        CorruptTableError: The file is damaged.
+    """
+    name = instant_file_name(clean)
+    if not clean.completed:
+        name = pending_file_names(clean.action, clean.requested_time)[-1]
+    path = context.instant_path(name)
+    try:
+        data = context.world.storage.read(path)
+    except ObjectMissingError:  # archived or rolled back meanwhile
+        return None
+    if clean.completed:
+        return decode_clean(data, path=path)
+    return decode_clean_plan(data, path=path)

@@ -1,31 +1,380 @@
 """
-A snapshot: the immutable set of instants visible at one time, and the file groups they replaced.
+The active timeline: every instant with a file in the timeline folder, at one time.
 
-Time travel compares requested times, inclusive, as Java Hudi does (fmt 6.5). The rule for a
-committed instant is in fmt 6.3.
+It is a value made from one listing of names. Content is read only on request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from timeline.active_timeline import ActiveTimeline, completion_order
 from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline, ArchivedTimes
 from timeline.codecs.commit_body import decode_archived_commit, decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
-from timeline.errors import MissingFileError
-from timeline.layout import HISTORY, TIMELINE
+from timeline.errors import MissingFileError, UnsupportedTableError
+from timeline.layout import HISTORY, TIMELINE, timeline_folder
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
-from timeline.model.file_names import BaseFile, LogFile, instant_file_name
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime, is_between
+from timeline.model.file_names import (
+    BaseFile,
+    LogFile,
+    Slicing,
+    instant_file_name,
+    parse_instant_name,
+)
+from timeline.model.instant import (
+    UTC_ZONE,
+    WRITE_ACTIONS,
+    Action,
+    Instant,
+    InstantTime,
+    State,
+    TimelineZone,
+    is_between,
+)
 from timeline.model.write_set import FileGroupId
-from timeline.ports.storage import ObjectMissingError, Storage
-from timeline.rules.file_slices import Slicing
+from timeline.ports.ports import ObjectMissingError, Storage
 
-__all__ = ["CommitReader", "Snapshot"]
+__all__ = ["ActiveTimeline", "CommitReader", "Snapshot", "TimelineReader", "completion_order"]
+
+#: SEC14: a hostile or neglected table must not fill the memory.
+INSTANT_FILES_MAX = 3_000_000
+
+
+_Key = tuple[InstantTime, str]  # requested time, action when completed
+_Parse = Callable[[str], Instant | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveTimeline:
+    """The instants in their furthest state, ascending by requested time, then action."""
+
+    instants: tuple[Instant, ...]
+    file_names: frozenset[str]
+
+    @staticmethod
+    def of(names: Iterable[str], parse: _Parse = parse_instant_name) -> ActiveTimeline:
+        """
+        Group file names into instants. Skip names that ``parse`` does not know (fmt 2.2).
+
+        A clean may have several completed files under one requested time. The greatest completion
+        time counts.
+        """
+        furthest: dict[_Key, Instant] = {}
+        kept = []
+        for name in names:
+            instant = parse(name)
+            if instant is None:
+                continue
+            kept.append(name)
+            key = _key(instant)
+            before = furthest.get(key)
+            if before is None or _further(instant, before):
+                furthest[key] = instant
+        ordered = sorted(furthest.values(), key=_order)
+        return ActiveTimeline(instants=tuple(ordered), file_names=frozenset(kept))
+
+    def with_names(
+        self, added: Iterable[str], parse: _Parse = parse_instant_name
+    ) -> ActiveTimeline:
+        """Return the timeline with these file names added; no name is removed."""
+        instants = list(self.instants)
+        kept = []
+        new: list[Instant] = []
+        old: list[Instant] = []
+        for name in added:
+            instant = parse(name)
+            if instant is None:
+                continue
+            kept.append(name)
+            at = bisect_left(instants, instant.requested_time, key=_requested_time)
+            end = at
+            while end < len(instants) and instants[end].requested_time == instant.requested_time:
+                end += 1
+            same = next((i for i in range(at, end) if _key(instants[i]) == _key(instant)), None)
+            if same is None:
+                instants.insert(end, instant)
+            elif _further(instant, instants[same]):
+                old.append(instants[same])
+                instants[same] = instant
+            else:
+                continue
+            span = slice(at, end + (same is None))
+            instants[span] = sorted(instants[span], key=_order)
+            new.append(instant)
+        grown = ActiveTimeline(instants=tuple(instants), file_names=self.file_names.union(kept))
+        self._hand_on(grown, new, old)
+        return grown
+
+    def _hand_on(
+        self, grown: ActiveTimeline, new: Sequence[Instant], old: Sequence[Instant]
+    ) -> None:
+        """Pass cached values on, updated by the new instants, because times only grow."""
+        known, later = self.__dict__, grown.__dict__
+        if "newest_time" in known:
+            times = [self.newest_time or "", *(instant.newest_time for instant in new)]
+            later["newest_time"] = max(times) or None
+        if "newest_decided_time" in known:
+            decided = [instant.newest_time for instant in new if _is_decided(instant)]
+            later["newest_decided_time"] = max([self.newest_decided_time or "", *decided]) or None
+        if "completed_times" in known:
+            outdone = frozenset(_times_of_completed(old))  # a clean with two completed files
+            later["completed_times"] = (
+                self.completed_times.union(_times_of_completed(new)) - outdone
+            )
+        latest = {_key(instant): instant for instant in new}  # each is further than the old one
+        if "pending" in known:
+            left = [instant for instant in self.pending if _key(instant) not in latest]
+            begun = [instant for instant in latest.values() if not instant.completed]
+            later["pending"] = tuple(sorted([*left, *begun], key=_order) if begun else left)
+        if any(instant.completed for instant in old):
+            return
+        written = sorted((i for i in latest.values() if _is_written(i)), key=_order)
+        if "completed_writes" in known:
+            before = self.completed_writes
+            if not before or not written or _order(before[-1]) < _order(written[0]):
+                later["completed_writes"] = (*before, *written)
+        if "newest_completed_write" in known:
+            newest = filter(None, (self.newest_completed_write, *written))
+            later["newest_completed_write"] = max(newest, key=completion_order, default=None)
+
+    @cached_property
+    def newest_time(self) -> InstantTime | None:
+        """The greatest requested or completion time of any instant (T of the timeline)."""
+        return max((instant.newest_time for instant in self.instants), default=None)
+
+    @cached_property
+    def newest_decided_time(self) -> InstantTime | None:
+        """The greatest time that a commit or plan fixed, without pending writes (BEG-5)."""
+        return max(
+            (instant.newest_time for instant in self.instants if _is_decided(instant)),
+            default=None,
+        )
+
+    @cached_property
+    def completed_writes(self) -> tuple[Instant, ...]:
+        """Completed instants that wrote data, ascending by requested time."""
+        return tuple(i for i in self.instants if _is_written(i))
+
+    @cached_property
+    def newest_completed_write(self) -> Instant | None:
+        """The completed write with the greatest completion time."""
+        return max(self.completed_writes, key=completion_order, default=None)
+
+    @cached_property
+    def completed_times(self) -> frozenset[tuple[InstantTime, InstantTime]]:
+        """The (requested time, completion time) pairs of all completed instants."""
+        return frozenset(_times_of_completed(self.instants))
+
+    @cached_property
+    def pending(self) -> tuple[Instant, ...]:
+        """Requested and inflight instants."""
+        return tuple(i for i in self.instants if not i.completed)
+
+    @property
+    def pending_ingestion(self) -> tuple[Instant, ...]:
+        """Pending commits, deltacommits and replacecommits, which a rollback may target."""
+        return tuple(i for i in self.pending if i.action in _BEGUN)
+
+    @cached_property
+    def first_write_time(self) -> InstantTime | None:
+        """
+        The requested time of the first write instant, pending or not, that no savepoint keeps.
+
+        A savepointed write may remain when later writes are archived, so it does not mark where
+        the timeline begins. None if savepoints keep every write, or if there is no write.
+        """
+        saved = {one.requested_time for one in self.instants if one.action is Action.SAVEPOINT}
+        writes = (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS)
+        return next((time for time in writes if time not in saved), None)
+
+    @cached_property
+    def archived_below(self) -> InstantTime | None:
+        """
+        The requested time below which everything counts as archived, hence committed (fmt 6.3).
+
+        It is the time of the first write that no savepoint keeps. If savepoints keep all writes,
+        it is the time of the first write: archiving follows requested times, so everything below
+        is archived. ``is_archived`` answers for what is above it. None without any write.
+        """
+        if self.first_write_time is not None:
+            return self.first_write_time
+        return next(
+            (one.requested_time for one in self.instants if one.action in WRITE_ACTIONS), None
+        )
+
+    def is_archived(
+        self, requested_time: InstantTime, archived: Callable[[], ArchivedTimes]
+    ) -> bool:
+        """
+        Return whether an instant that is not on this timeline counts as archived (fmt 6.3).
+
+        The timeline alone decides this while it has a write that no savepoint keeps. After a
+        restore it may have none. The archived timeline then decides for times that are not below
+        all savepointed writes.
+
+        Args:
+            requested_time: The instant's.
+            archived: Returns the times of the archived timeline; called only if needed.
+        """
+        below = self.archived_below
+        if below is not None and requested_time < below:
+            return True
+        return self.first_write_time is None and requested_time in archived().completions
+
+    def find(self, requested_time: InstantTime, *actions: Action) -> Instant | None:
+        """Return the instant with this requested time; a savepoint only if its action is given."""
+        for instant in self.instants:
+            if instant.requested_time != requested_time:
+                continue
+            if actions and instant.action not in actions:
+                continue
+            if not actions and instant.action is Action.SAVEPOINT:
+                continue
+            return instant
+        return None
+
+
+_BEGUN = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
+
+
+class TimelineReader:
+    """
+    List the timeline folder repeatedly, and parse only new names.
+
+    One write lists the timeline several times. Between two listings at most a few of thousands of
+    names appear.
+
+    Names of legacy instants have no completion time (fmt 2.2). In layout 2 it is the modification
+    time of the file, as in Java. In layout 1 it is the requested time. Layout 1 orders nothing by
+    completion time, and the files of a copied table have other ages (fmt 11.2).
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        layout_version: int = 2,
+        files_max: int = INSTANT_FILES_MAX,
+        zone: TimelineZone = UTC_ZONE,
+    ) -> None:
+        self._storage = storage
+        self._files_max = files_max
+        self._zone = zone
+        self._folder = timeline_folder(layout_version)
+        self._parse: _Parse = self._aged if layout_version == 2 else _undated
+        self._modified_ms: Mapping[str, int] = {}  # of legacy files
+        # Replaced as a whole, so readers on several threads need no lock.
+        self._last: tuple[Sequence[str], ActiveTimeline] | None = None
+
+    @property
+    def last(self) -> ActiveTimeline | None:
+        """The timeline of the last listing, with the files that this process created since."""
+        return None if self._last is None else self._last[1]
+
+    def add(self, name: str) -> None:
+        """Add a file that this process just created."""
+        if self._last is not None and name not in self._last[1].file_names:
+            names, timeline = self._last
+            self._last = (sorted([*names, name]), timeline.with_names([name], self._parse))
+
+    def read(self) -> ActiveTimeline:
+        """
+        Return the timeline now. Outside: 1 list, another for legacy instants in layout 2.
+
+        Raises:
+            UnsupportedTableError: More files than ``files_max`` (SEC14).
+        """
+        names = self._storage.names(self._folder)
+        if len(names) > self._files_max:
+            raise UnsupportedTableError(
+                "the timeline has more files than hoodoo.limits.timeline.instants.max allows; "
+                f"archive it or raise the limit: {len(names)}",
+                kind="limit",
+                found=len(names),
+            )
+        if self._last is not None:
+            before, timeline = self._last
+            if before == names:
+                return timeline
+            known = set(before)
+            added = [name for name in names if name not in known]
+            if len(before) + len(added) == len(names):  # no name disappeared
+                self._last = (names, timeline.with_names(added, self._parse))
+                return self._last[1]
+        self._last = (names, ActiveTimeline.of(names, self._parse))
+        return self._last[1]
+
+    def _aged(self, name: str) -> Instant | None:
+        instant = parse_instant_name(name)
+        if instant is None or not instant.legacy:
+            return instant
+        if name not in self._modified_ms:
+            self._modified_ms = {
+                entry.name: entry.modified_ms
+                for entry in self._storage.list(self._folder)
+                if not entry.is_folder
+            }
+        modified_ms = self._modified_ms.get(name, 0)
+        completed = max(instant.requested_time, self._zone.instant_time(modified_ms))
+        return replace(instant, completion_time=completed)
+
+
+def _undated(name: str) -> Instant | None:
+    """Return the instant of a file of layout 1, where names have no completion time."""
+    instant = parse_instant_name(name)
+    return None if instant is None or (instant.completed and not instant.legacy) else instant
+
+
+def _is_decided(instant: Instant) -> bool:
+    return instant.completed or instant.action not in _BEGUN
+
+
+def _times_of_completed(instants: Iterable[Instant]) -> Iterator[tuple[InstantTime, InstantTime]]:
+    return (
+        (one.requested_time, one.completion_time or one.requested_time)
+        for one in instants
+        if one.completed
+    )
+
+
+def _key(instant: Instant) -> _Key:
+    return instant.requested_time, instant.action.completes_as.value
+
+
+def _order(instant: Instant) -> _Key:
+    return instant.requested_time, instant.action.value
+
+
+def _is_written(instant: Instant) -> bool:
+    return instant.completed and instant.action in WRITE_ACTIONS
+
+
+def completion_order(instant: Instant) -> InstantTime:
+    """Return the completion time, for sorting; empty for a pending instant."""
+    return instant.completion_time or ""
+
+
+def _requested_time(instant: Instant) -> InstantTime:
+    return instant.requested_time
+
+
+def _further(one: Instant, other: Instant) -> bool:
+    if one.state is other.state is State.COMPLETED:
+        if one.legacy is not other.legacy:  # an interrupted upgrade wrote it a second time
+            return other.legacy
+        return (one.completion_time or "") > (other.completion_time or "")
+    return one.state.rank > other.state.rank
+
+
+# ----------------------------------------------------------------
+# A snapshot: the immutable set of instants visible at one time, and the file groups they
+# replaced.
+#
+# Time travel compares requested times, inclusive, as Java Hudi does (fmt 6.5). The rule for a
+# committed instant is in fmt 6.3.
 
 _CACHED_MAX = 4_096
 _CACHED_LEAST = 64  # this many stay cached on any timeline

@@ -14,7 +14,7 @@ import json
 import re
 from typing import Final
 
-from timeline.codecs.truncation_point import (
+from timeline.codecs.commit_log import (
     NO_TRUNCATION,
     CommittedBatch,
     TruncationPoint,
@@ -23,9 +23,9 @@ from timeline.codecs.truncation_point import (
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HeartbeatExpiredError, MissingFileError
 from timeline.layout import BOUNDARIES, slot_path, truncation_point_path
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.slot import NOT_APPLIED_MAX, Slot
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.ports import ObjectMissingError, Storage
 
 __all__ = [
     "GRACE_OF_SILENCES",

@@ -25,9 +25,8 @@ from timeline.errors import (
 from timeline.layout import TABLE_DESCRIPTOR, WRITERS, timeline_folder
 from timeline.model.engine_version import FIRST_VERSION, refuse_newer, writer_versions
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant_time import LOCAL, parse_wall_ms
-from timeline.ports.ports import Ticker
-from timeline.ports.storage import FileStat, Storage
+from timeline.model.instant import LOCAL, parse_wall_ms
+from timeline.ports.ports import FileStat, Storage, Ticker
 from timeline.rules.bucket_ranges import (
     BUCKET_OWNERSHIP_KEY,
     EVERY_BUCKET,

@@ -18,12 +18,12 @@ from hoodoo.configuration import declared_keys
 from hoodoo.services import service_options
 from lockproviders.registry import SlotSettings, provider_options
 from lockproviders.settings import LockSettings
-from tableservices.archiving.settings import ArchivingSettings
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.archiving.plan import ArchivingSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.plan import LogCompactionSettings
-from tableservices.ttl.settings import TtlSettings
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionSettings
+from tableservices.ttl.execute import TtlSettings
 from tableservices.worker import WorkerSettings
 from timeline.properties.options import Option
 from timeline.storage.object_client import ObjectSettings

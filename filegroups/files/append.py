@@ -35,8 +35,7 @@ from filegroups.files.slice_reader import SliceRead, merged_slice_rows
 from filegroups.keys.keys import field_type
 from filegroups.merge.log_merging import combine_incoming, split_relocated_keys
 from filegroups.merge.merging import DeleteKind
-from filegroups.merge.ordering import ordering_column
-from filegroups.merge.rules import MergeRules
+from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.schema import (
     KEY_COLUMN,
     PARTITION_COLUMN,
@@ -58,7 +57,7 @@ from timeline.model.file_names import (
 )
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.write_set import FileGroupId
-from timeline.ports.storage import ObjectExistsError, Storage
+from timeline.ports.ports import ObjectExistsError, Storage
 from timeline.system import NullEvents
 
 __all__ = ["append_to_file_group", "block_format", "current_rows", "write_task"]

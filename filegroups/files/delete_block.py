@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_record
 from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor, find_items, skip
 from filegroups.files.avro_columns.types import Items, Record, Union, arrow_type, parse_schema
-from filegroups.schema.columns import one_array
+from filegroups.schema.casting import one_array
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 

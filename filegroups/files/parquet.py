@@ -23,16 +23,16 @@ import pyarrow.parquet as pq
 from filegroups.files.bloom import BloomFilter
 from filegroups.keys.keys import VirtualKeys, java_order, key_range
 from filegroups.schema.casting import schema_mismatch_error, to_stored_rows
-from filegroups.schema.internal_schema import Renaming
 from filegroups.schema.schema import (
     KEY_COLUMN,
     SEQUENCE_COLUMN,
+    Renaming,
     avro_with_meta,
     promote,
     vector_columns,
 )
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
-from timeline.ports.storage import ObjectMissingError, Storage, open_cached
+from timeline.ports.ports import ObjectMissingError, Storage, open_cached
 
 __all__ = [
     "Footer",

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from filegroups.files.avro_columns.encode import encode_rows
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
-from filegroups.schema.casting import cast_column
-from filegroups.schema.columns import one_array
+from filegroups.schema.casting import cast_column, one_array
 
 __all__ = ["record_values"]
 

@@ -43,9 +43,8 @@ from filegroups.schema.schema import (
     normalise,
     with_meta,
 )
-from timeline.codecs.properties import format_properties
 from timeline.commit.markers import create_marker
-from timeline.errors import CorruptTableError, InvariantError
+from timeline.errors import CorruptTableError, InvariantError, StorageUnavailableError
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
     CdcMode,
@@ -54,10 +53,11 @@ from timeline.model.commit_metadata import (
     WriteStat,
 )
 from timeline.model.file_names import BaseFileName, IOType, LogFileName, check_partition_path, join
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.partitions import PARTITION_METADATA
-from timeline.ports.storage import ObjectExistsError, Storage, create_if_absent
+from timeline.ports.ports import ObjectExistsError, Storage, create_if_absent
+from timeline.properties.properties_file import format_properties
 
 __all__ = [
     "FileGroupTask",
@@ -71,6 +71,7 @@ __all__ = [
     "stats_from_json",
     "stats_to_json",
     "with_meta_columns",
+    "write_clustered_file",
     "write_file_group",
     "written_schema",
 ]
@@ -475,3 +476,60 @@ def _merged_schema(schema: pa.Schema) -> pa.Schema:
             if each.name not in (PARTITION_COLUMN, FILE_NAME_COLUMN)
         ]
     )
+
+
+# ------------------- Write rows that only move: a clustering's base files, with their commit times
+#
+# The file name follows from the plan (CMP-2), and a file is created whole or not at all. So two
+# executors of one plan, one of which seemed dead, create the same file. An existing file is adopted.
+
+
+def write_clustered_file(storage: Storage, task: FileGroupTask, rows: pa.Table) -> int:
+    """
+    Write one base file, or adopt an existing one; return its size in bytes.
+
+    The encoded file is in memory.
+
+    Args:
+        storage: Storage of the table.
+        task: The file: path, name, schema, layout.
+        rows: Commit time, sequence number, record key, then the table's own columns.
+
+    Raises:
+        CorruptTableError: The existing file of that name is not a base file.
+        StorageUnavailableError: The storage failed, or the existing file has another number of
+            rows; a marker may remain, by which a cancel finds what was written.
+
+    Outside: 1 create (marker) and 1 create; 1 open_input and 1 stat if the file exists.
+    """
+    path = join(task.partition_path, task.file_name)
+    schema = TableSchema.from_avro(task.avro_json).arrow
+    data = base_file_bytes(
+        full_rows(rows, task, schema, task.file_name),
+        avro_json=task.avro_json,
+        bloom=_bloom(task, rows),
+        settings=task.parquet,
+    )
+    create_marker(storage, task.requested_time, task.partition_path, task.file_name, IOType.CREATE)
+    if create_if_absent(storage, path, data, repeat="run the service again"):
+        return len(data)
+    return _adopted(storage, path, rows.num_rows)
+
+
+def _bloom(task: FileGroupTask, rows: pa.Table) -> BloomFilter | None:
+    if task.bloom is None or not task.stores_keys:
+        return None
+    made = BloomFilter(task.bloom.fitted(rows.num_rows))
+    made.add(rows.column(KEY_COLUMN))
+    return made
+
+
+def _adopted(storage: Storage, path: str, rows: int) -> int:
+    found = read_footer(storage, path).rows
+    stat = storage.stat(path)
+    if stat is None or found != rows:
+        raise StorageUnavailableError(
+            f"a file of the plan vanished or has other rows, cancel the plan and plan anew: {path}",
+            path=path,
+        )
+    return stat.size_bytes

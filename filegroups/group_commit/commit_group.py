@@ -31,8 +31,8 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from filegroups.writing.write_schema import refuse_other_key_types, schema_for
 from timeline.commit.begin import StartedWrite, begin
 from timeline.commit.commit import CommittedWrite, commit_write
+from timeline.commit.commit_lock import BaseState, PendingCommit
 from timeline.commit.concurrent_commits import verdict_on
-from timeline.commit.state import BaseState, PendingCommit
 from timeline.context import TableContext
 from timeline.errors import (
     HeartbeatExpiredError,
@@ -43,7 +43,7 @@ from timeline.errors import (
     SchemaConflictError,
 )
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId, WriteSet
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected

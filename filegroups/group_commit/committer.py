@@ -34,7 +34,7 @@ from filegroups.writing.write import PreparedWrite, prepare_write, write_prepare
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, StorageUnavailableError
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.snapshot import Snapshot
 

@@ -51,8 +51,7 @@ from timeline.errors import (
 from timeline.layout import slot_path
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import check_partition_path
-from timeline.model.instant import WRITE_ACTIONS
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import WRITE_ACTIONS, InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Clock
 from timeline.rollback.rollback import rollback

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.columns import one_array
+from filegroups.schema.casting import one_array
 from timeline.errors import InvalidInputError
 
 __all__ = ["MONTH_NAMES", "DateFields", "DatePattern", "Times", "parse_date_pattern"]

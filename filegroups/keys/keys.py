@@ -18,10 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.keys.java_to_string import java_texts
 from filegroups.keys.timestamp_keys import TimestampKeys, timestamp_folders
-from filegroups.schema.casting import cast_column
-from filegroups.schema.columns import one_array
+from filegroups.schema.casting import cast_column, java_texts, one_array
 from filegroups.schema.evolution import MissingColumns, SchemaRules, canonical_type, evolved_type
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import InvalidInputError, SettingError

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.merge.merging import MergeOutcome, key_codes
-from filegroups.merge.ordering import Mask, Positions
-from filegroups.schema.columns import one_array, ranks
+from filegroups.merge.rules import Mask, Positions
+from filegroups.schema.casting import one_array, ranks
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.errors import CorruptTableError, InvariantError
 from timeline.model.commit_metadata import CdcMode
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 
 __all__ = [
     "AFTER",

@@ -31,9 +31,8 @@ from filegroups.merge.merging import (
     newest_positions,
     shaped,
 )
-from filegroups.merge.ordering import Mask, order_numbers, ordering_column
-from filegroups.merge.rules import MergeRules, known_values
-from filegroups.schema.columns import version_rounds
+from filegroups.merge.rules import Mask, MergeRules, known_values, order_numbers, ordering_column
+from filegroups.schema.casting import version_rounds
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.ports.merger import RecordMerger, Versions

@@ -12,9 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.merge.ordering import Mask, Positions, not_below, order_numbers, ordering_column
-from filegroups.merge.rules import MergeRules, known_values
-from filegroups.schema.columns import JOINED_BYTES_MAX, distinct_codes, one_array
+from filegroups.merge.rules import (
+    Mask,
+    MergeRules,
+    Positions,
+    known_values,
+    not_below,
+    order_numbers,
+    ordering_column,
+)
+from filegroups.schema.casting import JOINED_BYTES_MAX, distinct_codes, one_array
 from filegroups.schema.schema import KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.errors import UnsafeSetupError
 from timeline.model.commit_metadata import MergeMode

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from filegroups.files.cdc_reader import CdcRead, CdcSource, CdcUnit, read_cdc
+from filegroups.files.cdc_log import CdcRead, CdcSource, CdcUnit, read_cdc
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.reading.read import plan_scan, read_schema
-from filegroups.reading.scan import expired_where_missing
+from filegroups.reading.read import expired_where_missing, plan_scan, read_schema
 from filegroups.reading.time_travel import may_be_archived, retained_since
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN
 from timeline.codecs.instant_avro import decode_restore
+from timeline.commit_log import restored_away_in
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.commit_metadata import (
@@ -37,20 +37,20 @@ from timeline.model.file_names import (
     BaseFile,
     FileSlice,
     LogFile,
+    Slicing,
     check_relative_path,
     instant_file_name,
     join,
     listed,
+    merged_slice,
     parse_base_file_name,
     parse_log_file_name,
+    slice_file_group,
 )
-from timeline.model.instant import Action
-from timeline.model.instant_time import EARLIEST, InstantTime
+from timeline.model.instant import EARLIEST, Action, InstantTime
 from timeline.model.slot import SlotKind
 from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import PendingCompactions, pending_compactions
-from timeline.restored_away import restored_away_in
-from timeline.rules.file_slices import Slicing, merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
 
 __all__ = [

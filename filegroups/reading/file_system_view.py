@@ -13,12 +13,18 @@ from functools import cached_property, partial
 
 from filegroups.reading.partition_pruning import PartitionPruner
 from timeline.errors import CorruptTableError
-from timeline.model.file_names import BaseFile, FileSlice, LogFile, check_partition_path
-from timeline.model.instant_time import InstantTime
+from timeline.model.file_names import (
+    BaseFile,
+    FileSlice,
+    LogFile,
+    check_partition_path,
+    merged_slice,
+    slice_files,
+)
+from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.partitions import is_partition_file, list_partition_paths
-from timeline.ports.storage import Stats, Storage
-from timeline.rules.file_slices import merged_slice, slice_files
+from timeline.ports.ports import Stats, Storage
 from timeline.snapshot import Snapshot
 
 __all__ = ["FileSystemView"]

@@ -18,24 +18,35 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.blocks import VisibleInstants
+from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import WholeFileGroups
 from filegroups.reading.cdc import SlicesAtTime
 from filegroups.reading.partition_pruning import PartitionPruner
-from filegroups.reading.read import Filter, pruner_of, view_of
-from filegroups.reading.scan import assert_not_cleaned, expired_where_missing
+from filegroups.reading.read import (
+    Filter,
+    assert_not_cleaned,
+    expired_where_missing,
+    pruner_of,
+    view_of,
+)
 from filegroups.reading.time_travel import may_be_archived
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, UnsupportedTableError
 from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, TableType, WriteStat
-from timeline.model.file_names import BaseFile, FileSlice, LogFile, check_relative_path, listed
-from timeline.model.instant import Action
-from timeline.model.instant_time import InstantTime
+from timeline.model.file_names import (
+    BaseFile,
+    FileSlice,
+    LogFile,
+    check_relative_path,
+    listed,
+    merged_slice,
+    slice_file_group,
+)
+from timeline.model.instant import Action, InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import PendingCompactions, joined_logs, pending_compactions
 from timeline.reader_lease import ReaderLease
-from timeline.rules.file_slices import merged_slice, slice_file_group
 from timeline.snapshot import Snapshot
 
 __all__ = ["ChosenPartitions", "IncrementalRead", "plan_incremental_read"]

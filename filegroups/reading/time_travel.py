@@ -28,8 +28,7 @@ from timeline.model.file_names import (
     parse_base_file_name,
     parse_log_file_name,
 )
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CleanMetadata
 from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import moves_rows_only

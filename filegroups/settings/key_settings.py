@@ -29,11 +29,12 @@ from timeline.model.merge_definition import (
     definition_of_payload,
     known_payloads,
 )
-from timeline.properties.option_settings import LayeredSettings, option
 from timeline.properties.options import (
     DEFAULT_LAYER,
     TABLE_LAYER,
+    LayeredSettings,
     PropertySet,
+    option,
     parse_option,
 )
 from timeline.properties.setting_enums import IndexType

@@ -9,10 +9,15 @@ from pydantic import Field, model_validator
 
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
 from timeline.errors import SettingError
-from timeline.model.instant_time import InstantTime, TimelineZone
+from timeline.model.instant import InstantTime, TimelineZone
 from timeline.model.time_arguments import parse_range
-from timeline.properties.option_settings import LayeredSettings, option
-from timeline.properties.options import OptionKind, PropertySet, as_property_set
+from timeline.properties.options import (
+    LayeredSettings,
+    OptionKind,
+    PropertySet,
+    as_property_set,
+    option,
+)
 from timeline.properties.setting_enums import IncrementalFormat, QueryType
 
 __all__ = ["LimitSettings", "ReadSettings"]

@@ -22,12 +22,12 @@ from filegroups.settings.key_settings import KeySettings, resolve_key_options
 from filegroups.settings.known_keys import is_key_of_hudi, refuse_unsupported
 from filegroups.settings.read_settings import LimitSettings, ReadSettings
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
-from timeline.properties.option_settings import option
 from timeline.properties.options import (
     DEFAULT_LAYER,
     OptionKind,
     PropertySet,
     as_property_set,
+    option,
     redact,
 )
 from timeline.properties.setting_enums import (

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from filegroups.keys.date_patterns import parse_date_pattern
 from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
 from timeline.errors import InvalidInputError, SettingError
-from timeline.properties.option_settings import OptionSettings, option
-from timeline.properties.options import CODE_LAYER, DEFAULT_LAYER, TABLE_LAYER, PropertySet
+from timeline.properties.options import (
+    CODE_LAYER,
+    DEFAULT_LAYER,
+    TABLE_LAYER,
+    OptionSettings,
+    PropertySet,
+    option,
+)
 
 if TYPE_CHECKING:
     from timeline.model.table_config import TableConfig

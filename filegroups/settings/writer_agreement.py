@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from filegroups.settings.settings import WriteSettings
-from timeline.model.instant_time import UTC_ZONE, TimelineZone
+from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.ports.ports import Ports
 from timeline.properties.setting_enums import IndexType
 

@@ -16,11 +16,10 @@ from filegroups.files.parquet import read_footer
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.files.slice_reader import SliceRead
 from filegroups.index import IndexedFile, SliceWithLogs
-from filegroups.index.bucket_properties import slices_with_log_inserts
-from filegroups.index.buckets import find_buckets
+from filegroups.index.buckets import find_buckets, slices_with_log_inserts
 from filegroups.index.lookup import may_resurrect
-from filegroups.keys.bucketing import BucketRules
-from filegroups.keys.insert_buckets import (
+from filegroups.keys.bucketing import (
+    BucketRules,
     InsertBucket,
     SizeSettings,
     SmallFile,
@@ -52,8 +51,7 @@ from timeline.model.commit_metadata import (
     workload_profile,
 )
 from timeline.model.file_names import FileSlice
-from timeline.model.instant import Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Instant, InstantTime
 from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
 from timeline.rules.conflicts import Rejected

@@ -20,24 +20,22 @@ from filegroups.keys.bucketing import bucket_of
 from filegroups.keys.keys import VirtualKeys
 from filegroups.reading.read import READS_KEY, ReadSet, plan_scan, scan, view_of
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, TableSchema
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import not_applied
 from timeline.commit.begin import StartedWrite
-from timeline.commit.state import BaseState, CommitCheck
+from timeline.commit.commit_lock import BaseState, CommitCheck
 from timeline.commit.validate import commits_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import BaseFile, FileSlice, LogFile, join, parse_base_file_name
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.table_config import TableConfig
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.pending_plans import file_groups_to_avoid, pending_compactions, plan_conflict
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.rules.isolation import validate_reads
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 
 __all__ = ["CommitFacts", "ReadValidation", "commit_checks", "rejected_by"]
 

@@ -15,17 +15,17 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from filegroups.writing.write_request import CommitResult, WriteRequest
-from timeline.codecs.truncation_point import CommittedBatch, EarlierBatches
+from timeline.codecs.commit_log import CommittedBatch, EarlierBatches
 from timeline.commit.apply import apply, not_applied
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import commit_in_section
+from timeline.commit_log import restored_away_by
 from timeline.context import KnownBatches, TableContext
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.layout import truncation_point_path
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import ObjectMissingError
-from timeline.restored_away import restored_away_by
+from timeline.ports.ports import ObjectMissingError
 from timeline.truncation import read_truncated_batches, read_truncation_point, truncated_up_to
 
 __all__ = ["batches_of", "committed_batch", "result_of_batch"]

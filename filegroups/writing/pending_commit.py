@@ -18,11 +18,10 @@ from filegroups.writing.commit_checks import CommitFacts, ReadValidation, commit
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import WriteRequest
 from timeline.commit.begin import StartedWrite, make_inflight
-from timeline.commit.concurrent_commits import write_set_of
+from timeline.commit.commit_lock import BaseState, PendingCommit
+from timeline.commit.concurrent_commits import announced_writes, write_set_of
 from timeline.commit.conflict_report import ConflictReport, WaitReport, conflict_report_of
 from timeline.commit.markers import marker_files
-from timeline.commit.pending_writes import announced_writes
-from timeline.commit.state import BaseState, PendingCommit
 from timeline.commit.validate import validate_early
 from timeline.context import TableContext
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat

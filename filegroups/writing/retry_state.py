@@ -12,15 +12,13 @@ from filegroups.files.rewrite import FileGroupTask, announce_base_file
 from filegroups.writing.pending_commit import WrittenFiles
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.conflict_report import KINDS, ConflictReport, WaitReport
 from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
 from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import join
-from timeline.model.instant import Action
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.rules.conflicts import ConcurrentCommit, Rebase, RuleId
 from timeline.rules.retry import (
@@ -33,6 +31,7 @@ from timeline.rules.retry import (
     pause_ms,
     pause_within_limit,
 )
+from timeline.snapshot import ActiveTimeline
 
 __all__ = [
     "AnnouncedRebase",

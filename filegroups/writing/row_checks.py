@@ -17,10 +17,15 @@ from filegroups.reading.file_system_view import FileSystemView
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import WorkloadProfile
 from filegroups.writing.write_request import RowRules
-from timeline.commit.nested_partitions import inner_partitions, with_committed_files
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
-from timeline.partitions import PARTITION_METADATA, is_partition, partition_created_by
+from timeline.partitions import (
+    PARTITION_METADATA,
+    inner_partitions,
+    is_partition,
+    partition_created_by,
+    with_committed_files,
+)
 from timeline.properties.setting_enums import IndexType
 from timeline.rules.bucket_ranges import EVERY_BUCKET, BucketRanges
 

@@ -23,8 +23,8 @@ from filegroups.files.parquet import is_small, with_compute_lock
 from filegroups.files.rewrite import FileGroupTask, NewFileGroup, make_new_file_group
 from filegroups.index import IndexedFile
 from filegroups.index.lookup import find_in_table, tag
-from filegroups.keys.bucketing import BucketAssigner
-from filegroups.keys.insert_buckets import (
+from filegroups.keys.bucketing import (
+    BucketAssigner,
     InsertBucket,
     assign_buckets,
     assign_by_bucket,

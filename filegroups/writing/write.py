@@ -47,12 +47,11 @@ from filegroups.writing.write_schema import (
 from timeline.commit.begin import StartedWrite, begin
 from timeline.commit.cancel_plan import cancel_blocking_plans
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
-from timeline.commit.commit_lock import keep_commit_lock
+from timeline.commit.commit_lock import BaseState, keep_commit_lock
+from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.conflict_report import ConflictReport, conflict_error, conflict_report_of
 from timeline.commit.markers import delete_markers
-from timeline.commit.pending_writes import announced_writes
 from timeline.commit.section import assert_same_table_after_commit
-from timeline.commit.state import BaseState
 from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
 from timeline.context import TableContext
 from timeline.errors import (
@@ -64,8 +63,7 @@ from timeline.errors import (
     RolledBackError,
 )
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
-from timeline.model.instant import Action
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, InstantTime
 from timeline.model.slot import Slot
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import (

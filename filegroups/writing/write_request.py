@@ -14,15 +14,14 @@ from filegroups.files.bloom import BloomSettings
 from filegroups.files.log_files import LogSettings
 from filegroups.files.parquet import ParquetSettings
 from filegroups.index import LookupRules
-from filegroups.keys.bucketing import BucketRules
-from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.bucketing import BucketRules, SizeSettings
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.read import ReadSet
 from filegroups.schema.evolution import ColumnChange, MissingColumns, SchemaRules
 from timeline.commit.conflict_report import ConflictReport
 from timeline.model.commit_metadata import CommitMetadata, MergeMode, WriteOperation
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
 from timeline.rules.bucket_ranges import BucketRanges
 from timeline.snapshot import Snapshot

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from filegroups.files.parquet import Footer, read_footer
 from filegroups.files.slice_reader import read_slice
 from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
-from filegroups.keys.java_to_string import java_texts
 from filegroups.keys.keys import DEFAULT_PARTITION, KeySpec, field_type, java_order, plain_column
 from filegroups.reading.read import known_schema, plan_scan, view_of
+from filegroups.schema.casting import java_texts
 from filegroups.schema.evolution import changes_texts
 from filegroups.schema.schema import (
     KEY_COLUMN,

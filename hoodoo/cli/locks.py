@@ -28,9 +28,9 @@ from lockproviders.audit import AUDIT_FOLDER, AuditedHolding, read_audit, record
 from lockproviders.client import BreakableLockClient, describe_owner, parse_note
 from lockproviders.doctor import LockExamination, examine
 from timeline.errors import HoodooError, InvalidInputError, UnsafeSetupError
-from timeline.model.instant_time import UTC_ZONE, TimelineZone
+from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.model.time_arguments import TimeArgument, parse_time_travel
-from timeline.ports.lock import Lease
+from timeline.ports.ports import Lease
 
 __all__ = ["CANNOT_RUN", "NOT_FOUND", "locks", "run_under"]
 

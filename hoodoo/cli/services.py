@@ -36,8 +36,7 @@ from tableservices.clustering.execute import ClusteringResult
 from tableservices.compaction.execute import CompactionResult
 from tableservices.logcompaction.execute import LogCompactionResult
 from tableservices.planned_service import Phase, PlannedService, run_plan, run_round
-from tableservices.schedule_plan import pending_plans
-from tableservices.service import ServiceResult, TableService
+from tableservices.service import ServiceResult, TableService, pending_plans
 from tableservices.ttl.execute import TtlResult
 from tableservices.worker import (
     FailingService,

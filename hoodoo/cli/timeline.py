@@ -9,8 +9,7 @@ import click
 from filegroups.table import timeline_entries
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.cli.printing import Printer
-from hoodoo.inspect.instant_summary import InstantSummary, time_text
-from hoodoo.inspect.instants import list_instants
+from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
 from hoodoo.table import Table
 
 __all__ = ["print_timeline", "timeline"]

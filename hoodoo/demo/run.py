@@ -24,8 +24,7 @@ from hoodoo.demo.flights import KEY_COLUMNS, ORDERING, PARTITION, batches, corre
 from hoodoo.demo.processes import DemoProcesses
 from hoodoo.demo.writer import pairs_of
 from hoodoo.factory import Layers
-from hoodoo.inspect.instant_summary import InstantSummary
-from hoodoo.inspect.instants import list_instants
+from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.verify.verify import Verification, verify_at
 from timeline.errors import InvalidInputError, NotFoundError, UnavailableError
 

@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 import hoodoo
 from filegroups.writing.write import CommitResult
 from hoodoo.demo.flights import FlightBatch, batches, corrections, load_flights
-from timeline.codecs.properties import parse_properties
 from timeline.context import TableContext
 from timeline.errors import HoodooError
+from timeline.properties.properties_file import parse_properties
 
 __all__ = ["BATCH_KEY", "main", "pairs_of"]
 

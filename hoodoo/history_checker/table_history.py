@@ -47,15 +47,14 @@ from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_body import decode_archived_commit
 from timeline.commit.revalidate import without_void
+from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
 from timeline.layout import HISTORY
 from timeline.model.commit_metadata import CommitMetadata, MergeMode, TableType
-from timeline.model.instant import Action
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.write_set import Access, WriteSet
-from timeline.restored_away import restored_away_by
 from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import Snapshot
 

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from filegroups.table import TableReader
-from hoodoo.inspect.instant_summary import InstantSummary
-from hoodoo.inspect.instants import list_instants, rejected_writes_of
-from timeline.model.instant_time import InstantTime
+from hoodoo.inspect.instants import InstantSummary, list_instants, rejected_writes_of
+from timeline.model.instant import InstantTime
 
 __all__ = ["ConflictCount", "Contention", "measure_contention"]
 

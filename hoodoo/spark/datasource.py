@@ -36,7 +36,7 @@ from hoodoo.spark.read import (
 from hoodoo.spark.schema import spark_schema_of
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
-from timeline.model.instant_time import EARLIEST
+from timeline.model.instant import EARLIEST
 from timeline.model.time_arguments import parse_range
 
 __all__ = ["HUDI_SOURCES", "HoodooDataSource"]

@@ -10,8 +10,7 @@ from hoodoo.spark.error_transport import TaskFailedError, error_from_spark
 from hoodoo.spark.options import storage_properties
 from hoodoo.spark.tasks import StorageAddress
 from timeline.errors import HoodooError, InternalError
-from timeline.ports.lock import LockSharing
-from timeline.ports.ports import Executor, Ports, Ticker
+from timeline.ports.ports import Executor, LockSharing, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
 __all__ = ["SparkExecutor", "spark_executor"]

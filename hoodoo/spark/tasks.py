@@ -30,8 +30,7 @@ from filegroups.keys.keys import (
     validate_ordering,
 )
 from filegroups.merge.log_merging import combine_incoming
-from filegroups.merge.ordering import ordering_column
-from filegroups.merge.rules import MergeRules
+from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.casting import refuse_null_elements
 from filegroups.schema.schema import META_FIELDS, drop_meta, normalise
 from filegroups.writing.write_request import RowRules
@@ -39,7 +38,7 @@ from hoodoo.spark.error_transport import TaskFailedError, error_to_json
 from hoodoo.spark.schema import transport_schema
 from lockproviders.registry import has_external_slots
 from timeline.errors import HoodooError, UnavailableError
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.non_atomic import NonAtomicStorage
 from timeline.storage.open_storage import storage_for
 

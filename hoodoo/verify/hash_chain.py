@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hoodoo.verify.records import Report
-from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.slot import decode_slot, is_signed_by
-from timeline.codecs.truncation_point import TruncationPoint
+from timeline.codecs.commit_log import TruncationPoint, decode_slot, is_signed_by
 from timeline.commit.apply import not_applied
+from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsafeSetupError
 from timeline.layout import SLOTS, slot_path, timeline_path, truncation_point_path
@@ -26,9 +25,9 @@ from timeline.model.slot import (
     digest_of,
     key_id_of,
 )
-from timeline.ports.storage import ObjectMissingError
+from timeline.ports.ports import ObjectMissingError
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import slots_with_removed_file
+from timeline.snapshot import ActiveTimeline
 from timeline.truncation import read_truncation_point, truncated_up_to
 
 __all__ = ["HashChainCoverage", "Witness", "check_commit_log", "verify_hash_chain"]

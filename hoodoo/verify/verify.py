@@ -16,8 +16,8 @@ from hoodoo.history_checker.table_history import check_history
 from hoodoo.services import warn_ignored_keys
 from hoodoo.verify.hash_chain import HashChainCoverage, Witness, check_commit_log, verify_hash_chain
 from hoodoo.verify.records import check_records
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import is_applied
+from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_with_expired_heartbeat
@@ -36,13 +36,11 @@ from timeline.model.file_names import (
     parse_base_file_name,
     parse_log_file_name,
 )
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import Slot, SlotKind, digest_of
 from timeline.partitions import list_partition_paths
-from timeline.ports.storage import ObjectMissingError
-from timeline.restored_away import slots_with_removed_file
-from timeline.snapshot import Snapshot
+from timeline.ports.ports import ObjectMissingError
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import read_truncation_point, truncated_up_to
 
 __all__ = ["Finding", "Verification", "check_batches", "verify", "verify_at"]

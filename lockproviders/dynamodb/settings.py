@@ -18,13 +18,14 @@ from urllib.parse import urlsplit
 from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
 from lockproviders.settings import MS_MAX, LockSettings
 from timeline.errors import SettingError
-from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
     Option,
     OptionKind,
+    OptionSettings,
     PropertySet,
     as_property_set,
+    option,
     redact,
 )
 

@@ -21,9 +21,10 @@ from lockproviders.dynamodb.connection import (
 )
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import StorageUnavailableError, UnavailableError, UnsafeSetupError
-from timeline.ports.ports import Clock, Ids
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
+    Clock,
+    Ids,
     ObjectExistsError,
     ObjectMissingError,
     SlotNames,

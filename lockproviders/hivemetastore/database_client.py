@@ -47,11 +47,11 @@ from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockPr
 from lockproviders.sql.servers import Server, is_loopback
 from timeline.errors import SettingError, UnavailableError
 from timeline.ports.ports import Clock, Ids
-from timeline.properties.option_settings import option
 from timeline.properties.options import (
     OptionKind,
     PropertySet,
     as_property_set,
+    option,
     redact,
 )
 

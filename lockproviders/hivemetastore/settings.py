@@ -14,13 +14,14 @@ from typing import Annotated, Self
 from lockproviders.hivemetastore.database import LEASE_MS_DEFAULT, LockName, check_name
 from lockproviders.hivemetastore.thrift_connection import Address, Tls, parse_uris
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
     Option,
     OptionKind,
+    OptionSettings,
     PropertySet,
     as_property_set,
+    option,
     read_option,
 )
 

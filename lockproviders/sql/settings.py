@@ -16,12 +16,13 @@ from lockproviders.sql.database import Database, SqliteDatabase
 from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.ports import Ids
-from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
     OptionKind,
+    OptionSettings,
     PropertySet,
     as_property_set,
+    option,
     redact,
 )
 

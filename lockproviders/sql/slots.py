@@ -11,7 +11,7 @@ import base64
 
 from lockproviders.sql.client import SqlTable, row_name
 from lockproviders.sql.database import Database, NoTable, NotExecuted, OutcomeLost, Row, RowExists
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,

@@ -34,8 +34,7 @@ from lockproviders.storage_based.lock_file import (
 from lockproviders.storage_based.settings import StorageLockOptions, StorageLockSettings
 from lockproviders.storage_based.shared_lock import ALONE_MS, SharedFileHolding, SharedLockState
 from timeline.errors import UnavailableError, UnsafeSetupError
-from timeline.ports.ports import Clock, Ids
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError, Clock, Ids
 from timeline.storage.object_address import is_object_address, parse_object_address, with_account
 from timeline.storage.object_client import ObjectSettings, open_client
 

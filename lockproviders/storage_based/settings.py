@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from timeline.errors import SettingError
-from timeline.properties.option_settings import OptionSettings, option
+from timeline.properties.options import OptionSettings, option
 
 __all__ = ["StorageLockOptions", "StorageLockSettings"]
 

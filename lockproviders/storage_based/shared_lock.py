@@ -28,8 +28,7 @@ from lockproviders.storage_based.lock_file import (
     next_token,
 )
 from timeline.errors import UnavailableError, UnsafeSetupError
-from timeline.ports.ports import Clock, Ids
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError, Clock, Ids
 
 __all__ = ["ALONE_MS", "GAP_MS", "SESSION_MS", "SharedFileHolding", "SharedLockState"]
 

@@ -17,11 +17,12 @@ from lockproviders.hookspecs import LockContext
 from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     OptionKind,
+    OptionSettings,
     PropertySet,
     as_property_set,
+    option,
 )
 
 __all__ = ["ZooKeeperOptions", "ZooKeeperSettings", "request_timeout_ms"]

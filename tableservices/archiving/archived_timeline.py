@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from tableservices.archiving.settings import ArchivingSettings
+from tableservices.archiving.plan import ArchivingSettings
 from timeline.archived import (
     ArchiveFiles,
     missing_archive_file,
@@ -38,7 +38,7 @@ from timeline.codecs.archived_instants import (
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, TableReplacedError
 from timeline.layout import HISTORY
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,

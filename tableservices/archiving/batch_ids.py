@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from timeline.codecs.truncation_point import CommittedBatch, EarlierBatches, TruncationPoint
-from timeline.model.instant_time import InstantTime
+from timeline.codecs.commit_log import CommittedBatch, EarlierBatches, TruncationPoint
+from timeline.model.instant import InstantTime
 from timeline.model.slot import digest_of
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.truncation import read_truncated_batches
 
 __all__ = ["RememberedBatches", "remember_batches"]

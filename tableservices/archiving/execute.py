@@ -10,9 +10,10 @@ too, all of this runs under the lock (FOR-6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 from tableservices.archiving.archived_timeline import (
     append_to_archive,
@@ -23,40 +24,41 @@ from tableservices.archiving.archived_timeline import (
 from tableservices.archiving.batch_ids import remember_batches
 from tableservices.archiving.plan import (
     ArchivalLimits,
+    ArchiveRules,
+    ArchivingSettings,
     archival_limits,
     ceiling_of,
     choose_instants,
     is_due,
     next_truncation_point,
 )
-from tableservices.archiving.settings import ArchiveRules, ArchivingSettings
 from tableservices.cleaning.plan import refuse_uncleanable
-from timeline.active_timeline import ActiveTimeline
+from tableservices.service import ServiceResult
 from timeline.codecs.archived_instants import ArchivedInstant
-from timeline.codecs.truncation_point import (
+from timeline.codecs.commit_log import (
     NO_TRUNCATION,
     TruncationPoint,
     decode_truncation_point,
     encode_truncation_point,
 )
 from timeline.commit.apply import apply, data_files_of, revert_truncation
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
+from timeline.commit_log import restored_away_in
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
 from timeline.layout import BOUNDARIES, SLOTS, slot_path, timeline_path, truncation_point_path
 from timeline.model.file_names import parse_instant_name
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import restored_away_in
 from timeline.rules.instant_times import Residue
+from timeline.snapshot import ActiveTimeline
 from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
-__all__ = ["ArchiveBackoff", "ArchiveResult", "archive", "preview_archive"]
+__all__ = ["ArchiveBackoff", "ArchiveResult", "ArchivingService", "archive", "preview_archive"]
 
 _REST_MS = 10_000
 _TRIES_MAX = 3
@@ -489,3 +491,36 @@ def _unneeded_truncation_points(storage: Storage, boundary: TruncationPoint) -> 
     named = {one.number for one in boundary.earlier}
     numbers = {int(name) for name in storage.names(BOUNDARIES) if name.isdigit()}
     return sorted(number for number in numbers - named if number < boundary.number)
+
+
+# ------------------------------------------------- Archiving as a service, for writers and workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivingService:
+    """Archiving as a service."""
+
+    rules: ArchiveRules
+    beside_others: bool = False  # one of many writers that archive after commits, as of ``archive``
+    name: str = "archive"
+    memory: ArchiveBackoff = field(default_factory=ArchiveBackoff)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], *, beside_others: bool = False) -> Self:
+        """Read the properties; errors as ``ArchiveRules.from_properties``."""
+        rules = ArchiveRules.from_properties(properties)
+        return cls(rules=rules, beside_others=beside_others)
+
+    @property
+    def inline(self) -> bool:
+        """Return ``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
+        return self.rules.archiving.inline
+
+    @property
+    def beside(self) -> bool:
+        """Return ``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
+        return self.rules.archiving.beside
+
+    def run_once(self, context: TableContext) -> ServiceResult | None:
+        """Archive once; errors as ``archive``."""
+        return archive(context, self.rules, memory=self.memory, beside_others=self.beside_others)

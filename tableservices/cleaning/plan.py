@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated
+
+from pydantic import Field
 
 from filegroups.reading.file_system_view import FileSystemView
-from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_clean, decode_savepoint
-from timeline.commit.state import CommitSection
+from timeline.commit.commit_lock import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.layout import timeline_path
@@ -21,24 +23,28 @@ from timeline.model.file_names import (
     parse_base_file_name,
     parse_log_file_name,
 )
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import SlotKind
 from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.ports.ports import ObjectMissingError, Storage
+from timeline.properties.options import OptionSettings, option
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
+from timeline.properties.setting_enums import FailedWritesPolicy
 from timeline.reader_lease import deferred_deletes
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import slots_since_snapshot
 
 __all__ = [
     "SAVEPOINTED",
     "CleanInput",
     "CleanPlan",
+    "CleaningPolicy",
+    "CleaningSettings",
     "CollectedCleanInput",
+    "TriggerStrategy",
     "collect_clean_input",
     "deleted_files",
     "earliest_commit_to_retain",
@@ -542,3 +548,104 @@ def deleted_files(
             success_delete_files=names,
         )
     return found
+
+
+# ----------------------------------------------------------------
+# Settings of cleaning, read from ``hoodie.clean.*`` (and Hudi's older ``hoodie.cleaner.*``) keys.
+#
+# Defaults are those of Hudi 1.2.0. Contradictory settings are refused before a plan is made, because
+# files deleted by a wrong retention cannot be restored.
+
+
+class CleaningPolicy(Enum):
+    """The retention policy; the value is Hudi's name, also inside clean instants."""
+
+    COMMITS = "KEEP_LATEST_COMMITS"
+    VERSIONS = "KEEP_LATEST_FILE_VERSIONS"
+    HOURS = "KEEP_LATEST_BY_HOURS"
+
+
+class TriggerStrategy(Enum):
+    """The rule by which a clean becomes due."""
+
+    NUM_COMMITS = "NUM_COMMITS"
+
+
+_Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class CleaningSettings(OptionSettings):
+    """All settings of cleaning."""
+
+    automatic: bool = option(
+        "hoodie.clean.automatic",
+        True,
+        "Clean after a commit.",
+        aliases=("hoodie.cleaner.automatic",),
+    )
+    asynchronous: bool = option(
+        "hoodie.clean.async",
+        False,
+        "Clean on a thread beside the writes instead of after a commit.",
+        aliases=("hoodie.clean.async.enabled",),
+    )
+    policy: CleaningPolicy = option(
+        "hoodie.clean.policy",
+        CleaningPolicy.COMMITS,
+        "What is kept: slices of the latest commits, latest slices, or those of some hours.",
+        aliases=("hoodie.cleaner.policy",),
+    )
+    commits_retained: _Count = option(
+        "hoodie.clean.commits.retained",
+        10,
+        "How many of the latest commits time travel can go back to.",
+        aliases=("hoodie.cleaner.commits.retained",),
+    )
+    versions_retained: _Count = option(
+        "hoodie.clean.fileversions.retained",
+        3,
+        "How many file slices of each file group are kept.",
+        aliases=("hoodie.cleaner.fileversions.retained",),
+    )
+    hours_retained: Annotated[int, Field(ge=1, le=24 * 366 * 100)] = option(
+        "hoodie.clean.hours.retained",
+        24,
+        "For how many hours time travel can go back.",
+        aliases=("hoodie.cleaner.hours.retained",),
+    )
+    trigger: TriggerStrategy = option(
+        "hoodie.clean.trigger.strategy", TriggerStrategy.NUM_COMMITS, "When a clean is planned."
+    )
+    trigger_commits: _Count = option(
+        "hoodie.clean.trigger.max.commits",
+        1,
+        "Commits since the last clean after which the next one is planned.",
+        aliases=("hoodie.clean.max.commits",),
+    )
+    incremental: bool = option(
+        "hoodie.cleaner.incremental.mode",
+        True,
+        "Look only at partitions written since the line of the last clean.",
+        aliases=("hoodie.clean.incremental.enabled",),
+    )
+    failed_writes: FailedWritesPolicy | None = option(
+        "hoodie.clean.failed.writes.policy",
+        None,
+        "LAZY (and when unset): cleaning also rolls back writers that seem dead.",
+        aliases=("hoodie.cleaner.policy.failed.writes",),
+    )
+
+    @property
+    def inline(self) -> bool:
+        """Return whether a writer cleans after its own commit."""
+        return self.automatic and not self.asynchronous
+
+    @property
+    def beside(self) -> bool:
+        """Return whether a writer cleans on a background thread."""
+        return self.automatic and self.asynchronous
+
+    @property
+    def rolls_back(self) -> bool:
+        """Return whether a clean first rolls back writers with an expired heartbeat."""
+        return self.failed_writes in (None, FailedWritesPolicy.LAZY)

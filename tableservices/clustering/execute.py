@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.clustered_files import write_clustered_file
-from filegroups.files.rewrite import FileGroupTask
+from filegroups.files.rewrite import FileGroupTask, write_clustered_file
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.casting import uuid_texts
@@ -26,12 +25,16 @@ from tableservices.clustering.plan import (
     CLUSTER,
     ORDER,
     PlannedClustering,
+    clusterings,
+    commits_since_clustering,
     concatenated,
     order_text,
+    plan_clustering,
     read_plan,
     refuse_bucket_names,
     refuse_unclusterable,
     refuse_unsortable,
+    schedule_clustering,
     take_rows,
 )
 from tableservices.clustering.settings import ClusteringSettings
@@ -40,29 +43,37 @@ from tableservices.plan_execution import (
     complete,
     discard_output,
     ignore_if_ended,
+    is_plan_leased,
     leased_plan,
     make_inflight,
     on_file_groups,
     read_requested,
     spreads,
 )
+from tableservices.planned_service import Phase, run_round
+from tableservices.service import ServiceResult, pending_plans
 from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan, plan_outcome
-from timeline.commit.state import BaseState, CommitSection
+from timeline.commit.commit_lock import BaseState, CommitSection
 from timeline.commit.validate import commits_since
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.heartbeat import Heartbeat, instants_with_expired_heartbeat
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
 from timeline.model.file_names import FileSlice, join, parse_base_file_name, pending_file_names
-from timeline.model.instant import Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
-from timeline.ports.ports import Ports
-from timeline.ports.storage import ObjectMissingError
-from timeline.snapshot import Snapshot
+from timeline.ports.ports import ObjectMissingError, Ports
+from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = ["ClusteringResult", "GroupTask", "execute_clustering", "file_groups_of", "write_group"]
+__all__ = [
+    "ClusteringResult",
+    "ClusteringService",
+    "GroupTask",
+    "execute_clustering",
+    "file_groups_of",
+    "write_group",
+]
 
 # ---- One group of a clustering: read its slices, order the rows, write new files
 #
@@ -561,3 +572,90 @@ def _schema_of(context: TableContext, snapshot: Snapshot) -> TableSchema:
     return TableSchema.from_avro(
         snapshot.newest_schema_json or context.config.create_schema_json or ""
     )
+
+
+# ------------------------ Clustering as a service: inline after a commit, or in rounds of a worker
+
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusteringService:
+    """
+    Clustering.
+
+    Args:
+        settings: Of the clustering.
+        files: How to write base files.
+        part: The phases of a round.
+        by_writer: Whether a writer runs it; then the inline number of commits is the trigger.
+    """
+
+    settings: ClusteringSettings
+    files: FileRules
+    part: Phase = Phase.BOTH
+    by_writer: bool = False
+    name: str = "cluster"
+    action: Action = Action.CLUSTERING
+
+    @property
+    def inline(self) -> bool:
+        """Return ``hoodie.clustering.inline`` or ``hoodie.clustering.schedule.inline``."""
+        return self.settings.inline or self.settings.schedule_inline
+
+    @property
+    def beside(self) -> bool:
+        """Return ``hoodie.clustering.async.enabled``, unless clustering runs inline."""
+        return self.settings.asynchronous and not self.settings.inline
+
+    @property
+    def after_commit(self) -> ClusteringService:
+        """Return the service as a writer runs it."""
+        part = Phase.BOTH if self.settings.inline else Phase.SCHEDULE
+        return replace(self, part=part, by_writer=True)
+
+    def run_once(self, context: TableContext) -> ServiceResult | None:
+        """Expire old plans without an executor, then run one round; errors as ``run_round``."""
+        if self.settings.expires and self.part.executes:
+            self._expire(context)
+        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
+
+    def _expire(self, context: TableContext) -> None:
+        age_ms = self.settings.expiration_mins * _MINUTE_MS
+        oldest = context.zone.from_then_on(context.world.clock.now_ms() - age_ms)
+        for planned in pending_plans(context.active(), self.action):
+            if planned.requested_time < oldest and not is_plan_leased(context, planned):
+                cancel_pending_plan(context, planned)
+
+    def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
+        """
+        Return whether enough commits completed since the last clustering.
+
+        A worker schedules only if ``hoodie.clustering.async.enabled`` is set; else it executes the
+        plans of others.
+        """
+        wanted = self.settings.inline_commits if self.by_writer else self.settings.async_commits
+        if not (self.by_writer or self.settings.asynchronous):
+            return False
+        clustered = clusterings(context.commits, timeline)
+        return commits_since_clustering(timeline, clustered) >= wanted
+
+    def preview(self, context: TableContext) -> Mapping[str, object]:
+        """Return the groups, file groups and bytes of a plan made now."""
+        snapshot = context.snapshot()
+        groups = plan_clustering(context, snapshot, self.settings)
+        return {
+            "due": self.is_due(context, snapshot.active),
+            "groups": len(groups),
+            "file_groups": sum(len(group.slices) for group in groups),
+            "output_files": sum(group.output_files for group in groups),
+            "bytes": sum(group.size_bytes for group in groups),
+        }
+
+    def schedule(self, context: TableContext) -> Instant | None:
+        """Schedule a plan; errors as ``schedule_clustering``."""
+        return schedule_clustering(context, self.settings)
+
+    def execute(self, context: TableContext, planned: Instant) -> ClusteringResult | None:
+        """Execute a plan; errors as ``execute_clustering``."""
+        return execute_clustering(context, planned, self.settings, self.files)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from filegroups.index.bucket_properties import has_bucket_rules
 from filegroups.index.buckets import FOLDER as CONSISTENT_FOLDER
+from filegroups.index.buckets import has_bucket_rules
 from filegroups.keys.bucketing import bucket_of
 from filegroups.reading.read import read_schema, view_of
 from filegroups.schema.schema import TableSchema
@@ -27,15 +27,13 @@ from tableservices.clustering.settings import (
     execution_class,
 )
 from tableservices.planned_service import invalid_plan_error, planned_slice, refuse_repeated
-from tableservices.schedule_plan import schedule
-from timeline.active_timeline import ActiveTimeline
+from tableservices.service import schedule
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
 from timeline.context import TableContext
 from timeline.errors import SettingError, UnsupportedTableError
 from timeline.model.engine_version import plan_version_entry
 from timeline.model.file_names import FileSlice
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
@@ -45,8 +43,8 @@ from timeline.model.plans import (
 )
 from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import RECHECKED, file_groups_in_plans
-from timeline.ports.storage import Storage
-from timeline.snapshot import CommitReader, Snapshot
+from timeline.ports.ports import Storage
+from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot
 
 __all__ = [
     "CLUSTER",

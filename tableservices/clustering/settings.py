@@ -13,8 +13,7 @@ from pydantic import Field, field_validator
 from tableservices.clustering.curves import COLUMNS_MAX, Curve
 from tableservices.planned_service import PlannedServiceSettings
 from timeline.errors import SettingError
-from timeline.properties.option_settings import option
-from timeline.properties.options import OptionKind
+from timeline.properties.options import OptionKind, option
 
 __all__ = [
     "EXECUTION_DEFAULT",

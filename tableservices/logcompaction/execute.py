@@ -1,28 +1,28 @@
-"""Execute a log compaction: merge the log files of each slice into one (LC-1)."""
+"""Plan a log compaction, and read its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field
 
 from filegroups.files.append import block_format
 from filegroups.files.avro_columns import encode_records
-from filegroups.files.blocks import VisibleInstants, find_blocks
 from filegroups.files.delete_block import encode_deletes
-from filegroups.files.log_files import LogFormat, LogRead, read_logs
+from filegroups.files.log_files import LogFormat, LogRead, VisibleInstants, find_blocks, read_logs
 from filegroups.files.parquet import ParquetSettings, parquet_bytes
 from filegroups.merge.merging import ChangeKind, Changes
-from filegroups.merge.ordering import ordering_column
+from filegroups.merge.rules import ordering_column
 from filegroups.reading.read import plan_scan, view_of
 from filegroups.schema.schema import KEY_COLUMN, TableSchema, avro_with_meta, with_meta
 from filegroups.supported import load_writable
 from filegroups.writing.write_request import FileRules
-from tableservices.compaction.plan import read_slices
-from tableservices.logcompaction.plan import LogCompactionSettings, candidates, log_compaction_plan
+from tableservices.compaction.plan import operations_of, read_slices
 from tableservices.plan_execution import (
     commit_metadata,
     complete,
@@ -32,41 +32,193 @@ from tableservices.plan_execution import (
     make_inflight,
     on_file_groups,
 )
-from tableservices.schedule_plan import schedule
-from timeline.active_timeline import ActiveTimeline
+from tableservices.planned_service import Phase, PlannedServiceSettings, run_round
+from tableservices.service import ServiceResult, schedule
 from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.codecs.log_blocks import BlockType, HeaderKey, LogBlock, block_frame
 from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
-from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.heartbeat import Heartbeat
 from timeline.model.commit_metadata import MergeMode, TableType, WriteStat
-from timeline.model.file_names import FileSlice, IOType, LogFileName, join
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
-from timeline.model.plans import CompactionPlan
+from timeline.model.engine_version import plan_version_entry
+from timeline.model.file_names import FileSlice, IOType, LogFileName, join, pending_file_names
+from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.plans import CompactionOperation, CompactionPlan, PlanCompactionStrategy
 from timeline.model.write_set import Access, FileGroupId
 from timeline.pending_plans import (
     file_groups_in_clustering,
     file_groups_in_plans,
     pending_compactions,
 )
-from timeline.ports.ports import Ports
-from timeline.ports.storage import create_if_absent
-from timeline.snapshot import Snapshot
+from timeline.ports.ports import Ports, create_if_absent
+from timeline.properties.options import option
+from timeline.snapshot import ActiveTimeline, Snapshot
 
 __all__ = [
     "LogCompactionResult",
+    "LogCompactionService",
+    "LogCompactionSettings",
     "LogCompactionTask",
+    "candidates",
     "execute_log_compaction",
+    "is_due",
+    "log_compaction_plan",
     "merge_slice_logs",
     "plan_log_compaction",
     "schedule_log_compaction",
 ]
 
+# ---- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys
+
+
+class LogCompactionSettings(PlannedServiceSettings):
+    """All settings of log compaction."""
+
+    enabled: bool = option(
+        "hoodie.log.compaction.enable",
+        False,
+        "Put log files together where compacting them into base files comes too seldom.",
+    )
+    inline: bool = option(
+        "hoodie.log.compaction.inline",
+        False,
+        "Plan a log compaction after a commit when it is due, and carry it out.",
+    )
+    blocks_min: Annotated[int, Field(ge=2, le=1_000_000)] = option(
+        "hoodie.log.compaction.blocks.threshold",
+        5,
+        "Log blocks of a file slice, and delta commits, that make one worth it.",
+    )
+
+
+# ---- Which log files a log compaction merges: pure, in the form of Java Hudi
+#
+# Only log files older than every pending write are taken. A writer that began in between and
+# completes later has its position between them, in the order of requested times (fmt 5.7). One file
+# cannot be both before and after it (NBCC-5).
+
+_HELPER = "org.apache.hudi.table.action.compact.LogCompactionExecutionHelper"
+
+
+def is_due(timeline: ActiveTimeline, commits_min: int) -> bool:
+    """Return whether enough delta commits completed since the last compaction of either kind."""
+    since = max(
+        (one.requested_time for one in timeline.completed_writes if _compacts(timeline, one)),
+        default="",
+    )
+    appended = sum(
+        1
+        for one in timeline.completed_writes
+        if one.action is Action.DELTACOMMIT
+        and not _compacts(timeline, one)
+        and (one.completion_time or "") > since
+    )
+    return appended >= commits_min
+
+
+def _compacts(timeline: ActiveTimeline, one: Instant) -> bool:
+    """Return whether an instant compacts; the requested file identifies a log compaction."""
+    requested = pending_file_names(Action.LOGCOMPACTION, one.requested_time)[-1]
+    return one.action is Action.COMMIT or requested in timeline.file_names
+
+
+def candidates(
+    slices: Iterable[FileSlice],
+    busy: Container[FileGroupId],
+    *,
+    oldest_pending: InstantTime | None,
+) -> list[FileSlice]:
+    """Return slices that no other plan owns, each with at least two log files to merge."""
+    found = []
+    for one in slices:
+        logs = tuple(
+            log
+            for log in one.log_files
+            if oldest_pending is None or log.instant_time < oldest_pending
+        )
+        if len(logs) > 1 and one.file_group not in busy:
+            found.append(replace(one, log_files=logs))
+    return found
+
+
+def log_compaction_plan(slices: Iterable[FileSlice]) -> CompactionPlan | None:
+    """Return the content of a requested log compaction; None for no slices."""
+    operations: list[CompactionOperation] = operations_of(slices, (), new_file_bytes=0)
+    if not operations:
+        return None
+    return CompactionPlan(
+        operations=tuple(operations),
+        extra_metadata=plan_version_entry(Action.LOGCOMPACTION),
+        strategy=PlanCompactionStrategy(compactor_class_name=_HELPER),
+        preserve_hoodie_metadata=True,
+    )
+
+
+# -------------------- Log compaction as a service: inline after a commit, or in rounds of a worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCompactionService:
+    """Log compaction of merge-on-read tables; schedules only where it is switched on."""
+
+    settings: LogCompactionSettings
+    files: FileRules
+    part: Phase = Phase.BOTH
+    name: str = "logcompact"
+    action: Action = Action.LOGCOMPACTION
+
+    @property
+    def inline(self) -> bool:
+        """Return ``hoodie.log.compaction.inline``."""
+        return self.settings.inline
+
+    @property
+    def beside(self) -> bool:
+        """Return False: Hudi has no key for it."""
+        return False
+
+    @property
+    def after_commit(self) -> LogCompactionService:
+        """Return the service as a writer runs it."""
+        return self
+
+    def run_once(self, context: TableContext) -> ServiceResult | None:
+        """Run one round; errors as ``run_round``."""
+        if context.config.table_type is not TableType.MERGE_ON_READ:
+            return None
+        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
+
+    def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:  # noqa: ARG002
+        """Apply the settings."""
+        wanted = self.settings.enabled or self.settings.inline
+        return wanted and is_due(timeline, self.settings.blocks_min)
+
+    def preview(self, context: TableContext) -> Mapping[str, object]:
+        """Return the file groups, log files and bytes of a plan made now."""
+        snapshot = context.snapshot()
+        plan = plan_log_compaction(context, snapshot, self.settings)
+        operations = plan.operations if plan is not None else ()
+        return {
+            "due": self.is_due(context, snapshot.active),
+            "file_groups": len(operations),
+            "log_files": sum(len(one.delta_file_paths) for one in operations),
+            "log_bytes": int(sum(one.metrics["TOTAL_LOG_FILES_SIZE"] for one in operations)),
+        }
+
+    def schedule(self, context: TableContext) -> Instant | None:
+        """Schedule a plan; errors as ``schedule_log_compaction``."""
+        return schedule_log_compaction(context, self.settings)
+
+    def execute(self, context: TableContext, planned: Instant) -> LogCompactionResult | None:
+        """Execute a plan; errors as ``execute_log_compaction``."""
+        return execute_log_compaction(context, planned, self.files)
+
+
+# --------------------- Execute a log compaction: merge the log files of each slice into one (LC-1)
 
 # ---- Merge the log files of one slice into one whose name follows from the plan
 #

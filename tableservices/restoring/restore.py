@@ -31,8 +31,8 @@ from timeline.codecs.instant_avro import (
     encode_restore_plan,
 )
 from timeline.commit.apply import data_files_of
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -44,11 +44,10 @@ from timeline.errors import (
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.layout import timeline_path
 from timeline.model.file_names import data_file_time, instant_file_name, pending_file_names
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import AmbiguousWriteError, ObjectMissingError
+from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_metadata

@@ -21,23 +21,25 @@ from tableservices.restoring.state_at import (
     refuse_savepointed,
     savepoint_times,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.commit.apply import data_files_of
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
-from timeline.rollback.abandoned_foreign import is_abandoned, requested_plan_bytes
+from timeline.rollback.rollback import (
+    is_abandoned,
+    requested_plan_bytes,
+    rollback_metadata,
+    rollback_plan,
+)
 from timeline.rollback.rollback import rollback as undo
-from timeline.rollback.rollback import rollback_metadata, rollback_plan
 from timeline.rules.instant_times import Residue
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 
 __all__ = ["PlannedRollback", "RollbackResult", "plan_rollback", "rollback_write"]
 

@@ -20,21 +20,19 @@ from tableservices.restoring.state_at import (
     refuse_during_foreign_service,
     savepoint_times,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import decode_savepoint, encode_savepoint
 from timeline.commit.apply import is_applied
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
 from timeline.layout import timeline_path
 from timeline.model.file_names import instant_file_name, join, parse_instant_name
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import ObjectMissingError
-from timeline.snapshot import Snapshot
+from timeline.ports.ports import ObjectMissingError
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import slots_since_snapshot
 
 __all__ = [

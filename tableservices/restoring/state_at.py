@@ -14,19 +14,17 @@ from dataclasses import replace
 
 from filegroups.reading.read import view_of
 from filegroups.reading.time_travel import retained_since
-from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.archived_instants import ArchivedInstant
-from timeline.codecs.truncation_point import decode_truncation_point
+from timeline.codecs.commit_log import decode_truncation_point
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
 from timeline.layout import slot_path
 from timeline.model.commit_metadata import TableType
 from timeline.model.file_names import instant_file_name, parse_log_file_name
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from timeline.model.slot import SlotKind
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 
 __all__ = [
     "completed_write",

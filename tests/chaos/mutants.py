@@ -12,7 +12,7 @@ import fcntl
 import time
 from typing import Any
 
-from timeline.ports.storage import ObjectExistsError
+from timeline.ports.ports import ObjectExistsError
 from timeline.storage.local import LocalStorage
 
 __all__ = ["break_engine"]

@@ -21,7 +21,7 @@ from tests.servers.mariadb import MariaDb
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import FaultProxy
 from timeline.errors import StorageUnavailableError, UnsafeSetupError
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, SlotStore
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError, SlotStore
 from timeline.properties.options import PropertySet
 from timeline.storage.local import LocalStorage
 from timeline.system import SystemClock, SystemIds

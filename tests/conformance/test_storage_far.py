@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from benchmarks.farstore.client import BUCKET, FarStore, accounts, race, s3_options
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.open_storage import storage_for
 from timeline.testing.storage_suite import StorageSuite
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.local import LocalStorage
 from timeline.testing.storage_suite import StorageSuite
 

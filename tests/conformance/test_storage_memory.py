@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 from timeline.testing.storage_suite import StorageSuite

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from tests.servers.s3 import BUCKET, S3Server, s3_properties
-from timeline.ports.storage import ObjectExistsError, Storage
+from timeline.ports.ports import ObjectExistsError, Storage
 from timeline.storage.object_store import ObjectInput
 from timeline.storage.open_storage import storage_for
 from timeline.testing.storage_suite import StorageSuite
@@ -25,7 +25,7 @@ RACES = 50
 RACER = """
 import sys
 from tests.servers.s3 import s3_properties
-from timeline.ports.storage import ObjectExistsError
+from timeline.ports.ports import ObjectExistsError
 from timeline.storage.open_storage import storage_for
 storage = storage_for(sys.argv[2], options=s3_properties(sys.argv[1]))
 storage.create(f"ready/{sys.argv[3]}", b"")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulator.sim_storage import SimStorage
 from tests.simulator.world import SimulatedSystem
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.testing.storage_suite import StorageSuite
 
 

@@ -29,14 +29,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))  # started as a file, from anywhere
 
-from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget  # noqa: E402
+from lockproviders.acquire import (  # noqa: E402
+    HeldLease,
+    LockPorts,
+    ProviderLock,
+    WaitBudget,
+)
 from lockproviders.client import LockClient  # noqa: E402
 from lockproviders.hookspecs import LockContext, LockProviderEntry  # noqa: E402
-from lockproviders.lease import HeldLease  # noqa: E402
 from lockproviders.registry import ProviderRegistry  # noqa: E402
-from timeline.codecs.properties import parse_properties  # noqa: E402
 from timeline.errors import HoodooError, LockTimeoutError  # noqa: E402
-from timeline.ports.lock import LockSharing  # noqa: E402
+from timeline.ports.ports import LockSharing  # noqa: E402
+from timeline.properties.properties_file import parse_properties  # noqa: E402
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor  # noqa: E402
 
 # The oracle's short names, with what this engine may call the same provider.

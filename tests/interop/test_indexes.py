@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.index.record_index import open_record_index
+from filegroups.index.lookup import open_record_index
 from filegroups.keys.bucketing import SimpleBucketAssigner, bucket_of
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded

@@ -31,8 +31,8 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import run
 from tests.simulator.script import Script, ScriptStage, UntilEnd
 from tests.simulator.world import SimulatedSystem
+from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.slot import decode_slot
 from timeline.commit.apply import is_applied
 from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError

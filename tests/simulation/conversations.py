@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from tests.simulator.ports import in_order
 from tests.simulator.sim_storage import OutputFile
-from timeline.ports.ports import Ports
-from timeline.ports.storage import open_cached
+from timeline.ports.ports import Ports, open_cached
 
 __all__ = ["Conversations"]
 

@@ -15,15 +15,15 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation import mutants
-from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
 from timeline.layout import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
+from timeline.snapshot import ActiveTimeline
 
 Change = Callable[[TableContext], TableContext]
 

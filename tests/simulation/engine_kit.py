@@ -23,7 +23,7 @@ from filegroups.table import TableReader, create_table_files
 from filegroups.writing.write import CommitResult, WriteRequest, write
 from filegroups.writing.write_request import FileRules, RowRules
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tests.simulation.remembered_workload import RememberedWorkload
 from tests.simulator.engine_facts import OPERATION_KEY, EngineObserver
 from tests.simulator.faults import Faults
@@ -34,7 +34,6 @@ from tests.simulator.script import Script, ScriptStage
 from tests.simulator.table_facts import ObservedSlotKind, ObservedTable
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
-from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext, TableLimits
 from timeline.errors import (
     HoodooError,
@@ -50,6 +49,7 @@ from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.rules.retry import RetryBudget
+from timeline.snapshot import ActiveTimeline
 
 INTERVAL_MS = 1_000
 TOLERATED_MS = 2 * INTERVAL_MS

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.simulation.engine_kit import LIMITS, open_table
-from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.commit.apply import data_files_of
 from timeline.commit_log import CommitLog
 from timeline.context import DrawnTimes, TableContext
@@ -24,9 +23,9 @@ from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.write_set import WriteSet
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.ports import Ports as EngineWorld
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.writer_registry import registered_writers
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from filegroups.files.append import write_task
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.index import IndexedFile
-from filegroups.keys.insert_buckets import InsertBucket
+from filegroups.keys.bucketing import InsertBucket
 from filegroups.schema.schema import PARTITION_COLUMN, TableSchema
 from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write_request import RowRules

@@ -15,7 +15,7 @@ from functools import partial
 from filegroups.reading.table_snapshot import TableSnapshot
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_archive as archives
 from tests.simulation.engine_kit import (

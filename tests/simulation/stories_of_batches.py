@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from filegroups.writing.idempotency import committed_batch
 from hoodoo.verify.verify import check_batches
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tests.simulation import test_engine_archive as archives
 from tests.simulation.engine_kit import (
     Job,

@@ -38,9 +38,8 @@ from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.table_facts import ClientEventKind
 from tests.simulator.world import SimulatedSystem
+from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.properties import decode_table_descriptor
-from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError, TableReplacedError
 from timeline.layout import SLOTS, TABLE_DESCRIPTOR, TIMELINE
@@ -48,6 +47,7 @@ from timeline.model.commit_metadata import MergeMode
 from timeline.model.file_names import parse_instant_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld
+from timeline.properties.properties_file import decode_table_descriptor
 from timeline.properties.setting_enums import CommitLockMode
 
 REFUSED = "sim.refused_as_another"

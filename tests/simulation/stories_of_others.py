@@ -25,7 +25,7 @@ from tests.simulator.invariants import Violation
 from tests.simulator.ports import Actor, ActorPorts, make_ports
 from tests.simulator.world import ActorState, CallKind, PortCall, SimulatedSystem
 from timeline.errors import LeaseLostError, UnavailableError
-from timeline.ports.storage import ObjectExistsError
+from timeline.ports.ports import ObjectExistsError
 
 # ---------------------------------------------------------------- S10: a lock and its server
 

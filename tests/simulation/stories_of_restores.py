@@ -9,7 +9,7 @@ from functools import cache
 
 from hoodoo.verify.verify import verify
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint

@@ -22,7 +22,7 @@ from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
-from tableservices.clustering.service import ClusteringService
+from tableservices.clustering.execute import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.planned_service import run_round
 from tests.simulation.engine_kit import (
@@ -44,8 +44,7 @@ from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError, InstantNotFoundError, SnapshotExpiredError
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
-from timeline.model.instant import Instant
-from timeline.model.instant_time import InstantTime, is_between
+from timeline.model.instant import Instant, InstantTime, is_between
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers

@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tableservices.compaction.execute import execute_compaction
-from tableservices.compaction.service import CompactionService
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.plan import LogCompactionSettings
-from tableservices.logcompaction.service import LogCompactionService
+from tableservices.compaction.execute import CompactionService, execute_compaction
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
 from tableservices.planned_service import Phase, run_round
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.simulation.engine_kit import (
     FILES,
     RETAINED,

@@ -17,8 +17,8 @@ from tests.simulator.scheduler import run
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
 from timeline.errors import StorageUnavailableError
+from timeline.ports.ports import ObjectMissingError
 from timeline.ports.ports import Ports as EngineWorld
-from timeline.ports.storage import ObjectMissingError
 
 
 class Doubling:

@@ -16,8 +16,7 @@ import pytest
 
 from tableservices.archiving.archived_timeline import _write_version_file
 from tableservices.archiving.execute import archive
-from tableservices.archiving.plan import is_due
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules, is_due
 from tableservices.restoring.rollback import rollback_write
 from tests.simulation.engine_kit import (
     LIMITS,
@@ -43,7 +42,7 @@ from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.truncation import GRACE_OF_SILENCES, raise_low_water_mark, truncated_up_to

@@ -40,13 +40,13 @@ from tests.simulator.faults import Fault, Faults
 from tests.simulator.ports import Actor
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.world import SimulatedSystem
-from timeline.active_timeline import ActiveTimeline
 from timeline.context import TableContext
 from timeline.model.file_names import pending_file_names
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import ClusteringUpdates
 from timeline.rules.conflicts import find_strategy
+from timeline.snapshot import ActiveTimeline
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 _STRATEGY = find_strategy("prefer_writer")

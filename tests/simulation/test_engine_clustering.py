@@ -16,10 +16,10 @@ import pytest
 from tableservices import plan_execution as claims
 from tableservices.archiving import plan as lines
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.cleaning.execute import clean
+from tableservices.clustering.execute import ClusteringService
 from tableservices.clustering.plan import schedule_clustering
-from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.planned_service import Phase, run_round
 from tests.simulation import mutants

@@ -8,7 +8,7 @@ import pytest
 
 from filegroups.writing.write import CommitResult
 from tableservices.planned_service import Phase, run_round
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.simulation import test_compaction as compactions
 from tests.simulation.engine_kit import (
     TOLERATED_MS,
@@ -38,7 +38,7 @@ from timeline.layout import TIMELINE, timeline_path
 from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestoreMetadata, RollbackPlan
 from timeline.ports.ports import Ports as EngineWorld
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.rollback.rollback import rollback_dead_writers
 
 FAULTS = pytest.mark.parametrize("fault", [(), (Fault.CRASH_BEFORE,)], ids=["stopped", "died"])

@@ -32,11 +32,11 @@ from tests.simulator.engine_facts import OPERATION_KEY
 from tests.simulator.ports import ActorPorts
 from tests.simulator.world import SimulatedSystem
 from timeline.codecs.instant_avro import decode_commit
+from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.restored_away import restored_away_by
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 OLD = ("b1", "e1")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.bucketing import SizeSettings
 from tests.simulation import mutants
 from tests.simulation.engine_kit import (
     FILES,

@@ -39,8 +39,8 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
+from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.slot import decode_slot
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import SLOTS

@@ -14,7 +14,7 @@ from tests.simulator.scheduler import Actor, run
 from tests.simulator.trace import Trace
 from tests.simulator.world import START_MS, ActorCrashed, SimulatedSystem
 from timeline.errors import LeaseLostError, LockTimeoutError, StorageUnavailableError
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
 
 
 def outside() -> tuple[SimulatedSystem, ActorPorts]:

@@ -18,13 +18,11 @@ from filegroups.keys.bucketing import BucketRules
 from filegroups.table import TableReader
 from filegroups.writing.write import write
 from tableservices.cleaning.execute import clean
-from tableservices.compaction.execute import execute_compaction
-from tableservices.compaction.service import CompactionService
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.plan import LogCompactionSettings
-from tableservices.logcompaction.service import LogCompactionService
+from tableservices.compaction.execute import CompactionService, execute_compaction
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
 from tableservices.planned_service import run_round
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.simulation.engine_kit import (
     CLEANING,
     FILES,
@@ -47,8 +45,8 @@ from tests.simulator.ports import Actor, ActorPorts
 from tests.simulator.scheduler import crash_points, run
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
+from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
-from timeline.codecs.slot import decode_slot
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import ConflictError, HoodooError, OutcomeUnknownError

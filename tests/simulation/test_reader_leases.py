@@ -48,8 +48,8 @@ from timeline.errors import (
     StorageUnavailableError,
 )
 from timeline.layout import DEFERRED_DELETES, READERS
+from timeline.ports.ports import Names
 from timeline.ports.ports import Ports as EngineWorld
-from timeline.ports.storage import Names
 
 LEASE_MS = 600
 LEASING = replace(LIMITS, reader_lease_ms=LEASE_MS)

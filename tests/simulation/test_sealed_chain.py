@@ -20,7 +20,7 @@ from tests.simulation.swarm import run_seed
 from tests.simulator.faults import Fault
 from tests.simulator.script import ScriptStage, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
-from timeline.codecs.slot import is_signed_by
+from timeline.codecs.commit_log import is_signed_by
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.layout import SLOTS

@@ -20,7 +20,7 @@ from tableservices.cleaning.execute import clean
 from tableservices.planned_service import Phase, PlannedService, run_round
 from tableservices.restoring.restore import restore
 from tableservices.restoring.rollback import rollback_write
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.simulation import stories_of_dropped_tables as dropped
 from tests.simulation import test_compaction as compactions
 from tests.simulation import test_engine_archive as archives

@@ -48,7 +48,7 @@ from tests.simulator.world import ActorState, SimulatedSystem
 from timeline.context import TableLimits
 from timeline.errors import HoodooError, UnavailableError
 from timeline.layout import SLOTS
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))
 SCHEDULES = 30_000 if NIGHTLY else 1_500

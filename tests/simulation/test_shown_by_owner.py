@@ -15,7 +15,7 @@ import pytest
 from tableservices.cleaning.execute import clean
 from tableservices.planned_service import Phase, run_round
 from tableservices.restoring.savepoints import savepoint
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.simulation.engine_kit import (
     CLEANING,
     TOLERATED_MS,

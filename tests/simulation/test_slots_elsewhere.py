@@ -41,7 +41,7 @@ from tests.simulator.world import SimulatedSystem
 from timeline.commit.apply import is_applied
 from timeline.layout import SLOTS, TABLE_DESCRIPTOR
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.storage import Names, ObjectExistsError
+from timeline.ports.ports import Names, ObjectExistsError
 from timeline.storage import external_slots as decided
 from timeline.storage.external_slots import ExternalSlotStorage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tableservices.planned_service import Phase, run_round
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.simulation.engine_kit import open_table, outside, rows_now
 from tests.simulation.test_compaction import SERVICE, execute, planned, serving
 from tests.simulator.ports import Actor

@@ -17,7 +17,7 @@ from tests.simulator.table_facts import (
     StatFact,
 )
 from tests.simulator.world import SimulatedSystem
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 
 FOLDER = "versions"
 

@@ -35,18 +35,17 @@ from tests.simulator.table_facts import (
     StatFact,
 )
 from tests.simulator.world import POWER_CUT, SimulatedSystem
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.archived_instants import parse_archived_instants, parse_manifest, parse_version
+from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
-from timeline.codecs.slot import decode_slot
 from timeline.layout import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
 from timeline.model.file_names import data_file_time, parse_base_file_name, parse_instant_name
 from timeline.model.instant import WRITE_ACTIONS, Instant
 from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 
 __all__ = ["OPERATION_KEY", "EngineObserver", "check_unique_keys"]
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tests.simulator.world import ActorState, CallKind, LateCreate, PortCall, SimulatedSystem
 from timeline.errors import StorageUnavailableError
 from timeline.model.file_names import check_relative_path
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     FileStat,
     Names,
     ObjectExistsError,

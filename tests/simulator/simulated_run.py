@@ -31,7 +31,7 @@ from tests.simulator.world import (
     as_label,
 )
 from timeline.errors import StorageUnavailableError
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 
 __all__ = ["Check", "Run", "SimTask"]
 

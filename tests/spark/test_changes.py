@@ -10,7 +10,7 @@ import pytest
 import hoodoo
 from hoodoo.spark import read as loading
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 
 pytestmark = pytest.mark.spark
 

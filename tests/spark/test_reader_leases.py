@@ -12,7 +12,7 @@ import pytest
 import hoodoo
 from hoodoo.spark.read import pin_while_read, plan_load
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from timeline.reader_lease import registered_readers
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ import hoodoo
 from hoodoo.spark.read import PinnedTask
 from hoodoo.spark.schema import spark_schema_of
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from timeline.errors import StorageUnavailableError
 from timeline.reader_lease import LONG_READ_MS, registered_readers
 

@@ -22,7 +22,7 @@ from tests.stateful.tables import Features, create, features, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.memory import MemoryStorage
 
 __all__ = ["TableMachine", "in_order"]

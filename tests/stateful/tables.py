@@ -17,8 +17,7 @@ from hoodoo.table import Table
 from lockproviders.registry import build_lock
 from tests.stateful.model import IS_DELETED, Model
 from tests.unit.timeline.engine import StillClock
-from timeline.ports.ports import Ports
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Ports, Storage
 from timeline.system import NullEvents, SystemIds, ThreadExecutor
 
 __all__ = ["Features", "create", "features", "open_again"]

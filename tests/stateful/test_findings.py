@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.bucketing import SizeSettings
 from filegroups.writing.write_request import FileRules
 from tests.unit.timeline.engine import begun, new_table, opened, put, rows_of
 from timeline.model.commit_metadata import WriteOperation

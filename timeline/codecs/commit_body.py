@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs.avro_container import BYTES_MAX, corrupt_file_error, refuse_too_large
 from timeline.codecs.instant_avro import (
+    BYTES_MAX,
+    corrupt_file_error,
     decode_bare_clean,
     decode_bare_commit,
     decode_bare_rollback,
@@ -18,6 +19,7 @@ from timeline.codecs.instant_avro import (
     decode_commit,
     decode_rollback,
     encode_commit,
+    refuse_too_large,
 )
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 from timeline.model.plans import CleanMetadata, RollbackMetadata

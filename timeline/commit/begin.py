@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_commit, encode_requested_replace
 from timeline.commit.apply import is_applied, try_apply
 from timeline.commit.section import protocol_of
@@ -29,19 +28,26 @@ from timeline.heartbeat import Heartbeat
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant import AbsentInstant, Action, Instant, State, check_transition
-from timeline.model.instant_time import InstantTime, WallMs
+from timeline.model.instant import (
+    AbsentInstant,
+    Action,
+    Instant,
+    InstantTime,
+    State,
+    WallMs,
+    check_transition,
+)
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
-from timeline.ports.ports import Ports
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,
+    Ports,
     sync_soon,
 )
 from timeline.rules.instant_times import ahead_ms, begin_residue, next_instant_time
-from timeline.snapshot import Snapshot
+from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import renew_low_water_mark
 
 __all__ = ["StartedWrite", "begin", "make_inflight", "refuse_during_restore"]

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from timeline.active_timeline import ActiveTimeline
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
 from timeline.context import TableContext
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import refuse_behind_metadata_table
+from timeline.snapshot import ActiveTimeline
 
 __all__ = ["PlanOutcome", "cancel_blocking_plans", "cancel_pending_plan", "plan_outcome"]
 

@@ -10,31 +10,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.commit_body import CommitBody
 from timeline.commit.begin import StartedWrite, refuse_during_restore
 from timeline.commit.cancel_plan import cancel_blocking_plans
-from timeline.commit.concurrent_commits import pending_rollback_of
-from timeline.commit.nested_partitions import delete_hiding_metadata
-from timeline.commit.revalidate import without_void
-from timeline.commit.section import open_commit, protocol_of
-from timeline.commit.state import (
+from timeline.commit.commit_lock import (
     BaseState,
     CommitSection,
     PendingCommit,
     TimelineState,
     WriteToCommit,
 )
+from timeline.commit.concurrent_commits import pending_rollback_of
+from timeline.commit.revalidate import without_void
+from timeline.commit.section import open_commit, protocol_of
 from timeline.commit.validate import validate_since, validate_unlocked
 from timeline.context import TableContext
 from timeline.errors import RolledBackError
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.instant import Instant, State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Instant, InstantTime, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.partitions import delete_hiding_metadata
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.rules.instant_times import Residue
+from timeline.snapshot import ActiveTimeline
 from timeline.truncation import assert_slots_kept
 
 __all__ = ["CommittedWrite", "Conflict", "commit_write"]

@@ -21,7 +21,7 @@ from timeline.errors import (
     TableConfigConflictError,
     WriteConflictError,
 )
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.rules.conflicts import Rebase, Rejected, RuleId
 
 __all__ = ["KINDS", "ConflictReport", "WaitReport", "conflict_error", "conflict_report_of"]

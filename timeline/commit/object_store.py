@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import (
     APPLIED_BY_A_FILE,
     apply,
@@ -27,8 +26,12 @@ from timeline.commit.apply import (
     try_apply,
 )
 from timeline.commit.commit_lock import (
+    CommitSection,
+    TimelineState,
+    WriteToCommit,
     acquire_exclusively,
     follow_commit_log,
+    read_table,
 )
 from timeline.commit.concurrent_commits import CONCURRENT_KINDS, commit_of_slot, verdict_on
 from timeline.commit.protocol import (
@@ -38,7 +41,6 @@ from timeline.commit.protocol import (
     delete_from_wrong_table,
     repeat_until_known,
 )
-from timeline.commit.state import CommitSection, TimelineState, WriteToCommit, read_table
 from timeline.context import TableContext
 from timeline.errors import (
     HoodooError,
@@ -46,13 +48,13 @@ from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
 )
-from timeline.model.instant import State
-from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.instant import InstantTime, State, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot
-from timeline.ports.lock import Lease, LockSharing, is_exclusive
+from timeline.ports.ports import Lease, LockSharing, is_exclusive
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import NoConflict
+from timeline.snapshot import ActiveTimeline
 
 __all__ = ["ObjectStoreCommit", "refresh_at_once"]
 

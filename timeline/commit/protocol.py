@@ -33,11 +33,18 @@ from timeline.commit.apply import (
     revert_truncation,
     staged_completed_file,
     try_apply,
+    with_metadata_table_off,
 )
-from timeline.commit.commit_lock import acquire_exclusively, assert_lease, is_commit_lock_kept
-from timeline.commit.metadata_table import with_metadata_table_off
+from timeline.commit.commit_lock import (
+    CommitSection,
+    TimelineState,
+    WriteToCommit,
+    acquire_exclusively,
+    assert_lease,
+    is_commit_lock_kept,
+    read_table,
+)
 from timeline.commit.revalidate import decide_earlier_slot, was_rolled_back
-from timeline.commit.state import CommitSection, TimelineState, WriteToCommit, read_table
 from timeline.context import TableContext
 from timeline.errors import (
     BudgetSpentError,
@@ -50,9 +57,9 @@ from timeline.errors import (
 )
 from timeline.layout import timeline_path
 from timeline.model.file_names import pending_file_names
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Lease
+from timeline.ports.ports import Lease
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.retry import pause_ms
 from timeline.truncation import assert_not_truncated, is_truncated

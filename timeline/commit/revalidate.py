@@ -18,17 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import revert_if_restored, try_apply
-from timeline.commit.commit_lock import has_lease
-from timeline.commit.state import CommitSection
+from timeline.commit.commit_lock import CommitSection, has_lease
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.layout import timeline_path
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Lease
+from timeline.ports.ports import Lease
+from timeline.snapshot import ActiveTimeline
 
 __all__ = [
     "ENDED_BY",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from timeline.commit.commit_lock import CommitSection, WriteToCommit
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol, LocalCommit
 from timeline.commit.shared_with_java import SharedWithJava
-from timeline.commit.state import CommitSection, WriteToCommit
 from timeline.context import TableContext
 from timeline.model.slot import Slot
-from timeline.ports.lock import Lease
+from timeline.ports.ports import Lease
 from timeline.properties.setting_enums import ForeignWriters
 
 __all__ = [

@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import apply, has_instant_file, is_applied, revert_if_restored
-from timeline.commit.commit_lock import assert_lease, has_lease
+from timeline.commit.commit_lock import CommitSection, WriteToCommit, assert_lease, has_lease
 from timeline.commit.protocol import CommitProtocol, repeat_until_known, unknown_outcome
 from timeline.commit.revalidate import (
     ENDED_BY,
@@ -23,15 +22,14 @@ from timeline.commit.revalidate import (
     may_apply,
     timeline_digest,
 )
-from timeline.commit.state import CommitSection, WriteToCommit
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError, LockTimeoutError, OutcomeUnknownError
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import Lease
+from timeline.ports.ports import Lease
 from timeline.rules.instant_times import Residue
+from timeline.snapshot import ActiveTimeline
 
 __all__ = ["SharedWithJava"]
 

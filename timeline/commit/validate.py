@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import is_applied, newest_slots, not_applied
 from timeline.commit.begin import StartedWrite
+from timeline.commit.commit_lock import BaseState, PendingCommit
 from timeline.commit.concurrent_commits import (
     CONCURRENT_KINDS,
     archived_commits,
@@ -24,7 +24,6 @@ from timeline.commit.concurrent_commits import (
 )
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import protocol_of
-from timeline.commit.state import BaseState, PendingCommit
 from timeline.context import TableContext
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.slot import Slot
@@ -32,6 +31,7 @@ from timeline.model.table_config import TableConfig
 from timeline.model.write_set import WriteSet
 from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
+from timeline.snapshot import ActiveTimeline
 from timeline.truncation import slots_since
 
 __all__ = ["commits_since", "validate_early", "validate_since", "validate_unlocked"]

@@ -21,25 +21,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import not_applied
 from timeline.commit.begin import StartedWrite
+from timeline.commit.commit_lock import BaseState, PendingCommit, TimelineState
 from timeline.commit.markers import marker_files
 from timeline.commit.object_store import refresh_at_once
 from timeline.commit.section import protocol_of
-from timeline.commit.state import BaseState, PendingCommit, TimelineState
 from timeline.commit.validate import validate_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.file_names import join, parse_base_file_name
-from timeline.model.instant import State
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime, State
 from timeline.model.slot import SlotKind
 from timeline.model.write_set import Access, FileGroupId, WriteSet
-from timeline.ports.lock import LockSharing
-from timeline.ports.storage import ObjectMissingError, open_cached
+from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
+from timeline.snapshot import ActiveTimeline
 
 __all__ = ["WaitResult", "must_wait_in_line", "wait_in_line"]
 

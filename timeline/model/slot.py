@@ -12,8 +12,7 @@ from typing import Final
 
 from timeline.layout import TIMELINE
 from timeline.model.file_names import instant_file_name, is_data_file, parse_instant_name
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import InstantTime, is_instant_time
+from timeline.model.instant import Action, Instant, InstantTime, State, is_instant_time
 from timeline.model.write_set import WriteSet
 
 __all__ = [

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from timeline.errors import InvalidInputError
-from timeline.model.instant_time import EARLIEST, InstantTime, TimelineZone, wall_ms
+from timeline.model.instant import EARLIEST, InstantTime, TimelineZone, wall_ms
 
 __all__ = [
     "TimeArgument",

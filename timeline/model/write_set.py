@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 
 __all__ = ["WHOLE_TABLE", "Access", "AccessedFileGroup", "FileGroupId", "WriteSet"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from timeline.codecs.slot import decode_slot, encode_slot
+from timeline.codecs.commit_log import decode_slot, encode_slot
 from timeline.context import TableContext
 from timeline.errors import (
     CorruptTableError,
@@ -19,10 +19,9 @@ from timeline.errors import (
     MalformedNameError,
 )
 from timeline.layout import OURS, SLOTS, slot_path
-from timeline.model.instant import Action
-from timeline.model.instant_time import EARLIEST, InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.instant import EARLIEST, Action, InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.ports.storage import ObjectMissingError
+from timeline.ports.ports import ObjectMissingError
 from timeline.rules.instant_times import ahead_ms
 
 __all__ = ["BadSlot", "end_slot", "find_bad_slot"]

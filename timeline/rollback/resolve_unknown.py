@@ -12,17 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import not_applied
 from timeline.commit.section import commit_in_section
+from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.restored_away import restored_away_by
 from timeline.rollback.rollback import rollback, rollback_records
+from timeline.snapshot import ActiveTimeline
 
 __all__ = ["Resolution", "WriteOutcome", "resolve"]
 

@@ -8,11 +8,11 @@ is committed and gets help instead (RB-3).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_body import decode_archived_rollback
 from timeline.codecs.instant_avro import (
@@ -23,13 +23,14 @@ from timeline.codecs.instant_avro import (
 )
 from timeline.commit.apply import apply, data_files_of
 from timeline.commit.begin import StartedWrite
-from timeline.commit.concurrent_commits import pending_rollback_of
+from timeline.commit.commit_lock import CommitSection
+from timeline.commit.concurrent_commits import pending_rollback_of, rollback_target
 from timeline.commit.markers import delete_markers
-from timeline.commit.nested_partitions import delete_hiding_metadata
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
+from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import (
+    CorruptTableError,
     OutcomeUnknownError,
     StorageUnavailableError,
     TableReplacedError,
@@ -38,8 +39,7 @@ from timeline.errors import (
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.layout import HISTORY, timeline_path
 from timeline.model.file_names import instant_file_name, parent_folder, pending_file_names
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime
 from timeline.model.plans import (
     InstantInfo,
     RollbackMetadata,
@@ -48,28 +48,28 @@ from timeline.model.plans import (
     RollbackRequest,
 )
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import ObjectMissingError, Storage
+from timeline.partitions import delete_hiding_metadata
+from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import restored_away_by
-from timeline.rollback.abandoned_foreign import (
-    completed_before_rollback,
-    is_abandoned,
-    requested_plan_bytes,
-    vanished_target,
-)
 from timeline.rules.instant_times import Residue
+from timeline.snapshot import ActiveTimeline
 
 __all__ = [
     "RollbackDecision",
     "RollbackRecord",
+    "completed_before_rollback",
     "discard_attempt",
     "finish_abandoned",
+    "is_abandoned",
+    "requested_age_ms",
+    "requested_plan_bytes",
     "rollback",
     "rollback_dead_writers",
     "rollback_metadata",
     "rollback_plan",
     "rollback_records",
+    "vanished_target",
 ]
 
 # ---- Completed rollbacks and restores
@@ -442,3 +442,96 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
         storage.delete(timeline_path(name))
     delete_hiding_metadata(context, {path.rpartition("/")[0] for path in files})
     context.world.events.emit("write.abandoned", rt=begun.requested_time)
+
+
+# --- Recognise abandoned rollbacks: planned by another engine, not completed, with no live process
+#
+# Java Hudi plans a rollback under the lock and deletes without it. A later process finds the plan and
+# executes it. This engine does so too, once the instant seems abandoned: a pending rollback would
+# block savepoints, restores and Java's own cleaning.
+
+_TIME = re.compile(r"\d{17}|\d{14}", re.ASCII)
+
+
+def is_abandoned(context: TableContext, instant: Instant) -> bool:
+    """
+    Return whether a pending service instant of another engine seems abandoned.
+
+    Its requested file is older than the tolerated interval of heartbeats, and its heartbeat is not
+    fresh. Few releases write a heartbeat for a rollback. Outside: 1 stat, 1 list.
+    """
+    storage, limits = context.world.storage, context.limits.heartbeat
+    age_ms = requested_age_ms(context, instant)
+    if age_ms is None or age_ms <= limits.tolerated_ms:
+        return False
+    return bool(instants_with_expired_heartbeat(storage, (instant.requested_time,), limits))
+
+
+def requested_age_ms(context: TableContext, instant: Instant) -> int | None:
+    """Return the age of the requested file in ms; None without such a file. Outside: 1 stat."""
+    storage = context.world.storage
+    stat = storage.stat(_requested_path(instant))
+    return None if stat is None else storage.now_ms() - stat.modified_ms
+
+
+def requested_plan_bytes(context: TableContext, instant: Instant) -> bytes:
+    """Return the plan that its owner requested. Outside: 1 get."""
+    try:
+        return context.world.storage.read(_requested_path(instant))
+    except ObjectMissingError as error:
+        raise CorruptTableError(
+            f"the plan of a pending instant is gone; list the timeline again: {instant}",
+            kind="no_plan",
+            requested_time=instant.requested_time,
+        ) from error
+
+
+def vanished_target(
+    context: TableContext, timeline: ActiveTimeline, instant: Instant
+) -> InstantTime | None:
+    """
+    Return the write that a rollback removed from the timeline before its owner died, else None.
+
+    Returns None also if the plan cannot be trusted: it is damaged, or files with the time it names
+    may belong to an archived commit (SEC2). Outside: 1 get; the listing of its files and the
+    archived timeline's times if it is older than the timeline.
+    """
+    try:
+        target = rollback_target(context, instant)
+    except CorruptTableError:
+        return None
+    if target is None or not _TIME.fullmatch(target):
+        return None
+    if any(
+        one.action in WRITE_ACTIONS and one.requested_time == target for one in timeline.instants
+    ):
+        return None
+    if timeline.first_write_time is None or target < timeline.first_write_time:
+        archived = context.history.times()
+        if not archived.rules_out(target) and data_files_of(context.world.storage, target):
+            return None
+    return target
+
+
+def completed_before_rollback(
+    context: TableContext, timeline: ActiveTimeline, instant: Instant
+) -> bool:
+    """
+    Return whether the target of a rollback completed after the rollback was requested.
+
+    This happens if an attempt to execute a plan was to be rolled back and another attempt completed
+    the plan. Executing the rollback now could only do harm. Outside: 1 get, and the archived
+    timeline's times.
+    """
+    try:
+        target = rollback_target(context, instant)
+    except CorruptTableError:
+        return False
+    for one in timeline.completed_writes:
+        if one.requested_time == target:
+            return (one.completion_time or "") > instant.requested_time
+    return context.history.times().completions.get(target or "", "") > instant.requested_time
+
+
+def _requested_path(instant: Instant) -> str:
+    return timeline_path(pending_file_names(instant.action, instant.requested_time)[-1])

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from timeline.model.instant import Action, Instant
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 
 __all__ = [

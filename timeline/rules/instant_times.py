@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeline.errors import ClockRefusedError, InvalidInputError, UnsupportedTableError
-from timeline.model.instant import Action
-from timeline.model.instant_time import (
+from timeline.model.instant import (
     UTC_ZONE,
+    Action,
     InstantTime,
     TimelineZone,
     WallMs,

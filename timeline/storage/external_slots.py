@@ -27,17 +27,12 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
-from timeline.codecs.properties import (
-    TableDescriptor,
-    decode_table_descriptor,
-    encode_table_descriptor,
-)
 from timeline.errors import TableReplacedError
 from timeline.layout import HOODIE, SLOTS, TABLE_DESCRIPTOR, TIMELINE
-from timeline.ports.ports import Ids
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     FileStat,
+    Ids,
     Names,
     ObjectExistsError,
     ObjectMissingError,
@@ -45,6 +40,11 @@ from timeline.ports.storage import (
     Storage,
     StorageCapabilities,
     slot_store_lost,
+)
+from timeline.properties.properties_file import (
+    TableDescriptor,
+    decode_table_descriptor,
+    encode_table_descriptor,
 )
 from timeline.storage.non_atomic import PROBE_FOLDER, NonAtomicStorage
 

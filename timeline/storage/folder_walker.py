@@ -15,8 +15,7 @@ from typing import Final
 
 from timeline.errors import MalformedNameError, StorageCapabilityError, StorageUnavailableError
 from timeline.layout import HOODIE, OURS
-from timeline.ports.ports import Clock, Ids
-from timeline.ports.storage import FileStat, Stats
+from timeline.ports.ports import Clock, FileStat, Ids, Stats
 
 __all__ = [
     "TEMPORARY_PREFIX",

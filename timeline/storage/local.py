@@ -26,10 +26,11 @@ import pyarrow as pa
 from timeline.errors import InvariantError
 from timeline.layout import check_size
 from timeline.model.file_names import check_relative_path
-from timeline.ports.ports import Clock, Ids
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
+    Clock,
     FileStat,
+    Ids,
     Names,
     ObjectExistsError,
     ObjectMissingError,

@@ -19,8 +19,8 @@ import pyarrow as pa
 from timeline.errors import InvalidInputError, StorageUnavailableError
 from timeline.layout import check_size
 from timeline.model.file_names import check_relative_path
-from timeline.ports.ports import Clock
-from timeline.ports.storage import (
+from timeline.ports.ports import (
+    Clock,
     FileStat,
     Names,
     ObjectExistsError,

@@ -8,10 +8,10 @@ from typing import IO
 
 from timeline.errors import StorageCapabilityError, StorageUnavailableError
 from timeline.model.file_names import check_relative_path
-from timeline.ports.ports import Ids
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     FileStat,
+    Ids,
     ListsTemporaries,
     Names,
     ObjectExistsError,

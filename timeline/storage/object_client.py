@@ -17,12 +17,13 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.ports.ports import Clock
-from timeline.properties.option_settings import OptionSettings, option
 from timeline.properties.options import (
     TABLE_LAYER,
     OptionKind,
+    OptionSettings,
     PropertySet,
     as_property_set,
+    option,
     redact,
 )
 from timeline.storage.object_address import ObjectAddress

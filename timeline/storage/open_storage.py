@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from timeline.errors import InvalidInputError, SettingError, StorageCapabilityError
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.local import DurabilityName, LocalStorage
 from timeline.storage.object_address import OBJECT_SCHEMES, parse_object_address
 from timeline.storage.object_client import ObjectSettings

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, TypeAlias, TypeVar
 
-from timeline.ports.ports import EventSink
-from timeline.ports.storage import FileStat, Names, Stats, Storage, StorageCapabilities
+from timeline.ports.ports import EventSink, FileStat, Names, Stats, Storage, StorageCapabilities
 from timeline.system import NullEvents, SystemClock
 
 __all__ = ["RecordingStorage", "StorageCall"]

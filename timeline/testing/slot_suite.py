@@ -20,7 +20,7 @@ from typing import ClassVar, TypeVar
 
 import pytest
 
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError, SlotStore
+from timeline.ports.ports import ObjectExistsError, ObjectMissingError, SlotStore
 
 __all__ = ["RACERS", "SlotStoreSuite", "race", "together"]
 

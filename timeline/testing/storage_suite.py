@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from timeline.errors import MalformedNameError
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError, Storage
+from timeline.ports.ports import ObjectExistsError, ObjectMissingError, Storage
 from timeline.storage.non_atomic import PROBE_FOLDER, prove_atomic_create
 from timeline.system import SystemClock, SystemIds
 

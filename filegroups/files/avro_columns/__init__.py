@@ -22,9 +22,8 @@ from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_r
 from filegroups.files.avro_columns.encode import encode_rows
 from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
-from filegroups.schema.casting import cast_column, promote
-from filegroups.schema.columns import one_array
-from timeline.codecs.avro_frames import corrupt_block_error, record_borders
+from filegroups.schema.casting import cast_column, one_array, promote
+from timeline.codecs.log_blocks import corrupt_block_error, record_borders
 from timeline.errors import InvalidInputError
 
 __all__ = ["decode_block", "decode_datums", "decode_records", "encode_records"]

@@ -27,7 +27,7 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.storage import ObjectExistsError
+from timeline.ports.ports import ObjectExistsError
 
 __all__ = ["Commit", "Race", "commits_of", "prepared_processes", "running"]
 

@@ -24,7 +24,7 @@ import pytest
 import hoodoo
 from hoodoo.verify.verify import verify
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tests.integration.kill import writer
 from timeline.model.file_names import parse_base_file_name
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import hoodoo
 from hoodoo.services import services_of
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from timeline.errors import HoodooError
 
 KEYS_PER_STEP = 60

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
+from lockproviders.acquire import HeldLease, LockPorts, ProviderLock, WaitBudget
 from lockproviders.client import LockClient
 from lockproviders.dynamodb.client import ENTRY as DYNAMODB
 from lockproviders.hookspecs import LockProviderEntry
-from lockproviders.lease import HeldLease
 from lockproviders.storage_based.client import ENTRY as STORAGE_BASED
 from lockproviders.testing.contender import wait_for
 from tests.servers.dynamodb import client_of, create_table

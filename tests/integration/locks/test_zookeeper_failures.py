@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from lockproviders.acquire import ProviderLock
+from lockproviders.acquire import HeldLease, ProviderLock
 from lockproviders.hookspecs import LockContext
-from lockproviders.lease import HeldLease
 from lockproviders.testing.contender import COUNTER, build_lock_over, count_under
 from lockproviders.zookeeper.client import ENTRY, ZooKeeperClient
 from tests.interop import lock_command

@@ -18,10 +18,10 @@ from pathlib import Path
 from tests.simulator.engine_facts import EngineObserver
 from tests.simulator.invariants import Violation
 from tests.simulator.world import SimulatedSystem
-from timeline.active_timeline import ActiveTimeline
 from timeline.layout import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.model.instant import Action
 from timeline.partitions import PARTITION_METADATA
+from timeline.snapshot import ActiveTimeline
 
 PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
 

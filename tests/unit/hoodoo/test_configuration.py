@@ -8,16 +8,15 @@ import pytest
 
 from hoodoo.configuration import Severity, check, describe, load_configuration
 from lockproviders.settings import LockSettings
-from tableservices.archiving.settings import ArchivingSettings
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.archiving.plan import ArchivingSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tableservices.clustering.settings import ClusteringSettings
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.plan import LogCompactionSettings
-from tableservices.ttl.settings import TtlSettings
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionSettings
+from tableservices.ttl.execute import TtlSettings
 from tableservices.worker import WorkerSettings
 from timeline.errors import SettingError
-from timeline.properties.option_settings import OptionSettings
-from timeline.properties.options import Option, as_property_set
+from timeline.properties.options import Option, OptionSettings, as_property_set
 
 KEY = "hoodie.write.application.id"
 

@@ -24,8 +24,8 @@ from timeline.errors import (
     SettingError,
     UnsupportedTableError,
 )
-from timeline.model.instant_time import TimelineZone
-from timeline.ports.storage import Stats
+from timeline.model.instant import TimelineZone
+from timeline.ports.ports import Stats
 from timeline.rules.instant_times import TimestampForm, TimestampTexts
 from timeline.storage.local import LocalStorage
 

@@ -21,7 +21,7 @@ from tests.unit.hoodoo.verify.test_sealed_slots import (
     slot_file,
     told,
 )
-from timeline.codecs.truncation_point import TruncationPoint, encode_truncation_point
+from timeline.codecs.commit_log import TruncationPoint, encode_truncation_point
 
 pytestmark = pytest.mark.spec("SLOT-7")
 

@@ -10,7 +10,7 @@ import pytest
 
 import hoodoo
 from timeline.errors import SettingError, SnapshotExpiredError, UnsupportedTableError
-from timeline.ports.storage import Stats
+from timeline.ports.ports import Stats
 from timeline.storage.local import LocalStorage
 
 KEY = "hoodie.write.partial.update.schema"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.codecs import slot as slot_codec
+from timeline.codecs import commit_log as slot_codec
 from timeline.errors import UnsupportedTableError
 from timeline.model import engine_version
 from timeline.model.instant import Action

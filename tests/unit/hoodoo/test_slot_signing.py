@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hoodoo.configuration import check, describe, load_configuration
-from hoodoo.slot_signing import KEY_VARIABLE, slot_signing_of
+from hoodoo.configuration import KEY_VARIABLE, check, describe, load_configuration, slot_signing_of
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.model.slot import NO_SEALS, SlotSigning, TamperEvidence
 from timeline.properties.options import TABLE_LAYER, PropertySet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockproviders.lease import HeldLease, LeaseTerms
+from lockproviders.acquire import HeldLease, LeaseTerms
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 
 

@@ -12,7 +12,7 @@ import pytest
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry, hookimpl
 from lockproviders.registry import ProviderRegistry, build_lock
 from timeline.errors import SettingError, UnknownProviderError, UnsafeSetupError
-from timeline.ports.storage import StorageCapabilities
+from timeline.ports.ports import StorageCapabilities
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage.open_storage import storage_for
 

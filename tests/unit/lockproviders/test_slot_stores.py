@@ -28,7 +28,7 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 from timeline.layout import SLOTS, slot_path
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
     ObjectMissingError,

@@ -12,9 +12,9 @@ from filegroups.schema.new_table import new_table_properties
 from timeline.codecs.instant_avro import encode_savepoint
 from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, commit_write
+from timeline.commit.commit_lock import BaseState, PendingCommit
 from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
-from timeline.commit.state import BaseState, PendingCommit
 from timeline.context import TableContext, TableLimits
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 from timeline.model.file_names import IOType

@@ -17,16 +17,19 @@ import pytest
 from filegroups.table import TableReader
 from filegroups.writing.write_request import CommitResult
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tableservices.clustering.execute import execute_clustering
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.execute import execute_log_compaction, schedule_log_compaction
-from tableservices.logcompaction.plan import LogCompactionSettings
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import (
+    LogCompactionSettings,
+    execute_log_compaction,
+    schedule_log_compaction,
+)
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint
 from tests.unit.timeline.engine import (

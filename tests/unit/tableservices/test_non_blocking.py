@@ -9,12 +9,11 @@ import pytest
 
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import TableReader
-from tableservices.compaction.service import CompactionService
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.plan import LogCompactionSettings
-from tableservices.logcompaction.service import LogCompactionService
+from tableservices.compaction.execute import CompactionService
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import LogCompactionService, LogCompactionSettings
 from tableservices.planned_service import Phase, run_round
-from tableservices.schedule_plan import pending_plans
+from tableservices.service import pending_plans
 from tests.unit.timeline.engine import BRISK, SMALL, begun, new_table, opened, rows_of, upsert
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation

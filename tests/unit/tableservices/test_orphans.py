@@ -21,7 +21,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import InvalidInputError, TableConfigConflictError
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.instant import WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.storage.local import LocalStorage
 from timeline.storage.memory import MemoryStorage, MemoryWorld

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from filegroups.table import TableReader
-from tableservices.compaction.execute import execute_compaction
-from tableservices.compaction.service import CompactionService
-from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.execute import CompactionService, execute_compaction
+from tableservices.compaction.plan import CompactionSettings
 from tableservices.plan_execution import ExecutorState, lease_plan, wait_for_executor
 from tableservices.planned_service import Phase, run_plan, run_round
 from tests.unit.timeline.engine import SMALL, StillClock, new_table, opened, upsert

@@ -20,7 +20,7 @@ from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tableservices.background import run_inline
 from tableservices.cleaning.execute import CleaningService
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tableservices.worker import FailingService as Failed
-from tableservices.worker import StopFlag, WorkerReport, WorkerTable, run_worker
+from tableservices.worker import StopFlag, WorkerReport, WorkerTable, run_inline, run_worker
 from timeline.storage.recording import RecordingStorage
 
 

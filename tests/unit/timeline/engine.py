@@ -31,8 +31,7 @@ from lockproviders.registry import build_lock
 from timeline.commit.begin import begin
 from timeline.context import TableContext, TableLimits
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
-from timeline.ports.ports import Ports
-from timeline.ports.storage import Storage, StorageCapabilities
+from timeline.ports.ports import Ports, Storage, StorageCapabilities
 from timeline.rules.retry import RetryBudget
 from timeline.storage.memory import MemoryStorage
 from timeline.system import SystemClock, SystemIds, ThreadExecutor

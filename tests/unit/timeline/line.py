@@ -21,8 +21,8 @@ from tests.unit.timeline.engine import (
 )
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.instant_time import InstantTime
-from timeline.ports.lock import LockSharing
+from timeline.model.instant import InstantTime
+from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

@@ -10,8 +10,8 @@ from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, opened
 from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.commit_lock import BaseState, CommitSection, PendingCommit, WriteToCommit
 from timeline.commit.protocol import CommitProtocol
-from timeline.commit.state import BaseState, CommitSection, PendingCommit, WriteToCommit
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action
 from timeline.model.slot import Slot

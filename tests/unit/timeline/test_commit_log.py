@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.timeline.engine import Behind, Far, StillClock, world_of
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.errors import (
     CorruptTableError,
@@ -18,7 +18,7 @@ from timeline.errors import StorageUnavailableError as Unavailable
 from timeline.layout import SLOTS, slot_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor

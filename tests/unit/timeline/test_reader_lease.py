@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.table import TableReader, open_reader
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tests.unit.timeline.engine import (
     BRISK,
     StillClock,

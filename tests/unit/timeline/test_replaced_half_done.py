@@ -25,7 +25,7 @@ from tests.unit.timeline.test_replaced_table import (
     old_handle,
     slot,
 )
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.errors import OutcomeUnknownError, TableReplacedError
 from timeline.layout import HEARTBEATS, SLOTS, TIMELINE, slot_path
 from timeline.model.slot import SlotSigning, TamperEvidence

@@ -22,17 +22,17 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
-from timeline.codecs.properties import TableDescriptor, encode_table_descriptor
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
 from timeline.commit_log import CommitLog
 from timeline.context import TableIdentity, TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
 from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE, slot_path, timeline_path
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
+from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage

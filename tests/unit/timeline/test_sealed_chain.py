@@ -17,7 +17,7 @@ from tests.unit.timeline.engine import (
     world_of,
 )
 from tests.unit.timeline.test_commit_log import Unanswered, slot
-from timeline.codecs.slot import decode_slot, encode_slot, is_signed_by
+from timeline.codecs.commit_log import decode_slot, encode_slot, is_signed_by
 from timeline.commit_log import CommitLog
 from timeline.layout import SLOTS, slot_path
 from timeline.model.slot import SlotSigning, TamperEvidence, digest_of

@@ -8,13 +8,12 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import slot_path
 from timeline.model.slot import Slot
-from timeline.ports.ports import Ports
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError, Ports
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from timeline.active_timeline import ActiveTimeline, TimelineReader
 from timeline.errors import UnsupportedTableError
 from timeline.layout import timeline_path
+from timeline.snapshot import ActiveTimeline, TimelineReader
 from timeline.storage.memory import MemoryStorage
 
 NAMES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from filegroups.files.blocks import VisibleInstants, select_blocks
+from filegroups.files.log_files import VisibleInstants, select_blocks
 from timeline.codecs.log_blocks import BlockType, HeaderKey, LogBlock
 
 

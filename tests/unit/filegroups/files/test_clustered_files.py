@@ -7,9 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from filegroups.files.clustered_files import write_clustered_file
 from filegroups.files.parquet import read_base_file, read_footer
-from filegroups.files.rewrite import FileGroupTask
+from filegroups.files.rewrite import FileGroupTask, write_clustered_file
 from filegroups.schema.schema import TableSchema
 from timeline.commit.markers import marker_files
 from timeline.errors import StorageUnavailableError

@@ -21,12 +21,16 @@ from filegroups.files.parquet import read_base_file, read_batches, read_footer, 
 from tests.fuzzing import mutants
 from tests.interop import golden_tables
 from timeline.codecs import instant_avro
-from timeline.codecs.archived_instants import parse_archived_instants, parse_manifest, parse_version
+from timeline.codecs.archived_instants import (
+    parse_archive_file,
+    parse_archived_instants,
+    parse_manifest,
+    parse_version,
+)
 from timeline.codecs.commit_body import decode_legacy_commit
-from timeline.codecs.legacy_archive import parse_archive_file
-from timeline.codecs.properties import parse_properties
 from timeline.errors import HoodooError
 from timeline.model.table_config import TableConfig
+from timeline.properties.properties_file import parse_properties
 from timeline.storage.memory import MemoryStorage
 
 SEED = 7

@@ -24,7 +24,7 @@ from filegroups.files.parquet import (
 )
 from filegroups.schema.schema import META_COLUMNS, TableSchema, avro_with_meta, with_meta
 from timeline.errors import CorruptTableError, MissingFileError
-from timeline.ports.storage import ObjectExistsError
+from timeline.ports.ports import ObjectExistsError
 from timeline.storage.memory import MemoryStorage
 
 SCHEMA = TableSchema.from_arrow(

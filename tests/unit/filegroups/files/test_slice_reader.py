@@ -15,14 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from filegroups.files.avro_columns import encode_records
-from filegroups.files.blocks import VisibleInstants
 from filegroups.files.delete_block import encode_deletes
+from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import write_base_file
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.internal_schema import IdentifiedColumn, InternalSchema, SchemaHistory
-from filegroups.schema.schema import TableSchema, avro_with_meta, with_meta
+from filegroups.schema.schema import (
+    IdentifiedColumn,
+    InternalSchema,
+    SchemaHistory,
+    TableSchema,
+    avro_with_meta,
+    with_meta,
+)
 from tests.unit.filegroups.files.test_hfile import made
 from tests.unit.timeline.engine import Heard
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block

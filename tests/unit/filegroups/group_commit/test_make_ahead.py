@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.files.parquet import is_small
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.keys.insert_buckets import InsertBucket
+from filegroups.keys.bucketing import InsertBucket
 from filegroups.table import TableReader
 from filegroups.writing import workload as workloads
 from filegroups.writing.workload import LocalWorkload

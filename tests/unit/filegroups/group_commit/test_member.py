@@ -36,7 +36,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.layout import slot_path
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation

@@ -9,7 +9,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.delete_block import encode_deletes
-from filegroups.index.record_index import RecordIndex, open_record_index
+from filegroups.index.lookup import RecordIndex, open_record_index
 from tests.interop import golden_tables
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError, UnsupportedTableError

@@ -14,9 +14,10 @@ from filegroups.keys.bucketing import (
     bucket_hashes,
     bucket_of,
     fixed_file_id,
+    java_hashes,
     ring_hashes,
+    xx_hashes,
 )
-from filegroups.keys.java_hashes import java_hashes, xx_hashes
 from tests.interop import golden_tables
 
 

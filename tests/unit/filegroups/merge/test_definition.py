@@ -6,7 +6,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.interop import golden_tables
-from timeline.codecs.properties import parse_properties
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.commit_metadata import MergeMode
 from timeline.model.merge_definition import (
@@ -15,6 +14,7 @@ from timeline.model.merge_definition import (
     definition_of_payload,
     merge_definition_of,
 )
+from timeline.properties.properties_file import parse_properties
 
 MODEL = "org.apache.hudi.common.model."
 EVENT_ID = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"

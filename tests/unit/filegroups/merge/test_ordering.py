@@ -8,8 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.java_to_string import java_texts
-from filegroups.merge.ordering import not_below, order_numbers, ordering_column
+from filegroups.merge.rules import not_below, order_numbers, ordering_column
+from filegroups.schema.casting import java_texts
 from timeline.errors import InvalidInputError
 
 NAN = float("nan")

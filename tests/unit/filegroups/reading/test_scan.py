@@ -10,7 +10,7 @@ import pytest
 
 from filegroups.table import TableReader
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.engine import (
     BRISK,

@@ -11,8 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.java_to_string import java_text
-from filegroups.schema.casting import normalise, promote, refuse_null_elements
+from filegroups.schema.casting import java_text, normalise, promote, refuse_null_elements
 from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema, avro_to_arrow, reconcile_schema
 from filegroups.writing.workload import LocalWorkload

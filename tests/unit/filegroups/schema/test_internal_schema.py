@@ -12,15 +12,16 @@ import pytest
 
 import hoodoo
 from filegroups.files.parquet import read_base_file, read_batches
-from filegroups.schema.internal_schema import (
+from filegroups.schema.schema import (
     IdentifiedColumn,
     InternalSchema,
     Renaming,
     SchemaHistory,
     parse_history,
     parse_internal_schema,
+    promote,
+    with_meta,
 )
-from filegroups.schema.schema import promote, with_meta
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.storage.local import LocalStorage
 

@@ -13,7 +13,7 @@ from filegroups.table import TableReader, open_reader
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.plan import CompactionSettings
 from tests.unit.timeline.engine import (
     BRISK,
     SMALL,

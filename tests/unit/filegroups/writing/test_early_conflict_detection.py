@@ -29,8 +29,8 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import encode_commit
+from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.markers import create_marker
-from timeline.commit.pending_writes import announced_writes
 from timeline.context import TableLimits
 from timeline.errors import WriteConflictError
 from timeline.layout import MARKERS, heartbeat_path, timeline_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from filegroups.keys.insert_buckets import (
+from filegroups.keys.bucketing import (
     InsertBucket,
     SizeSettings,
     SmallFile,

@@ -29,7 +29,6 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.codecs.instant_avro import encode_commit
-from timeline.commit.nested_partitions import delete_hiding_metadata
 from timeline.context import TableLimits
 from timeline.errors import InvalidInputError, WriteConflictError
 from timeline.layout import timeline_path
@@ -41,9 +40,9 @@ from timeline.model.commit_metadata import (
     WriteStat,
 )
 from timeline.model.file_names import pending_file_names
-from timeline.model.instant import Action
-from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.instant import Action, WallMs, instant_time
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.partitions import delete_hiding_metadata
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.rules.conflicts import (

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.insert_buckets import (
+from filegroups.keys.bucketing import (
     InsertBucket,
     SizeSettings,
     SmallFile,

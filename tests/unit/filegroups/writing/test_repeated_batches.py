@@ -8,7 +8,7 @@ from filegroups.table import TableReader
 from filegroups.writing.idempotency import committed_batch
 from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import new_table, opened, planned, upsert
-from timeline.codecs.truncation_point import (
+from timeline.codecs.commit_log import (
     CommittedBatch,
     TruncationPoint,
     encode_truncation_point,

@@ -41,8 +41,7 @@ from timeline.errors import (
 )
 from timeline.layout import timeline_path
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
-from timeline.model.instant import State
-from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.instant import State, WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.rollback.rollback import rollback
 from timeline.storage.memory import MemoryStorage

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.insert_buckets import SizeSettings
+from filegroups.keys.bucketing import SizeSettings
 from filegroups.table import TableReader
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import (

@@ -14,8 +14,7 @@ import hoodoo
 from filegroups.writing.write import CommitResult
 from hoodoo.inspect import rejected_writes as given_up
 from hoodoo.inspect.contention import measure_contention
-from hoodoo.inspect.instant_summary import time_text
-from hoodoo.inspect.instants import explain_instant, list_instants
+from hoodoo.inspect.instants import explain_instant, list_instants, time_text
 from hoodoo.inspect.rejected_writes import rejected_writes
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint

@@ -12,7 +12,7 @@ from lockproviders.storage_based.shared_lock import ALONE_MS, GAP_MS, SESSION_MS
 from tests.unit.lockproviders.plain_machine import Machine
 from tests.unit.lockproviders.storage_based.test_storage_based import VALIDITY_MS, Bench
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.ports.lock import LockSharing
+from timeline.ports.ports import LockSharing
 
 LENGTH_MS = 5_000
 ENOUGH_MS = LENGTH_MS // 2

@@ -29,7 +29,7 @@ from timeline.errors import (
     UnavailableError,
     UnsafeSetupError,
 )
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
 from timeline.storage.object_address import parse_object_address
 
 VALIDITY_MS = 300_000

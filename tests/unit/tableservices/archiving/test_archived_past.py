@@ -13,7 +13,7 @@ import pytest
 import hoodoo
 from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.cleaning.execute import clean
 from tests.unit.timeline.engine import (
     BRISK,
@@ -26,8 +26,8 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.commit.begin import begin
+from timeline.commit.commit_lock import BaseState, CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import BaseState, CommitSection
 from timeline.commit.validate import commits_since
 from timeline.errors import HeartbeatExpiredError, MissingFileError
 from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path

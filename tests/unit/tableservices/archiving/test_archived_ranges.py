@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tests.unit.timeline.engine import new_table, opened, upsert
 
 RULES = ArchiveRules.from_properties(

@@ -11,9 +11,9 @@ import pytest
 
 from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.plan import CompactionSettings
 from tableservices.restoring.savepoints import savepoint
 from tests.unit.timeline.engine import BRISK, SMALL, new_table, opened, put, rows_of, upsert
 from timeline.context import TableContext

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tableservices.archiving.execute import ArchiveBackoff, ArchiveResult, archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.cleaning.execute import clean
 from tableservices.restoring.restore import restore
 from tableservices.restoring.savepoints import savepoint

@@ -6,14 +6,13 @@ import pytest
 
 from tableservices.archiving.batch_ids import RememberedBatches
 from tableservices.archiving.plan import (
+    ArchivingSettings,
     choose_instants,
     compaction_limit,
     needed_since,
     next_truncation_point,
 )
-from tableservices.archiving.settings import ArchivingSettings
-from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.truncation_point import (
+from timeline.codecs.commit_log import (
     NO_TRUNCATION,
     CommittedBatch,
     EarlierBatches,
@@ -21,6 +20,7 @@ from timeline.codecs.truncation_point import (
 )
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
+from timeline.snapshot import ActiveTimeline
 
 KEEP = ArchivingSettings(commits_kept_min=2, commits_kept_max=3)
 

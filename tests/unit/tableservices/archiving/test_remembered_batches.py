@@ -16,18 +16,17 @@ from filegroups.writing.idempotency import committed_batch
 from hoodoo.verify.verify import check_batches
 from tableservices.archiving.batch_ids import remember_batches
 from tableservices.archiving.execute import _unneeded_truncation_points, archive
-from tableservices.archiving.plan import next_truncation_point
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules, next_truncation_point
 from tableservices.restoring.restore import restore
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, planned, upsert
-from timeline.active_timeline import ActiveTimeline
-from timeline.codecs.truncation_point import NO_TRUNCATION, TruncationPoint, encode_truncation_point
+from timeline.codecs.commit_log import NO_TRUNCATION, TruncationPoint, encode_truncation_point
 from timeline.errors import CorruptTableError
 from timeline.layout import BOUNDARIES, truncation_point_path
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.instant_time import InstantTime
+from timeline.model.instant import InstantTime
 from timeline.model.slot import Batch, Slot
+from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.recording import RecordingStorage
 from timeline.truncation import read_truncated_batches, read_truncation_point

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.archiving.settings import archiving_settings
+from tableservices.archiving.plan import archiving_settings
 from timeline.errors import SettingError
 
 

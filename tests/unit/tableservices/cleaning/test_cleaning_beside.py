@@ -9,18 +9,18 @@ import pytest
 from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
 from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.commit.apply import revert_if_restored
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection
+from timeline.commit_log import slots_with_removed_file
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.file_names import pending_file_names
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.restored_away import slots_with_removed_file
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
 ONE = CleaningSettings(commits_retained=1)

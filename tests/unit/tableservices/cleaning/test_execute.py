@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
 from timeline.codecs.instant_avro import decode_clean, decode_clean_plan
 from timeline.errors import (
     HoodooError,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from timeline.codecs.instant_avro import decode_clean, encode_clean_plan
 from timeline.model.plans import ActionInstant, CleanerPlan, CleanFileInfo
 

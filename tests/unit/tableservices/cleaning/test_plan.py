@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tableservices.cleaning.plan import CleanInput, earliest_commit_to_retain, plan_clean
-from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.cleaning.plan import (
+    CleaningPolicy,
+    CleaningSettings,
+    CleanInput,
+    earliest_commit_to_retain,
+    plan_clean,
+)
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
 from timeline.model.instant import Action, Instant, State
 from timeline.model.write_set import FileGroupId

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.cleaning.settings import CleaningPolicy, CleaningSettings
+from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
 from timeline.errors import SettingError
 
 

@@ -12,12 +12,11 @@ from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.cleaning.execute import clean, remove_stray_files
 from tableservices.clustering.curves import Curve
-from tableservices.clustering.execute import ClusteringResult, execute_clustering
+from tableservices.clustering.execute import ClusteringResult, ClusteringService, execute_clustering
 from tableservices.clustering.plan import plan_clustering, schedule_clustering
-from tableservices.clustering.service import ClusteringService
 from tableservices.clustering.settings import ClusteringSettings
 from tableservices.plan_execution import lease_plan
 from tests.unit.timeline.engine import (

@@ -18,11 +18,11 @@ from tableservices.clustering.settings import (
     PLAN_DEFAULT,
     ClusteringSettings,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.errors import SettingError
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
 from timeline.model.write_set import FileGroupId
 from timeline.properties.options import as_property_set
+from timeline.snapshot import ActiveTimeline
 
 _T1, _T2 = "20260101000000000", "20260102000000000"
 _PLAN = "hoodie.clustering.plan.strategy"

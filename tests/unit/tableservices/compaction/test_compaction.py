@@ -8,9 +8,12 @@ import pytest
 
 from filegroups.table import TableReader
 from filegroups.writing.commit_checks import CommitFacts, commit_checks
-from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.service import CompactionService
-from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.execute import (
+    CompactionService,
+    execute_compaction,
+    schedule_compaction,
+)
+from tableservices.compaction.plan import CompactionSettings
 from tableservices.plan_execution import lease_plan
 from tests.unit.timeline.engine import (
     BRISK,

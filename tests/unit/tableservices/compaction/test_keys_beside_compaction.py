@@ -10,11 +10,14 @@ import pytest
 from filegroups.keys.bucketing import BucketRules
 from filegroups.table import TableReader
 from tableservices.archiving.execute import archive
-from tableservices.archiving.settings import ArchiveRules
+from tableservices.archiving.plan import ArchiveRules
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.settings import CompactionSettings
-from tableservices.logcompaction.execute import execute_log_compaction, schedule_log_compaction
-from tableservices.logcompaction.plan import LogCompactionSettings
+from tableservices.compaction.plan import CompactionSettings
+from tableservices.logcompaction.execute import (
+    LogCompactionSettings,
+    execute_log_compaction,
+    schedule_log_compaction,
+)
 from tests.unit.filegroups.index.test_buckets import insert_into_log
 from tests.unit.timeline.engine import (
     BRISK,

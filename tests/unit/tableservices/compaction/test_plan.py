@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.compaction.plan import CompactionOrder, choose, operations_of
-from tableservices.compaction.service import is_due
-from tableservices.compaction.settings import (
+from tableservices.compaction.execute import is_due
+from tableservices.compaction.plan import (
+    CompactionOrder,
     CompactionSettings,
     CompactionStrategy,
     CompactionTrigger,
+    choose,
+    operations_of,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.errors import SettingError
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
-from timeline.model.instant_time import WallMs, wall_ms
+from timeline.model.instant import WallMs, wall_ms
 from timeline.model.plans import CompactionOperation
 from timeline.model.write_set import FileGroupId
+from timeline.snapshot import ActiveTimeline
 
 MB = 1024 * 1024
 T = "202601020300{:02d}000".format  # the second of one minute

@@ -8,7 +8,7 @@ import pytest
 
 from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.plan import CompactionSettings
 from tests.unit.timeline.engine import BRISK, SMALL, StillClock, new_table, rows_of, upsert
 from timeline.codecs.instant_avro import encode_rollback_plan
 from timeline.layout import timeline_path

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from filegroups.files.blocks import VisibleInstants, find_blocks
+from filegroups.files.log_files import VisibleInstants, find_blocks
 from filegroups.table import TableReader
 from tableservices.compaction.execute import execute_compaction, schedule_compaction
-from tableservices.compaction.plan import compaction_plan, operations_of
-from tableservices.compaction.settings import CompactionSettings
+from tableservices.compaction.plan import CompactionSettings, compaction_plan, operations_of
 from tableservices.logcompaction import execute
-from tableservices.logcompaction.execute import execute_log_compaction, schedule_log_compaction
-from tableservices.logcompaction.plan import LogCompactionSettings, is_due
+from tableservices.logcompaction.execute import (
+    LogCompactionSettings,
+    execute_log_compaction,
+    is_due,
+    schedule_log_compaction,
+)
 from tests.unit.timeline.engine import (
     SMALL,
     begun,
@@ -27,8 +30,7 @@ from timeline.codecs.instant_avro import decode_compaction_plan, encode_compacti
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.layout import timeline_path
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import WallMs, instant_time, wall_ms
+from timeline.model.instant import Action, Instant, State, WallMs, instant_time, wall_ms
 from timeline.properties.properties_file import update_properties
 
 SETTINGS = LogCompactionSettings(blocks_min=2)

@@ -10,7 +10,7 @@ import pytest
 from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tableservices.restoring.restore import finish_restore, plan_restore, restore
 from tableservices.restoring.rollback import plan_rollback, rollback_write
 from tableservices.restoring.savepoints import (
@@ -35,7 +35,6 @@ from tests.unit.timeline.engine import (
     rows_of,
     upsert,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.instant_avro import (
     decode_restore,
@@ -44,6 +43,7 @@ from timeline.codecs.instant_avro import (
     decode_savepoint,
     encode_restore_plan,
 )
+from timeline.commit_log import restored_away_in, slots_with_removed_file
 from timeline.errors import (
     CorruptTableError,
     InstantNotFoundError,
@@ -54,11 +54,11 @@ from timeline.errors import (
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import parse_instant_name
-from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.instant import WallMs, instant_time
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.model.slot import SlotKind
 from timeline.properties.properties_file import update_properties
-from timeline.restored_away import restored_away_in, slots_with_removed_file
+from timeline.snapshot import ActiveTimeline
 
 COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 

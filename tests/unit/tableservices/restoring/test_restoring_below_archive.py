@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.files.blocks import VisibleInstants
+from filegroups.files.log_files import VisibleInstants
 from hoodoo.factory import Layers
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify_at

@@ -12,7 +12,7 @@ from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
-from timeline.ports.storage import Storage
+from timeline.ports.ports import Storage
 from timeline.properties.setting_enums import ForeignWriters
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)

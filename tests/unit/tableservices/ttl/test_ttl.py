@@ -5,12 +5,18 @@ from __future__ import annotations
 import pytest
 
 from filegroups.table import TableReader
-from tableservices.ttl.execute import REST_MS, TtlService, expire, expired_partitions, expired_paths
-from tableservices.ttl.settings import TtlSettings
+from tableservices.ttl.execute import (
+    REST_MS,
+    TtlService,
+    TtlSettings,
+    expire,
+    expired_partitions,
+    expired_paths,
+)
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
 from timeline.errors import MalformedNameError, SettingError, TableConfigConflictError
 from timeline.model.commit_metadata import TableType
-from timeline.model.instant_time import WallMs, wall_ms
+from timeline.model.instant import WallMs, wall_ms
 from timeline.properties.properties_file import update_properties
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import pytest
 
-from timeline.codecs.avro_frames import record_borders
+from timeline.codecs.log_blocks import record_borders
 from timeline.errors import CorruptTableError
 
 DICE = random.Random(7)

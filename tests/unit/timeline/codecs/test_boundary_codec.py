@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from timeline.codecs.truncation_point import (
+from timeline.codecs.commit_log import (
     CommittedBatch,
     TruncationPoint,
     decode_truncation_point,

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeline.codecs import avro_container, avro_schemas
+from timeline.codecs import avro_schemas
+from timeline.codecs import instant_avro as avro_container
 from timeline.codecs import instant_avro as codec
-from timeline.codecs.avro_container import RecordReader, RecordWriter
 from timeline.codecs.avro_schemas import COMMIT_METADATA
+from timeline.codecs.instant_avro import RecordReader, RecordWriter
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.commit_metadata import (
     CommitMetadata,

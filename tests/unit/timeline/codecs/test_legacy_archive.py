@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import Heard
 from timeline.archived import ArchivedTimeline
+from timeline.codecs import archived_instants as legacy_archive
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs import legacy_archive
-from timeline.codecs.archived_instants import ArchivedInstant
+from timeline.codecs.archived_instants import (
+    ArchivedInstant,
+    archive_file_number,
+    parse_archive_file,
+)
 from timeline.codecs.instant_avro import decode_clean, decode_commit
-from timeline.codecs.legacy_archive import archive_file_number, parse_archive_file
 from timeline.codecs.log_blocks import BlockType, HeaderKey, encode_block
 from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.storage.local import LocalStorage

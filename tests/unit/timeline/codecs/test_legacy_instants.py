@@ -10,22 +10,25 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from filegroups.files.blocks import VisibleInstants
+from filegroups.files.log_files import VisibleInstants
 from filegroups.table import TableReader
 from tests.interop import golden_tables
 from tests.unit.timeline.codecs.test_legacy_archive import block, state
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
-from timeline.active_timeline import ActiveTimeline, TimelineReader
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
 from timeline.layout import legacy_archive, timeline_path
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.file_names import BaseFile, LogFile, instant_file_name
-from timeline.model.instant import Action, Instant, State
-from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.file_names import (
+    BaseFile,
+    LogFile,
+    Slicing,
+    instant_file_name,
+    slice_file_group,
+)
+from timeline.model.instant import Action, Instant, State, WallMs, instant_time
 from timeline.model.write_set import FileGroupId
-from timeline.rules.file_slices import Slicing, slice_file_group
-from timeline.snapshot import CommitReader, Snapshot
+from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 
 T1, T2, T3, T4 = (f"2026010203040500{n}" for n in range(1, 5))

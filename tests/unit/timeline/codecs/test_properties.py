@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeline.codecs.properties import format_properties, parse_properties
 from timeline.errors import CorruptTableError, InvalidInputError
+from timeline.properties.properties_file import format_properties, parse_properties
 
 DATA = Path(__file__).parents[1] / "data"
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeline.codecs.slot import decode_slot, encode_slot
+from timeline.codecs.commit_log import decode_slot, encode_slot
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner

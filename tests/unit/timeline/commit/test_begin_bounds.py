@@ -26,9 +26,8 @@ from timeline.context import TableContext
 from timeline.errors import IllegalTransitionError, StorageUnavailableError
 from timeline.layout import HEARTBEATS, TIMELINE, slot_path
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.instant import Action
-from timeline.model.instant_time import WallMs, instant_time
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.model.instant import Action, WallMs, instant_time
+from timeline.ports.ports import AmbiguousWriteError
 from timeline.rollback.rollback import rollback
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.unit.timeline.engine import Behind, heard, new_table
-from timeline.active_timeline import ActiveTimeline
 from timeline.codecs.instant_avro import encode_requested_replace
 from timeline.commit.cancel_plan import (
     PlanOutcome,
@@ -23,6 +22,7 @@ from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import ClusteringPlan, RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
 from timeline.properties.properties_file import update_properties
+from timeline.snapshot import ActiveTimeline
 
 BEFORE, TIME, AFTER = "20260101000000100", "20260101000000500", "20260101000000900"
 PLAN = Instant(action=Action.CLUSTERING, requested_time=TIME, state=State.REQUESTED)

@@ -12,9 +12,8 @@ from filegroups.table import TableReader
 from tests.unit.timeline.commit.test_publish_queue import InTurn, Leases
 from tests.unit.timeline.engine import Far, StillClock, heard, limited, new_table, opened, upsert
 from tests.unit.timeline.publishing import commit_by, write_at
-from timeline.commit.commit_lock import is_commit_lock_kept, keep_commit_lock
+from timeline.commit.commit_lock import CommitSection, is_commit_lock_kept, keep_commit_lock
 from timeline.commit.object_store import ObjectStoreCommit
-from timeline.commit.state import CommitSection
 from timeline.commit_log import CommitLog
 from timeline.errors import LeaseLostError
 from timeline.layout import TIMELINE

@@ -11,7 +11,7 @@ import pytest
 from filegroups.table import TableReader
 from tableservices.cleaning import plan as facts
 from tableservices.cleaning.execute import clean
-from tableservices.cleaning.settings import CleaningSettings
+from tableservices.cleaning.plan import CleaningSettings
 from tests.unit.timeline.engine import (
     BRISK,
     Behind,
@@ -27,17 +27,17 @@ from tests.unit.timeline.engine import (
 from tests.unit.timeline.publishing import write_at
 from timeline.commit.apply import newest_slots, not_applied
 from timeline.commit.begin import begin
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol, LocalCommit
 from timeline.commit.section import commit_in_section, open_commit
 from timeline.commit.shared_with_java import SharedWithJava
-from timeline.commit.state import CommitSection
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import Action, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import RuleId
 from timeline.rules.instant_times import Residue

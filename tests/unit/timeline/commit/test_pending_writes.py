@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.timeline.engine import new_table
 from timeline.codecs.instant_avro import encode_commit
+from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.markers import create_marker
-from timeline.commit.pending_writes import announced_writes
 from timeline.context import TableContext
 from timeline.layout import TIMELINE, heartbeat_path
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat

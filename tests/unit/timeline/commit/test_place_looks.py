@@ -17,15 +17,14 @@ from tests.unit.timeline.engine import (
 )
 from tests.unit.timeline.line import FREE, LOOKS_MAX, Joined, Line, row
 from timeline.commit.begin import begin
+from timeline.commit.commit_lock import BaseState
 from timeline.commit.markers import create_marker
-from timeline.commit.state import BaseState
 from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
 from timeline.layout import SLOTS, TIMELINE
 from timeline.model.file_names import IOType
-from timeline.model.instant import Action
-from timeline.model.instant_time import WallMs, instant_time
+from timeline.model.instant import Action, WallMs, instant_time
 from timeline.model.write_set import Access, WriteSet
-from timeline.ports.lock import LockSharing
+from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import NoConflict, Rejected
 from timeline.storage.recording import RecordingStorage

@@ -20,15 +20,15 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.commit.apply import apply, is_applied
+from timeline.commit.commit_lock import BaseState
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import BaseState
 from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import BudgetSpentError, OutcomeUnknownError
 from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.slot import SlotKind
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.retry import RetryBudget
 from timeline.storage.local import LocalStorage

@@ -22,13 +22,11 @@ from tests.unit.timeline.publishing import (
     touching,
     two_writers,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.apply import not_applied
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
-from timeline.commit.commit_lock import keep_commit_lock
+from timeline.commit.commit_lock import CommitSection, PendingCommit, keep_commit_lock
 from timeline.commit.object_store import refresh_at_once
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import CommitSection, PendingCommit
 from timeline.commit.validate import validate_early
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError
@@ -38,11 +36,11 @@ from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.table_config import TableConfig
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
-from timeline.ports.lock import LockSharing
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError, LockSharing
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rejected, RuleId
 from timeline.rules.instant_times import Residue
+from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 

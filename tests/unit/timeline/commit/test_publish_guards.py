@@ -22,10 +22,9 @@ from tests.unit.timeline.publishing import (
     touching,
     two_writers,
 )
-from timeline.active_timeline import ActiveTimeline
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.commit_lock import PendingCommit
 from timeline.commit.concurrent_commits import verdict_on
-from timeline.commit.state import PendingCommit
 from timeline.commit.validate import commits_since, validate_early
 from timeline.errors import HeartbeatExpiredError, RolledBackError
 from timeline.layout import timeline_path
@@ -43,6 +42,7 @@ from timeline.rules.conflicts import (
     RuleId,
     find_strategy,
 )
+from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 

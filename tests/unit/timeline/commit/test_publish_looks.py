@@ -23,17 +23,16 @@ from tests.unit.timeline.publishing import (
 from timeline.codecs.instant_avro import encode_commit
 from timeline.commit.apply import is_applied
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
+from timeline.commit.commit_lock import BaseState, CommitSection
 from timeline.commit.section import commit_in_section
-from timeline.commit.state import BaseState, CommitSection
 from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError
 from timeline.layout import TIMELINE, timeline_path
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.instant import Action
-from timeline.model.instant_time import InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.instant import Action, InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
 from timeline.storage.memory import MemoryStorage
 
 

@@ -11,20 +11,20 @@ import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
 from tests.unit.timeline.publishing import commit_by, write_at
-from timeline.active_timeline import ActiveTimeline
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol
 from timeline.commit.section import commit_in_section, open_commit, protocol_of
-from timeline.commit.state import CommitSection
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext, TableLimits
 from timeline.errors import StorageUnavailableError
 from timeline.layout import TIMELINE, slot_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import LockSharing
+from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.instant_times import Residue
+from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor

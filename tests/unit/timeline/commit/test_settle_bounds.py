@@ -11,16 +11,16 @@ from filegroups.table import TableReader
 from tableservices.archiving.archived_timeline import append_to_archive
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
-from timeline.active_timeline import ActiveTimeline
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.archived_instants import ArchivedInstant
-from timeline.codecs.slot import encode_slot
+from timeline.codecs.commit_log import encode_slot
 from timeline.commit.apply import apply, has_instant_file, is_applied, revert_if_restored, try_apply
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
 from timeline.layout import slot_path, timeline_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
+from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
 from timeline.system import NullEvents
 

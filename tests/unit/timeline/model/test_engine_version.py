@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot as slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened
+from timeline.codecs.commit_log import decode_slot, encode_slot
 from timeline.codecs.instant_avro import (
     decode_clean_plan,
     decode_compaction_plan,
@@ -20,7 +21,6 @@ from timeline.codecs.instant_avro import (
     encode_compaction_plan,
     encode_requested_replace,
 )
-from timeline.codecs.slot import decode_slot, encode_slot
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError, WriterDisagreementError
 from timeline.layout import WRITERS

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from filegroups.schema.new_table import new_table_properties
-from timeline.codecs.properties import parse_properties
 from timeline.errors import (
     ChecksumError,
     CorruptTableError,
@@ -17,6 +16,7 @@ from timeline.errors import (
 from timeline.model.commit_metadata import MergeMode, TableType
 from timeline.model.merge_definition import MergeDefinition
 from timeline.model.table_config import TableConfig, table_checksum
+from timeline.properties.properties_file import parse_properties
 
 DATA = Path(__file__).parents[1] / "data"
 EVENT_ID = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError, UnsafeSetupError
-from timeline.model.instant_time import UTC_ZONE, TimelineZone, WallMs, instant_time, wall_ms
+from timeline.model.instant import UTC_ZONE, TimelineZone, WallMs, instant_time, wall_ms
 from timeline.model.time_arguments import (
     TimeArgument,
     parse_instant,

@@ -9,8 +9,13 @@ import pytest
 from pydantic import Field
 
 from timeline.errors import SettingError
-from timeline.properties.option_settings import LayeredSettings, OptionSettings, option
-from timeline.properties.options import OptionKind, parse_option
+from timeline.properties.options import (
+    LayeredSettings,
+    OptionKind,
+    OptionSettings,
+    option,
+    parse_option,
+)
 
 
 class Colour(Enum):

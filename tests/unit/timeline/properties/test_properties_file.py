@@ -20,7 +20,7 @@ from timeline.layout import (
     TABLE_DESCRIPTOR,
     TIMELINE,
 )
-from timeline.ports.storage import AmbiguousWriteError
+from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.properties_file import (
     create_properties,
     load_config,

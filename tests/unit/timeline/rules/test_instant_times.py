@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError
-from timeline.model.instant import Action
-from timeline.model.instant_time import WallMs, instant_time, wall_ms
+from timeline.model.instant import Action, WallMs, instant_time, wall_ms
 from timeline.rules.instant_times import Residue, SkewLimits, begin_residue, next_instant_time
 
 NOW = WallMs(1_767_323_045_000)  # divisible by four

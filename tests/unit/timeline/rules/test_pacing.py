@@ -17,8 +17,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
-from tableservices.ttl.execute import expire
-from tableservices.ttl.settings import TtlSettings
+from tableservices.ttl.execute import TtlSettings, expire
 from tests.unit.timeline.engine import (
     BRISK,
     StillClock,
@@ -31,7 +30,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.instant_time import wall_ms
+from timeline.model.instant import wall_ms
 from timeline.rules.retry import RateLimit, jitter_ms, next_begin_ms
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 

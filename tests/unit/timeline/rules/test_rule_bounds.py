@@ -11,7 +11,7 @@ from timeline.heartbeat import (
     is_lease_expired,
     is_lease_trusted,
 )
-from timeline.model.file_names import BaseFile, LogFile
+from timeline.model.file_names import BaseFile, LogFile, Slicing, merged_slice, slice_file_group
 from timeline.model.instant import Action
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import (
@@ -22,7 +22,6 @@ from timeline.rules.conflicts import (
     RuleId,
     validate_write_set,
 )
-from timeline.rules.file_slices import Slicing, merged_slice, slice_file_group
 from timeline.rules.instant_times import SkewLimits
 
 MINE, OLDER, NEWER = "20260102030405004", "20260102030405000", "20260102030405008"

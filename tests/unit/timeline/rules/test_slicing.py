@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from timeline.model.file_names import BaseFile, FileSlice, LogFile
+from timeline.model.file_names import (
+    BaseFile,
+    FileSlice,
+    LogFile,
+    Slicing,
+    merged_slice,
+    slice_file_group,
+    slice_files,
+)
 from timeline.model.write_set import FileGroupId
-from timeline.rules.file_slices import Slicing, merged_slice, slice_file_group, slice_files
 
 G, B = FileGroupId("p", "g"), FileGroupId("p", "b")
 

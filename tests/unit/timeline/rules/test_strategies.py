@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from filegroups.settings.settings import WriteSettings
-from hoodoo.conflict_strategy import conflict_strategy
+from hoodoo.configuration import conflict_strategy
 from tests.unit.timeline.engine import (
     BRISK,
     begun,

@@ -8,11 +8,6 @@ from typing import IO
 import pytest
 
 from filegroups.schema.new_table import new_table_properties
-from timeline.codecs.properties import (
-    TableDescriptor,
-    decode_table_descriptor,
-    encode_table_descriptor,
-)
 from timeline.errors import (
     InvalidInputError,
     StorageUnavailableError,
@@ -21,12 +16,18 @@ from timeline.errors import (
 )
 from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.model.commit_metadata import MergeMode
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     ObjectExistsError,
     ObjectMissingError,
     StorageCapabilities,
 )
-from timeline.properties.properties_file import create_properties, load_config
+from timeline.properties.properties_file import (
+    TableDescriptor,
+    create_properties,
+    decode_table_descriptor,
+    encode_table_descriptor,
+    load_config,
+)
 from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create

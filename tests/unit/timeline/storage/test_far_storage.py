@@ -12,15 +12,14 @@ from obstore.store import MemoryStore
 
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section, refresh_and_apply
-from timeline.commit.state import CommitSection
 from timeline.commit_log import CommitLog
 from timeline.context import GLANCE_MS, TableContext
 from timeline.layout import TIMELINE, slot_path
 from timeline.model.instant import Action, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.ports.lock import LockSharing
-from timeline.ports.storage import ObjectMissingError, open_cached
+from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import Residue
 from timeline.storage.data_files import FileCache

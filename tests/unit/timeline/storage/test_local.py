@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from timeline.errors import MalformedNameError, StorageCapabilityError, StorageUnavailableError
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError
+from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.storage.folder_walker import Syscalls
 from timeline.storage.local import LocalStorage
 from timeline.system import _BESIDE_THREADS, start_in_background

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from timeline.errors import InvalidInputError
-from timeline.ports.ports import Value
-from timeline.ports.storage import ObjectExistsError, ObjectMissingError
+from timeline.ports.ports import ObjectExistsError, ObjectMissingError, Value
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.recording import RecordingStorage
 

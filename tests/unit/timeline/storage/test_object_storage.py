@@ -25,8 +25,12 @@ from timeline.errors import (
     UnavailableError,
     UnsafeSetupError,
 )
-from timeline.ports.ports import ProcessIdentity
-from timeline.ports.storage import AmbiguousWriteError, ObjectExistsError, ObjectMissingError
+from timeline.ports.ports import (
+    AmbiguousWriteError,
+    ObjectExistsError,
+    ObjectMissingError,
+    ProcessIdentity,
+)
 from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.storage import object_client
 from timeline.storage.object_address import parse_object_address, with_account

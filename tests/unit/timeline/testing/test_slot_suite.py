@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timeline.ports.storage import Names, ObjectExistsError, SlotStore
+from timeline.ports.ports import Names, ObjectExistsError, SlotStore
 from timeline.storage.memory import MemoryStorage
 from timeline.testing.slot_suite import SlotStoreSuite
 

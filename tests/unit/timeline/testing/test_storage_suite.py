@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from timeline.errors import Reaction, StorageCapabilityError, StorageUnavailableError
-from timeline.ports.storage import (
+from timeline.ports.ports import (
     AmbiguousWriteError,
     Names,
     ObjectExistsError,
