@@ -140,10 +140,10 @@ def counts(arena: Arena, contenders: Contenders) -> Iterator[Record]:
         for side, spec in arena.specs(wire.port).items():
             contenders.open(side, spec, 2, threads=False)
             found: Record = {"arena": arena.name, "what": "counts", "side": side}
-            for who, turns in (("alone", [0] * COUNTED), ("in_turn", [0, 1] * (COUNTED // 2))):
-                contenders.cycles(side, 1, contender=turns[-1])
+            for who, sections in (("alone", [0] * COUNTED), ("in_turn", [0, 1] * (COUNTED // 2))):
+                contenders.cycles(side, 1, contender=sections[-1])
                 wire.reset()
-                for contender in turns:
+                for contender in sections:
                     contenders.cycles(side, 1, contender=contender)
                 found[who] = round(wire.round_trips / COUNTED, 2)
                 found[f"{who}_requests"] = round(wire.requests / COUNTED, 2)

@@ -85,16 +85,16 @@ def held_targets(records: Records) -> list[Verdict]:
     """The lock: held no longer than eight durable creates on this disk, measured beside it."""
     found = []
     for kind in ("append", "upsert"):
-        turns = [
+        sections = [
             statistics.median(loop["result"]["held_ms"])
             / statistics.median(loop["result"]["creates_ms"])
             for label in ("hoodoo", "hoodoo-open")
             for loop in loops(records, label, f"W4-{kind}")
             if loop["result"].get("held_ms")
         ]
-        if turns:
-            text = f"small {kind}: lock held for {statistics.median(turns):.1f} durable creates"
-            met = statistics.median(turns) <= HELD_CREATES_MAX
+        if sections:
+            text = f"small {kind}: lock held for {statistics.median(sections):.1f} durable creates"
+            met = statistics.median(sections) <= HELD_CREATES_MAX
             found.append(verdict(met, f"{text}, wanted at most {HELD_CREATES_MAX:.0f}"))
     return found
 

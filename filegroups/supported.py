@@ -71,7 +71,7 @@ def load_writable(context: TableContext) -> TableConfig:
 
     Raises: as ``refuse_unwritable``. Outside: 1 get.
     """
-    config = load_config(context.world.storage)
+    config = load_config(context.ports.storage)
     refuse_unwritable(config, without_metadata_table=context.limits.without_metadata_table)
     return config
 

@@ -66,7 +66,7 @@ class TimelineEntry:
     archived: bool
 
 
-def open_reader(world: Ports, limits: TableLimits | None = None) -> TableReader:
+def open_reader(ports: Ports, limits: TableLimits | None = None) -> TableReader:
     """
     Open an existing table for reading.
 
@@ -75,13 +75,13 @@ def open_reader(world: Ports, limits: TableLimits | None = None) -> TableReader:
         CorruptTableError: Its properties are damaged.
         UnsupportedTableError: A table version or feature this release does not handle.
     """
-    config = load_config(world.storage)
+    config = load_config(ports.storage)
     refuse_unreadable(config)
-    return TableReader(TableContext.of(world, config, limits))
+    return TableReader(TableContext.of(ports, config, limits))
 
 
 def create_table_files(
-    world: Ports, properties: Mapping[str, str], limits: TableLimits | None = None
+    ports: Ports, properties: Mapping[str, str], limits: TableLimits | None = None
 ) -> TableReader:
     """
     Create a table from the properties of ``new_table_properties``, and open it for reading.
@@ -89,9 +89,9 @@ def create_table_files(
     Raises:
         InvalidInputError: A table exists already, or a property is wrong.
     """
-    now = instant_time(WallMs(world.clock.now_ms()))
-    config = create_properties(world.storage, properties, now=now)
-    return TableReader(TableContext.of(world, config, limits))
+    now = instant_time(WallMs(ports.clock.now_ms()))
+    config = create_properties(ports.storage, properties, now=now)
+    return TableReader(TableContext.of(ports, config, limits))
 
 
 class TableReader(TableSnapshot):
@@ -133,13 +133,13 @@ class TableReader(TableSnapshot):
         """The table's current columns, without the meta columns."""
         return read_schema(self._context, self.snapshot).arrow
 
-    def pin(self) -> TableSnapshot:
+    def current_state(self) -> TableSnapshot:
         """Return the current snapshot of the table, for repeated reads."""
         return TableSnapshot(self._context, self._context.snapshot())
 
-    def hold(self) -> TableSnapshot:
+    def pin(self) -> TableSnapshot:
         """
-        Like ``pin``, and keep the files from cleaning: ``with table.hold() as state: ...``.
+        Like ``current_state``, and keep the files from cleaning: ``with table.pin() as state: ...``.
 
         Raises:
             SnapshotExpiredError: Cleaning was faster again and again.
@@ -148,17 +148,17 @@ class TableReader(TableSnapshot):
         snapshot, lease = lease_newest(self._context)
         return TableSnapshot(self._context, snapshot, lease)
 
-    def held_if_allowed(self) -> TableSnapshot:
+    def pin_if_allowed(self) -> TableSnapshot:
         """
-        Like ``hold``; like ``pin`` if this process may not write a lease.
+        Like ``pin``; like ``current_state`` if this process may not write a lease.
 
         Without a lease only a check after the listing detects a clean in between (RDL-2).
         """
         try:
-            return self.hold()
-        except StorageUnavailableError as error:
-            self._context.world.events.emit("reader.unleased", why=str(error))
             return self.pin()
+        except StorageUnavailableError as error:
+            self._context.ports.events.emit("reader.unleased", why=str(error))
+            return self.current_state()
 
     def file_slices(
         self,
@@ -168,14 +168,14 @@ class TableReader(TableSnapshot):
         filter: Filter = None,  # noqa: A002
     ) -> list[FileSlice]:
         """Return the newest slices. Arguments, errors: as ``TableSnapshot.file_slices``."""
-        state = self.pin()
+        state = self.current_state()
         found = state.file_slices(partitions, query_type=query_type, filter=filter)
         lease = ReaderLease(self._context, state.snapshot)
         if not may_be_cleaned(self._context, state.snapshot, lease):
             return found
-        with self.held_if_allowed() as state:
+        with self.pin_if_allowed() as state:
             found = state.file_slices(partitions, query_type=query_type, filter=filter)
-            if not state.is_held:
+            if not state.is_pinned:
                 lease = ReaderLease(self._context, state.snapshot)
                 assert_not_cleaned(self._context, state.snapshot, lease)
             return found
@@ -188,20 +188,20 @@ class TableReader(TableSnapshot):
         self._refuse_reads()
 
         def again() -> PlannedRead:
-            state = self.held_if_allowed()
+            state = self.pin_if_allowed()
             try:
                 planned = plan(state)
                 return PlannedRead(
                     snapshot=state.snapshot,
                     plan=planned,
-                    is_held=state.is_held,
+                    is_pinned=state.is_pinned,
                     release=state.release,
                 )
             except BaseException:
                 state.release()
                 raise
 
-        pinned = self.pin()
+        pinned = self.current_state()
         try:
             return PlannedRead(snapshot=pinned.snapshot, plan=plan(pinned)), again
         except MissingFileError:  # a restore removed an instant before it was read
@@ -236,7 +236,7 @@ class TableReader(TableSnapshot):
         query_type: str = "snapshot",
     ) -> ScanPlan:
         """Return the files that a scan reads now."""
-        return self.pin().plan(
+        return self.current_state().plan(
             columns=columns,
             filter=filter,
             partitions=partitions,
@@ -244,7 +244,7 @@ class TableReader(TableSnapshot):
             query_type=query_type,
         )
 
-    def look_up(
+    def get_rows(
         self,
         keys: Sequence[str],
         columns: Sequence[str] | None = None,
@@ -330,7 +330,7 @@ class TableReader(TableSnapshot):
             with_hoodie_columns=with_hoodie_columns,
             base_filter=changed.base_condition,
             visible=changed.visible,
-            wholes=changed.wholes,
+            whole_file_groups=changed.whole_file_groups,
         )
         rows = scan(self._context, plan)
         batches = with_lease(self._context, changed.snapshot, rows, until=changed.until)
@@ -343,8 +343,8 @@ class TableReader(TableSnapshot):
 
     def close(self) -> None:
         """Close the connections of lock and storage."""
-        self._context.world.lock.close()
-        close_storage(self._context.world.storage)
+        self._context.ports.lock.close()
+        close_storage(self._context.ports.storage)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over batches of the newest snapshot."""
@@ -365,7 +365,7 @@ def timeline_entries(context: TableContext, *, archived: bool = True) -> list[Ti
                 state=State.COMPLETED.value,
                 archived=True,
             )
-            for row in context.history.instants()
+            for row in context.archived_timeline.instants()
             if (row.requested_time, row.action) not in present
         )
     return sorted(found, key=lambda entry: (entry.requested_time, entry.action))

@@ -70,11 +70,11 @@ def open_context(
 ) -> tuple[TableContext, PropertySet, WriteSettings]:
     """Open a table's context, and its options. Errors: as ``open_table``."""
     properties, settings = properties_of_table(path, layers)
-    world = compose_ports(path, properties, events=events)
-    context = open_reader(world, limits_of(settings, properties)).context
+    ports = compose_ports(path, properties, events=events)
+    context = open_reader(ports, limits_of(settings, properties)).context
     check_against_table(settings, context.config)
-    if layers.tells:
-        warn_ignored_keys(properties, world.events)
+    if layers.warns:
+        warn_ignored_keys(properties, ports.events)
     return context, properties, settings
 
 
@@ -142,12 +142,12 @@ def create_table(
         name=name,
         properties=properties,
     )
-    world = compose_ports(path, layers.load(), events=events)
+    ports = compose_ports(path, layers.load(), events=events)
     limits = limits_of(settings, layers.load())
-    context = create_table_files(world, planned.raw, limits).context
+    context = create_table_files(ports, planned.raw, limits).context
     properties = layers.load(context.config.raw)
-    if layers.tells:
-        warn_ignored_keys(properties, world.events)
+    if layers.warns:
+        warn_ignored_keys(properties, ports.events)
     return Table(context, properties, settings)
 
 

@@ -56,12 +56,12 @@ def delete_found(
         plan = plan.with_keys(replace(plan.rules.keys, carried=True))
 
     def attempt(refusals: tuple[ConflictReport, ...]) -> CommitResult:
-        with table.hold() as state:
+        with table.pin() as state:
             keys = state.to_arrow(columns=columns, filter=found_by, partitions=partitions)
             reads = state.reads(filter=found_by, partitions=partitions)
-            workload = LocalWorkload(table.context.world, keys)
+            workload = LocalWorkload(table.context.ports, keys)
             try:
-                return publish(replace(plan, reads=reads, refusals=refusals), workload)
+                return publish(replace(plan, reads=reads, conflicts=refusals), workload)
             finally:
                 workload.release()
 

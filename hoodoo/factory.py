@@ -104,21 +104,21 @@ def service_context(context: TableContext, properties: Mapping[str, str]) -> Tab
         StorageCapabilityError: The session is a Spark Connect one.
         SettingError: A property is wrong.
     """
-    world = context.world
+    ports = context.ports
     # The caller decides what a process starts, never the table (SEC4).
     said = as_property_set(properties).without_layer(TABLE_LAYER)
     settings = WorkerSettings.from_properties(said)
-    if isinstance(world.executor, ClusterExecutor):
+    if isinstance(ports.executor, ClusterExecutor):
         return context
     executor: Executor
     if settings.executor in _CLUSTER_EXECUTORS:
         make_executor = _load_cluster_executor(settings.executor)
-        executor = make_executor(world, properties, settings.file_groups_max)
+        executor = make_executor(ports, properties, settings.file_groups_max)
     elif settings.file_groups_max is not None:
-        executor = ThreadExecutor(settings.file_groups_max, events=world.events)
+        executor = ThreadExecutor(settings.file_groups_max, events=ports.events)
     else:
         return context
-    return TableContext.of(replace(world, executor=executor), context.config, context.limits)
+    return TableContext.of(replace(ports, executor=executor), context.config, context.limits)
 
 
 def _load_cluster_executor(
@@ -149,7 +149,7 @@ class Layers:
     hoodie_conf: tuple[str, ...] = ()
     session: Mapping[str, str] | None = None
     code: Mapping[str, object] | None = None
-    tells: bool = True  # of keys that do nothing here; a caller that opens often tells once
+    warns: bool = True  # of keys that do nothing here; a caller that opens often tells once
 
     def load(self, table: Mapping[str, str] | None = None) -> PropertySet:
         """
@@ -297,14 +297,14 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         ),
         retry=RetryBudget(
             conflict_retries_max=settings.conflict_retries,
-            publish_attempts_max=settings.commit_attempts_max,
+            commit_attempts_max=settings.commit_attempts_max,
             pause_base_ms=settings.commit_retry_base_ms,
             pause_cap_ms=settings.commit_retry_cap_ms,
             total_ms_max=settings.commit_retry_total_ms,
             policy=settings.retry_policy,
             wasted_bytes_max=settings.retry_wasted_bytes_max,
-            queue_after=settings.retry_queue_after,
-            queue_short_ms=_keep_lock_ms(settings),
+            lock_after_conflicts=settings.retry_queue_after,
+            lock_short_ms=_keep_lock_ms(settings),
         ),
         reader_lease_ms=reader_lease_ms(properties),
         instant_files_max=settings.timeline_instants_max * 3,
@@ -313,11 +313,11 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         foreign_writers=settings.foreign_writers,
         clustering_updates=settings.clustering_updates,
         strategy=strategy,
-        cancels_met_plans=strategy.prefers_writers or settings.cancel_met_clustering,
+        cancels_conflicting_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
-        gives_way=settings.early_detection.gives_way,
-        pace=settings.rate_limit,
-        sealing=slot_signing_of(properties),
+        waits_for_announced=settings.early_detection.waits_for_announced,
+        rate_limit=settings.rate_limit,
+        slot_signing=slot_signing_of(properties),
         without_metadata_table=settings.metadata_enable is False,
     )
 
@@ -598,14 +598,14 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     return LookupRules(
         filters=filters,
         whole_table=whole_table,
-        moves=settings.bloom_index_moves if filters else settings.simple_index_moves,
+        moves_rows=settings.bloom_index_moves if filters else settings.simple_index_moves,
     )
 
 
 def may_misplace_rows(settings: WriteSettings, config: TableConfig) -> bool:
     """Whether a write updates rows where they lie, though their partition columns changed."""
     lookup = _lookup_rules(settings, config)
-    return bool(config.partition_fields) and lookup.whole_table and not lookup.moves
+    return bool(config.partition_fields) and lookup.whole_table and not lookup.moves_rows
 
 
 def file_rules_of(settings: WriteSettings) -> FileRules:

@@ -88,7 +88,7 @@ class RepairStep:
 
     upserts: pa.Table | None = None
     deletes: pa.Table | None = None
-    placed: int = 0  # upserts that come to their right place
+    moved: int = 0  # upserts that come to their right place
     aside: int = 0  # deletes of rows that were put aside, which are there twice
     returns: bool = False  # some come back from where they were put aside
     done: pa.Array = field(default_factory=no_texts)
@@ -145,7 +145,7 @@ def next_step(
         chosen, keys = pa.array(moves), pc.if_else(pa.array(taken), beside, rows.column(RIGHT_KEY))
         return RepairStep(
             upserts=_addressed(rows, keys).filter(chosen),
-            placed=int((moves & ~taken).sum()),
+            moved=int((moves & ~taken).sum()),
             returns=bool((moves & ~taken & (lies == waits)).any()),
             done=names.filter(chosen),
         )
@@ -307,11 +307,11 @@ def repair_keys(
             feature="keys made again",
         )
     if dry_run:
-        with table.hold() as state:
+        with table.pin() as state:
             return KeyRepair(rows=_count(context, state, settings))
-    context.key_forms.clear()  # what was found long ago
+    context.key_encodings.clear()  # what was found long ago
     repair = _Repair(
-        context=context, table=table, settings=settings, plan_for=plan_for, publish=publish
+        context=context, table=table, settings=settings, plan_for=plan_for, commit=publish
     )
     while True:
         try:
@@ -327,7 +327,7 @@ def repair_keys(
                 repair.compacted = True
         else:
             repair.count(receipt)
-    context.key_forms.clear()
+    context.key_encodings.clear()
     return KeyRepair(
         rows=max(repair.rewritten, repair.deleted),
         rewritten=repair.rewritten,
@@ -349,15 +349,15 @@ class _Repair:
     table: TableReader
     settings: WriteSettings
     plan_for: Callable[[WriteOperation], WriteRequest]
-    publish: Callable[[WriteRequest, Workload], CommitResult]
+    commit: Callable[[WriteRequest, Workload], CommitResult]
     start: int = 0  # the window, its end not in it
     end: int = _HASHES
     done: pa.Array = field(default_factory=no_texts)
     step: RepairStep = field(default_factory=RepairStep)
     compacted: bool | None = None  # since the last delete; None: nothing was deleted
-    left: int = 0  # wrong rows that the last look at the window found
-    left_in_round: int = 0
-    left_before: int | None = None  # by the round before
+    remaining: int = 0  # wrong rows that the last look at the window found
+    remaining_in_round: int = 0
+    remaining_before: int | None = None  # by the round before
     key_twice: pa.Array = field(default_factory=no_texts)
     rewritten: int = 0
     deleted: int = 0
@@ -370,10 +370,10 @@ class _Repair:
 
     def attempt(self, refusals: tuple[ConflictReport, ...]) -> CommitResult:
         """Read the window's rows, and carry out the next step for them."""
-        with self.table.hold() as state:
+        with self.table.pin() as state:
             keys = keys_of_table(self.context, state.snapshot, self.settings)
             window = self._window(_found(self.context, state, keys))
-            self.left = window.num_rows if window is not None else 0
+            self.remaining = window.num_rows if window is not None else 0
             if window is None or not window.num_rows:
                 raise _NothingToDoError
             if _changes_form(window, keys):
@@ -391,10 +391,10 @@ class _Repair:
                 operation, rows = WriteOperation.DELETE, step.deletes
             else:
                 raise _NothingToDoError
-            plan = replace(self._plan(operation, state, keys, known.rows), refusals=refusals)
-            workload = LocalWorkload(self.context.world, rows)
+            plan = replace(self._plan(operation, state, keys, known.rows), conflicts=refusals)
+            workload = LocalWorkload(self.context.ports, rows)
             try:
-                return self.publish(plan, workload)
+                return self.commit(plan, workload)
             finally:
                 workload.release()
 
@@ -404,7 +404,7 @@ class _Repair:
         self.done = pa.concat_arrays([self.done, step.done])
         if step.deletes is not None:
             self.compacted = False
-        self.rewritten += step.placed
+        self.rewritten += step.moved
         self.deleted += receipt.rows_deleted - step.aside
         self.writes += 1
 
@@ -415,18 +415,18 @@ class _Repair:
         Raises:
             InvalidInputError: A whole round found rows that cannot be repaired.
         """
-        if self.left and len(self.step.key_twice):
+        if self.remaining and len(self.step.key_twice):
             self.key_twice = self.step.key_twice
-        self.left_in_round += self.left
+        self.remaining_in_round += self.remaining
         self.start, self.end, self.done = self.end, _HASHES, no_texts()
         if self.start < _HASHES:
             return False
-        if not self.left_in_round:
+        if not self.remaining_in_round:
             return True
         # After a round each record has one wrong row, put aside, which the next one places.
-        if self.left_before is not None and self.left_in_round >= self.left_before:
+        if self.remaining_before is not None and self.remaining_in_round >= self.remaining_before:
             raise self._stuck()
-        self.start, self.left_before, self.left_in_round = 0, self.left_in_round, 0
+        self.start, self.remaining_before, self.remaining_in_round = 0, self.remaining_in_round, 0
         self.key_twice = no_texts()
         return False
 
@@ -532,9 +532,9 @@ class _Repair:
             )
         return InvalidInputError(
             "the table does not take rows under the keys that their columns make; read them, "
-            f"delete them where they are, and insert them again: {self.left_in_round} rows",
+            f"delete them where they are, and insert them again: {self.remaining_in_round} rows",
             kind="row_stays",
-            rows=self.left_in_round,
+            rows=self.remaining_in_round,
         )
 
 
@@ -548,7 +548,7 @@ def _found(context: TableContext, state: TableSnapshot, keys: KeySpec) -> Iterat
     for one in state.file_slices():
         read = plan_scan(context, state.snapshot, [one], with_hoodie_columns=True).read
         path = one.file_group.partition_path
-        for batch in read_slice(context.world.storage, context.world.events, one, read):
+        for batch in read_slice(context.ports.storage, context.ports.events, one, read):
             if not batch.num_rows:
                 continue
             rows = pa.Table.from_batches([batch])

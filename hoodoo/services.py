@@ -106,9 +106,9 @@ def preview(
 def _clean(context: TableContext, settings: CleaningSettings) -> dict[str, object]:
     refuse_uncleanable(context)
     paths = plan_clean(
-        collect_clean_input(context, context.snapshot(), settings).facts, settings
+        collect_clean_input(context, context.snapshot(), settings).clean_input, settings
     ).paths
-    found = context.world.executor.map(context.world.storage.stat, list(paths))
+    found = context.ports.executor.map(context.ports.storage.stat, list(paths))
     return {
         "would_delete": list(paths),
         "file_groups": len(set(_file_groups(paths))),
@@ -126,7 +126,7 @@ def _file_groups(paths: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
     if settings.days_retained > 0:
-        config, limits = load_config(context.world.storage), context.limits
+        config, limits = load_config(context.ports.storage), context.limits
         refuse_unwritable(config, without_metadata_table=limits.without_metadata_table)
     partitions = expired_partitions(context, settings)
     # No partition at all would mean every partition.
@@ -196,7 +196,7 @@ def services_of(
 
 def _archiving(properties: Mapping[str, str]) -> ArchivingService:
     """After the commits of a writer, of which there may be many."""
-    return ArchivingService.from_properties(properties, beside_others=True)
+    return ArchivingService.from_properties(properties, has_other_writers=True)
 
 
 def planned_services_of(
@@ -210,7 +210,7 @@ def planned_services_of(
         CompactionService(
             settings=CompactionSettings.from_properties(properties),
             files=files,
-            part=part,
+            phase=part,
             orders=_plugged(properties, "compaction_strategies"),
         ),
         LogCompactionService(
@@ -261,7 +261,7 @@ def find_plan(context: TableContext, requested_time: TimeArgument) -> Instant:
         InstantNotFoundError: There is none; tells which are pending.
         InvalidInputError: That is no moment.
     """
-    time = context.instant_named(requested_time)
+    time = context.parse_instant(requested_time)
     pending = pending_plans(context.active())
     for planned in pending:
         if planned.requested_time == time:
@@ -293,16 +293,16 @@ class Services:
         context: TableContext,
         properties: Mapping[str, str],
         settings: WriteSettings,
-        join_writers: Callable[[], None],
+        register_writer: Callable[[], None],
     ) -> None:
         self._context = context
-        self._join_writers = join_writers
+        self._join_writers = register_writer
         self._properties = properties
         self._settings = settings
         self._running = WorkerSettings.from_properties(properties)
         self._working: TableContext | None = None
         self._started: list[BackgroundServices] = []
-        self._begun = False
+        self._announced_changes = False
         # Nothing is written in a table of an older layout.
         writable = context.config.timeline_layout_version == 2
         planning = planned_services_of(properties, settings=settings) if writable else ()
@@ -418,7 +418,7 @@ class Services:
         offered = services_of(self._properties, part, self._settings)
         return self._start(chosen_services(offered, names), interval_ms)
 
-    def begin_beside(self) -> None:
+    def start_background(self) -> None:
         """
         What a writer does before its first write: start its asynchronous services.
 
@@ -426,23 +426,23 @@ class Services:
         ``hoodie.datasource.compaction.async.enable`` and ``hoodie.clustering.async.enabled``,
         unless ``hoodoo.services.beside.writers`` leaves them to workers. Errors: as ``start``.
         """
-        if self._begun:
+        if self._announced_changes:
             return
-        self._begun = True
+        self._announced_changes = True
         if not (self._running.enabled and self._running.beside_writers):
             return
         offered = services_of(self._properties, settings=self._settings)
-        chosen = [one for one in offered if one.beside]
+        chosen = [one for one in offered if one.runs_in_background]
         if chosen:
             self._start(chosen, None)
 
     def _start(
         self, services: Sequence[TableService], interval_ms: int | None
     ) -> BackgroundServices:
-        world, config = self._at_work().world, self._context.config
+        ports, config = self._at_work().ports, self._context.config
         served = WorkerTable(
             # Of its own, because a table's view of its chain belongs to one thread.
-            context=TableContext.of(world, config, self._context.limits),
+            context=TableContext.of(ports, config, self._context.limits),
             services=services,
         )
         self._join_writers()
@@ -571,7 +571,7 @@ class Services:
     def after_commit(self) -> InlineOutcome:
         """What a writer runs after its own commit (``hoodie.clean.automatic``); never fails."""
         if not self._running.enabled:
-            return InlineOutcome(receipts=(), warnings=())
+            return InlineOutcome(results=(), warnings=())
         return run_inline(self._at_work(), self._after_commit)
 
 

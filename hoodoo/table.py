@@ -52,7 +52,7 @@ class Table(TableReader):
     """
     An opened Hudi table. Make it by ``hoodoo.create_table`` or ``hoodoo.open_table``.
 
-    Each read shows the newest state; ``as_of`` and ``hold`` give one state for repeated reads.
+    Each read shows the newest state; ``as_of`` and ``pin`` give one state for repeated reads.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class Table(TableReader):
             return self.delete_partitions(named, batch_id=batch_id, reads=reads)
         return self._write(chosen, data, batch_id, reads=reads)
 
-    def would_conflict(
+    def check_conflicts(
         self, data: object, operation: Operation = None
     ) -> tuple[ConflictReport, ...]:
         """What a write of these rows would meet now; it begins nothing (``dry_run_write``)."""
@@ -255,7 +255,7 @@ class Table(TableReader):
     def _columns(self) -> pa.Schema:
         """The table's own columns as of a moment ago; none where nothing tells them."""
         context = self._context
-        known = known_schema(context, context.glance())
+        known = known_schema(context, context.cached_snapshot())
         return pa.schema([]) if known is None else known.arrow
 
     def _partitions_to_delete(self, data: object) -> tuple[str, ...]:  # noqa: ARG002
@@ -263,7 +263,7 @@ class Table(TableReader):
 
     def _workload(self, data: object) -> Workload:
         """Return rows of any supported form as a workload; released after the write."""
-        return LocalWorkload(self._context.world, to_arrow_table(data, self._columns))
+        return LocalWorkload(self._context.ports, to_arrow_table(data, self._columns))
 
     def _write(
         self,
@@ -305,7 +305,7 @@ class Table(TableReader):
             WriterDisagreementError: A live writer is configured differently.
             MetadataTableOnError: The metadata table is on and was not switched off.
         """
-        refuse_other_types(batch_id, reads, self._context.world.storage.base_uri)
+        refuse_other_types(batch_id, reads, self._context.ports.storage.base_uri)
         self._writer.begin()
         plan = write_request_of(
             self._settings,
@@ -412,7 +412,7 @@ class Table(TableReader):
         return resolve(self._context, self._named(instant))
 
     def _named(self, instant: TimeArgument) -> InstantTime:
-        return self._context.instant_named(instant)
+        return self._context.parse_instant(instant)
 
     # ---- life
 

@@ -54,7 +54,7 @@ def repair_timestamps(table: Table, *, dry_run: bool = False) -> TimestampRepair
     keyed = bool(table.config.record_key_fields)  # else rows are found by their meta columns
     before = pa.chunked_array([], pa.string())
     while True:
-        with table.hold() as state:
+        with table.pin() as state:
             kept, paths, count = [], set(), 0
             for one in doubtful_timestamps(context, state.snapshot, state.file_slices()):
                 path = one.slice.file_group.partition_path

@@ -69,7 +69,7 @@ class TableWriter:
         """The table's configuration. Outside: 1 get until a metadata table is seen to be off."""
         config = self._config
         if config.metadata_table_on and self._context.limits.without_metadata_table:
-            now = load_config(self._context.world.storage)
+            now = load_config(self._context.ports.storage)
             config = replace(config, metadata_partitions=now.metadata_partitions, raw=now.raw)
             self._config = config
         return config
@@ -94,7 +94,7 @@ class TableWriter:
                 record_misplaced_rows(context)
                 self._keeps_misplaced_rows = True
             if not self.config.metadata_table_on:
-                self._services.begin_beside()
+                self._services.start_background()
 
     def refuse(self) -> None:
         """
@@ -118,7 +118,7 @@ class TableWriter:
         """Run one write, alone or in a group. Errors: as ``filegroups.writing.write.write``."""
         if self._group is not None:
             return self._group.write(plan, workload)
-        looked = self._context.glance()
+        looked = self._context.cached_snapshot()
         undone = self._roll_back_dead_writers(looked)
         receipt = write(self._context, plan, workload, None if undone else looked)
         self.after_group()
@@ -126,7 +126,7 @@ class TableWriter:
 
     def before_group(self) -> None:
         """Roll back dead writers before this process commits a group."""
-        self._roll_back_dead_writers(self._context.glance())
+        self._roll_back_dead_writers(self._context.cached_snapshot())
 
     def after_group(self) -> None:
         """Run the upkeep that is due after a commit."""

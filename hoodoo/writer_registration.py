@@ -84,27 +84,27 @@ def register_writer(
     refuse_unsupported(properties, UNSUPPORTED_SERVICES)
     known, _ = _entered.get(id(context), (None, 0))
     if known is None:
-        world, prove = context.world, None
-        refuse_unshared_lock(settings, world.lock, registry_for(properties))
+        ports, prove = context.ports, None
+        refuse_unshared_lock(settings, ports.lock, registry_for(properties))
         refuse_old_version(context.config)
-        agreement = agreement_of(settings, world, context.zone)
-        context.identity.ensure(world, is_asked_later=True)
+        agreement = agreement_of(settings, ports, context.zone)
+        context.identity.ensure(ports, is_asked_later=True)
         if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
-            prove = partial(prove_atomic_create, world.storage, world.ids)
+            prove = partial(prove_atomic_create, ports.storage, ports.ids)
         known = register_process(context, agreement, buckets, prove=prove)
-        pid = world.ids.identity().pid
+        pid = ports.ids.identity().pid
         _entered[id(context)] = known, pid
         if pid not in _at_exit:
             _at_exit[pid] = await_exit(_leave)
         warn_other_zone(context)
-    known.writes_to(buckets)
+    known.widen_buckets(buckets)
 
 
 def unregister_writer(context: TableContext) -> None:
     """Remove the entry of this process from a table's registry, if there is one."""
     known, _ = _entered.pop(id(context), (None, 0))
     if known is not None:
-        known.leave()
+        known.unregister()
 
 
 @atexit.register
@@ -118,8 +118,8 @@ def _leave() -> None:
     for entry, pid in tuple(_entered.values()):
         if pid == _pid_of(entry):
             with suppress(Exception):  # it expires after its silence
-                entry.leave()
+                entry.unregister()
 
 
 def _pid_of(entry: Registration) -> int:
-    return entry.context.world.ids.identity().pid
+    return entry.context.ports.ids.identity().pid

@@ -129,7 +129,7 @@ class HeldLease:
         left = self._holding.expires_in_ms()
         return None if left is None else max(0, left - self._margin_ms)
 
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         """
         Return whether enough time is left for one request that cannot be undone (FOR-8).
 
@@ -156,7 +156,7 @@ class HeldLease:
             raise self._lost_error("a lease is never inherited by a forked process")
         if self._released:
             raise self._lost_error("it was released before")
-        self._look()
+        self._check()
         if self._lost_because is not None:
             raise self._lost_error(self._lost_because)
 
@@ -187,13 +187,13 @@ class HeldLease:
         """Start renewal and alarm in the background; ``release`` ends them."""
         interval_ms = self._tick_interval_ms()
         if interval_ms is not None:
-            self._ticker = executor.every(interval_ms, self.tick)
+            self._ticker = executor.every(interval_ms, self.beat)
 
-    def tick(self) -> None:
+    def beat(self) -> None:
         """Run one beat: renew after a third of the lease, raise the alarm if held too long."""
         if self._released or self._is_other_process():
             return
-        self._look()
+        self._check()
         if self._lost_because is None:
             self._renew_when_due()
         held_ms = self.held_ms()
@@ -210,7 +210,7 @@ class HeldLease:
     def _is_other_process(self) -> bool:
         return self._ids.identity().pid != self._process
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._lost_because is not None:
             return
         if self.remaining_ms() == 0:
@@ -367,12 +367,12 @@ class ProviderLock:
         return self._client.identity
 
     @property
-    def in_order(self) -> bool:
+    def is_fifo(self) -> bool:
         """Whether the service has a queue; without one, the next client to poll gets the lock."""
         return self._queue is not None
 
     @property
-    def shares(self) -> bool:
+    def is_shareable(self) -> bool:
         """Whether the lock is in shared use now, as far as known without a request."""
         return self._sharing is not None and self._sharing.shares
 
@@ -469,7 +469,7 @@ class ProviderLock:
         wanted: Callable[[], bool],
         sharing: LockSharing,
     ) -> Holding | None:
-        wait = _AcquireState(note, asked_at_ms, self._place_for(note, sharing), wanted)
+        wait = _AcquireState(note, asked_at_ms, self._queue_entry(note, sharing), wanted)
         try:
             holding = self._wait_in(wait)
         except BaseException:
@@ -480,7 +480,7 @@ class ProviderLock:
             wait.place.leave()
         return holding
 
-    def _place_for(self, note: OwnerNote, sharing: LockSharing) -> QueueEntry:
+    def _queue_entry(self, note: OwnerNote, sharing: LockSharing) -> QueueEntry:
         if self._queue is not None:
             return self._queue.enter(note.text)
         if sharing is not LockSharing.NO and self._sharing is not None:
@@ -515,7 +515,7 @@ class ProviderLock:
             left_ms = end_ms - clock.monotonic_ms()
             if left_ms <= 0 or not wait.wanted():
                 return None
-            self._tell_once(wait)
+            self._report_once(wait)
             # Between 0.5 and 1.5 times the interval, so that waiters do not poll in step. The last
             # poll is exactly at the end.
             jittered_ms = round(interval_ms * (0.5 + self._ports.ids.jitter()))
@@ -532,7 +532,7 @@ class ProviderLock:
         wait.trouble = None
         return holding
 
-    def _tell_once(self, wait: _AcquireState) -> None:
+    def _report_once(self, wait: _AcquireState) -> None:
         waited_ms = self._ports.clock.monotonic_ms() - wait.asked_at_ms
         if wait.told or waited_ms < REPORT_AFTER_MS:
             return

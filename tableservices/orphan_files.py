@@ -86,8 +86,8 @@ def find_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> list
             horizon_ms=horizon_ms,
         )
     load_writable(context)
-    found = _old_temporaries(context.world.storage, horizon_ms)
-    old = _old_files(context.world.storage, horizon_ms)
+    found = _old_temporaries(context.ports.storage, horizon_ms)
+    old = _old_files(context.ports.storage, horizon_ms)
     if old:
         judge = _OrphanRules.of(context)
         judged = (judge.orphan(path, *fact) for path, fact in old.items())
@@ -108,8 +108,8 @@ def remove_orphans(context: TableContext, *, horizon_ms: int = HORIZON_MS) -> li
     if found:
         disable_metadata_table(context)
     for one in found:
-        context.world.storage.delete(one.path)
-    context.world.events.emit("orphans.removed", files=len(found))
+        context.ports.storage.delete(one.path)
+    context.ports.events.emit("orphans.removed", files=len(found))
     return found
 
 
@@ -163,7 +163,7 @@ class _OrphanRules:
             **pending_compactions(context, active),
             **file_groups_in_clustering(context, active),
         }
-        markers = context.world.storage.list(MARKERS)
+        markers = context.ports.storage.list(MARKERS)
         return _OrphanRules(
             context=context,
             active=active,
@@ -171,8 +171,8 @@ class _OrphanRules:
             marked=frozenset(one.name for one in markers if one.is_folder),
             kept=frozenset(path for one in savepoints(context) for path in one.files),
             owned=frozenset(plans),
-            ended=ended_times(context.chain),
-            archived=context.history.times(),
+            ended=ended_times(context.commit_log),
+            archived=context.archived_timeline.times(),
             named={},
         )
 

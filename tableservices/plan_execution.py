@@ -73,7 +73,7 @@ class ExecutorState(Enum):
     """Whether an executor may start a plan."""
 
     FREE = "nobody is at it"
-    HELD = "another executor is at it"
+    LEASED = "another executor is at it"
     ENDED = "it was completed or cancelled"
 
 
@@ -91,7 +91,7 @@ def is_plan_leased(context: TableContext, plan: Instant) -> bool:
         return beats
     if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return False
-    storage = context.world.storage
+    storage = context.ports.storage
     inflight = pending_file_names(plan.action, plan.requested_time)[0]
     begun = storage.stat(context.instant_path(inflight))
     return begun is not None and storage.now_ms() - begun.modified_ms < _FOREIGN_MS
@@ -99,7 +99,7 @@ def is_plan_leased(context: TableContext, plan: Instant) -> bool:
 
 def _beats(context: TableContext, plan: Instant) -> bool | None:
     """Return whether the plan's heartbeat is not expired; None where there is no heartbeat."""
-    storage = context.world.storage
+    storage = context.ports.storage
     beat = storage.stat(heartbeat_path(plan.requested_time))
     if beat is None:
         return None
@@ -123,15 +123,15 @@ def wait_for_executor(
         named: Whether the caller named the plan, and so knows that no executor of another engine
             (which writes no heartbeat) works on it.
     """
-    clock = context.world.clock
+    clock = context.ports.clock
     until = clock.monotonic_ms() + wait_ms
     waited = False
     while bool(_beats(context, plan)) if named else is_plan_leased(context, plan):
         left = until - clock.monotonic_ms()
         if left <= 0:
-            return ExecutorState.HELD
+            return ExecutorState.LEASED
         if not waited:
-            context.world.events.emit("service.waiting", rt=plan.requested_time, wait_ms=wait_ms)
+            context.ports.events.emit("service.waiting", rt=plan.requested_time, wait_ms=wait_ms)
             waited = True
         clock.sleep_ms(min(left, _LOOK_MS))
     if waited and plan.requested_time not in {
@@ -150,14 +150,14 @@ def lease_plan(context: TableContext, plan: Instant) -> Heartbeat | None:
     Raises:
         StorageUnavailableError: The storage does not answer.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     path = heartbeat_path(plan.requested_time)
     if storage.stat(path) is None:
         if not create_if_absent(storage, path, b"", repeat=_REPEAT, durable=False):
             return None
     elif is_plan_leased(context, plan):
         return None  # a live heartbeat; without one, only a caller that names the plan takes it
-    return Heartbeat.start(context.world, plan.requested_time, context.limits.heartbeat)
+    return Heartbeat.start(context.ports, plan.requested_time, context.limits.heartbeat)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def leased_plan(context: TableContext, plan: Instant) -> Iterator[Heartbeat | No
     """
     heartbeat = lease_plan(context, plan)
     if heartbeat is None:
-        context.world.events.emit("service.claimed_elsewhere", rt=plan.requested_time)
+        context.ports.events.emit("service.claimed_elsewhere", rt=plan.requested_time)
         yield None
         return
     try:
@@ -203,9 +203,9 @@ def ignore_if_ended(context: TableContext, plan: Instant) -> Iterator[None]:
     except MissingFileError:
         _end_restore(context, plan)
         ended = plan_outcome(context.active(), plan)
-        if ended not in (PlanOutcome.COMPLETED_ELSEWHERE, PlanOutcome.CANCELLED):
+        if ended not in (PlanOutcome.COMPLETED_BY_OTHER, PlanOutcome.CANCELLED):
             raise
-        context.world.events.emit(
+        context.ports.events.emit(
             "service.ended_meanwhile", rt=plan.requested_time, why=ended.value
         )
 
@@ -234,7 +234,7 @@ def read_requested(context: TableContext, planned: Instant) -> tuple[bytes, str]
     """
     path = context.instant_path(pending_file_names(planned.action, planned.requested_time)[-1])
     try:
-        return context.world.storage.read(path), path
+        return context.ports.storage.read(path), path
     except ObjectMissingError:
         raise InstantNotFoundError(
             f"there is no such plan any more: {planned}",
@@ -253,12 +253,12 @@ def make_inflight(context: TableContext, planned: Instant) -> bool:
             nothing more there and deletes the inflight file again (SLOT-10).
     """
     path = context.instant_path(pending_file_names(planned.action, planned.requested_time)[0])
-    if not create_if_absent(context.world.storage, path, b"", repeat=_REPEAT):
+    if not create_if_absent(context.ports.storage, path, b"", repeat=_REPEAT):
         return True
     try:
-        context.chain.assert_same_table()
+        context.commit_log.assert_same_table()
     except TableReplacedError:
-        context.world.storage.delete(path)
+        context.ports.storage.delete(path)
         raise
     return False
 
@@ -267,13 +267,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-def spreads(world: Ports) -> bool:
+def spreads(ports: Ports) -> bool:
     """Return whether work on file groups runs elsewhere, so that it needs no memory here."""
-    return isinstance(world.executor, ClusterExecutor)
+    return isinstance(ports.executor, ClusterExecutor)
 
 
 def on_file_groups(
-    world: Ports, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
+    ports: Ports, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
 ) -> list[Result]:
     """
     Run a function of the ports on one task for each file group; results in task order.
@@ -281,16 +281,16 @@ def on_file_groups(
     It runs on the executor's threads, with an event for each task (``service.progress``), or in the
     workers of a ``ClusterExecutor``.
     """
-    if isinstance(world.executor, ClusterExecutor):
-        return world.executor.spread(work, tasks)
+    if isinstance(ports.executor, ClusterExecutor):
+        return ports.executor.map_on_cluster(work, tasks)
     numbers = count(1)
 
     def told(task: Task) -> Result:
-        result = work(world, task)
-        world.events.emit("service.progress", done=next(numbers), of=len(tasks))
+        result = work(ports, task)
+        ports.events.emit("service.progress", done=next(numbers), of=len(tasks))
         return result
 
-    return world.executor.map(told, tasks)
+    return ports.executor.map(told, tasks)
 
 
 def commit_metadata(
@@ -308,7 +308,7 @@ def commit_metadata(
     by_partition: dict[str, list[WriteStat]] = {}
     for stat in stats:
         by_partition.setdefault(stat.partition_path or "", []).append(stat)
-    extra = context.world.ids.identity().as_metadata
+    extra = context.ports.ids.identity().as_metadata
     if avro_json is not None:
         extra[SCHEMA_KEY] = avro_json
     return CommitMetadata(
@@ -360,45 +360,47 @@ def complete(
             ``timeline.commit.commit.commit_write``.
     """
     bodies = {metadata.schema_json: CommitBody(metadata)}
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     ended = PlanOutcome.CANCELLED
     undone: Instant | None = None  # a dead engine's pending rollback of an attempt at the plan
 
-    def decide(turn: CommitSection) -> Slot | None:
+    def decide(section: CommitSection) -> Slot | None:
         nonlocal ended, undone
         heartbeat.check()
-        why = plan_outcome(turn.timeline, plan)
-        undone = pending_rollback_of(context, turn.timeline, plan.requested_time)
+        why = plan_outcome(section.timeline, plan)
+        undone = pending_rollback_of(context, section.timeline, plan.requested_time)
         if why is None and undone is not None and not is_abandoned(context, undone):
             why = PlanOutcome.ROLLED_BACK  # planned under the lock, executed without it (PUB-6)
         if why is None:
-            refuse_during_restore(turn.timeline)
-        if why is None and check is not None and not check(turn):
-            why = PlanOutcome.REFUSED
+            refuse_during_restore(section.timeline)
+        if why is None and check is not None and not check(section):
+            why = PlanOutcome.REJECTED
         if why is not None:
             ended = why
             return None
-        schema = _schema_in(context, turn) or metadata.schema_json
+        schema = _schema_in(context, section) or metadata.schema_json
         if schema is not None and schema not in bodies:
             bodies[schema] = CommitBody(_with_schema(metadata, schema))
         return Slot(
-            number=turn.head + 1,
+            number=section.head + 1,
             table_id=context.table_id,
             kind=SlotKind.COMMIT,
             action=plan.action,
             requested_time=plan.requested_time,
-            completion_time=turn.draw(context, Residue.SLOT_COMPLETION, above=plan.requested_time),
-            base=turn.head,
+            completion_time=section.draw_time(
+                context, Residue.SLOT_COMPLETION, above=plan.requested_time
+            ),
+            base=section.head,
             nonce=nonce,
-            owner=turn.owner,
-            claim=claim,
+            owner=section.owner,
+            write_set=claim,
             schema_before=schema or "",
             schema_after=schema or "",
-            body=bodies[schema].bytes_with(turn.owner.fencing_token),
+            body=bodies[schema].bytes_with(section.owner.fencing_token),
         )
 
     slot, lost = commit_in_section(context, f"complete {plan.requested_time}", decide)
-    context.chain.ended(plan.requested_time)
+    context.commit_log.ended(plan.requested_time)
     if slot is None:
         return ended
     done = Instant(
@@ -408,16 +410,16 @@ def complete(
         completion_time=slot.completion_time,
     )
     told = bodies[slot.schema_after or None].metadata_with(slot.owner.fencing_token)
-    context.commits.remember(done, told)
+    context.commits.cache(done, told)
     context.timelines.add(instant_file_name(done))
     try:  # PUB-9: the result is committed, even if this cleanup fails
-        delete_markers(context.world.storage, plan.requested_time)
+        delete_markers(context.ports.storage, plan.requested_time)
         heartbeat.stop()
         if undone is not None:  # or its engine would resume it and delete the committed files
             finish_abandoned(context, context.active(), undone)
     except Exception as error:  # noqa: BLE001
-        context.world.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
-    context.world.events.emit(
+        context.ports.events.emit("service.cleanup_failed", rt=plan.requested_time, why=str(error))
+    context.ports.events.emit(
         "service.done",
         action=plan.action.value,
         rt=plan.requested_time,
@@ -427,9 +429,9 @@ def complete(
     return CommittedWrite(slot=slot, lost_slots=lost)
 
 
-def _schema_in(context: TableContext, turn: CommitSection) -> str | None:
+def _schema_in(context: TableContext, section: CommitSection) -> str | None:
     """Return the table's present schema. Outside: 1 get after a commit since the last call."""
-    now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+    now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
     return now.newest_schema_json
 
 
@@ -449,7 +451,7 @@ def discard_output(
     and are hidden only until the instant is archived (CL-1). Outside: 1 list and the archived
     timeline, the listing of the plan's files, and their deletes.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     ended, archived = _ended_for_sure(context, plan, ended)
     if ended is PlanOutcome.CANCELLED:
         for path in data_files_of(storage, plan.requested_time):
@@ -457,7 +459,7 @@ def discard_output(
         for name in pending_file_names(plan.action, plan.requested_time):
             storage.delete(context.instant_path(name))
         delete_markers(storage, plan.requested_time)
-    elif ended is PlanOutcome.COMPLETED_ELSEWHERE:
+    elif ended is PlanOutcome.COMPLETED_BY_OTHER:
         if archived:  # GC-6: an inflight file made too late makes it pending again
             for name in pending_file_names(plan.action, plan.requested_time):
                 storage.delete(context.instant_path(name))
@@ -467,7 +469,7 @@ def discard_output(
                 if path not in named and parse_base_file_name(path.rpartition("/")[2]) is not None:
                     storage.delete(path)
     heartbeat.stop()
-    context.world.events.emit(
+    context.ports.events.emit(
         "service.withdrawn", action=plan.action.value, rt=plan.requested_time, why=ended.value
     )
 
@@ -481,14 +483,14 @@ def _ended_for_sure(
     After archiving, an inflight file that an executor created too late equals that of a
     cancelled plan. A cancelled plan seems archived once the timeline begins above it.
     """
-    if ended not in (PlanOutcome.CANCELLED, PlanOutcome.COMPLETED_ELSEWHERE):
+    if ended not in (PlanOutcome.CANCELLED, PlanOutcome.COMPLETED_BY_OTHER):
         return ended, False
     done = context.active().find(plan.requested_time, plan.action.completes_as)
     if done is not None and done.completed:
-        return PlanOutcome.COMPLETED_ELSEWHERE, False
-    times = context.history.times()
+        return PlanOutcome.COMPLETED_BY_OTHER, False
+    times = context.archived_timeline.times()
     if plan.requested_time in times.completions:
-        return PlanOutcome.COMPLETED_ELSEWHERE, True
+        return PlanOutcome.COMPLETED_BY_OTHER, True
     return (PlanOutcome.CANCELLED if times.rules_out(plan.requested_time) else ended), False
 
 
@@ -498,7 +500,7 @@ def _named_by_result(context: TableContext, plan: Instant) -> frozenset[str] | N
     done = context.active().find(plan.requested_time, action)
     if done is not None and done.completed:
         return frozenset(context.commits.read(done).written_paths())
-    row = context.history.find(plan.requested_time, action.value)
+    row = context.archived_timeline.find(plan.requested_time, action.value)
     if row is None or row.metadata is None:
         return None
     path = f"{HISTORY} ({plan.requested_time})"

@@ -244,7 +244,7 @@ _PASSING = (UnavailableError, FencedError, OutcomeUnknownError, TableConfigConfl
 
 
 def _age_ms(context: TableContext, planned: Instant) -> int:
-    return context.world.clock.now_ms() - context.zone.wall_ms(planned.requested_time)
+    return context.ports.clock.now_ms() - context.zone.wall_ms(planned.requested_time)
 
 
 def _executed(
@@ -277,12 +277,12 @@ def run_plan(
         ServiceConflictError: Another executor kept the plan for all of ``wait_ms``.
         Others: As ``PlannedService.execute``.
     """
-    clock = context.world.clock
+    clock = context.ports.clock
     until = clock.monotonic_ms() + wait_ms
     while True:
         left = max(0, until - clock.monotonic_ms())
         standing = wait_for_executor(context, planned, wait_ms=left, named=True)
-        if standing is ExecutorState.HELD:
+        if standing is ExecutorState.LEASED:
             raise ServiceConflictError(
                 "another executor is at this plan; wait longer for it, or cancel the plan: "
                 f"{planned}",
@@ -294,7 +294,7 @@ def run_plan(
         # No result: the plan has ended, or another executor leased it just before.
         if (
             receipt is not None
-            or wait_for_executor(context, planned, wait_ms=0) is not ExecutorState.HELD
+            or wait_for_executor(context, planned, wait_ms=0) is not ExecutorState.LEASED
         ):
             return receipt
 
@@ -338,7 +338,7 @@ def run_round(
         try:
             receipt = _executed(context, service, planned) or receipt
         except HoodooError as error:
-            context.world.events.emit(
+            context.ports.events.emit(
                 "service.plan_failed", rt=planned.requested_time, why=str(error)
             )
             if not isinstance(error, _PASSING) and _age_ms(context, planned) > expiry_ms:

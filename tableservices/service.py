@@ -43,11 +43,11 @@ class TableService(Protocol):
         """The name in ``hoodoo services``, such as ``clean``."""
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Whether a writer runs it after its own commit."""
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Whether a writer runs it on a background thread."""
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
@@ -105,13 +105,13 @@ def schedule(context: TableContext, action: Action, build: Build) -> Instant | N
                 action=action, requested_time=slot.requested_time, state=State.REQUESTED
             )
             context.timelines.add(instant_file_name(planned))
-            context.world.events.emit(
+            context.ports.events.emit(
                 "service.planned", action=action.value, rt=slot.requested_time, number=slot.number
             )
             return planned
         if draft.body is None:
             return None
-        context.world.events.emit("service.replanned", action=action.value)
+        context.ports.events.emit("service.replanned", action=action.value)
     return None
 
 
@@ -127,7 +127,7 @@ class _Draft:
         snapshot = context.snapshot()
         return cls(snapshot, build(snapshot))
 
-    def holds(self, timeline: ActiveTimeline) -> bool:
+    def is_current(self, timeline: ActiveTimeline) -> bool:
         """
         Return whether no write completed and no plan was committed since the snapshot.
 
@@ -146,28 +146,30 @@ def _publish(
     """Take the slot of a plan; ``within`` makes a stale plan again inside the commit section."""
     if draft.body is None:
         return None
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
 
-    def decide(turn: CommitSection) -> Slot | None:
+    def decide(section: CommitSection) -> Slot | None:
         nonlocal draft
-        refuse_during_restore(turn.timeline)  # the restore does not know plans newer than its own
-        if not draft.holds(turn.timeline):
+        refuse_during_restore(
+            section.timeline
+        )  # the restore does not know plans newer than its own
+        if not draft.is_current(section.timeline):
             if within is None:
                 return None
             draft = _Draft.of(context, within)
         if draft.body is None:
             return None
-        requested = turn.draw(context, Residue.SLOT_REQUESTED)
+        requested = section.draw_time(context, Residue.SLOT_REQUESTED)
         return Slot(
-            number=turn.head + 1,
+            number=section.head + 1,
             table_id=context.table_id,
             kind=SlotKind.PLAN,
             action=action,
             requested_time=requested,
             completion_time=requested,
-            base=turn.head,
+            base=section.head,
             nonce=nonce,
-            owner=turn.owner,
+            owner=section.owner,
             body=draft.body,
         )
 

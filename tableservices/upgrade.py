@@ -110,20 +110,20 @@ def write_new_timeline(context: TableContext) -> int:
     Outside: 1 delete, 1 list, 1 get and 1 put per file; for the archive 1 get per file and a few
     puts.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     storage.delete_folder(TIMELINE)  # of an interrupted attempt, outdated since
     made = 0
     for name, data in _converted(context):
         storage.write(timeline_path(name), data, durable=True)
         made += 1
-    archived = context.history.instants(times_only=False)
+    archived = context.archived_timeline.instants(times_only=False)
     if archived:
         append_to_archive(storage, archived)
     return made
 
 
 def _converted(context: TableContext) -> Iterator[tuple[str, bytes]]:
-    read = context.world.storage.read
+    read = context.ports.storage.read
     active = context.active()
     completions = _completions(context, active.instants)
     for instant in active.instants:
@@ -167,7 +167,7 @@ def _completions(
     """Return completion times by requested time and action: a savepoint has its commit's time."""
     ages = {
         entry.name: context.zone.instant_time(entry.modified_ms)
-        for entry in context.world.storage.list(HOODIE)
+        for entry in context.ports.storage.list(HOODIE)
         if not entry.is_folder
     }
     found: dict[tuple[InstantTime, Action], InstantTime] = {}
@@ -184,7 +184,7 @@ def _completions(
 
 def delete_old_timeline(context: TableContext) -> None:
     """Delete the instants' files of the old layout, once the properties name the new one."""
-    storage = context.world.storage
+    storage = context.ports.storage
     for name in storage.names(HOODIE):
         if parse_instant_name(name) is not None:
             storage.delete(f"{HOODIE}/{name}")
@@ -292,7 +292,7 @@ def _planned(context: TableContext, files: FileRules) -> Instant | None:
     slices = logged_slices(context, snapshot)
     if not slices:
         return None
-    now = WallMs(context.world.clock.now_ms())
+    now = WallMs(context.ports.clock.now_ms())
     planned = Instant(
         action=Action.COMPACTION,
         requested_time=next_instant_time(
@@ -307,7 +307,7 @@ def _planned(context: TableContext, files: FileRules) -> Instant | None:
     tasks_of(context, snapshot, planned, slices, files)  # refuses what would block the plan
     operations = operations_of(slices, (), new_file_bytes=files.sizes.file_bytes_max)
     plan = _of_upgrade(compaction_plan(operations), "6")
-    context.world.storage.write(
+    context.ports.storage.write(
         context.instant_path(instant_file_name(planned)), encode_compaction_plan(plan), durable=True
     )
     return planned
@@ -322,12 +322,12 @@ def _carry_out(context: TableContext, planned: Instant, files: FileRules) -> Non
         completion_time=planned.requested_time,
         legacy=True,
     )
-    storage = context.world.storage
+    storage = context.ports.storage
     path = context.instant_path(instant_file_name(done))
     with suppress(ObjectExistsError):  # another executor's files have the same rows
         storage.create(path, encode_legacy_commit(metadata))
     delete_markers(storage, planned.requested_time)
-    context.world.events.emit(
+    context.ports.events.emit(
         "upgrade.logs_merged", rt=planned.requested_time, file_groups=metadata.total_files
     )
 
@@ -379,7 +379,7 @@ def plan_upgrade(context: TableContext, *, without_metadata_table: bool = False)
     Outside: 1 get, 1 list of the timeline, 1 list a partition, 1 get per pending compaction; 1
     open_input for the base file and each log of a slice with logs.
     """
-    config = load_config(context.world.storage)
+    config = load_config(context.ports.storage)
     if config.table_version == NEWEST_VERSION:
         return None
     old_layout = config.timeline_layout_version == 1
@@ -455,7 +455,7 @@ def upgrade(
             emptied = _switch_metadata_table_off(context)
         if context.config.timeline_layout_version != 1:
             _compact_first(context, files)
-        with context.world.lock.acquire("upgrade the table") as lease:
+        with context.ports.lock.acquire("upgrade the table") as lease:
             refresh_and_apply(context, lease)
             planned = plan_upgrade(context)
             if planned is not None and context.config.timeline_layout_version == 1:
@@ -469,20 +469,20 @@ def upgrade(
         ) from error
     if planned is None:
         return None
-    context.world.events.emit("table.upgraded", version=NEWEST_VERSION)
+    context.ports.events.emit("table.upgraded", version=NEWEST_VERSION)
     return replace(planned, changes={**emptied, **planned.changes})
 
 
 def _switch_metadata_table_off(context: TableContext) -> Mapping[str, str]:
     """Switch the metadata table off before other changes, and only if the upgrade is possible."""
-    storage = context.world.storage
-    with context.world.lock.acquire("switch the metadata table off") as lease:
+    storage = context.ports.storage
+    with context.ports.lock.acquire("switch the metadata table off") as lease:
         refresh_and_apply(context, lease)
         planned = plan_upgrade(context, without_metadata_table=True)
         before = load_config(storage)
         if planned is None or not before.metadata_table_on:
             return {}
-        switch_metadata_table_off(storage, now=instant_time(WallMs(context.world.clock.now_ms())))
+        switch_metadata_table_off(storage, now=instant_time(WallMs(context.ports.clock.now_ms())))
     return metadata_table_off(before)
 
 
@@ -509,8 +509,8 @@ def _upgrade_old_layout(
 
 
 def _change_properties(context: TableContext, planned: Upgrade) -> None:
-    now = instant_time(WallMs(context.world.clock.now_ms()))
-    update_properties(context.world.storage, planned.changes, now=now)
+    now = instant_time(WallMs(context.ports.clock.now_ms()))
+    update_properties(context.ports.storage, planned.changes, now=now)
 
 
 def _refuse_unlike_keys(context: TableContext, snapshot: Snapshot, config: TableConfig) -> None:
@@ -562,7 +562,7 @@ def _refuse_unreadable(
     """Refuse log files that no reader can read, before their merge fails halfway."""
     if not logged:
         return
-    storage = context.world.storage
+    storage = context.ports.storage
     read = plan_scan(context, snapshot, logged, with_hoodie_columns=True).read
     for one in logged:
         if one.base_file is not None:

@@ -137,16 +137,16 @@ class WorkerReport:
 class WorkerListener:
     """Receives the worker's progress, on the worker's thread; override what is of interest."""
 
-    def began(self, served: WorkerTable, service: TableService) -> None:
+    def on_start(self, served: WorkerTable, service: TableService) -> None:
         """A service begins its run on a table."""
 
-    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
+    def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """The service had work and did it."""
 
-    def failed(self, failing: FailingService) -> None:
+    def on_failure(self, failing: FailingService) -> None:
         """The service failed; the next round retries it."""
 
-    def rested(self, report: WorkerReport) -> None:
+    def on_idle(self, report: WorkerReport) -> None:
         """A round of one table ended."""
 
 
@@ -181,40 +181,42 @@ def run_worker(
     """
     flag = stop or StopFlag()
     told = watcher or WorkerListener()
-    clock = tables[0].context.world.clock
-    turns = [_Schedule(served) for served in tables]
+    clock = tables[0].context.ports.clock
+    sections = [_Schedule(served) for served in tables]
     failing: dict[tuple[str, str], FailingService] = {}
     report = WorkerReport()
     for one in tables:
         names = ",".join(service.name for service in one.services)
-        one.context.world.events.emit("worker.began", table=_address(one), services=names)
+        one.context.ports.events.emit("worker.began", table=_address(one), services=names)
     while not flag.is_set():
-        left = [one for one in turns if rounds_max is None or one.rounds < rounds_max]
+        left = [one for one in sections if rounds_max is None or one.rounds < rounds_max]
         if not left:
             break
-        turn = min(left, key=lambda one: one.due_ms)
-        _wait_until(clock, flag, turn.due_ms)
+        section = min(left, key=lambda one: one.due_ms)
+        _wait_until(clock, flag, section.due_ms)
         if flag.is_set():
             break
-        receipts, failures = _round(turn.served, flag, told, failing)
-        turn.rounds += 1
-        turn.failed_in_row = turn.failed_in_row + 1 if failures else 0
-        turn.due_ms = clock.monotonic_ms() + _pause_ms(interval_ms, turn.failed_in_row)
+        receipts, failures = _round(section.served, flag, told, failing)
+        section.rounds += 1
+        section.failed_in_row = section.failed_in_row + 1 if failures else 0
+        section.due_ms = clock.monotonic_ms() + _pause_ms(interval_ms, section.failed_in_row)
         report = WorkerReport(
             rounds=report.rounds + 1,
             receipts=report.receipts + receipts,
             failures=report.failures + failures,
             failing=tuple(failing.values()),
         )
-        told.rested(report)
-    for turn in turns:
-        table = turn.served
-        table.context.world.events.emit("worker.ended", table=_address(table), rounds=turn.rounds)
+        told.on_idle(report)
+    for section in sections:
+        table = section.served
+        table.context.ports.events.emit(
+            "worker.ended", table=_address(table), rounds=section.rounds
+        )
     return report
 
 
 def _address(served: WorkerTable) -> str:
-    return served.context.world.storage.base_uri
+    return served.context.ports.storage.base_uri
 
 
 def _round(
@@ -225,12 +227,12 @@ def _round(
 ) -> tuple[int, int]:
     """Run each service once; return how many had work, and how many failed."""
     receipts = failures = 0
-    events = served.context.world.events
+    events = served.context.ports.events
     address = _address(served)
     for service in served.services:
         if flag.is_set():
             break
-        told.began(served, service)
+        told.on_start(served, service)
         try:
             receipt = service.run_once(served.context)
         except Exception as error:  # noqa: BLE001 - the next round may succeed
@@ -238,12 +240,12 @@ def _round(
             found = FailingService(table=address, service=service.name, error=error)
             failing[address, service.name] = found
             events.emit("service.failed", table=address, service=service.name, why=str(error))
-            told.failed(found)
+            told.on_failure(found)
             continue
         failing.pop((address, service.name), None)
         if receipt is not None:
             receipts += 1
-            told.did(served, service, receipt)
+            told.on_done(served, service, receipt)
     return receipts, failures
 
 
@@ -268,7 +270,7 @@ def _wait_until(clock: Clock, flag: StopFlag, due_ms: int) -> None:
 class InlineOutcome:
     """The results of the services, and one line for each that failed."""
 
-    receipts: tuple[ServiceResult, ...]
+    results: tuple[ServiceResult, ...]
     warnings: tuple[str, ...]
 
 
@@ -277,17 +279,17 @@ def run_inline(context: TableContext, services: Sequence[TableService]) -> Inlin
     receipts = []
     warnings = []
     for service in services:
-        if not service.inline:
+        if not service.runs_inline:
             continue
         try:
             receipt = service.run_once(context)
         except Exception as error:  # noqa: BLE001 - PUB-9: a published write never fails
-            context.world.events.emit("service.failed", service=service.name, why=str(error))
+            context.ports.events.emit("service.failed", service=service.name, why=str(error))
             warnings.append(f"the write is done, but {service.name} after it failed: {error}")
             continue
         if receipt is not None:
             receipts.append(receipt)
-    return InlineOutcome(receipts=tuple(receipts), warnings=tuple(warnings))
+    return InlineOutcome(results=tuple(receipts), warnings=tuple(warnings))
 
 
 # ---- Services on a background thread of a writer process
@@ -314,7 +316,7 @@ class BackgroundServices(WorkerListener):
         self._interval_ms = interval_ms
         self._flag = StopFlag()
         self._failed: dict[str, str] = {}
-        executor = served.context.world.executor
+        executor = served.context.ports.executor
         self._ticker: Ticker = executor.every(_BEGIN_MS, self._serve)
 
     def _serve(self) -> None:
@@ -330,6 +332,6 @@ class BackgroundServices(WorkerListener):
         taken, self._failed = self._failed, {}
         return tuple(taken.values())
 
-    def failed(self, failing: FailingService) -> None:
+    def on_failure(self, failing: FailingService) -> None:
         """As ``WorkerListener``."""
         self._failed[failing.service] = f"beside the writes, {failing.text}"

@@ -58,7 +58,7 @@ class _KnownChain:
     """
 
     head: int = 0
-    looked: int = 0  # last slot of the last full read; `glance` reads no slots
+    is_read: int = 0  # last slot of the last full read; `glance` reads no slots
     is_looked_for: bool = False  # the head was proven once, even of an empty log
     taken: int = 0  # known to be taken by any writer; may not be read yet
 
@@ -78,13 +78,13 @@ class CommitLog:
 
     def __init__(
         self,
-        world: Ports,
+        ports: Ports,
         table_id: str | None,
         *,
         unknown_ms_max: int = 60_000,
         key: bytes | None = None,
     ) -> None:
-        self._world = world
+        self._world = ports
         self._table_id = table_id
         self._unknown_ms_max = unknown_ms_max
         self._key = key
@@ -97,9 +97,9 @@ class CommitLog:
         self._shown: dict[int, str] = {}  # files created since the last identity check
         self._encoded: tuple[Slot, bytes] | None = None  # the slot to take next
 
-    def expects(self, count: int) -> None:
+    def prefetch(self, count: int) -> None:
         """Request up to ``count`` more slots in parallel next time, on a high-latency store."""
-        if self._world.storage.capabilities.far:
+        if self._world.storage.capabilities.high_latency:
             self._at_once = max(self._at_once, min(count, _PROBES_AT_ONCE_MAX))
 
     def head(self) -> int:
@@ -112,15 +112,15 @@ class CommitLog:
         """
         seen = self._seen
         if seen.head:
-            head = self._come(seen)
+            head = self._new_slots(seen)
         else:
             head = 0 if seen.is_looked_for and self._is_still_empty() else self._found(seen)
         seen.head = max(seen.head, head)  # another thread may have read more
-        seen.looked = max(seen.looked, head)
+        seen.is_read = max(seen.is_read, head)
         seen.is_looked_for = True
         return head
 
-    def look_anew(self, *, at_least: int = 0) -> int:
+    def rescan(self, *, at_least: int = 0) -> int:
         """
         Forget all known slots, find the head from a new listing, and return it.
 
@@ -134,12 +134,12 @@ class CommitLog:
         head = self._found(seen)
         if head < at_least:
             head = self._proven(seen, at_least)
-        seen.head = seen.looked = head
+        seen.head = seen.is_read = head
         seen.is_looked_for = True
         self._seen = seen
         return head
 
-    def _come(self, seen: _KnownChain) -> int:
+    def _new_slots(self, seen: _KnownChain) -> int:
         """
         Return the head, starting from the last known one.
 
@@ -147,8 +147,8 @@ class CommitLog:
         Validation needs them, and their number shows whether the table is busy.
         """
         glanced = seen.head
-        if self._world.storage.capabilities.far and seen.is_looked_for:
-            head = self._proven(seen, max(seen.looked, glanced - _PROBES_AT_ONCE_MAX))
+        if self._world.storage.capabilities.high_latency and seen.is_looked_for:
+            head = self._proven(seen, max(seen.is_read, glanced - _PROBES_AT_ONCE_MAX))
             if head >= glanced:
                 return head
         return self._proven(seen, glanced)  # the listed slots may have been truncated since
@@ -168,7 +168,7 @@ class CommitLog:
         It lists each time. A process that only reads does not stop truncation, so the absence of
         slot 1 alone would mean "empty" forever.
         """
-        listed, first = self._world.together(self._listed, partial(self.read, 1))
+        listed, first = self._world.concurrently(self._listed, partial(self.read, 1))
         return not listed and first is None
 
     def _proven(self, seen: _KnownChain, known: int) -> int:
@@ -178,9 +178,11 @@ class CommitLog:
             head += found
             if found < at_once:
                 break
-            if self._world.storage.capabilities.far:
+            if self._world.storage.capabilities.high_latency:
                 at_once = min(2 * at_once, _PROBES_AT_ONCE_MAX)
-        if self._world.storage.capabilities.far:  # as many as usually appear between two reads
+        if (
+            self._world.storage.capabilities.high_latency
+        ):  # as many as usually appear between two reads
             usual = max(head - known + 1, (self._at_once + 1) // 2)
             self._at_once = min(usual, _PROBES_AT_ONCE_MAX)
         return head
@@ -189,18 +191,22 @@ class CommitLog:
         """Count how many of these slots exist without a gap, with one request for each."""
         looks = [partial(self.read, number) for number in numbers]
         before = numbers.start - 1
-        if self._world.storage.capabilities.far and before > 0 and before not in self._known:
+        if (
+            self._world.storage.capabilities.high_latency
+            and before > 0
+            and before not in self._known
+        ):
             looks.append(partial(self.read, before))  # a listing named it, and a begin needs it
-        read = self._world.together(*looks)[: len(numbers)]
+        read = self._world.concurrently(*looks)[: len(numbers)]
         return next((at for at, slot in enumerate(read) if slot is None), len(read))
 
     @property
-    def is_busy(self) -> bool:
+    def is_contended(self) -> bool:
         """Whether others took slots between the last two reads, on a high-latency store."""
         return self._at_once > 1
 
     @property
-    def has_looked(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether the head is known; it is 0 for a log without slots."""
         return self._seen.head > 0 or self._seen.is_looked_for
 
@@ -238,7 +244,7 @@ class CommitLog:
             # (SLOT-8).
             self.assert_same_table()
             self._world.events.emit("slot.of_another_table", number=number, table=slot.table_id)
-            slot = slot.as_nothing()
+            slot = slot.as_noop()
         self._know(slot)
         return slot
 
@@ -261,12 +267,12 @@ class CommitLog:
         for number in shown:
             self._shown.pop(number, None)
 
-    def will_show(self, slot: Slot) -> None:
+    def will_create_file(self, slot: Slot) -> None:
         """Note that this process is about to create the completed file of any writer's slot."""
         if slot.file_name is not None:
             self._shown[slot.number] = timeline_path(slot.file_name)
 
-    def tells_table(self, slot: Slot, names: Container[str]) -> bool:
+    def shows_same_table(self, slot: Slot, names: Container[str]) -> bool:
         """
         Return whether a listing proves that this slot's table exists.
 
@@ -276,7 +282,7 @@ class CommitLog:
         return slot.number not in self._shown and slot.file_name in names
 
     @property
-    def has_shown(self) -> bool:
+    def has_created_files(self) -> bool:
         """Whether this process created files that may be in another table (SLOT-10)."""
         return bool(self._shown)
 
@@ -346,10 +352,10 @@ class CommitLog:
 
     def _read_ahead(self, numbers: range) -> None:
         """Cache these slots in one parallel round, on a high-latency store only."""
-        if self._world.storage.capabilities.far:
-            self._world.together(*(partial(self.read, number) for number in numbers))
+        if self._world.storage.capabilities.high_latency:
+            self._world.concurrently(*(partial(self.read, number) for number in numbers))
 
-    def glance(self) -> None:
+    def cached_head(self) -> None:
         """Advance the known head by a listing, without reading slots. Outside: 1 list."""
         seen, listed = self._seen, self._listed()
         head = seen.head
@@ -360,7 +366,7 @@ class CommitLog:
     def _listed(self) -> frozenset[int]:
         return frozenset(map(int, filter(_NAME.fullmatch, self._world.storage.names(SLOTS))))
 
-    def deciding(self, last: int) -> Slot | None:
+    def newest_own_slot(self, last: int) -> Slot | None:
         """Return the newest slot of this table up to ``last``, skipping slots of other tables."""
         for number in range(last, 0, -1):
             slot = self.read(number)
@@ -405,7 +411,7 @@ class CommitLog:
         self._known = {number: slot for number, slot in known.items() if number > last}
         self._commits = {time: at for time, at in commits.items() if at > last}
 
-    def disown(self, slot: Slot) -> None:
+    def mark_void(self, slot: Slot) -> None:
         """Forget a slot that this process created but that decides nothing (GC-2)."""
         self._sent.discard(slot.requested_time)
         self._known.pop(slot.number, None)
@@ -490,7 +496,7 @@ class CommitLog:
         """The number of the newest slot that this process took, 0 for none."""
         return self._last_own
 
-    def may_hold(self, requested_time: InstantTime) -> bool:
+    def may_have_committed(self, requested_time: InstantTime) -> bool:
         """
         Return whether a commit of this instant was sent and not seen to be lost, until ``ended``.
 
@@ -516,7 +522,7 @@ class CommitLog:
         self._know(slot)
         seen, self._last_own = self._seen, slot.number
         seen.head = max(seen.head, slot.number)
-        seen.looked = max(seen.looked, slot.number)  # the slots before it were read
+        seen.is_read = max(seen.is_read, slot.number)  # the slots before it were read
         return True
 
 
@@ -553,9 +559,9 @@ def restored_away_in(slots: Iterable[Slot]) -> frozenset[InstantTime]:
     return frozenset[InstantTime]().union(*(restored_away_by(slot) for slot in slots))
 
 
-def ended_times(chain: CommitLog) -> frozenset[InstantTime]:
+def ended_times(commit_log: CommitLog) -> frozenset[InstantTime]:
     """Return the requested times that slots ended: rolled back, cancelled or restored away."""
-    slots = tuple(chain.newest_first())
+    slots = tuple(commit_log.newest_first())
     ended = (SlotKind.ABORT, SlotKind.CANCEL)
     aborted = frozenset(slot.requested_time for slot in slots if slot.kind in ended)
     return aborted | restored_away_in(slots)

@@ -74,18 +74,18 @@ class LowWaterMark:
     entry: Mapping[str, object] | None = None
     path: str = ""
     number: int = 0
-    shown_at_ms: int = 0  # monotonic, before the put; the mark counts from then on
-    held: dict[InstantTime, int] = field(default_factory=dict)
+    written_at_ms: int = 0  # monotonic, before the put; the mark counts from then on
+    kept_above: dict[InstantTime, int] = field(default_factory=dict)
     overruns: int = 0  # changes each time the mark had to be set anew
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
-    def hold(self, requested_time: InstantTime, head: int) -> None:
+    def keep_above(self, requested_time: InstantTime, head: int) -> None:
         """Keep the slots of a write that began on a snapshot at or above this head."""
-        self.held[requested_time] = head
+        self.kept_above[requested_time] = head
 
     def release(self, requested_time: InstantTime) -> None:
         """Release the slots of a write that ended."""
-        self.held.pop(requested_time, None)
+        self.kept_above.pop(requested_time, None)
 
     def floor(self, known_head: int) -> int:
         """
@@ -94,7 +94,9 @@ class LowWaterMark:
         The last two slots of a snapshot are read again, because their files may have appeared
         after the listing. All slots before them are applied (PUB-3).
         """
-        return max(self.number, min([known_head, *list(self.held.values())]) - NOT_APPLIED_MAX)
+        return max(
+            self.number, min([known_head, *list(self.kept_above.values())]) - NOT_APPLIED_MAX
+        )
 
 
 # ------------------ One opened table: its ports, configuration, commit log and limits in one value
@@ -126,11 +128,11 @@ class TableLimits:
     foreign_writers: ForeignWriters = ForeignWriters.NONE
     clustering_updates: ClusteringUpdates | None = None
     strategy: ConflictStrategy = SIMPLE
-    gives_way: bool = False  # to live writers that announced the same earlier
-    cancels_met_plans: bool = False  # cancel a clustering that would reject a write
+    waits_for_announced: bool = False  # to live writers that announced the same earlier
+    cancels_conflicting_plans: bool = False  # cancel a clustering that would reject a write
     isolation: Isolation = Isolation.SNAPSHOT
-    pace: RateLimit | None = None  # None: no limit
-    sealing: SlotSigning = NO_SEALS
+    rate_limit: RateLimit | None = None  # None: no limit
+    slot_signing: SlotSigning = NO_SEALS
     without_metadata_table: bool = False  # a commit switches it off (FOR-7)
 
 
@@ -176,7 +178,7 @@ class KnownBatches:
 
     through: int = 0
     ids: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    boundary: int = -1
+    truncation_point: int = -1
     archived: Mapping[int, Container[str]] = field(default_factory=dict)
 
 
@@ -184,7 +186,7 @@ class KnownBatches:
 class BatchCache:
     """The known batches; replaced as a whole, because threads read it in parallel."""
 
-    seen: KnownBatches = field(default_factory=KnownBatches)
+    cached: KnownBatches = field(default_factory=KnownBatches)
 
 
 @dataclass(slots=True)
@@ -197,7 +199,7 @@ class TableIdentity:
 
     known: TableDescriptor | None
 
-    def ensure(self, world: Ports, *, is_asked_later: bool = False) -> str:
+    def ensure(self, ports: Ports, *, is_asked_later: bool = False) -> str:
         """
         Return the identity; create it if the table has none yet.
 
@@ -217,18 +219,18 @@ class TableIdentity:
             StorageUnavailableError: The storage does not answer.
         """
         if self.known is None:
-            self.known = decode_table_descriptor(_table_descriptor(world, looks=not is_asked_later))
-        self.assert_decided_here(world)
+            self.known = decode_table_descriptor(_table_descriptor(ports, looks=not is_asked_later))
+        self.assert_decided_here(ports)
         return self.known.table_id
 
-    def assert_decided_here(self, world: Ports) -> None:
+    def assert_decided_here(self, ports: Ports) -> None:
         """
         Raise if the table's slots are taken elsewhere than by this process; pass without identity.
 
         Raises:
             UnsafeSetupError: They are taken elsewhere (SLOT-6).
         """
-        here = world.storage.capabilities.slots
+        here = ports.storage.capabilities.slots
         if self.known is not None and self.known.slots != here:
             raise UnsafeSetupError(
                 "the commit slots of this table are decided elsewhere than this process is set up "
@@ -244,27 +246,27 @@ class TableIdentity:
 class TableContext:
     """Everything that a function needs to know about one opened table."""
 
-    world: Ports
+    ports: Ports
     config: TableConfig
     identity: TableIdentity
-    chain: CommitLog
+    commit_log: CommitLog
     commits: CommitReader
     timelines: TimelineReader
-    history: ArchivedTimeline  # in the form of the timeline's layout
+    archived_timeline: ArchivedTimeline  # in the form of the timeline's layout
     zone: TimelineZone = UTC_ZONE  # the zone of this table's instant times
     limits: TableLimits = field(default_factory=TableLimits)
-    drawn: DrawnTimes = field(default_factory=DrawnTimes)
-    looked: LastRefresh = field(default_factory=LastRefresh)
-    pin: LowWaterMark = field(default_factory=LowWaterMark)
+    drawn_times: DrawnTimes = field(default_factory=DrawnTimes)
+    last_refresh: LastRefresh = field(default_factory=LastRefresh)
+    low_water_mark: LowWaterMark = field(default_factory=LowWaterMark)
     batches: BatchCache = field(default_factory=BatchCache)
     # By file, and "" for the table: the forms of keys that may have two
     # (``filegroups.writing.write_schema``).
-    key_forms: dict[str, frozenset[bool]] = field(default_factory=dict)
+    key_encodings: dict[str, frozenset[bool]] = field(default_factory=dict)
     # For "", the table: how its folders show timestamps (``filegroups.writing.write_schema``).
-    moment_texts: dict[str, TimestampTexts] = field(default_factory=dict)
+    timestamp_texts: dict[str, TimestampTexts] = field(default_factory=dict)
 
     @staticmethod
-    def of(world: Ports, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
+    def of(ports: Ports, config: TableConfig, limits: TableLimits | None = None) -> TableContext:
         """
         Open a table over ports; write nothing. Outside: 1 get.
 
@@ -274,34 +276,34 @@ class TableContext:
                 in the zone of each process, and this process's zone is unknown.
         """
         chosen = limits or TableLimits()
-        history = _history_of(world, config)
+        history = _history_of(ports, config)
         try:
-            known = decode_table_descriptor(world.storage.read(TABLE_DESCRIPTOR))
+            known = decode_table_descriptor(ports.storage.read(TABLE_DESCRIPTOR))
         except ObjectMissingError:
             known = None
         table_id = None if known is None else known.table_id
-        chain = CommitLog(
-            world, table_id, unknown_ms_max=chosen.unknown_ms_max, key=chosen.sealing.key
+        commit_log = CommitLog(
+            ports, table_id, unknown_ms_max=chosen.unknown_ms_max, key=chosen.slot_signing.key
         )
-        zone = world.zone() if config.timeline_timezone == LOCAL else UTC_ZONE
+        zone = ports.zone() if config.timeline_timezone == LOCAL else UTC_ZONE
         return TableContext(
-            world=world,
-            config=replace(config, merge=config.merge.merged_by(world.mergers)),
+            ports=ports,
+            config=replace(config, merge=config.merge.merged_by(ports.mergers)),
             identity=TableIdentity(known),
-            chain=chain,
+            commit_log=commit_log,
             commits=CommitReader(
-                world.storage,
+                ports.storage,
                 timeline_folder(config.timeline_layout_version),
                 history,
-                chain.body_of,
+                commit_log.body_of,
             ),
             timelines=TimelineReader(
-                world.storage,
+                ports.storage,
                 layout_version=config.timeline_layout_version,
                 files_max=chosen.instant_files_max,
                 zone=zone,
             ),
-            history=history,
+            archived_timeline=history,
             zone=zone,
             limits=chosen,
         )
@@ -314,9 +316,9 @@ class TableContext:
     @property
     def table_id(self) -> str:
         """The table's identity, for writing; created on first use."""
-        return self.identity.ensure(self.world)
+        return self.identity.ensure(self.ports)
 
-    def instant_named(self, moment: TimeArgument) -> InstantTime:
+    def parse_instant(self, moment: TimeArgument) -> InstantTime:
         """
         Return the requested or completion time that a caller gives as digits or as a date and time.
 
@@ -327,11 +329,15 @@ class TableContext:
 
     def active(self) -> ActiveTimeline:
         """Return the active timeline now. Outside: 1 list."""
-        started, head = self.world.clock.monotonic_ms(), self.chain.known_head
+        started, head = self.ports.clock.monotonic_ms(), self.commit_log.known_head
         timeline = self.timelines.read()
-        took_ms = self.world.clock.monotonic_ms() - started
-        self.looked.at_ms, self.looked.took_ms, self.looked.head = started, took_ms, head
-        self.commits.let_go(timeline.file_names)
+        took_ms = self.ports.clock.monotonic_ms() - started
+        self.last_refresh.at_ms, self.last_refresh.took_ms, self.last_refresh.head = (
+            started,
+            took_ms,
+            head,
+        )
+        self.commits.evict(timeline.file_names)
         return timeline
 
     def snapshot(self, as_of: InstantTime | None = None) -> Snapshot:
@@ -341,30 +347,30 @@ class TableContext:
         The commit log is read before the timeline (BEG-4), so everything that is not in the
         snapshot has a slot above ``head``.
         """
-        head, active = self.look()
+        head, active = self.refresh()
         return self._snapshot(active, head, as_of)
 
-    def look(self) -> tuple[int, ActiveTimeline]:
+    def refresh(self) -> tuple[int, ActiveTimeline]:
         """
         Refresh: return the commit log's head, then the timeline (BEG-4).
 
-        Outside: slot probes, 1 list. On a high-latency store as ``look_with``, but slots that
+        Outside: slot probes, 1 list. On a high-latency store as ``refresh_with``, but slots that
         appear during the second listing are left to the next refresh. A begin that waited for a
         quiet commit log would be overtaken.
         """
-        known = self.chain.taken_head
-        if not (self.world.storage.capabilities.far and self.chain.has_looked):
-            head, active = self.chain.head(), self.active()
+        known = self.commit_log.taken_head
+        if not (self.ports.storage.capabilities.high_latency and self.commit_log.is_loaded):
+            head, active = self.commit_log.head(), self.active()
         else:
-            head, active = self.world.together(self.chain.head, self.active)
+            head, active = self.ports.concurrently(self.commit_log.head, self.active)
             if head != known:
                 active = self.active()
         self._assert_same_table(head, active)
-        if self.pin.entry is None:  # else the low-water mark decides which to keep
-            self.chain.keep_newest(_SLOTS_KEPT)
+        if self.low_water_mark.entry is None:  # else the low-water mark decides which to keep
+            self.commit_log.keep_newest(_SLOTS_KEPT)
         return head, active
 
-    def look_with(
+    def refresh_with(
         self, beside: Callable[[], Answer]
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer]]:
         """
@@ -374,29 +380,31 @@ class TableContext:
         correct if the head was known before the listing began. If there are slots after that head,
         the timeline is listed again.
         """
-        if not (self.world.storage.capabilities.far and self.chain.has_looked):
-            return *self.look(), beside
-        known = self.chain.taken_head
-        head, active, answer = self.world.together(self.chain.head, self.active, beside)
+        if not (self.ports.storage.capabilities.high_latency and self.commit_log.is_loaded):
+            return *self.refresh(), beside
+        known = self.commit_log.taken_head
+        head, active, answer = self.ports.concurrently(self.commit_log.head, self.active, beside)
         if head != known:
             active = self.active()
         self._assert_same_table(head, active)
         return head, active, lambda: answer
 
-    def look_at_once(
+    def refresh_concurrently(
         self, beside: Callable[[], Answer] | None
     ) -> tuple[int, ActiveTimeline, Callable[[], Answer] | None]:
         """
-        Refresh as ``look_with``, but the timeline may be from before or after the newest slots.
+        Refresh as ``refresh_with``, but the timeline may be from before or after the newest slots.
 
         For callers that know how those slots change it. Outside: slot probes and 1 list in
         parallel.
         """
         if beside is None:
-            head, active = self.world.together(self.chain.head, self.active)
+            head, active = self.ports.concurrently(self.commit_log.head, self.active)
             answered = None
         else:
-            head, active, answer = self.world.together(self.chain.head, self.active, beside)
+            head, active, answer = self.ports.concurrently(
+                self.commit_log.head, self.active, beside
+            )
 
             def answered() -> Answer:
                 return answer
@@ -412,11 +420,13 @@ class TableContext:
         are plans, truncations or a commit whose owner is about to apply it; then the identity is
         read. Outside: nothing if it has one, else 1 get.
         """
-        known = self.chain.newest_known(head)
-        if known and not any(self.chain.tells_table(slot, active.file_names) for slot in known):
-            self.chain.assert_same_table()
+        known = self.commit_log.newest_known(head)
+        if known and not any(
+            self.commit_log.shows_same_table(slot, active.file_names) for slot in known
+        ):
+            self.commit_log.assert_same_table()
 
-    def glance(self, age_ms_max: int = 0) -> Snapshot:
+    def cached_snapshot(self, age_ms_max: int = 0) -> Snapshot:
         """
         Return a cached snapshot, for decisions that a later refresh corrects.
 
@@ -424,23 +434,23 @@ class TableContext:
         added since. Outside: nothing if the cache is recent enough; else as ``snapshot``.
 
         Args:
-            age_ms_max: The greatest age of the cache in ms, if greater than ``glance_ms``.
+            age_ms_max: The greatest age of the cache in ms, if greater than ``cached_snapshot_age_ms``.
         """
         last = self.timelines.last
-        age_ms = self.world.clock.monotonic_ms() - self.looked.at_ms
-        if last is None or age_ms > max(self.glance_ms, age_ms_max):
+        age_ms = self.ports.clock.monotonic_ms() - self.last_refresh.at_ms
+        if last is None or age_ms > max(self.cached_snapshot_age_ms, age_ms_max):
             return self.snapshot()
-        head = self.looked.head
-        if self.chain.last_own == head + 1:  # committed on that refresh, and added since
+        head = self.last_refresh.head
+        if self.commit_log.last_own == head + 1:  # committed on that refresh, and added since
             head += 1
         return self._snapshot(last, head)
 
     @property
-    def glance_ms(self) -> int:
+    def cached_snapshot_age_ms(self) -> int:
         """How old in ms a cached snapshot may be; after a slow refresh it may be older."""
-        if not self.world.storage.capabilities.far:
+        if not self.ports.storage.capabilities.high_latency:
             return GLANCE_MS
-        return min(max(GLANCE_MS, _GLANCE_LOOKS * self.looked.took_ms), _GLANCE_MS_MAX)
+        return min(max(GLANCE_MS, _GLANCE_LOOKS * self.last_refresh.took_ms), _GLANCE_MS_MAX)
 
     def instant_path(self, file_name: str) -> str:
         """Return the path of an instant's file in this table's layout."""
@@ -456,26 +466,26 @@ class TableContext:
             commits=self.commits,
             as_of=as_of,
             slicing=Slicing.BY_NAME if layout_1 else Slicing.BY_COMPLETION,
-            history=self.history,
-            ended=partial(ended_times, self.chain),
+            history=self.archived_timeline,
+            ended=partial(ended_times, self.commit_log),
         )
 
 
-def _history_of(world: Ports, config: TableConfig) -> ArchivedTimeline:
+def _history_of(ports: Ports, config: TableConfig) -> ArchivedTimeline:
     if config.timeline_layout_version == 2:
-        return ArchivedTimeline(world.storage, world.events)
+        return ArchivedTimeline(ports.storage, ports.events)
     folder = legacy_archive(config.raw.get("hoodie.archivelog.folder"))
-    return ArchivedTimeline(world.storage, world.events, legacy_folder=folder)
+    return ArchivedTimeline(ports.storage, ports.events, legacy_folder=folder)
 
 
-def _table_descriptor(world: Ports, *, looks: bool) -> bytes:
+def _table_descriptor(ports: Ports, *, looks: bool) -> bytes:
     """Return the content of the identity file; the writer that creates it first decides."""
-    storage, fresh = world.storage, b""
+    storage, fresh = ports.storage, b""
     for _ in range(_IDENTITY_TRIES):
         try:
             found = storage.read(TABLE_DESCRIPTOR)
         except ObjectMissingError:
-            found = fresh = fresh or _new_table_descriptor(world)
+            found = fresh = fresh or _new_table_descriptor(ports)
             try:
                 storage.create(TABLE_DESCRIPTOR, fresh)
             except (ObjectExistsError, AmbiguousWriteError):
@@ -506,6 +516,6 @@ def _assert_is_there(storage: Storage) -> None:
         )
 
 
-def _new_table_descriptor(world: Ports) -> bytes:
-    slots = world.storage.capabilities.slots
-    return encode_table_descriptor(TableDescriptor(table_id=world.ids.uuid(), slots=slots))
+def _new_table_descriptor(ports: Ports) -> bytes:
+    slots = ports.storage.capabilities.slots
+    return encode_table_descriptor(TableDescriptor(table_id=ports.ids.uuid(), slots=slots))

@@ -103,26 +103,26 @@ _BEGUN = tuple(
 class Heartbeat:
     """The heartbeat of one pending instant; create it by ``start``."""
 
-    def __init__(self, world: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> None:
-        self._world = world
+    def __init__(self, ports: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> None:
+        self._world = ports
         self._requested_time = requested_time
         self._limits = limits
-        self._last_ms = world.clock.monotonic_ms()
+        self._last_ms = ports.clock.monotonic_ms()
         self._fenced = False
         self._ticker: Ticker | None = None
 
     @staticmethod
-    def start(world: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
+    def start(ports: Ports, requested_time: InstantTime, limits: HeartbeatLimits) -> Heartbeat:
         """
         Beat once now, then every interval in the background. Outside: 1 put.
 
         Raises:
             StorageUnavailableError: The first beat could not be written.
         """
-        beating = Heartbeat(world, requested_time, limits)
-        world.storage.write(heartbeat_path(requested_time), b"")
-        beating._last_ms = world.clock.monotonic_ms()
-        beating._ticker = world.executor.every(limits.interval_ms, beating.beat)
+        beating = Heartbeat(ports, requested_time, limits)
+        ports.storage.write(heartbeat_path(requested_time), b"")
+        beating._last_ms = ports.clock.monotonic_ms()
+        beating._ticker = ports.executor.every(limits.interval_ms, beating.beat)
         return beating
 
     def beat(self) -> None:
@@ -191,7 +191,7 @@ def instants_with_expired_heartbeat(
     if not pending:
         return ()
     beats = {entry.name: entry.modified_ms for entry in storage.list(HEARTBEATS)}
-    if storage.capabilities.far and not beats.keys() >= set(pending):
+    if storage.capabilities.high_latency and not beats.keys() >= set(pending):
         beats = {**_requested_at(storage), **beats}
     now = storage.now_ms()
     return tuple(time for time in pending if is_heartbeat_expired(beats.get(time), now, limits))

@@ -118,7 +118,7 @@ def with_committed_files(
     context: TableContext, snapshot: Snapshot, folders: Iterable[str]
 ) -> list[str]:
     """Return the folders that hold committed files, even replaced ones. Outside: 1 list each."""
-    storage = context.world.storage
+    storage = context.ports.storage
     return [one for one in folders if any(map(snapshot.shows, _data_files(storage, one)))]
 
 
@@ -138,7 +138,7 @@ def inner_partitions(context: TableContext, snapshot: Snapshot, folder: str) -> 
     Outside: the lists of a walk below the folder, and 1 list per partition. Where a partition holds
     no committed file, the walk continues below it.
     """
-    inside = list_partition_paths(context.world.storage, below=folder)
+    inside = list_partition_paths(context.ports.storage, below=folder)
     found = with_committed_files(context, snapshot, inside)
     for empty in sorted({*inside}.difference(found)):
         found += inner_partitions(context, snapshot, empty)
@@ -163,11 +163,11 @@ def delete_hiding_metadata(context: TableContext, folders: Iterable[str]) -> Non
         try:
             _uncover(context, folder)
         except HoodooError as error:
-            context.world.events.emit("partition.still_covered", folder=folder, why=error.message)
+            context.ports.events.emit("partition.still_covered", folder=folder, why=error.message)
 
 
 def _uncover(context: TableContext, folder: str) -> None:
-    storage = context.world.storage
+    storage = context.ports.storage
     entries = storage.list(folder)
     files = [one.name for one in entries if not one.is_folder and is_partition_file(one.name)]
     if not files or not any(one.is_folder for one in entries):
@@ -182,4 +182,4 @@ def _uncover(context: TableContext, folder: str) -> None:
         return
     for name in files:
         storage.delete(join(folder, name))
-    context.world.events.emit("partition.uncovered", folder=folder, inside=inner[0])
+    context.ports.events.emit("partition.uncovered", folder=folder, inside=inner[0])

@@ -186,6 +186,6 @@ def _requested_name(instant: Instant) -> str:
 
 def _requested_bytes(context: TableContext, instant: Instant) -> bytes:
     try:
-        return context.world.storage.read(context.instant_path(_requested_name(instant)))
+        return context.ports.storage.read(context.instant_path(_requested_name(instant)))
     except ObjectMissingError:
         return b""

@@ -121,15 +121,15 @@ class ReaderLease:
         self._path = ""
         self._since_ms = 0
         self._shown_ms = 0
-        self._used_ms = context.world.clock.monotonic_ms()
+        self._used_ms = context.ports.clock.monotonic_ms()
         self._rests_until_ms = 0
         self._ticker: Ticker | None = None
         self._is_broken = False  # it ended once by the own clock and was taken anew
 
     @property
-    def is_unbroken(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the lease existed without a gap since it was taken (HB-3)."""
-        now = self._context.world.clock.monotonic_ms()
+        now = self._context.ports.clock.monotonic_ms()
         trusted = is_lease_trusted(self._shown_ms, now, self._lease_ms)
         return bool(self._path) and trusted and not self._is_broken
 
@@ -139,19 +139,19 @@ class ReaderLease:
         return self._newest
 
     @property
-    def is_useful(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether any clean reads the lease; a table without slots was never cleaned by hoodoo."""
         return self._lease_ms > 0 and self._head > 0
 
     def begin(self) -> None:
         """Renew the lease in the background from now on; take it after a while if not taken yet."""
-        if self.is_useful:
+        if self.is_needed:
             interval_ms = min(LONG_READ_MS, max(self._lease_ms // LEASE_BEATS, 1))
-            self._ticker = self._context.world.executor.every(interval_ms, self.beat)
+            self._ticker = self._context.ports.executor.every(interval_ms, self.beat)
 
-    def used(self) -> None:
+    def note_use(self) -> None:
         """Note that the reader still reads; an unused lease ends by itself."""
-        self._used_ms = self._context.world.clock.monotonic_ms()
+        self._used_ms = self._context.ports.clock.monotonic_ms()
 
     def beat(self) -> None:
         """
@@ -159,14 +159,14 @@ class ReaderLease:
 
         Outside: nothing, or as ``show``.
         """
-        now = self._context.world.clock.monotonic_ms()
+        now = self._context.ports.clock.monotonic_ms()
         if now < self._rests_until_ms:
             return
         try:
             self._beat(now)
         except (StorageUnavailableError, AmbiguousWriteError) as error:
             self._rests_until_ms = now + self._lease_ms // LEASE_BEATS
-            self._context.world.events.emit("reader.unleased", why=str(error))
+            self._context.ports.events.emit("reader.unleased", why=str(error))
 
     def _beat(self, now: int) -> None:
         if self._path and not is_lease_trusted(self._shown_ms, now, self._lease_ms):
@@ -174,13 +174,13 @@ class ReaderLease:
             self._give_up()
         if not self._path:
             if self._held or now - self._used_ms <= self._lease_ms:
-                self.show()
+                self.acquire()
         elif LEASE_BEATS * (now - self._shown_ms) >= self._lease_ms and (
             self._held or self._used_ms >= self._shown_ms
         ):
             self._write()
 
-    def show(self) -> bool:
+    def acquire(self) -> bool:
         """
         Take the lease.
 
@@ -190,11 +190,11 @@ class ReaderLease:
             Whether no running clean can have missed the lease. Then every file of the snapshot
             stays while the lease lasts.
         """
-        storage = self._context.world.storage
-        self._path = reader_path(self._context.world.ids.nonce())
+        storage = self._context.ports.storage
+        self._path = reader_path(self._context.ports.ids.nonce())
         self._since_ms = storage.now_ms()
         self._write()
-        return self.is_covered()
+        return self.has_all_files()
 
     def end(self) -> None:
         """End the read. Never raises: a lease that cannot be deleted ends by itself."""
@@ -207,31 +207,31 @@ class ReaderLease:
         path, self._path = self._path, ""
         if path:
             with suppress(StorageUnavailableError, AmbiguousWriteError):
-                self._context.world.storage.delete(path)
+                self._context.ports.storage.delete(path)
 
     def _write(self) -> None:
-        world = self._context.world
-        started = world.clock.monotonic_ms()
-        who = world.ids.identity()
+        ports = self._context.ports
+        started = ports.clock.monotonic_ms()
+        who = ports.ids.identity()
         document = {
             "n": self._head,
             "oldest": self._oldest,
             "newest": self._newest,
-            "until": world.storage.now_ms() + self._lease_ms,
+            "until": ports.storage.now_ms() + self._lease_ms,
             "lease_ms": self._lease_ms,
             "since": self._since_ms,
             "host": who.host,
             "pid": who.pid,
             "application": who.application,
         }
-        world.storage.write(self._path, json.dumps(document, sort_keys=True).encode())
+        ports.storage.write(self._path, json.dumps(document, sort_keys=True).encode())
         self._shown_ms = started
 
-    def is_covered(self) -> bool:
-        """Return whether no slot can delete its files. Outside: as ``is_taken_from``."""
-        return self.is_taken_from() is False
+    def has_all_files(self) -> bool:
+        """Return whether no slot can delete its files. Outside: as ``may_lose_files``."""
+        return self.may_lose_files() is False
 
-    def is_taken_from(self) -> bool | None:
+    def may_lose_files(self) -> bool | None:
         """
         Return whether a slot since the snapshot may delete files that this read needs.
 
@@ -240,20 +240,22 @@ class ReaderLease:
         Returns:
             None if slots since the snapshot were truncated, so that the answer is unknown.
         """
-        chain = self._context.chain
-        head = chain.head()
-        boundary = 0 if head == self._head else truncated_up_to(self._context.world.storage)
+        commit_log = self._context.commit_log
+        head = commit_log.head()
+        truncation_point = 0 if head == self._head else truncated_up_to(self._context.ports.storage)
         try:
             # The last slot of the snapshot may have been applied after the refresh (PUB-3).
-            since = chain.between(max(self._head - 1, boundary), head)
+            since = commit_log.between(max(self._head - 1, truncation_point), head)
         except MissingFileError:
-            boundary = head + 1
-        if boundary > self._head:
-            chain.restart()  # unread slots were truncated: any clean may have run
+            truncation_point = head + 1
+        if truncation_point > self._head:
+            commit_log.restart()  # unread slots were truncated: any clean may have run
             return None
-        return any(_takes_from(slot, self._oldest) for slot in since if not self._came_after(slot))
+        return any(
+            _takes_from(slot, self._oldest) for slot in since if not self._was_read_after(slot)
+        )
 
-    def _came_after(self, slot: Slot) -> bool:
+    def _was_read_after(self, slot: Slot) -> bool:
         """
         Return whether the snapshot already lacks the files that the slot deletes.
 
@@ -289,7 +291,7 @@ def pin(context: TableContext, snapshot: Snapshot) -> ReaderLease:
         StorageUnavailableError: The lease could not be written.
     """
     lease = ReaderLease(context, snapshot, held=True)
-    if lease.is_useful and not lease.show():
+    if lease.is_needed and not lease.acquire():
         lease.end()
         raise SnapshotExpiredError(
             "this state is just being cleaned; read a newer one, or keep more commits "
@@ -312,7 +314,7 @@ def lease_newest(context: TableContext) -> tuple[Snapshot, ReaderLease]:
         try:
             return snapshot, pin(context, snapshot)
         except SnapshotExpiredError:
-            context.world.events.emit("reader.overtaken", head=snapshot.head)
+            context.ports.events.emit("reader.overtaken", head=snapshot.head)
     raise SnapshotExpiredError(
         f"cleaning overtook this reader {_TRIES} times; keep more commits "
         "(hoodie.clean.commits.retained) or clean less often, then read again",
@@ -327,7 +329,7 @@ def _restored(context: TableContext, snapshot: Snapshot) -> Snapshot:
     Its owner may be dead, and a process that only reads cannot apply it. Otherwise the read would
     wait for the next writer.
     """
-    top = context.chain.read(snapshot.head) if snapshot.head else None
+    top = context.commit_log.read(snapshot.head) if snapshot.head else None
     if top is None or top.kind is not SlotKind.RESTORE:
         return snapshot
     gone, names = restored_away_by(top), snapshot.active.file_names
@@ -342,7 +344,7 @@ def _has_file_of(name: str, times: frozenset[InstantTime]) -> bool:
 
 def registered_readers(context: TableContext) -> list[RegisteredReader]:
     """Return every readable lease, oldest first. Outside: 1 list, 1 get per lease."""
-    storage = context.world.storage
+    storage = context.ports.storage
     found = []
     for name in storage.names(READERS)[:_ENTRIES_MAX]:
         try:
@@ -381,8 +383,8 @@ def defer_leased_deletes(context: TableContext, clean: Slot) -> tuple[str, ...]:
     if not spared:
         return clean.deletes
     owed = {"floor": _floor(clean), "paths": sorted(spared)}
-    context.world.storage.write(deferred_deletes_path(clean.number), json.dumps(owed).encode())
-    context.world.events.emit("cleaning.spared", number=clean.number, files=len(spared))
+    context.ports.storage.write(deferred_deletes_path(clean.number), json.dumps(owed).encode())
+    context.ports.events.emit("cleaning.spared", number=clean.number, files=len(spared))
     return tuple(path for path in clean.deletes if path not in spared)
 
 
@@ -407,7 +409,7 @@ def run_deferred_deletes(context: TableContext) -> int:
     Returns:
         How many files were deleted.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     ours = {one.name for one in storage.list(OURS) if one.is_folder}
     if ours.isdisjoint(_FOLDERS):
         return 0
@@ -441,7 +443,7 @@ def _owed(storage: Storage, path: str) -> tuple[InstantTime, list[str]] | None:
 
 
 def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredReader]) -> int:
-    storage, path = context.world.storage, f"{DEFERRED_DELETES}/{name}"
+    storage, path = context.ports.storage, f"{DEFERRED_DELETES}/{name}"
     owed = _owed(storage, path)
     if owed is None:
         return 0
@@ -472,7 +474,7 @@ def read_clean(context: TableContext, clean: Instant) -> CleanMetadata | Cleaner
         name = pending_file_names(clean.action, clean.requested_time)[-1]
     path = context.instant_path(name)
     try:
-        data = context.world.storage.read(path)
+        data = context.ports.storage.read(path)
     except ObjectMissingError:  # archived or rolled back meanwhile
         return None
     if clean.completed:

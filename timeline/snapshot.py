@@ -440,11 +440,11 @@ class CommitReader:
         path = f"{HISTORY} ({row.requested_time})"
         return decode_archived_commit(row.metadata, action=row.action, path=path)
 
-    def remember(self, instant: Instant, metadata: CommitMetadata) -> None:
+    def cache(self, instant: Instant, metadata: CommitMetadata) -> None:
         """Cache the metadata of a new commit, so that it need not be read back."""
         self._keep(instant_file_name(instant), metadata)
 
-    def let_go(self, file_names: Collection[str]) -> None:
+    def evict(self, file_names: Collection[str]) -> None:
         """
         Drop instants that left the timeline from the cache, once it is larger than the timeline.
 
@@ -607,7 +607,7 @@ class Snapshot:
         return max(self._visible_writes(), key=completion_order, default=None)
 
     @cached_property
-    def newest_decider(self) -> Instant | None:
+    def newest_schema_commit(self) -> Instant | None:
         """The visible active write that decided the table's schema last (fmt 3)."""
         # Nearly always the newest write decides it, so check it before sorting thousands.
         newest = self.newest_write
@@ -616,20 +616,20 @@ class Snapshot:
         return next(filter(self._decides, self._newest_first()), None)
 
     @property
-    def tells_schema(self) -> bool:
+    def decides_schema(self) -> bool:
         """
         Whether the active timeline alone decides the schema: no archived write can be newer.
 
         Only a savepoint keeps a write below the active timeline; the writes after it are archived.
         """
-        decider, first = self.newest_decider, self.active.first_write_time
+        decider, first = self.newest_schema_commit, self.active.first_write_time
         return decider is not None and first is not None and decider.requested_time >= first
 
     @cached_property
     def newest_schema_json(self) -> str | None:
         """The table schema of the newest visible commit that decides one (fmt 3)."""
-        if self.newest_decider is not None and self.tells_schema:
-            return self.commits.read(self.newest_decider).schema_json
+        if self.newest_schema_commit is not None and self.decides_schema:
+            return self.commits.read(self.newest_schema_commit).schema_json
         if self.archived_write is not None:
             return self.archived_write.schema_json
         # The deciding write may be archived. Services repeat its schema, which is newer than that

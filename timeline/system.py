@@ -241,7 +241,7 @@ class ThreadExecutor:
         """
         return self._carry_out(_MapRun(work, tasks), len(tasks), self._workers)
 
-    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def concurrently(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """
         Run calls that wait for a high-latency store, at most 48 at a time; results in their order.
 
@@ -436,7 +436,7 @@ class Started(Generic[Result]):
         """Wait for the result and return it, or raise what the work raised."""
         return self._future.result()
 
-    def afterwards(self, react: Callable[[Result], object]) -> None:
+    def then(self, react: Callable[[Result], object]) -> None:
         """Call ``react`` with the result, on any thread; not after a failure."""
 
         def ended(future: Future[Result]) -> None:

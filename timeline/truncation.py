@@ -68,14 +68,15 @@ def read_truncation_point(storage: Storage) -> TruncationPoint:
             return NO_TRUNCATION
         path = truncation_point_path(number)
         try:
-            boundary = decode_truncation_point(storage.read(path), path=path)
+            truncation_point = decode_truncation_point(storage.read(path), path=path)
         except ObjectMissingError:
             continue  # a greater one replaced it meanwhile
-        if boundary.number != number:
+        if truncation_point.number != number:
             raise CorruptTableError(
-                f"a boundary was moved: {path} says it is number {boundary.number}", path=path
+                f"a boundary was moved: {path} says it is number {truncation_point.number}",
+                path=path,
             )
-        return boundary
+        return truncation_point
 
 
 def read_truncated_batches(storage: Storage, number: int) -> tuple[CommittedBatch, ...]:
@@ -99,7 +100,7 @@ def set_low_water_mark(context: TableContext) -> None:
     The archiver reads the marks again after it moved the truncation point. So either the archiver
     sees this mark, or this function sees the new truncation point.
     """
-    keep_low_water_mark_above(context, write_low_water_mark(context, context.chain.look_anew()))
+    keep_low_water_mark_above(context, write_low_water_mark(context, context.commit_log.rescan()))
 
 
 def write_low_water_mark(context: TableContext, head: int) -> int:
@@ -112,19 +113,19 @@ def write_low_water_mark(context: TableContext, head: int) -> int:
     return _write_mark(context, max(head - NOT_APPLIED_MAX, 0))
 
 
-def keep_low_water_mark_above(context: TableContext, shown_at_ms: int) -> None:
+def keep_low_water_mark_above(context: TableContext, written_at_ms: int) -> None:
     """
     Raise the mark until the truncation point is not above it, then trust it. Outside: 1 list.
 
     Writes that began before do not count as kept. A commit section that refreshed before the
     truncation point was known reads it once more after it has a slot.
     """
-    pin = context.pin
-    while (reached := truncated_up_to(context.world.storage)) > pin.number:
-        head = context.chain.look_anew(at_least=reached)
-        shown_at_ms = _write_mark(context, max(head - NOT_APPLIED_MAX, reached))
+    pin = context.low_water_mark
+    while (reached := truncated_up_to(context.ports.storage)) > pin.number:
+        head = context.commit_log.rescan(at_least=reached)
+        written_at_ms = _write_mark(context, max(head - NOT_APPLIED_MAX, reached))
     pin.overruns = next(pin.numbers)
-    pin.shown_at_ms = shown_at_ms
+    pin.written_at_ms = written_at_ms
 
 
 def raise_low_water_mark(context: TableContext) -> None:
@@ -134,17 +135,17 @@ def raise_low_water_mark(context: TableContext) -> None:
     A process that only reads releases slots as well; otherwise it would block archiving forever.
     Outside: 1 list, 1 put; 1 list more when the last beat is too long ago.
     """
-    pin = context.pin
+    pin = context.low_water_mark
     before = pin.number
-    context.chain.glance()
-    shown_at_ms = _write_mark(context, pin.floor(context.chain.known_head))
-    context.chain.forget(pin.number)
+    context.commit_log.cached_head()
+    written_at_ms = _write_mark(context, pin.floor(context.commit_log.known_head))
+    context.commit_log.forget(pin.number)
     # Checked after the new mark is written. The listing and the put may have taken long, and no
     # later check would notice that the archiver passed the mark meanwhile.
-    if not _is_trusted(context) and truncated_up_to(context.world.storage) > before:
+    if not _is_trusted(context) and truncated_up_to(context.ports.storage) > before:
         _reset(context)
     else:
-        pin.shown_at_ms = shown_at_ms
+        pin.written_at_ms = written_at_ms
 
 
 def advance_low_water_mark(context: TableContext) -> None:
@@ -153,8 +154,8 @@ def advance_low_water_mark(context: TableContext) -> None:
 
     Outside: as ``raise_low_water_mark`` once every few slots, else nothing.
     """
-    pin = context.pin
-    if pin.entry is not None and pin.floor(context.chain.known_head) - pin.number >= _LAG_MAX:
+    pin = context.low_water_mark
+    if pin.entry is not None and pin.floor(context.commit_log.known_head) - pin.number >= _LAG_MAX:
         raise_low_water_mark(context)
 
 
@@ -168,10 +169,10 @@ def assert_not_truncated(context: TableContext) -> None:
         HeartbeatExpiredError: The process paused so long that the archiver passed its mark. Its
             running writes are void; the next begin has a new mark.
     """
-    pin = context.pin
+    pin = context.low_water_mark
     if pin.entry is None or _is_trusted(context):
         return
-    if truncated_up_to(context.world.storage) > pin.number:
+    if truncated_up_to(context.ports.storage) > pin.number:
         _reset(context)
         raise _overrun()
 
@@ -186,9 +187,9 @@ def slots_since(context: TableContext, after: int, last: int) -> list[Slot]:
         MissingFileError: One of them was truncated, and the mark does not explain it.
     """
     try:
-        return context.chain.between(after, last)
+        return context.commit_log.between(after, last)
     except MissingFileError:
-        if context.pin.entry is not None and context.pin.number > after:
+        if context.low_water_mark.entry is not None and context.low_water_mark.number > after:
             raise _overrun() from None
         raise
 
@@ -206,9 +207,9 @@ def slots_since_snapshot(context: TableContext, after: int, last: int) -> list[S
         MissingFileError: A slot is missing, and no truncation explains it.
     """
     try:
-        return context.chain.between(after, last)
+        return context.commit_log.between(after, last)
     except MissingFileError:
-        if truncated_up_to(context.world.storage) <= after:
+        if truncated_up_to(context.ports.storage) <= after:
             raise
         return None
 
@@ -236,7 +237,10 @@ def assert_slots_kept(context: TableContext, requested_time: InstantTime) -> Non
     Raises:
         HeartbeatExpiredError: As ``assert_not_truncated``; another code path noticed it meanwhile.
     """
-    if context.pin.entry is not None and requested_time not in context.pin.held:
+    if (
+        context.low_water_mark.entry is not None
+        and requested_time not in context.low_water_mark.kept_above
+    ):
         raise _overrun(requested_time=requested_time)
 
 
@@ -258,15 +262,15 @@ def is_truncated(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
     if _slots_are_kept(context, overruns):
         return False
-    if truncated_up_to(context.world.storage) < slot.number:
+    if truncated_up_to(context.ports.storage) < slot.number:
         return False
-    context.world.storage.delete(slot_path(slot.number))
+    context.ports.storage.delete(slot_path(slot.number))
     _reset(context)
     ended = {one.requested_time for one in context.active().instants if one.completed}
-    ended.update(one.requested_time for one in context.history.instants())
+    ended.update(one.requested_time for one in context.archived_timeline.instants())
     if slot.instant_time in ended:
         return True
-    context.chain.disown(slot)
+    context.commit_log.mark_void(slot)
     raise _overrun(requested_time=slot.requested_time)
 
 
@@ -278,7 +282,7 @@ def is_archived_since(context: TableContext, slot: Slot, overruns: int) -> bool:
     """
     if _slots_are_kept(context, overruns):
         return False
-    archived = context.history.instants()
+    archived = context.archived_timeline.instants()
     return any(one.requested_time == slot.instant_time for one in archived)
 
 
@@ -291,41 +295,41 @@ def is_truncated_since(context: TableContext, slot: Slot, overruns: int) -> bool
     """
     if _slots_are_kept(context, overruns):
         return False
-    return truncated_up_to(context.world.storage) >= slot.number
+    return truncated_up_to(context.ports.storage) >= slot.number
 
 
 def _write_mark(context: TableContext, number: int) -> int:
     """Write a mark; it is trusted once the truncation point has not passed the mark before it."""
-    pin = context.pin
-    started = context.world.clock.monotonic_ms()
+    pin = context.low_water_mark
+    started = context.ports.clock.monotonic_ms()
     grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
     document = {**(pin.entry or {}), "pin": number, "grace_ms": grace_ms}
-    context.world.storage.write(pin.path, json.dumps(document, sort_keys=True).encode())
+    context.ports.storage.write(pin.path, json.dumps(document, sort_keys=True).encode())
     pin.number = number
     return started
 
 
 def _is_trusted(context: TableContext) -> bool:
     """Return whether no archiver can have overrun the mark; slow requests have half the grace."""
-    silence_ms = context.world.clock.monotonic_ms() - context.pin.shown_at_ms
+    silence_ms = context.ports.clock.monotonic_ms() - context.low_water_mark.written_at_ms
     return 2 * silence_ms < GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
 
 
 def _slots_are_kept(context: TableContext, overruns: int) -> bool:
     """Return whether all slots above the mark still exist; without registry entry none are kept."""
-    pin = context.pin
+    pin = context.low_water_mark
     return pin.entry is not None and pin.overruns == overruns and _is_trusted(context)
 
 
 def _reset(context: TableContext) -> None:
     """Set a new mark and void every running write, because its slots may be truncated."""
-    context.pin.held.clear()
-    if context.pin.entry is None:
-        context.chain.restart()
-        context.pin.overruns = next(context.pin.numbers)
+    context.low_water_mark.kept_above.clear()
+    if context.low_water_mark.entry is None:
+        context.commit_log.restart()
+        context.low_water_mark.overruns = next(context.low_water_mark.numbers)
     else:
         set_low_water_mark(context)
-    context.world.events.emit("pin.overrun", pin=context.pin.number)
+    context.ports.events.emit("pin.overrun", pin=context.low_water_mark.number)
 
 
 def _overrun(**fields: object) -> HeartbeatExpiredError:

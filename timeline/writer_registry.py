@@ -92,7 +92,7 @@ class RegisteredWriter:
     buckets: str  # written buckets, ``all``, or "" for services only (OWN-1)
     last_beat_ms: int
     alive: bool  # it beat within the tolerated silence; only a guess
-    pin: int  # low-water mark: it needs the slots above this number (GC-3)
+    low_water_mark: int  # low-water mark: it needs the slots above this number (GC-3)
     silent: bool  # for so long that its mark no longer counts (GC-4)
     address: str = ""  # the table's address as it opened it; "" if not given
     file_number: str = ""  # of the identity file on its disk, equal for each path to it
@@ -115,7 +115,7 @@ class Registration:
     agreement: Mapping[str, str]
     buckets: str
 
-    def writes_to(self, buckets: str) -> None:
+    def widen_buckets(self, buckets: str) -> None:
         """
         Announce the written buckets, once the process does more than services.
 
@@ -127,7 +127,7 @@ class Registration:
         """
         if buckets in ("", self.buckets):
             return
-        context, pin = self.context, self.context.pin
+        context, pin = self.context, self.context.low_water_mark
         refuse_disagreement(context, self.agreement, buckets)
         before, pin.entry = pin.entry, {**(pin.entry or {}), "buckets": buckets}
         raise_low_water_mark(context)
@@ -143,11 +143,11 @@ class Registration:
         """Show that the writer lives, and which slots it needs."""
         raise_low_water_mark(self.context)
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Remove the own entry, because the process writes no more."""
         self.ticker.stop()
-        pin = self.context.pin
-        self.context.world.storage.delete(pin.path)
+        pin = self.context.low_water_mark
+        self.context.ports.storage.delete(pin.path)
         pin.entry = None
 
 
@@ -162,13 +162,13 @@ def registered_writers(context: TableContext, *, but: str = "") -> list[Register
         context: The table.
         but: The id of a writer to leave out; its entry is not read.
     """
-    world, silence = context.world, context.limits.heartbeat.tolerated_ms
-    now, listed = world.together(world.storage.now_ms, partial(world.storage.list, WRITERS))
+    ports, silence = context.ports, context.limits.heartbeat.tolerated_ms
+    now, listed = ports.concurrently(ports.storage.now_ms, partial(ports.storage.list, WRITERS))
     others = [one for one in listed[:_ENTRIES_MAX] if one.name != f"{but}.json"]
     known = context.identity.known
     table_id = None if known is None else known.table_id
-    looks = (partial(_entry, world.storage, one, now, silence, table_id) for one in others)
-    found = [writer for writer in world.together(*looks) if writer is not None]
+    looks = (partial(_entry, ports.storage, one, now, silence, table_id) for one in others)
+    found = [writer for writer in ports.concurrently(*looks) if writer is not None]
     return sorted(found, key=lambda writer: writer.last_beat_ms)
 
 
@@ -222,7 +222,7 @@ def forget(
             writer_id=writer_id,
         )
     if not dry_run:
-        context.world.storage.delete(f"{WRITERS}/{writer_id}.json")
+        context.ports.storage.delete(f"{WRITERS}/{writer_id}.json")
     return entry
 
 
@@ -242,7 +242,7 @@ def _writer(
         buckets=_readable(str(document.get("buckets", ""))),
         last_beat_ms=beat_ms,
         alive=silent_ms <= silence,
-        pin=int(document.get("pin", 0)),
+        low_water_mark=int(document.get("pin", 0)),
         silent=silent_ms > grace_ms,
         address=str(document.get("address", "")),
         file_number=str(document.get("file_number", "")),
@@ -281,34 +281,34 @@ def register_process(
         UnsupportedTableError: A live writer needs a newer release than this process has
             (``newer_engine``). Nothing was changed.
     """
-    world, table_id = context.world, context.table_id
-    who = world.ids.identity()
+    ports, table_id = context.ports, context.table_id
+    who = ports.ids.identity()
     compare = partial(_compare, context, agreement, buckets, who.writer_id)
-    *_, head = world.together(prove or _nothing, compare, context.chain.look_anew)
-    pin = context.pin
+    *_, head = ports.concurrently(prove or _nothing, compare, context.commit_log.rescan)
+    pin = context.low_water_mark
     pin.path = f"{WRITERS}/{who.writer_id}.json"
     pin.entry = {
         "writer_id": who.writer_id,
         "host": who.host,
         "pid": who.pid,
         "application": who.application,
-        "since_ms": world.storage.now_ms(),
+        "since_ms": ports.storage.now_ms(),
         "agreement": dict(agreement),
         "buckets": buckets,
         "table": table_id,
-        "address": world.storage.base_uri,
-        "file_number": _file_number(world.storage),
+        "address": ports.storage.base_uri,
+        "file_number": _file_number(ports.storage),
         **writer_versions(),
     }
-    shown_at_ms = write_low_water_mark(context, head)
+    written_at_ms = write_low_water_mark(context, head)
     try:
-        world.together(partial(keep_low_water_mark_above, context, shown_at_ms), compare)
+        ports.concurrently(partial(keep_low_water_mark_above, context, written_at_ms), compare)
     except (WriterDisagreementError, UnsupportedTableError):
-        world.storage.delete(pin.path)
+        ports.storage.delete(pin.path)
         pin.entry = None
         raise
     registration = Registration(context, _NoTicker(), agreement, buckets)
-    registration.ticker = world.executor.every(
+    registration.ticker = ports.executor.every(
         context.limits.heartbeat.interval_ms, registration.beat
     )
     return registration
@@ -327,7 +327,7 @@ def warn_other_zone(context: TableContext) -> None:
     done = [one for one in context.active().instants if one.completed and not one.legacy]
     newest = sorted(done, key=lambda one: one.completion_time or "")[-_ZONE_INSTANTS:]
     folder = timeline_folder(context.config.timeline_layout_version)
-    written_ms = {one.name: one.modified_ms for one in context.world.storage.list(folder)}
+    written_ms = {one.name: one.modified_ms for one in context.ports.storage.list(folder)}
     apart = [
         written_ms[name] - context.zone.wall_ms(one.completion_time or "")
         for one in newest
@@ -338,7 +338,7 @@ def warn_other_zone(context: TableContext) -> None:
         return
     by_ms = quarters.pop() * _QUARTER_MS
     if abs(by_ms) <= _ZONES_APART_MS and all(abs(one - by_ms) < _WRITTEN_MS for one in apart):
-        context.world.events.emit(
+        context.ports.events.emit(
             "timeline.other_zone_noticed",
             zone=context.zone.name,
             apart_minutes=by_ms // 60_000,
@@ -351,7 +351,7 @@ def refuse_disagreement(
     context: TableContext, agreement: Mapping[str, str], buckets: str = ""
 ) -> None:
     """Raise as ``register_process`` would now, write nothing. Outside: 1 list, 1 get per entry."""
-    _compare(context, agreement, buckets, context.world.ids.identity().writer_id)
+    _compare(context, agreement, buckets, context.ports.ids.identity().writer_id)
 
 
 def refuse_with_writers(context: TableContext) -> None:
@@ -361,7 +361,7 @@ def refuse_with_writers(context: TableContext) -> None:
     Raises:
         InvalidInputError: Another writer is live (``writers_at_work``).
     """
-    own = context.world.ids.identity().writer_id
+    own = context.ports.ids.identity().writer_id
     alive = [one.text for one in registered_writers(context, but=own) if one.alive]
     if alive:
         raise InvalidInputError(
@@ -377,7 +377,7 @@ def copied_writers(context: TableContext) -> list[RegisteredWriter]:
 
     Outside: 1 stat on a local disk, 1 list, 1 get per entry.
     """
-    own = context.world.ids.identity().writer_id
+    own = context.ports.ids.identity().writer_id
     return _copied(context, registered_writers(context, but=own))
 
 
@@ -397,7 +397,7 @@ def reset_copied_table(context: TableContext, *, dry_run: bool = False) -> list[
 
     Outside: as ``copied_writers``, 1 delete for each entry.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     if storage.capabilities.slots != "storage":
         raise UnsafeSetupError(
             "a slot store decides the commits of this table, and it takes the copy for the "
@@ -420,7 +420,7 @@ def _file_number(storage: Storage) -> str:
 
 
 def _copied(context: TableContext, writers: Sequence[RegisteredWriter]) -> list[RegisteredWriter]:
-    storage = context.world.storage
+    storage = context.ports.storage
     others = [one for one in writers if one.address not in ("", storage.base_uri)]
     number = _file_number(storage) if others else ""
     return [one for one in others if not number or one.file_number != number]
@@ -431,7 +431,7 @@ def _refuse_copy(context: TableContext, living: Sequence[RegisteredWriter]) -> N
     if copied:
         raise WriterDisagreementError(
             "this table is a copy: its registry came along, and has a writer that works on the "
-            f"original. Run 'hoodoo table adopt {context.world.storage.base_uri}' to use the copy "
+            f"original. Run 'hoodoo table adopt {context.ports.storage.base_uri}' to use the copy "
             "as a table of its own, then 'hoodoo table verify', as a copy beside writers may be "
             f"incomplete: {copied[0].text} works on {copied[0].address}",
             kind="copied_table",

@@ -14,12 +14,10 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from filegroups.group_commit.member import Member
 from filegroups.writing import pending_commit, retry_state, write
-from hoodoo.committer import client
 from lockproviders.storage_based.client import StorageClient
 from timeline import context
-from timeline.commit import begin, commit_lock, object_store, state, waiting_line
+from timeline.commit import begin, commit_lock, object_store, waiting_line
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol
 from timeline.commit_log import CommitLog
@@ -27,7 +25,7 @@ from timeline.context import TableContext
 from timeline.ports.ports import Ports
 from timeline.storage.object_store import ObjectStorage
 
-__all__ = ["MECHANISMS", "WIRE_MODES", "without"]
+__all__ = ["MECHANISMS", "without"]
 
 Swap = tuple[Any, Any, Any]  # an owner, one of its members, its replacement
 
@@ -37,7 +35,7 @@ def without(names: Collection[str]) -> Iterator[None]:
     """Switch mechanisms off in this block. Raises: ``KeyError`` for an unknown name."""
     with contextlib.ExitStack() as stack:
         for wanted in names:
-            for owner, member, made in {**MECHANISMS, **WIRE_MODES}[wanted]():
+            for owner, member, made in MECHANISMS[wanted]():
                 known = member.fget if isinstance(member, property) else member
                 name = known if isinstance(known, str) else known.__name__
                 stack.enter_context(patch.object(owner, name, made))
@@ -60,19 +58,19 @@ def _one_after_the_other(_: Ports, *calls: Callable[[], Any]) -> tuple[Any, ...]
 
 
 def _log_then_timeline(self: TableContext) -> Any:
-    head, active = self.chain.head(), self.active()
+    head, active = self.commit_log.head(), self.active()
     self._assert_same_table(head, active)
-    if self.pin.entry is None:
-        self.chain.keep_newest(context._SLOTS_KEPT)
+    if self.low_water_mark.entry is None:
+        self.commit_log.keep_newest(context._SLOTS_KEPT)
     return head, active
 
 
 def _log_then_timeline_with(self: TableContext, beside: Any) -> Any:
-    return *self.look(), beside
+    return *self.refresh(), beside
 
 
 def _log_then_timeline_in_line(table: TableContext, *, asks_config: bool = True) -> Any:
-    return state.read_table(table, asks_config=asks_config)
+    return commit_lock.read_table(table, asks_config=asks_config)
 
 
 def _slot_after_slot(self: CommitLog, seen: Any, known: int) -> int:
@@ -92,10 +90,12 @@ def _read_nothing(_: TableContext) -> Iterator[Callable[[], None]]:
 def _lock_then_refresh(self: ObjectStoreCommit, before: Any) -> Iterator[Any]:
     table = self.context
     sharing = (
-        object_store.LockSharing.START if table.chain.is_busy else object_store.LockSharing.JOIN
+        object_store.LockSharing.START
+        if table.commit_log.is_contended
+        else object_store.LockSharing.JOIN
     )
     with object_store.follow_commit_log(table) as ended:
-        lease = table.world.lock.acquire_while(self._is_hopeful, self.purpose, sharing)
+        lease = table.ports.lock.acquire_while(self._is_hopeful, self.purpose, sharing)
         ended()
     if lease is not None and not (lease.is_shared or self._is_hopeful()):
         lease.release()
@@ -123,7 +123,7 @@ def _apply_before_slot(self: ObjectStoreCommit, read: Any, lease: Any) -> Any:
     section = _apply_earlier(self, read, lease)
     self._apply_deferred(section)
     self._revert_deferred(section)
-    return replace(section, unshown=None)
+    return replace(section, deferred_slot=None)
 
 
 def _list_after_apply(self: ObjectStoreCommit, read: Any, lease: Any) -> Any:
@@ -142,7 +142,7 @@ def _open_again(self: ObjectStorage, path: str) -> Any:
 def _inflight_file_only(
     table: TableContext, begun: Any, profile: Any, parts: Any, *beside: Any
 ) -> Any:
-    table.world.together(partial(begin.make_inflight, table, begun, profile), *beside)
+    table.ports.concurrently(partial(begin.make_inflight, table, begun, profile), *beside)
     return [tuple(tasks) for _, tasks in parts]
 
 
@@ -154,8 +154,10 @@ def _from_snapshot(work: Any, tries: Any) -> Any:
     return write._attempt(work, tries, work.context.snapshot())
 
 
-def _wait_for_nobody(_work: Any, _begun: Any, placement: Any, _seen: Any, **_: Any) -> Any:
-    return placement.tasks, None, None
+def _wait_for_nobody(
+    _work: Any, _announced_changes: Any, assignment: Any, _seen: Any, **_: Any
+) -> Any:
+    return assignment.tasks, None, None
 
 
 # ---- The mechanisms
@@ -163,10 +165,10 @@ def _wait_for_nobody(_work: Any, _begun: Any, placement: Any, _seen: Any, **_: A
 #: By name; each returns what to replace.
 MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
     # -- requests and caches
-    "parallel-requests": lambda: [(Ports, Ports.together, _one_after_the_other)],
+    "parallel-requests": lambda: [(Ports, Ports.concurrently, _one_after_the_other)],
     "parallel-refresh": lambda: [
-        (TableContext, TableContext.look, _log_then_timeline),
-        (TableContext, TableContext.look_with, _log_then_timeline_with),
+        (TableContext, TableContext.refresh, _log_then_timeline),
+        (TableContext, TableContext.refresh_with, _log_then_timeline_with),
     ],
     "refresh-at-once": lambda: [
         (object_store, object_store.refresh_at_once, _log_then_timeline_in_line),
@@ -180,7 +182,7 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
         (pending_commit, pending_commit.announce_tasks, _inflight_file_only)
     ],
     "cached-snapshot": lambda: [
-        (TableContext, TableContext.glance_ms, _property(context.GLANCE_MS))
+        (TableContext, TableContext.cached_snapshot_age_ms, _property(context.GLANCE_MS))
     ],
     "cached-files": lambda: [(ObjectStorage, ObjectStorage.open_kept, _open_again)],
     # -- the lock
@@ -224,18 +226,12 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
         (waiting_line._LineWait, waiting_line._LineWait._join, _always(None))
     ],
     "line-keeps-state": lambda: [
-        (waiting_line.WaitResult, waiting_line.WaitResult.looked, _always(None))
+        (waiting_line.WaitResult, waiting_line.WaitResult.timeline_state, _always(None))
     ],
-    "line-expects-slots": lambda: [(CommitLog, CommitLog.expects, _always(None))],
+    "line-expects-slots": lambda: [(CommitLog, CommitLog.prefetch, _always(None))],
     "announce-rebase": lambda: [(write, write.announce_rebase, _announce_no_rebase)],
     "cached-snapshot-of-retry": lambda: [(write, write._from_start, _from_snapshot)],
     "retry-under-lock": lambda: [
-        (retry_state.RetryState, retry_state.RetryState.hold_ms, _always(None))
+        (retry_state.RetryState, retry_state.RetryState.keep_lock_ms, _always(None))
     ],
-}
-
-#: The same for the two ways of the rows of a write that a committer commits.
-WIRE_MODES: Mapping[str, Callable[[], list[Swap]]] = {
-    "rows-to-committer": lambda: [(client, client.Member, partial(Member, few_bytes=-1))],
-    "files-of-writers": lambda: [(client, client.Member, partial(Member, few_bytes=1 << 40))],
 }

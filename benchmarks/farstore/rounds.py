@@ -184,7 +184,7 @@ class _Counted:
         self._store.rewind(last)
         return results
 
-    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def concurrently(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         return self.map(lambda call: call(), calls)
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Any:
@@ -195,9 +195,9 @@ def open_counted(store: CountedStore, table: str, properties: Mapping[str, str])
     """A table of the store whose work is counted."""
     address = store.address(table)
     effective, settings = properties_of_table(address, Layers(code=properties))
-    world = compose_ports(address, effective, events=NullEvents())
-    world = replace(world, executor=_Counted(store), clock=_Clock(store))
-    context = open_reader(world, limits_of(settings, effective)).context
+    ports = compose_ports(address, effective, events=NullEvents())
+    ports = replace(ports, executor=_Counted(store), clock=_Clock(store))
+    context = open_reader(ports, limits_of(settings, effective)).context
     return Table(context, effective, settings)
 
 

@@ -88,7 +88,7 @@ class SimulatedStore:
         self.run(lambda: bool(results))
         return results[0]
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run calls side by side; return their results, or raise the first error after all ended."""
         results: list[Any] = [None] * len(calls)
         errors: list[Exception] = []
@@ -220,10 +220,10 @@ class SimulatedStore:
             def __init__(self, *_: object, **__: object) -> None: ...
 
             def map(self, work: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-                return store.at_once([partial(work, task) for task in tasks])
+                return store.concurrently([partial(work, task) for task in tasks])
 
-            def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-                return store.at_once(calls)
+            def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+                return store.concurrently(calls)
 
             def every(self, interval_ms: int, work: Callable[[], None]) -> _Ticker:
                 ticker = _Ticker()

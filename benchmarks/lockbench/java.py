@@ -104,12 +104,12 @@ class JavaContender:
 
     def pipe_seconds(self) -> float:
         """Median time of a question that asks for nothing."""
-        turns = []
+        sections = []
         for _ in range(PIPE_TURNS):
             asked = time.monotonic()
             self._ask({"op": "nothing"})
-            turns.append(time.monotonic() - asked)
-        return sorted(turns)[PIPE_TURNS // 2]
+            sections.append(time.monotonic() - asked)
+        return sorted(sections)[PIPE_TURNS // 2]
 
     def __enter__(self) -> Self:
         return self

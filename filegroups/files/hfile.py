@@ -130,7 +130,7 @@ class HFile:
             raise _damaged(self.path, f"{found.num_rows} entries instead of {self.entry_count}")
         return found
 
-    def look_up(self, keys: Sequence[bytes]) -> pa.Table:
+    def get_rows(self, keys: Sequence[bytes]) -> pa.Table:
         """
         Return the entries of some keys; each block is read at most once.
 

@@ -474,7 +474,7 @@ def _decoded(block: LogBlock, content: bytes, read: LogRead) -> Changes:
         kinds[deleted] = ChangeKind.DELETE_ROW
         kinds[deleted & _natural(rows, read.rules)] = ChangeKind.COMMIT_TIME_DELETE
     told: dict[str, Mask] = {}
-    if block.is_partial or read.rules.keeps_lacking:
+    if block.is_partial or read.rules.retains_missing_columns:
         silent = np.zeros(rows.num_rows, np.bool_)
         told = {
             name: silent

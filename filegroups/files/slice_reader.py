@@ -85,13 +85,13 @@ class SliceRead:
     keys: VirtualKeys | None = None
     finds_keys: bool = False
     visible: Container[InstantTime]
-    wholes: WholeFileGroups | None = None
+    whole_file_groups: WholeFileGroups | None = None
     whole_filter: pc.Expression | None = None
     history: SchemaHistory | None = None
     folders: DroppedPartitionColumns | None = None
 
     @property
-    def files_suffice(self) -> bool:
+    def base_file_suffices(self) -> bool:
         """Whether any Parquet reader gets the right rows from a base file alone."""
         return self.history is None and self.folders is None
 
@@ -179,7 +179,7 @@ def assert_logs_fit(storage: Storage, one: FileSlice, read: SliceRead) -> None:
 def _assert_fits(
     stored: pa.Schema, renaming: Renaming | None, read: SliceRead, what: tuple[str, str, str]
 ) -> None:
-    left_out = read.folders.left_out if read.folders is not None else ()
+    left_out = read.folders.dropped if read.folders is not None else ()
     named, path, kind = what
     try:
         rows = stored.empty_table()
@@ -220,7 +220,7 @@ def _with_folders(
     wanted = {*read.columns}
     if read.filter is not None:
         wanted.update(filter_columns(read.filter, read.file_schema))
-    stored = pa.schema([each for each in read.file_schema if each.name not in folders.left_out])
+    stored = pa.schema([each for each in read.file_schema if each.name not in folders.dropped])
     names = tuple(name for name in stored.names if name in wanted) or (stored.names[0],)
     inner = replace(read, file_schema=stored, columns=names, filter=None, folders=None)
     for batch in read_slice(storage, events, one, inner):
@@ -252,11 +252,13 @@ def merged_slice_rows(
     if read.filter is not None:
         rows = rows.filter(read.filter)
     names = list(read.columns)
-    if partial is None or read.wholes is None:
+    if partial is None or read.whole_file_groups is None:
         return rows.select(names)
     told = rows.filter(pc.invert(pc.is_in(rows.column(KEY_COLUMN), value_set=partial)))
-    there = replace(read, visible=read.wholes.visible, base_filter=None, filter=read.whole_filter)
-    whole = merge_slice(storage, events, _whole(one, read.wholes), there)
+    there = replace(
+        read, visible=read.whole_file_groups.visible, base_filter=None, filter=read.whole_filter
+    )
+    whole = merge_slice(storage, events, _whole(one, read.whole_file_groups), there)
     if whole is None:
         return told.select(names)
     filled = whole.table.filter(pc.is_in(whole.table.column(KEY_COLUMN), value_set=partial))
@@ -265,7 +267,7 @@ def merged_slice_rows(
     return pa.concat_tables([told.select(names), filled.select(names)])
 
 
-def _whole(one: FileSlice, wholes: WholeFileGroups) -> FileSlice:
+def _whole(one: FileSlice, whole_file_groups: WholeFileGroups) -> FileSlice:
     """
     Return the whole file group at the end of a range with partial updates.
 
@@ -275,7 +277,7 @@ def _whole(one: FileSlice, wholes: WholeFileGroups) -> FileSlice:
     Raises:
         InstantNotFoundError: An older file was cleaned.
     """
-    found = wholes.of(one.file_group)
+    found = whole_file_groups.of(one.file_group)
     if found is not None:
         return found
     raise InstantNotFoundError(

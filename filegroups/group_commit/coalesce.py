@@ -89,7 +89,7 @@ class CoalescedWrite:
         """
         return [RowCounts.of(metadata)] if len(self.works) == 1 else self._counts()
 
-    def parts(self, metadata: CommitMetadata) -> dict[str, MemberResult]:
+    def member_results(self, metadata: CommitMetadata) -> dict[str, MemberResult]:
         """
         Return the result of each write, to record in the commit.
 
@@ -232,7 +232,7 @@ def _coalesced(context: TableContext, works: Mapping[int, PreparedWrite]) -> lis
     if found:
         together = tuple(works[number] for number in found)
         first = together[0]
-        rows = CoalescedWorkload(context.world, list(found.values()), first.schema.avro_json)
+        rows = CoalescedWorkload(context.ports, list(found.values()), first.schema.avro_json)
         plan = replace(first.plan, batch_id=None)
         work = replace(first, plan=plan, workload=rows)
         joints.append(CoalescedWrite(work=work, numbers=tuple(found), works=together))

@@ -116,7 +116,7 @@ def are_compatible(first: PreparedWrite, other: PreparedWrite) -> bool:
 
 
 def without_known_conflict(
-    waiting: Iterable[_Waiting], met_on: Callable[[_Waiting], frozenset[FileGroupId]]
+    waiting: Iterable[_Waiting], conflict_on: Callable[[_Waiting], frozenset[FileGroupId]]
 ) -> list[_Waiting]:
     """
     Return the waiting writes that may join one group, judging by their last conflicts.
@@ -131,9 +131,9 @@ def without_known_conflict(
     """
     chosen, taken = [], set[FileGroupId]()
     for one in waiting:
-        if taken.isdisjoint(met_on(one)):
+        if taken.isdisjoint(conflict_on(one)):
             chosen.append(one)
-            taken |= met_on(one)
+            taken |= conflict_on(one)
     return chosen
 
 
@@ -148,20 +148,24 @@ def merge_members(members: Sequence[WrittenFiles]) -> WrittenFiles:
     first = members[0]
     new_rows: dict[str, int] = {}
     for one in members:
-        for path, rows in one.placement.new_rows.items():
+        for path, rows in one.assignment.new_rows.items():
             new_rows[path] = new_rows.get(path, 0) + rows
-    missed = {path for one in members for path in one.placement.missed_in}
-    placement = replace(
-        first.placement,
-        tasks=tuple(task for one in members for task in one.placement.tasks),
-        missed_in=tuple(sorted(missed)),
-        sought={key: rows for one in members for key, rows in one.placement.sought.items()},
+    missed = {path for one in members for path in one.assignment.partitions_without_match}
+    assignment = replace(
+        first.assignment,
+        tasks=tuple(task for one in members for task in one.assignment.tasks),
+        partitions_without_match=tuple(sorted(missed)),
+        deleted_below_logs={
+            key: rows for one in members for key, rows in one.assignment.deleted_below_logs.items()
+        },
         new_rows=new_rows,
-        inside=tuple(sorted({folder for one in members for folder in one.placement.inside})),
-        read_only=tuple(item for one in members for item in one.placement.read_only),
+        outer_folders=tuple(
+            sorted({folder for one in members for folder in one.assignment.outer_folders})
+        ),
+        read_only=tuple(item for one in members for item in one.assignment.read_only),
     )
     stats = tuple(pair for one in members for pair in one.stats)
-    return replace(first, placement=placement, stats=stats)
+    return replace(first, assignment=assignment, stats=stats)
 
 
 def merged_profile(profiles: Sequence[CommitMetadata]) -> CommitMetadata:
@@ -208,7 +212,7 @@ NameInstant = Callable[[InstantTime, frozenset[int]], frozenset[int]]
 class NotCommitted(Enum):
     """Why a write is not in the group it was offered to; nothing of it was committed."""
 
-    MEETS = "meets"  # conflicts with an earlier member: try the next group
+    CONFLICTS = "meets"  # conflicts with an earlier member: try the next group
     ALONE = "alone"  # it failed, or the group was rejected: commit alone
     LOST = "lost"  # the process of its writer is lost: no answer is needed
 
@@ -221,16 +225,20 @@ Answer = CommitResult | NotCommitted | OutcomeUnknownError
 class _Member:
     """One write, or a coalesced one, of a group; ``written`` is set once its files exist."""
 
-    joint: CoalescedWrite
+    coalesced: CoalescedWrite
     work: PreparedWrite
     workload: Workload
-    placement: FileGroupAssignment
+    assignment: FileGroupAssignment
     written: WrittenFiles | None = None
-    candidate: PendingCommit | None = None
+    pending_commit: PendingCommit | None = None
 
     @property
     def claim(self) -> WriteSet:
-        return planned_write_set(self.placement) if self.candidate is None else self.candidate.claim
+        return (
+            planned_write_set(self.assignment)
+            if self.pending_commit is None
+            else self.pending_commit.write_set
+        )
 
 
 def commit_group(
@@ -271,7 +279,7 @@ def commit_group(
     Raises:
         LockTimeoutError, StorageUnavailableError: Nothing of the group was committed.
     """
-    begun = begin(context, action_of(context, works[0].plan.operation), context.glance())
+    begun = begin(context, action_of(context, works[0].plan.operation), context.cached_snapshot())
     published = False
     placed: dict[int, _Member] = {}
     written: dict[int, _Member] = {}
@@ -303,17 +311,17 @@ def commit_group(
         # A write that left before is not in that instant, whatever its outcome.
         return [error if n in _numbers_of(written) else one for n, one in enumerate(answers)]
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
-        context.world.events.emit("group.refused", rt=begun.requested_time, why=error.message)
+        context.ports.events.emit("group.refused", rt=begun.requested_time, why=error.message)
         return [
-            one if one in (NotCommitted.MEETS, NotCommitted.LOST) else NotCommitted.ALONE
+            one if one in (NotCommitted.CONFLICTS, NotCommitted.LOST) else NotCommitted.ALONE
             for one in answers
         ]
     else:
         if not published:
             discard_attempt(context, begun)
     finally:
-        context.pin.release(begun.requested_time)
-        context.chain.ended(begun.requested_time)
+        context.low_water_mark.release(begun.requested_time)
+        context.commit_log.ended(begun.requested_time)
     return answers
 
 
@@ -350,7 +358,7 @@ def _tell(answers: list[Answer], joint: CoalescedWrite, left: NotCommitted) -> N
 
 def _numbers_of(members: Mapping[int, _Member]) -> frozenset[int]:
     """Return the numbers of all writes in the members."""
-    return frozenset(number for one in members.values() for number in one.joint.numbers)
+    return frozenset(number for one in members.values() for number in one.coalesced.numbers)
 
 
 def _view_for(
@@ -392,30 +400,30 @@ def _assigned(
         try:
             member = _assign_beside(context, begun, joint, rivals, view)
         except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
-            context.world.events.emit("group.left", rt=begun.requested_time, why=str(error))
+            context.ports.events.emit("group.left", rt=begun.requested_time, why=str(error))
             continue
         if isinstance(member, NotCommitted):
             _tell(answers, joint, member)
             continue
         if not isinstance(member, _Member):
-            _tell(answers, joint, NotCommitted.MEETS)
+            _tell(answers, joint, NotCommitted.CONFLICTS)
             for number in joint.numbers:
                 meeting(number, frozenset(member.file_groups))
             continue
         renumbered = tuple(
             replace(task, task_number=place, write_token=f"{place}-0-0")
-            for place, task in enumerate(member.placement.tasks, start=tasks)
+            for place, task in enumerate(member.assignment.tasks, start=tasks)
         )
         tasks += len(renumbered)
-        placed = replace(member, placement=replace(member.placement, tasks=renumbered))
+        placed = replace(member, assignment=replace(member.assignment, tasks=renumbered))
         members[joint.number] = placed
         rivals.append(_as_concurrent_commit(begun, placed))
     return {number: _in_order(member, tasks) for number, member in members.items()}
 
 
 def _in_order(member: _Member, count: int) -> _Member:
-    tasks = in_text_order(member.placement.tasks, count)
-    return replace(member, placement=replace(member.placement, tasks=tasks))
+    tasks = in_text_order(member.assignment.tasks, count)
+    return replace(member, assignment=replace(member.assignment, tasks=tasks))
 
 
 def _assign_beside(
@@ -436,33 +444,35 @@ def _assign_beside(
         return NotCommitted.ALONE  # which reports it
     work = replace(work, schema=schema, schema_before=schema_before)
     if any(one.schema != schema.avro_json for one in rivals):
-        return NotCommitted.MEETS
+        return NotCommitted.CONFLICTS
     files = plan.files
     # If another member fills the same small file, new rows get a file of their own.
     for chosen in (files, replace(files, small_files_max=0)) if rivals else (files,):
-        placement = assign_file_groups(
+        assignment = assign_file_groups(
             context, begun, workload, plan.rules, schema, files=chosen, view=view
         )
-        if placement.met is not None:
+        if assignment.conflict is not None:
             return NotCommitted.ALONE
-        member = _Member(joint=joint, work=work, workload=workload, placement=placement)
+        member = _Member(coalesced=joint, work=work, workload=workload, assignment=assignment)
         planned = PendingCommit(
-            claim=member.claim, metadata=CommitMetadata(), logs_may_meet=placement.logs_may_meet
+            write_set=member.claim,
+            metadata=CommitMetadata(),
+            logs_may_conflict=assignment.logs_may_conflict,
         )
         verdict = verdict_on(context, planned, begun.requested_time, rivals)
         if isinstance(verdict, NoConflict):
             return member
         met = verdict
-        if met.file_groups and _updates(placement).issuperset(met.file_groups):
+        if met.file_groups and _updates(assignment).issuperset(met.file_groups):
             break  # another target for new rows does not help
     return met
 
 
-def _updates(placement: FileGroupAssignment) -> frozenset[FileGroupId]:
+def _updates(assignment: FileGroupAssignment) -> frozenset[FileGroupId]:
     """Return the file groups with keys that a write changes, without those that new rows fill."""
     return frozenset(
         FileGroupId(path, stat.file_id)
-        for path, (_, *known) in placement.profile.partition_to_write_stats.items()
+        for path, (_, *known) in assignment.profile.partition_to_write_stats.items()
         for stat in known
     )
 
@@ -473,9 +483,9 @@ def _as_concurrent_commit(begun: StartedWrite, member: _Member) -> ConcurrentCom
         action=begun.action,
         requested_time=begun.requested_time,
         completion_time=begun.requested_time,
-        claim=member.claim,
+        write_set=member.claim,
         schema=member.work.schema.avro_json,
-        batches=member.joint.batch_ids,
+        batches=member.coalesced.batch_ids,
     )
 
 
@@ -496,14 +506,14 @@ def _written(
     for number, member in placed.items():
         outcome = outcomes[number]
         if isinstance(outcome, Exception):
-            context.world.events.emit("group.left", rt=begun.requested_time, why=str(outcome))
+            context.ports.events.emit("group.left", rt=begun.requested_time, why=str(outcome))
             continue
         done = _with_files(context, begun, member, outcome)
         if _has_no_conflict(context, begun, done, rivals):
             members[number] = done
             rivals.append(_as_concurrent_commit(begun, done))
         else:
-            _tell(answers, member.joint, NotCommitted.MEETS)
+            _tell(answers, member.coalesced, NotCommitted.CONFLICTS)
     return members
 
 
@@ -511,11 +521,11 @@ def _announced(
     context: TableContext, begun: StartedWrite, placed: dict[int, _Member]
 ) -> dict[int, _Member]:
     """Announce all members' files at once: one round trip on a high-latency store (PAR-1)."""
-    parts = [(member.workload, member.placement.tasks) for member in placed.values()]
-    profile = merged_profile([member.placement.profile for member in placed.values()])
+    parts = [(member.workload, member.assignment.tasks) for member in placed.values()]
+    profile = merged_profile([member.assignment.profile for member in placed.values()])
     shown = announce_tasks(context, begun, profile, parts)
     return {
-        number: replace(member, placement=replace(member.placement, tasks=tasks))
+        number: replace(member, assignment=replace(member.assignment, tasks=tasks))
         for (number, member), tasks in zip(placed.items(), shown, strict=True)
     }
 
@@ -523,7 +533,7 @@ def _announced(
 def _by_executor(
     context: TableContext, parts: Mapping[int, MemberPhase]
 ) -> dict[int, MemberOutcome]:
-    outcomes = context.world.executor.map(_carry_out, list(parts.values()))
+    outcomes = context.ports.executor.map(_carry_out, list(parts.values()))
     return dict(zip(parts, outcomes, strict=True))
 
 
@@ -534,10 +544,10 @@ def _carry_out(part: MemberPhase) -> MemberOutcome:
 def _rewrite(context: TableContext, member: _Member) -> MemberOutcome:
     """Write one member's files; return its error, which does not affect the others."""
     try:
-        stats = member.workload.rewrite(member.placement.tasks)
+        stats = member.workload.rewrite(member.assignment.tasks)
         # Repeated before the slot, where it is free then; here the members' waits overlap.
-        context.world.storage.sync_folders(
-            sorted({task.partition_path for task in member.placement.tasks})
+        context.ports.storage.sync_folders(
+            sorted({task.partition_path for task in member.assignment.tasks})
         )
         return stats
     except Exception as error:  # noqa: BLE001 - the write reports it when it commits alone
@@ -551,40 +561,42 @@ def _with_files(
     stats: Sequence[tuple[WriteStat, ...]],
 ) -> _Member:
     written = WrittenFiles(
-        placement=member.placement,
-        stats=tuple(zip(member.placement.tasks, stats, strict=True)),
+        assignment=member.assignment,
+        stats=tuple(zip(member.assignment.tasks, stats, strict=True)),
         schema=member.work.schema,
         schema_before=member.work.schema_before,
-        refusals=(),
+        conflicts=(),
         attempts=1,
     )
-    batches = member.joint.batches()
-    candidate = pending_commit_of(context, begun, member.work.plan, written, batches)
-    return replace(member, written=written, candidate=candidate)
+    batches = member.coalesced.batches()
+    pending_commit = pending_commit_of(context, begun, member.work.plan, written, batches)
+    return replace(member, written=written, pending_commit=pending_commit)
 
 
 def _has_no_conflict(
     context: TableContext, begun: StartedWrite, member: _Member, rivals: list[ConcurrentCommit]
 ) -> bool:
     """Return whether a written member has no conflict with the members before it (GRP-2)."""
-    candidate, written = _files_of(member)
-    if not isinstance(verdict_on(context, candidate, begun.requested_time, rivals), NoConflict):
+    pending_commit, written = _files_of(member)
+    if not isinstance(
+        verdict_on(context, pending_commit, begun.requested_time, rivals), NoConflict
+    ):
         return False
     mine = commit_facts_of(
         begun,
         member.work.plan,
         written,
-        candidate.claim,
-        candidate.batches,
-        read_only=candidate.read_only,
+        pending_commit.write_set,
+        pending_commit.batches,
+        read_only=pending_commit.read_only,
     )
     return rejected_by(context, mine, rivals) is None
 
 
 def _files_of(member: _Member) -> tuple[PendingCommit, WrittenFiles]:
-    if member.candidate is None or member.written is None:
+    if member.pending_commit is None or member.written is None:
         raise InvariantError("a member of a group was used before its files were written")
-    return member.candidate, member.written
+    return member.pending_commit, member.written
 
 
 def _publish(
@@ -602,25 +614,27 @@ def _publish(
     attempted = [member.workload.attempted() or frozenset() for member in placed.values()]
     # PUB-1: also the files of members that failed or had a conflict.
     reconcile_files(context, begun, together, frozenset[str]().union(*attempted))
-    batches = tuple(batch for candidate, _ in files.values() for batch in candidate.batches)
+    batches = tuple(
+        batch for pending_commit, _ in files.values() for batch in pending_commit.batches
+    )
     first = next(iter(members.values())).work.plan
-    size = sum(len(member.joint.works) for member in members.values())
+    size = sum(len(member.coalesced.works) for member in members.values())
     parts: dict[str, MemberResult] = {}
     for number, member in members.items() if named else ():
-        parts |= member.joint.parts(files[number][0].metadata)
+        parts |= member.coalesced.member_results(files[number][0].metadata)
     shared = merged_request(first, size, parts)
-    candidate = pending_commit_of(context, begun, shared, together, batches)
-    outcome = commit_write(context, begun, candidate, BaseState.by(begun.snapshot))
+    pending_commit = pending_commit_of(context, begun, shared, together, batches)
+    outcome = commit_write(context, begun, pending_commit, BaseState.by(begun.snapshot))
     if not isinstance(outcome, CommittedWrite):
         why = outcome.verdict.why
-        context.world.events.emit("group.refused", rt=begun.requested_time, why=why)
+        context.ports.events.emit("group.refused", rt=begun.requested_time, why=why)
         return {}
     tidy_up = finish_commit(context, begun, outcome.slot)
-    context.world.events.emit("group.done", rt=begun.requested_time, size=size)
+    context.ports.events.emit("group.done", rt=begun.requested_time, size=size)
     later(tidy_up)
     receipts: dict[int, CommitResult] = {}
     for number, member in members.items():
-        joint, whole = member.joint, files[number][0].metadata
+        joint, whole = member.coalesced, files[number][0].metadata
         told = zip(joint.numbers, joint.works, joint.rows_of_each(whole), strict=True)
         for each, work, rows in told:
             receipts[each] = commit_result_of(

@@ -52,17 +52,17 @@ class _WaitingWrite:
     changed: threading.Condition  # on the committer's lock; for this write only
     thread: int = field(default_factory=threading.get_ident)
     alone: bool = False
-    met_on: frozenset[FileGroupId] = frozenset()  # conflicts in an earlier group
-    part: MemberPhase | None = None  # files to write on its own thread
+    conflict_on: frozenset[FileGroupId] = frozenset()  # conflicts in an earlier group
+    phase: MemberPhase | None = None  # files to write on its own thread
     busy: bool = False  # its thread runs a part, perhaps of an interrupted leader
     outcome: MemberOutcome | None = None  # of that part
     gone: bool = False  # its thread was interrupted and no longer waits
-    receipt: CommitResult | None = None
+    result: CommitResult | None = None
     failure: BaseException | None = None
 
     @property
     def answered(self) -> bool:
-        return self.receipt is not None or self.failure is not None
+        return self.result is not None or self.failure is not None
 
 
 class GroupCommitter:
@@ -96,9 +96,9 @@ class GroupCommitter:
         self._births: dict[
             int, threading.Lock
         ] = {}  # by process, so that no fork copies a held lock
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Reset all state: no write waits and no thread leads, as in a new or forked process."""
         self._looked: Snapshot | None = None  # of the last leader; rows are prepared for it
         self._lock = threading.Lock()
@@ -109,14 +109,14 @@ class GroupCommitter:
         self._returning: set[int] = set()  # threads of the last group that have not returned
         self._patient_until_ms = 0
 
-    def _be_born(self) -> None:
+    def _reset_after_fork(self) -> None:
         """F26: reset the state in a forked process, because it belongs to the parent."""
-        pid = self._context.world.ids.identity().pid
+        pid = self._context.ports.ids.identity().pid
         if pid == self._pid:
             return
         with self._births.setdefault(pid, threading.Lock()):
             if pid != self._pid:
-                self._begin_anew()
+                self._reset()
                 self._pid = pid
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
@@ -126,7 +126,7 @@ class GroupCommitter:
         Errors: as ``filegroups.writing.write.write``; an error of the group's commit is raised for
         every member.
         """
-        self._be_born()
+        self._reset_after_fork()
         with self._lock:
             looked = self._looked = self._looked or self._context.snapshot()
             self._coming += 1
@@ -145,17 +145,17 @@ class GroupCommitter:
                 self._gathered.notify()
         try:
             while not entry.answered:
-                part = self._next_part(entry)
+                part = self._wait_for_phase(entry)
                 if part is not None:
                     self._carry_out(entry, part)
                 elif not entry.answered:
-                    self._lead(entry)
+                    self._run_group(entry)
         finally:
             if not entry.answered:
                 self._leave(entry)
-        if entry.receipt is None:
+        if entry.result is None:
             raise entry.failure or OutcomeUnknownError("a group ended without an answer")
-        return entry.receipt
+        return entry.result
 
     def _prepared(
         self, plan: WriteRequest, workload: Workload | None, looked: Snapshot
@@ -187,12 +187,12 @@ class GroupCommitter:
         if self._waiting and not self._leading:
             self._waiting[0].changed.notify_all()
 
-    def _next_part(self, entry: _WaitingWrite) -> MemberPhase | None:
+    def _wait_for_phase(self, entry: _WaitingWrite) -> MemberPhase | None:
         """Wait for a part to run, an answer, or the lead, which the longest waiting write takes."""
         with self._lock:
             while not entry.answered:
-                if entry.part is not None:
-                    part, entry.part, entry.busy = entry.part, None, True
+                if entry.phase is not None:
+                    part, entry.phase, entry.busy = entry.phase, None, True
                     return part
                 if not self._leading and self._waiting[0] is entry:
                     self._leading = True
@@ -218,7 +218,7 @@ class GroupCommitter:
             for entry in group:
                 entry.outcome = None
             for number, entry in others.items():
-                entry.part = parts[number]
+                entry.phase = parts[number]
                 entry.changed.notify_all()
         try:
             if 0 in parts:
@@ -233,19 +233,19 @@ class GroupCommitter:
             for entry in entries:
                 while entry.outcome is None:
                     if entry.gone:
-                        entry.part, entry.outcome = None, _interrupted()
+                        entry.phase, entry.outcome = None, _interrupted()
                     else:
                         entry.changed.wait()
 
-    def _lead(self, leader: _WaitingWrite) -> None:
+    def _run_group(self, leader: _WaitingWrite) -> None:
         group = [leader]
         publishing: list[tuple[InstantTime, frozenset[int]]] = []
         left: list[Callable[[], None]] = []  # post-commit steps for which no writer waits
         try:
             wait_for_rate_limit(self._context)  # others join meanwhile
-            began_ms = self._context.world.clock.monotonic_ms()
+            began_ms = self._context.ports.clock.monotonic_ms()
             self._run(group, publishing, left)
-            now_ms = self._context.world.clock.monotonic_ms()
+            now_ms = self._context.ports.clock.monotonic_ms()
             with self._lock:
                 self._waiting = [one for one in self._waiting if not one.answered]
                 self._returning = {one.thread for one in group if one.answered}
@@ -267,7 +267,7 @@ class GroupCommitter:
                 self._leading = False
                 self._waiting = [one for one in self._waiting if not one.answered]
                 for entry in group:
-                    entry.part = None  # of this group, if it was interrupted before the part began
+                    entry.phase = None  # of this group, if it was interrupted before the part began
                 _wake(group)
                 self._call_next()
             for work in left:  # while the next group begins
@@ -292,17 +292,17 @@ class GroupCommitter:
             return [entry.work for entry in group[1:]]
 
         def meeting(number: int, file_groups: frozenset[FileGroupId]) -> None:
-            group[number].met_on = file_groups
+            group[number].conflict_on = file_groups
 
         try:
             self._before()
-            self._looked = self._context.glance()
+            self._looked = self._context.cached_snapshot()
             if complete or not self._others_may_come():
                 complete = True
-                leader.receipt = write_prepared(leader.work)
+                leader.result = write_prepared(leader.work)
                 return
             if self._linger_ms:
-                self._context.world.clock.sleep_ms(self._linger_ms)
+                self._context.ports.clock.sleep_ms(self._linger_ms)
             answers = commit_group(
                 self._context,
                 [leader.work],
@@ -320,7 +320,7 @@ class GroupCommitter:
             raise
         for entry, answer in zip(group, answers, strict=True):
             if isinstance(answer, CommitResult):
-                entry.receipt = answer
+                entry.result = answer
             elif isinstance(answer, OutcomeUnknownError):
                 entry.failure = copy.copy(answer)
             elif answer is NotCommitted.ALONE:
@@ -328,11 +328,11 @@ class GroupCommitter:
 
     def _others_may_come(self) -> bool:
         with self._lock:
-            coming = self._coming and self._context.world.storage.capabilities.far
+            coming = self._coming and self._context.ports.storage.capabilities.high_latency
             return bool(self._linger_ms or self._returning or coming or len(self._waiting) > 1)
 
     def _wait_for_more(self) -> None:
-        left_ms = self._patient_until_ms - self._context.world.clock.monotonic_ms()
+        left_ms = self._patient_until_ms - self._context.ports.clock.monotonic_ms()
         with self._lock:
             self._gathered.wait_for(self._all_are_there, timeout=max(0, left_ms) / 1000)
 
@@ -354,7 +354,7 @@ class GroupCommitter:
             and not (one.alone or one.busy)
             and are_compatible(leader.work, one.work)
         )
-        apart = without_known_conflict([leader, *others], lambda one: one.met_on)
+        apart = without_known_conflict([leader, *others], lambda one: one.conflict_on)
         return apart[1 : self._writes_max]
 
 

@@ -139,7 +139,7 @@ class Member:
             lost_slots=told.lost_slots,
             group=told.group,
         )
-        context.world.events.emit(
+        context.ports.events.emit(
             "write.done",
             rt=receipt.requested_time,
             ct=receipt.completion_time,
@@ -150,7 +150,7 @@ class Member:
         )
         return receipt
 
-    def find_out(self, context: TableContext) -> CommitResult | None:
+    def resolve(self, context: TableContext) -> CommitResult | None:
         """
         Look up the outcome of a write whose committer did not report it.
 
@@ -169,13 +169,13 @@ class Member:
             slot = _ending_of(context, time)
             own = None if slot is None else member_results(_metadata_in(slot)).get(self.name)
             if slot is not None and own is not None:
-                context.world.events.emit("group.found", rt=time)
+                context.ports.events.emit("group.found", rt=time)
                 return self.receipt(_answer_from(slot, own))
         except (InternalError, OutcomeUnknownError):
             raise
         except HoodooError as error:
             raise _unknown(time, error.message) from error
-        context.world.events.emit("group.not_published", rt=time)
+        context.ports.events.emit("group.not_published", rt=time)
         return None
 
 
@@ -196,7 +196,7 @@ def write_by_committer(
 
     Raises:
         PeerLostError: As None, and the committer is lost.
-        OutcomeUnknownError: See ``Member.find_out``.
+        OutcomeUnknownError: See ``Member.resolve``.
     """
     usable = False
     try:
@@ -204,9 +204,9 @@ def write_by_committer(
         usable = True
     except PeerLostError as error:
         channel.close()
-        emit = member.work.context.world.events.emit
+        emit = member.work.context.ports.events.emit
         emit("group.committer_lost", rt=member.requested_time or "", why=str(error))
-        receipt = member.find_out(member.work.context)
+        receipt = member.resolve(member.work.context)
         if receipt is None:
             raise
         return receipt
@@ -217,9 +217,9 @@ def write_by_committer(
     if isinstance(last, WasCommitted):
         return member.receipt(last)
     if isinstance(last, FallBack):
-        member.work.context.world.events.emit("group.alone", why=last.why)
+        member.work.context.ports.events.emit("group.alone", why=last.why)
         return None
-    return member.find_out(member.work.context)
+    return member.resolve(member.work.context)
 
 
 def _conversation(
@@ -249,15 +249,15 @@ def _ending_of(context: TableContext, time: InstantTime) -> Slot | None:
         slot = _slot_of(context, time)
         if slot is not None:
             return slot if slot.kind is SlotKind.COMMIT else None
-        if target is not None or time in context.history.times().completions:
+        if target is not None or time in context.archived_timeline.times().completions:
             break
         return None  # ended without a slot: its files are deleted (RB-9)
     raise _unknown(time, "the timeline went on")
 
 
 def _slot_of(context: TableContext, time: InstantTime) -> Slot | None:
-    for slot in without_void(context.chain.newest_first()):
-        if context.chain.is_of_another(slot):
+    for slot in without_void(context.commit_log.newest_first()):
+        if context.commit_log.is_of_another(slot):
             continue  # SLOT-8: a slot of another table
         if slot.completion_time < time:
             return None  # slots of an instant follow its begin, and their times ascend
@@ -320,7 +320,7 @@ def offered_work(context: TableContext, plan: WriteRequest, offer: Offer) -> Pre
     return PreparedWrite(
         context=context,
         plan=plan,
-        workload=LocalWorkload.of_prepared(context.world, rows, plan.rules, incoming=columns),
+        workload=LocalWorkload.of_prepared(context.ports, rows, plan.rules, incoming=columns),
         schema=schema,
         schema_before=offer.schema_before,
     )

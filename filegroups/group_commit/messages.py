@@ -292,10 +292,10 @@ def offer_of(context: TableContext, plan: WriteRequest) -> dict[str, str]:
     limits = context.limits
     return {
         **request_fields(plan),
-        "table": context.world.storage.base_uri,
+        "table": context.ports.storage.base_uri,
         "judged.strategy": limits.strategy.name,
         "judged.clustering_updates": repr(limits.clustering_updates),
-        "judged.cancels_met_plans": repr(limits.cancels_met_plans),
+        "judged.cancels_met_plans": repr(limits.cancels_conflicting_plans),
     }
 
 

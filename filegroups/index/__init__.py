@@ -42,4 +42,4 @@ class LookupRules:
 
     filters: bool = False  # check key ranges and bloom filters of footers first (BLOOM)
     whole_table: bool = False  # a key is unique in the table, not in its partition (GLOBAL_*)
-    moves: bool = True  # a row found in another partition moves; False updates it there
+    moves_rows: bool = True  # a row found in another partition moves; False updates it there

@@ -124,11 +124,11 @@ def refuse_other_buckets(context: TableContext, rules: BucketRules) -> None:
 
     Outside: 1 list a partition, at most 3 open_input.
     """
-    world = context.world
+    ports = context.ports
     snapshot = context.snapshot()
     slices = {one.file_group: one for one in view_of(context, snapshot).latest_slices()}
     paths = {group.partition_path for group in slices}
-    buckets = find_buckets(world.storage, snapshot, rules, paths, slices)
+    buckets = find_buckets(ports.storage, snapshot, rules, paths, slices)
     with_files = [one for one in slices.values() if one.base_file is not None]
     for one in with_files[:_SAMPLED_FILES]:
         _refuse_misplaced(context, rules, buckets, one)
@@ -149,10 +149,10 @@ def record_bucket_rules(context: TableContext, rules: BucketRules) -> None:
     Outside: as ``refuse_other_buckets``, then the steps of fmt 1.3.
     """
     refuse_other_buckets(context, rules)
-    world = context.world
-    with world.lock.acquire("keep how buckets are made"):
-        now = instant_time(WallMs(world.clock.now_ms()))
-        update_properties(world.storage, bucket_properties(rules), now=now)
+    ports = context.ports
+    with ports.lock.acquire("keep how buckets are made"):
+        now = instant_time(WallMs(ports.clock.now_ms()))
+        update_properties(ports.storage, bucket_properties(rules), now=now)
 
 
 def record_misplaced_rows(context: TableContext) -> None:
@@ -167,11 +167,11 @@ def record_misplaced_rows(context: TableContext) -> None:
 
     Outside: 1 get; if the table does not say so yet, the lock and the steps of fmt 1.3.
     """
-    world = context.world
-    if misplaced_rows_noted(load_config(world.storage)):
+    ports = context.ports
+    if misplaced_rows_noted(load_config(ports.storage)):
         return
-    with world.lock.acquire("note that rows lie in other partitions"):
-        note_misplaced_rows(world.storage, now=instant_time(WallMs(world.clock.now_ms())))
+    with ports.lock.acquire("note that rows lie in other partitions"):
+        note_misplaced_rows(ports.storage, now=instant_time(WallMs(ports.clock.now_ms())))
 
 
 def _refuse_misplaced(
@@ -179,7 +179,7 @@ def _refuse_misplaced(
 ) -> None:
     if one.base_file is None:
         return
-    wrong = buckets.misplaced(one.file_group, read_keys(context.world.storage, one.base_file.path))
+    wrong = buckets.misplaced(one.file_group, read_keys(context.ports.storage, one.base_file.path))
     if not wrong:
         return
     option = KeySettings.options["bucket_count"]
@@ -246,7 +246,7 @@ class _LogStats:
         times = {log.instant_time for one in slices if not _is_bucket(one) for log in one.log_files}
         found = [snapshot.active.find(time) for time in sorted(times)]
         instants = [one for one in found if one is not None and one.completed]
-        read = context.world.each(self._read, instants)
+        read = context.ports.for_each(self._read, instants)
         self._written = {
             one.requested_time: (one, metadata)
             for one, metadata in zip(instants, read, strict=True)
@@ -274,7 +274,7 @@ class _LogStats:
             return True
         if not any(one.num_writes or one.num_update_writes for one in mine):
             return False  # only deletes
-        if SlotOwner.told_in(metadata.extra_metadata) is not None:
+        if SlotOwner.from_metadata(metadata.extra_metadata) is not None:
             return has_bucket_rules(self._context.config)
         return self._rings or log.file_group not in self._updates(instant)
 
@@ -291,7 +291,7 @@ class _LogStats:
             path = self._context.instant_path(pending_file_names(instant.action, time)[0])
             decode = decode_legacy_commit if instant.legacy else decode_commit
             try:
-                data = self._context.world.storage.read(path)
+                data = self._context.ports.storage.read(path)
                 groups = decode(data, path=path).file_groups()
                 self._planned[time] = frozenset(FileGroupId(*each) for each in groups)
             except (ObjectMissingError, CorruptTableError):
@@ -301,7 +301,7 @@ class _LogStats:
     @cached_property
     def _rings(self) -> bool:
         """Whether the table has consistent-hashing buckets, which file ids do not show."""
-        return bool(self._context.world.storage.list(FOLDER))
+        return bool(self._context.ports.storage.list(FOLDER))
 
 
 def _is_bucket(one: FileSlice) -> bool:
@@ -411,7 +411,7 @@ _COUNT_KEY, _TYPE_KEY = "hoodie.bucket.index.num.buckets", "hoodie.index.type"
 class Buckets:
     """The buckets of some partitions: how keys map to them, and which have a file group."""
 
-    shares: BucketAssigner
+    assigner: BucketAssigner
     known: Mapping[tuple[str, int], FileGroupId]  # by (partition path, bucket number)
     fixed: Mapping[tuple[str, int], str] = field(default_factory=dict)  # file ids that must be used
     # For writers that agree on file ids without communication: the time since which the former file
@@ -438,7 +438,7 @@ class Buckets:
         """
         mine = next(number for (_, number), one in self.known.items() if one == group)
         paths = pa.repeat(pa.scalar(group.partition_path), len(keys))
-        return int((self.shares.numbers(keys, paths) != mine).sum())
+        return int((self.assigner.numbers(keys, paths) != mine).sum())
 
 
 def find_buckets(
@@ -471,7 +471,7 @@ def find_buckets(
     """
     if rules.engine is BucketEngine.SIMPLE:
         return Buckets(
-            shares=SimpleBucketAssigner(hash_fields=rules.hash_fields, buckets=rules.buckets),
+            assigner=SimpleBucketAssigner(hash_fields=rules.hash_fields, buckets=rules.buckets),
             known=_numbered(rules.buckets, groups),
             hidden_since=_hidden_since(snapshot) if agreed else None,
         )
@@ -497,7 +497,7 @@ def find_buckets(
         known[group.partition_path, numbers[group]] = group
     rings = {path: metadata.ends for path, metadata in ranges.items()}
     shares = ConsistentHashAssigner(hash_fields=rules.hash_fields, rings=rings)
-    return Buckets(shares=shares, known=known, fixed=fixed)
+    return Buckets(assigner=shares, known=known, fixed=fixed)
 
 
 def _numbered(count: int, groups: Iterable[FileGroupId]) -> dict[tuple[str, int], FileGroupId]:

@@ -264,7 +264,7 @@ class RowTargets:
 
     partition_paths: pa.Array  # of each row's file group
     file_ids: pa.Array  # null for a row that is new there
-    leaving: Mapping[FileGroupId, npt.NDArray[np.intp]]  # positions of rows that leave it
+    relocated: Mapping[FileGroupId, npt.NDArray[np.intp]]  # positions of rows that leave it
 
 
 def find_in_table(
@@ -309,7 +309,7 @@ def find_in_table(
     where = pa.array([path for path, _ in files], pa.string()).take(numbers)
     file_ids = pa.array([each.file_id for _, each in files], pa.string()).take(numbers)
     elsewhere = np.asarray(pc.fill_null(pc.not_equal(where, own_paths), False)).astype(np.bool_)
-    moving = elsewhere & np.bool_(rules.moves)
+    moving = elsewhere & np.bool_(rules.moves_rows)
     if deletes is not None:
         moving &= ~deletes
     leaving: dict[FileGroupId, npt.NDArray[np.intp]] = {}
@@ -328,7 +328,7 @@ def find_in_table(
     return RowTargets(
         partition_paths=pc.if_else(stays, where, own_paths),
         file_ids=pc.if_else(pa.array(moving), pa.scalar(None, pa.string()), file_ids),
-        leaving=leaving,
+        relocated=leaving,
     )
 
 
@@ -368,7 +368,7 @@ def may_resurrect(
         completed = view.snapshot.completions.get(base_time)
         if completed is None:
             if archived is None:
-                archived = read_truncation_point(context.world.storage).time
+                archived = read_truncation_point(context.ports.storage).time
             if archived and began >= archived:
                 continue
             completed = view.snapshot.archived.completions.get(base_time)
@@ -559,7 +559,7 @@ def _changes(keys: pa.Array, block: LogBlock, content: bytes) -> pa.Table:
 def _entries(source: ByteSource, size_bytes: int, keys: pa.Array, path: str) -> pa.Table:
     """Return the locations of some keys in an HFile."""
     file = open_hfile(source, size_bytes, path=path)
-    rows = file.look_up(sorted(key.encode() for key in keys.to_pylist()))
+    rows = file.get_rows(sorted(key.encode() for key in keys.to_pylist()))
     if not rows.num_rows:
         return _LAYER.empty_table()
     schema = file.info.get(b"schema")

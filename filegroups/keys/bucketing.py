@@ -149,8 +149,8 @@ def _xx_hash(matrix: npt.NDArray[np.uint8]) -> _Words:
                 lanes[lane] = _turned(lanes[lane] + words[done + lane] * _P2, 13) * _P1
             done += 4
         value = np.zeros(count, np.uint32)
-        for state, turn in zip(lanes, _LANE_TURNS, strict=True):
-            value += _turned(state, turn)
+        for state, section in zip(lanes, _LANE_TURNS, strict=True):
+            value += _turned(state, section)
     else:
         value = np.full(count, _P5, np.uint32)
     value += np.uint32(length)
@@ -430,7 +430,7 @@ class InsertBucket:
     file_id: str | None  # None makes a new file group
     base_requested_time: InstantTime | None
     rows: int
-    share: int | None = None  # takes the rows of this bucket of a bucket index, else any
+    weight: int | None = None  # takes the rows of this bucket of a bucket index, else any
 
 
 def learn_record_bytes(files: Iterable[tuple[int, int]], *, default: int = 1_024) -> int:
@@ -543,10 +543,10 @@ def assign_by_bucket(
     Shapes: partition_paths (n,), shares (n,) -> bucket numbers (n,), -1 if there is none.
     """
     codes, paths = codes_of(partition_paths)
-    width = int(max(shares.max(initial=0), *(bucket.share or 0 for bucket in buckets), 0)) + 1
+    width = int(max(shares.max(initial=0), *(bucket.weight or 0 for bucket in buckets), 0)) + 1
     code_of = {path: code for code, path in enumerate(paths)}
     wanted = sorted(
-        (code_of[bucket.partition_path] * width + (bucket.share or 0), bucket.number)
+        (code_of[bucket.partition_path] * width + (bucket.weight or 0), bucket.number)
         for bucket in buckets
         if bucket.partition_path in code_of
     )

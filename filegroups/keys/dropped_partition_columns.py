@@ -29,14 +29,14 @@ class DroppedPartitionColumns:
     """
 
     fields: tuple[str, ...]
-    left_out: tuple[str, ...]
+    dropped: tuple[str, ...]
     hive_style: bool = False
     url_encode: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that files lack, as they are read."""
-        return pa.schema([pa.field(name, pa.string()) for name in self.left_out])
+        return pa.schema([pa.field(name, pa.string()) for name in self.dropped])
 
     def values(self, partition_path: str) -> dict[str, str | None]:
         """

@@ -50,7 +50,7 @@ __all__ = [
 def merge_by_rounds(
     versions: Versions,
     codes: npt.NDArray[np.int64],
-    turns: Iterable[Positions],
+    sections: Iterable[Positions],
     merger: RecordMerger,
 ) -> Versions:
     """
@@ -70,8 +70,8 @@ def merge_by_rounds(
     """
     done: list[Versions] = []
     state, keys = _taken_versions(versions, np.zeros(0, np.intp)), np.zeros(0, np.int64)
-    for turn in turns:
-        new, newer = codes[turn], _taken_versions(versions, turn)
+    for section in sections:
+        new, newer = codes[section], _taken_versions(versions, section)
         goes_on = np.isin(keys, new)
         done.append(_taken_versions(state, np.flatnonzero(~goes_on)))
         if not len(keys):

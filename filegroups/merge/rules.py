@@ -122,7 +122,7 @@ class MergeRules:
         return self.definition.updates_partially and self.merger is None
 
     @property
-    def keeps_lacking(self) -> bool:
+    def retains_missing_columns(self) -> bool:
         """Whether columns that a record's own schema lacks keep their older value."""
         return self.definition.partial_update_mode is PartialUpdateMode.KEEP_VALUES
 

@@ -169,8 +169,8 @@ def _refuse_restored_away(context: TableContext, snapshot: Snapshot, since: Inst
     for one in later:
         if one.action is Action.RESTORE:
             path = context.instant_path(instant_file_name(one))
-            taken.update(decode_restore(context.world.storage.read(path)).instants_to_rollback)
-    newest = context.chain.newest_first()
+            taken.update(decode_restore(context.ports.storage.read(path)).instants_to_rollback)
+    newest = context.commit_log.newest_first()
     slots = list(takewhile(lambda slot: slot.completion_time > since, newest))
     taken |= restored_away_in(slots)
     taken -= {slot.requested_time for slot in slots if slot.kind is SlotKind.COMMIT}
@@ -188,7 +188,7 @@ def _refuse_restored_away(context: TableContext, snapshot: Snapshot, since: Inst
 def stream_cdc(context: TableContext, plan: CdcPlan) -> Iterator[pa.RecordBatch]:
     """Read the units in sequence; one unit is in memory at a time."""
     for unit in plan.units:
-        yield from read_cdc(context.world.storage, context.world.events, unit, plan.read)
+        yield from read_cdc(context.ports.storage, context.ports.events, unit, plan.read)
 
 
 def _read(
@@ -227,8 +227,8 @@ def _writes_between(
     on_read = context.config.table_type is TableType.MERGE_ON_READ
     found: dict[InstantTime, _CdcWrite] = {}
     if may_be_archived(context, snapshot, since):
-        context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
-        for entry, metadata in context.history.commits_between(since, until):
+        context.ports.events.emit("changes.archived", since=since, first=snapshot.first_completion)
+        for entry, metadata in context.archived_timeline.commits_between(since, until):
             time = entry.requested_time
             if not (on_read and entry.action == Action.COMMIT.value):
                 found[time] = _CdcWrite(entry.completion_time or time, time, metadata)
@@ -281,19 +281,19 @@ def _written(
     logs = tuple(log for stat in stats for log in _change_logs(group, stat))
     if all(stat.cdc_stats for stat in stats):
         for path in logs:
-            if context.world.storage.stat(path) is None:
+            if context.ports.storage.stat(path) is None:
                 raise _cleaned(write, path)
         if context.config.change_log_mode is CdcMode.DATA_BEFORE_AFTER:
             return _unit(group, write, CdcSource.LOGGED, logs=logs)
-        before, after = groups.both_sides(group, write, stats, names)
+        before, after = groups.before_and_after(group, write, stats, names)
         return _unit(group, write, CdcSource.LOGGED, before=before, after=after, logs=logs)
     first = _first_base(group, stats, names)
     if first is not None:
-        if context.world.storage.stat(first.path) is None:
+        if context.ports.storage.stat(first.path) is None:
             raise _cleaned(write, first.path)
         one = FileSlice(file_group=group, base_instant_time=first.requested_time, base_file=first)
         return _unit(group, write, CdcSource.INSERTED, after=one)
-    before, after = groups.both_sides(group, write, stats, names)
+    before, after = groups.before_and_after(group, write, stats, names)
     return _unit(group, write, CdcSource.COMPARED, before=before, after=after)
 
 
@@ -363,10 +363,10 @@ class SlicesAtTime:
         self._archived: Mapping[InstantTime, InstantTime] = {}
         self._plans = pending_compactions(context, snapshot.active) if plans is None else plans
         self._view = FileSystemView(
-            storage=context.world.storage,
+            storage=context.ports.storage,
             snapshot=snapshot,
             pending_compactions={},
-            show_replaced=True,
+            include_replaced=True,
         )
 
     @property
@@ -377,7 +377,7 @@ class SlicesAtTime:
             archived = self._snapshot.archived.completions
         return {**archived, **self._snapshot.completions}
 
-    def both_sides(
+    def before_and_after(
         self, group: FileGroupId, write: _CdcWrite, stats: list[WriteStat], names: list[str]
     ) -> tuple[FileSlice | None, FileSlice | None]:
         """
@@ -454,7 +454,7 @@ class SlicesAtTime:
         """
         active = self._snapshot.active
         if not any(one.action is Action.CLEAN and one.completed for one in active.instants):
-            rows = self._context.history.instants(times_only=True)
+            rows = self._context.archived_timeline.instants(times_only=True)
             cleaned = any(row.action == Action.CLEAN.value for row in rows)
             return (active.archived_below or EARLIEST) if cleaned else EARLIEST
         return retained_since(self._context, self._snapshot) or active.instants[-1].requested_time

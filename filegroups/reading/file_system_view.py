@@ -38,14 +38,14 @@ class FileSystemView:
     The file slices of a snapshot; each partition is listed when first needed.
 
     ``pending_compactions`` maps a file group to the requested times of its pending compactions.
-    ``show_replaced`` also includes file groups that a replacecommit hides, for the cleaner.
+    ``include_replaced`` also includes file groups that a replacecommit hides, for the cleaner.
     ``together`` lists several partitions in parallel on a high-latency store (``World.together``).
     """
 
     storage: Storage
     snapshot: Snapshot
     pending_compactions: dict[FileGroupId, list[InstantTime]] = field(default_factory=dict)
-    show_replaced: bool = False
+    include_replaced: bool = False
     together: Callable[..., tuple[Stats, ...]] | None = None
     _listed: dict[str, Stats] = field(default_factory=dict)
     _slices: dict[str, dict[FileGroupId, list[FileSlice]]] = field(default_factory=dict)
@@ -66,20 +66,20 @@ class FileSystemView:
         return known
 
     @property
-    def marked(self) -> frozenset[str]:
+    def with_metadata_file(self) -> frozenset[str]:
         """The partitions seen so far that have their metadata file."""
         return frozenset(self._marked)
 
-    def unseen(self, partition_paths: Iterable[str]) -> list[str]:
+    def not_listed(self, partition_paths: Iterable[str]) -> list[str]:
         """Return those of the partitions that are neither listed nor ``marked`` so far."""
         seen = self._slices.keys() | self._marked
         return [path for path in partition_paths if path not in seen]
 
-    def mark(self, partition_paths: Iterable[str]) -> None:
+    def note_metadata_files(self, partition_paths: Iterable[str]) -> None:
         """Record that these partitions have their metadata files."""
         self._marked.update(partition_paths)
 
-    def shows_rows(self, partition_path: str) -> bool:
+    def has_visible_files(self, partition_path: str) -> bool:
         """Return whether a partition was listed and has visible files."""
         return bool(self._slices.get(partition_path))
 
@@ -137,7 +137,7 @@ class FileSystemView:
 
     def _list(self, partition_paths: list[str]) -> None:
         """List partitions in parallel, if the store has a high latency."""
-        if self.together is None or not self.storage.capabilities.far:
+        if self.together is None or not self.storage.capabilities.high_latency:
             return
         for path in partition_paths:
             check_partition_path(path)
@@ -151,7 +151,7 @@ class FileSystemView:
         check_partition_path(partition_path)
         bases: dict[tuple[FileGroupId, InstantTime], list[BaseFile]] = {}
         logs: list[LogFile] = []
-        replaced = {} if self.show_replaced else self.snapshot.replaced
+        replaced = {} if self.include_replaced else self.snapshot.replaced
         whole = self._whole
         listed = self._listed.pop(partition_path, None)
         for entry in self.storage.list(partition_path) if listed is None else listed:
@@ -213,11 +213,11 @@ class FileSystemView:
         instant = self.snapshot.active.find(first.requested_time)
         if instant is not None and instant.completed:
             named = self.snapshot.commits.read(instant).written_paths()
-            kept = [candidate for candidate in candidates if candidate.path in named]
+            kept = [pending_commit for pending_commit in candidates if pending_commit.path in named]
             if len(kept) == 1:
                 return kept[0]
         raise CorruptTableError(
             "two base files of one instant claim the same file group; keep the one its commit "
-            f"metadata names: {[candidate.path for candidate in candidates]}",
+            f"metadata names: {[pending_commit.path for pending_commit in candidates]}",
             path=first.path,
         )

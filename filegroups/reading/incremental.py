@@ -71,7 +71,7 @@ class IncrementalRead:
     snapshot: Snapshot
     cleaned: bool = False
     until: InstantTime | None = None
-    wholes: WholeFileGroups | None = None
+    whole_file_groups: WholeFileGroups | None = None
 
     @property
     def condition(self) -> pc.Expression:
@@ -111,7 +111,7 @@ def plan_incremental_read(
         until: Inclusive end; None for now.
         filter: Leaves out partitions without matching rows; rows are not filtered here.
         partitions: Partition paths to read; None for all. Files of other partitions may be missing.
-        ahead: Whether to find ``wholes`` now, for tasks that cannot list partitions.
+        ahead: Whether to find ``whole_file_groups`` now, for tasks that cannot list partitions.
 
     Raises:
         InvalidInputError: The filter does not fit the table.
@@ -120,7 +120,7 @@ def plan_incremental_read(
 
     Outside: 1 list, 1 get per instant of the range and pending compaction, 2 per log compaction of
     the range, 1 stat per file; the times of the archived timeline, and 1 list per partition if
-    instants of the range are archived. ``wholes``, when used or with ``ahead``: 1 list per
+    instants of the range are archived. ``whole_file_groups``, when used or with ``ahead``: 1 list per
     partition.
     """
     if not context.config.populate_meta_fields:
@@ -178,18 +178,18 @@ def _changed(
     for requested_time in joins:
         _add_joined(context, snapshot, files, requested_time, found[requested_time].metadata)
     slices: list[FileSlice] = []
-    wholes: WholeFileGroups | None = None
+    whole_file_groups: WholeFileGroups | None = None
     if archived and context.config.timeline_layout_version > 1:
-        context.world.events.emit("changes.archived", since=since, first=min(archived))
+        context.ports.events.emit("changes.archived", since=since, first=min(archived))
         cleaned = True
     else:
         plans = _plans_at_the_end(context, snapshot, until)
         slices, gone = _sliced(context, snapshot, files, replaced, found, pending=plans)
         cleaned = gone is not None
         if not cleaned:
-            wholes = _wholes(context, snapshot, slices, until, plans, ahead=ahead)
+            whole_file_groups = _wholes(context, snapshot, slices, until, plans, ahead=ahead)
         else:
-            context.world.events.emit("changes.cleaned", since=since, until=until, path=gone)
+            context.ports.events.emit("changes.cleaned", since=since, until=until, path=gone)
     if cleaned:
         slices = view_of(context, snapshot).latest_slices(chosen.partitions, chosen.pruner)
     return IncrementalRead(
@@ -198,7 +198,7 @@ def _changed(
         snapshot=snapshot,
         cleaned=cleaned,
         until=None if cleaned else until,
-        wholes=wholes,
+        whole_file_groups=whole_file_groups,
     )
 
 
@@ -280,7 +280,7 @@ def _sliced(
             slicing=snapshot.slicing,
         )
         one = merged_slice(of_group, plans)
-        storage = context.world.storage
+        storage = context.ports.storage
         if one.base_file is not None and storage.stat(one.base_file.path) is None:
             return [], one.base_file.path
         logs = []
@@ -391,10 +391,10 @@ def _archived_between(
         return {}
     by_request = context.config.timeline_layout_version == 1
     if by_request:
-        context.world.events.emit("changes.archived", since=since, first=snapshot.first_completion)
+        context.ports.events.emit("changes.archived", since=since, first=snapshot.first_completion)
         if context.config.table_type is TableType.COPY_ON_WRITE:
             return {}
     return {
         row.requested_time: _RangeWrite(row.completion_time or row.requested_time, CommitMetadata())
-        for row in context.history.writes_between(since, until, by_request=by_request)
+        for row in context.archived_timeline.writes_between(since, until, by_request=by_request)
     }

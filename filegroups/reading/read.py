@@ -155,10 +155,10 @@ def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
     """Return the file system view of a snapshot. Outside: 1 get per pending compaction."""
     plans = pending_compactions(context, snapshot.active)
     return FileSystemView(
-        storage=context.world.storage,
+        storage=context.ports.storage,
         snapshot=snapshot,
         pending_compactions=plans,
-        together=context.world.together,
+        together=context.ports.concurrently,
     )
 
 
@@ -187,7 +187,7 @@ def _schema_and_folders(
 ) -> tuple[TableSchema, DroppedPartitionColumns | None]:
     stored = _stored_schema(context, snapshot)
     folders = _folder_columns(context, stored)
-    return stored if folders is None else stored.grown(folders.schema), folders
+    return stored if folders is None else stored.with_new_columns(folders.schema), folders
 
 
 def _stored_schema(context: TableContext, snapshot: Snapshot) -> TableSchema:
@@ -209,7 +209,7 @@ def _folder_columns(context: TableContext, stored: TableSchema) -> DroppedPartit
     names = stored.arrow.names
     return DroppedPartitionColumns(
         fields=config.partition_fields,
-        left_out=tuple(name for name in config.partition_fields if name not in names),
+        dropped=tuple(name for name in config.partition_fields if name not in names),
         hive_style=config.hive_style_partitioning,
         url_encode=config.url_encode_partitioning,
     )
@@ -226,7 +226,7 @@ def plan_scan(
     with_hoodie_columns: bool = False,
     base_filter: pc.Expression | None = None,
     visible: Container[InstantTime] | None = None,
-    wholes: WholeFileGroups | None = None,
+    whole_file_groups: WholeFileGroups | None = None,
 ) -> ScanPlan:
     """
     Decide which slices and columns a scan reads.
@@ -280,9 +280,9 @@ def plan_scan(
             rules=rules,
             keys=_computed_keys(context),
             visible=VisibleInstants.of(snapshot) if visible is None else visible,
-            wholes=wholes,
+            whole_file_groups=whole_file_groups,
             whole_filter=wanted,
-            history=schema_history(context.world.storage, snapshot),
+            history=schema_history(context.ports.storage, snapshot),
             folders=folders,
         ),
     )
@@ -315,10 +315,10 @@ def pruner_of(
     if not named:
         return None
     # The context may be older than the property that says rows can be misplaced: load it again.
-    config = load_config(context.world.storage)
+    config = load_config(context.ports.storage)
     fields: list[PartitionField | None] = [None for _ in config.partition_fields]
-    if not may_have_misplaced_rows(context.world.storage, config):
-        left_out = () if folders is None else folders.left_out
+    if not may_have_misplaced_rows(context.ports.storage, config):
+        left_out = () if folders is None else folders.dropped
         made = [
             _field(config, schema, number, from_folder=name in left_out)
             for number, name in enumerate(config.partition_fields)
@@ -426,7 +426,7 @@ def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     A slice with log files is in memory while it is read, with only the columns needed.
     """
     for one in plan.slices:
-        yield from read_slice(context.world.storage, context.world.events, one, plan.read)
+        yield from read_slice(context.ports.storage, context.ports.events, one, plan.read)
 
 
 # -------------- Scan file slices as a stream under a reader lease, and detect a clean race (RDL-2)
@@ -456,11 +456,11 @@ def expired_error(
     context: TableContext, moment: InstantTime, path: str | None = None
 ) -> SnapshotExpiredError:
     """Return the error for a reader whose snapshot is no longer complete, and emit its event."""
-    context.world.events.emit("reader.expired", moment=moment)
+    context.ports.events.emit("reader.expired", moment=moment)
     return SnapshotExpiredError(
         "files of this snapshot were cleaned while it was read; read again, and if reads last "
         "that long keep more commits (hoodie.clean.commits.retained), raise "
-        f"hoodoo.reader.lease.ms, or hold the table while you read (with table.hold()): {moment}",
+        f"hoodoo.reader.lease.ms, or hold the table while you read (with table.pin()): {moment}",
         moment=moment,
         path=path,
     )
@@ -474,9 +474,9 @@ def may_be_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease
     get for each new clean: other engines write the table, no hoodoo writer ever wrote it, or the
     slots of that time are truncated. In the last case also the archived timeline.
     """
-    taken = lease.is_taken_from()
+    taken = lease.may_lose_files()
     alone = context.limits.foreign_writers is not ForeignWriters.EXPECTED
-    if taken or (taken is False and alone and context.chain.known_head):
+    if taken or (taken is False and alone and context.commit_log.known_head):
         return bool(taken)
     seen = {one.requested_time for one in snapshot.active.instants if one.action is Action.CLEAN}
     cleans = [one for one in context.active().instants if one.action is Action.CLEAN]
@@ -485,7 +485,7 @@ def may_be_cleaned(context: TableContext, snapshot: Snapshot, lease: ReaderLease
         return True
     return taken is None and any(
         row.action == Action.CLEAN.value and row.requested_time > lease.newest
-        for row in context.history.instants()
+        for row in context.archived_timeline.instants()
     )
 
 
@@ -520,7 +520,7 @@ class PlannedRead:
 
     snapshot: Snapshot
     plan: ScanPlan
-    is_held: bool = False  # since before its files were listed
+    is_pinned: bool = False  # since before its files were listed
     release: Callable[[], None] = lambda: None  # releases a pin that exists for this read alone
 
 
@@ -559,7 +559,7 @@ def with_lease(
     lease.begin()
     try:
         for batch in batches:
-            lease.used()
+            lease.note_use()
             yield batch
     except MissingFileError as error:
         raise _expired(context, snapshot, error) from error
@@ -586,7 +586,7 @@ def stream(
         given = False
         batches = scan(context, reading.plan)
         try:
-            for batch in with_lease(context, reading.snapshot, batches, is_held=reading.is_held):
+            for batch in with_lease(context, reading.snapshot, batches, is_held=reading.is_pinned):
                 given = True
                 yield batch
             return
@@ -608,7 +608,7 @@ def collect_table(
     while True:
         lease = ReaderLease(context, reading.snapshot)
         try:
-            if not reading.is_held:
+            if not reading.is_pinned:
                 assert_not_cleaned(context, reading.snapshot, lease)
             lease.begin()
             return _side_by_side(context, reading.plan, lease)
@@ -644,10 +644,10 @@ def expired_where_missing(context: TableContext, snapshot: Snapshot) -> Iterator
 
 def _side_by_side(context: TableContext, plan: ScanPlan, lease: ReaderLease) -> pa.Table:
     def one(number: int) -> list[pa.RecordBatch]:
-        lease.used()
+        lease.note_use()
         return list(scan(context, replace(plan, slices=(plan.slices[number],))))
 
-    pieces = context.world.executor.map(one, range(len(plan.slices)))
+    pieces = context.ports.executor.map(one, range(len(plan.slices)))
     return pa.Table.from_batches(
         [batch for piece in pieces for batch in piece], schema=plan.output_schema
     )

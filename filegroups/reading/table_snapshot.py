@@ -63,7 +63,7 @@ class TableSnapshot:
         self._view: FileSystemView | None = None
         self._lease = lease
 
-    def hold(self) -> TableSnapshot:
+    def pin(self) -> TableSnapshot:
         """
         Pin the snapshot: keep its files from cleaning until ``release`` or the end of ``with``.
 
@@ -88,9 +88,9 @@ class TableSnapshot:
             self._lease = None
 
     @property
-    def is_held(self) -> bool:
-        """Whether its files were kept from cleaning without a gap since ``hold``."""
-        return self._lease is not None and self._lease.is_unbroken
+    def is_pinned(self) -> bool:
+        """Whether its files were kept from cleaning without a gap since ``pin``."""
+        return self._lease is not None and self._lease.is_valid
 
     @property
     def snapshot(self) -> Snapshot:
@@ -233,7 +233,7 @@ class TableSnapshot:
         if snapshot.as_of is not None:
             raise InvalidInputError(
                 "a write can only be made from the newest state, not from one of the past; read "
-                f"it by hold(): {snapshot.as_of}",
+                f"it by pin(): {snapshot.as_of}",
                 kind="reads_of_the_past",
                 as_of=snapshot.as_of,
             )
@@ -241,13 +241,13 @@ class TableSnapshot:
         if partitions is not None:  # validation would compare an impossible path with nothing
             paths = map(check_partition_path, listed(partitions, "partitions"))
             chosen = tuple(sorted(set(paths)))
-        address = self._context.world.storage.base_uri
+        address = self._context.ports.storage.base_uri
         return ReadSet(snapshot=snapshot, address=address, partitions=chosen, filter=filter)
 
     def _reading(self, **options: Any) -> tuple[PlannedRead, Replan | None]:
         """Return the planned read, and its replan: None, because this snapshot is fixed."""
         plan = self.plan(**options)
-        return PlannedRead(snapshot=self.snapshot, plan=plan, is_held=self.is_held), None
+        return PlannedRead(snapshot=self.snapshot, plan=plan, is_pinned=self.is_pinned), None
 
 
 # --- Point lookups: read the rows of a few record keys, from the file groups that may contain them
@@ -309,7 +309,7 @@ def slices_that_may_contain(
     Outside: the files of the record index and 1 get; or nothing, with buckets; or 1 open_input for
     each slice without logs.
     """
-    config, storage = context.config, context.world.storage
+    config, storage = context.config, context.ports.storage
     if not len(keys) or not config.populate_meta_fields:
         return list(slices) if len(keys) else []
     places = _from_record_index(context, snapshot, keys)
@@ -319,7 +319,7 @@ def slices_that_may_contain(
     if rules is not None and rules.engine is BucketEngine.SIMPLE:
         return _in_buckets(context, snapshot, slices, keys, rules)
     look = partial(_may_contain, storage, keys)
-    kept = context.world.executor.map(look, slices)
+    kept = context.ports.executor.map(look, slices)
     return [one for one, held in zip(slices, kept, strict=True) if held]
 
 
@@ -332,7 +332,7 @@ def _from_record_index(
     The context may be old and the metadata table switched off since. A leftover index has outdated
     positions or none, so the properties are read after it.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     if snapshot.as_of is not None:
         return None
     try:
@@ -361,8 +361,8 @@ def _in_buckets(
 ) -> list[FileSlice]:
     paths = sorted({one.file_group.partition_path for one in slices})
     groups = [one.file_group for one in slices]
-    where = find_buckets(context.world.storage, snapshot, rules, paths, groups)
-    numbers = set(where.shares.numbers(keys, pa.nulls(len(keys), pa.string())).tolist())
+    where = find_buckets(context.ports.storage, snapshot, rules, paths, groups)
+    numbers = set(where.assigner.numbers(keys, pa.nulls(len(keys), pa.string())).tolist())
     wanted = {group for (_, number), group in where.known.items() if number in numbers}
     return [one for one in slices if one.file_group in wanted]
 

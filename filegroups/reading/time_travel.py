@@ -51,7 +51,7 @@ def may_be_archived(context: TableContext, snapshot: Snapshot, since: InstantTim
         return True
     if context.config.timeline_layout_version == 1:
         return False
-    return context.history.times().newest_completion > since
+    return context.archived_timeline.times().newest_completion > since
 
 
 def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
@@ -91,8 +91,8 @@ def snapshot_as_of(context: TableContext, time: InstantTime) -> Snapshot:
             retained=retained,
         )
     archived: list[ArchivedInstant] = []
-    if active.completed_writes and not snapshot.tells_schema:
-        archived = context.history.instants(times_only=False)
+    if active.completed_writes and not snapshot.decides_schema:
+        archived = context.archived_timeline.instants(times_only=False)
         snapshot = _with_archived_write(context, snapshot, archived)
     if retained is None:
         _refuse_cleaned(context, snapshot, archived)
@@ -114,7 +114,7 @@ def _cleans(snapshot: Snapshot) -> list[Instant]:
 
 def _clean_metadata(context: TableContext, clean: Instant) -> CleanMetadata:
     path = context.instant_path(instant_file_name(clean))
-    return decode_clean(context.world.storage.read(path), path=path)
+    return decode_clean(context.ports.storage.read(path), path=path)
 
 
 def _with_archived_write(
@@ -125,7 +125,7 @@ def _with_archived_write(
 
     Services repeat a schema; theirs is used only if no write has one.
     """
-    time, kept = snapshot.as_of or "", snapshot.newest_decider
+    time, kept = snapshot.as_of or "", snapshot.newest_schema_commit
     writes = [one for one in archived if one.action in ARCHIVED_WRITES]
     shown = [one for one in writes if one.requested_time <= time]
     repeated: CommitMetadata | None = None
@@ -151,7 +151,7 @@ def _with_archived_write(
         default=None,
     )
     if newest is not None:
-        schema = read_footer(context.world.storage, newest.path).avro_json or ""
+        schema = read_footer(context.ports.storage, newest.path).avro_json or ""
         told = CommitMetadata(extra_metadata={SCHEMA_KEY: schema})
         return replace(snapshot, archived_write=told)
     if shown:

@@ -133,7 +133,7 @@ class TableSchema:
         schema = pa.schema(fields)
         return cls(arrow=schema, avro_json=arrow_to_avro(schema, table_name))
 
-    def grown(self, added: Iterable[pa.Field]) -> TableSchema:
+    def with_new_columns(self, added: Iterable[pa.Field]) -> TableSchema:
         """Return the schema with nullable columns appended; the caller has checked them."""
         added = tuple(added)
         if not added:
@@ -294,7 +294,7 @@ def reconcile_schema(
                 column=each.name,
             )
         added.append(pa.field(each.name, column_type(each)))
-    return table_schema.evolved(pa.schema(kept)).grown(added), tuple(added)
+    return table_schema.evolved(pa.schema(kept)).with_new_columns(added), tuple(added)
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:

@@ -112,7 +112,7 @@ class ReadSettings(LimitSettings):
         return parse_range(self.begin_time or "earliest", self.end_time, zone)
 
     @property
-    def every_change(self) -> bool:
+    def is_cdc(self) -> bool:
         """Whether the read returns changes with their images instead of rows."""
         cdc = self.incremental_format is IncrementalFormat.CDC
         return cdc and self.query_type is QueryType.INCREMENTAL

@@ -41,7 +41,7 @@ def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str
 
 
 def agreement_of(
-    settings: WriteSettings, world: Ports, zone: TimelineZone = UTC_ZONE
+    settings: WriteSettings, ports: Ports, zone: TimelineZone = UTC_ZONE
 ) -> dict[str, str]:
     """
     Return the settings that must be equal in all writer processes, without facts of the table.
@@ -52,7 +52,7 @@ def agreement_of(
         zone: The zone of its instant times. UTC is left out: earlier releases know no other.
     """
     everything = agreement(
-        settings, lock_provider=world.lock.provider, lock_identity=world.lock.identity
+        settings, lock_provider=ports.lock.provider, lock_identity=ports.lock.identity
     )
     kept = (
         "mode",
@@ -64,7 +64,7 @@ def agreement_of(
         "heartbeat_expiry_ms",
         "index",
     )
-    agreed = zone.agreed
+    agreed = zone.fingerprint
     zones = {} if agreed == UTC_ZONE.name else {"timeline_zone": agreed}
     return {key: everything[key] for key in kept} | zones
 

@@ -74,18 +74,22 @@ class FileGroupAssignment:
 
     tasks: tuple[FileGroupTask, ...]
     replaced: tuple[FileGroupId, ...]
-    claimed_partitions: tuple[str, ...]
+    overwritten_partitions: tuple[str, ...]
     profile: CommitMetadata  # the inflight content
-    met: Rejected | None = None  # pending plans own file groups that are written or replaced
-    logs_may_meet: bool = False  # may append beside concurrent logs of one file group (NBCC-1)
-    missed_in: tuple[str, ...] = ()  # partitions in which a delete did not find all its keys
+    conflict: Rejected | None = None  # pending plans own file groups that are written or replaced
+    logs_may_conflict: bool = False  # may append beside concurrent logs of one file group (NBCC-1)
+    partitions_without_match: tuple[
+        str, ...
+    ] = ()  # partitions in which a delete did not find all its keys
     # Of a delete: rows whose keys are in slices with logs, which may have deleted them already.
-    sought: Mapping[FileGroupId, int] = field(default_factory=dict)
+    deleted_below_logs: Mapping[FileGroupId, int] = field(default_factory=dict)
     new_rows: Mapping[str, int] = field(default_factory=dict)  # of an upsert, by partition path
     read_only: tuple[
         AccessedFileGroup, ...
     ] = ()  # where an insert that checks for known keys found some
-    inside: tuple[str, ...] = ()  # parent folders of new partitions whose values have slashes
+    outer_folders: tuple[
+        str, ...
+    ] = ()  # parent folders of new partitions whose values have slashes
 
 
 class AssignmentBase(Protocol):
@@ -193,9 +197,9 @@ def assign_file_groups(
         return FileGroupAssignment(
             tasks=(),
             replaced=replaced,
-            claimed_partitions=claimed,
+            overwritten_partitions=claimed,
             profile=_profile(rules.operation, WorkloadProfile(), {}),
-            met=plan_conflict(plans.avoided, replaced),
+            conflict=plan_conflict(plans.avoided, replaced),
         )
     write = _Write(
         context=context,
@@ -219,18 +223,18 @@ def assign_file_groups(
     return FileGroupAssignment(
         tasks=tasks,
         replaced=replaced,
-        claimed_partitions=claimed,
+        overwritten_partitions=claimed,
         profile=_profile(
             rules.operation, replace(counts, inserts={}) if deletes else counts, latest
         ),
-        met=plan_conflict(plans.avoided, (*replaced, *counts.updates)),
+        conflict=plan_conflict(plans.avoided, (*replaced, *counts.updates)),
         # An insert that checks for known keys promises its result as of the commit.
-        logs_may_meet=write.opens_logs and not rules.checks_known,
-        missed_in=tuple(counts.inserts) if deletes else (),
-        sought=_below_logs(counts.updates, latest) if deletes else {},
+        logs_may_conflict=write.opens_logs and not rules.checks_known,
+        partitions_without_match=tuple(counts.inserts) if deletes else (),
+        deleted_below_logs=_below_logs(counts.updates, latest) if deletes else {},
         new_rows=counts.inserts if write.operation.updates else {},
         read_only=_read_only(tagged.decisive, latest),
-        inside=tagged.inside,
+        outer_folders=tagged.inside,
     )
 
 
@@ -326,7 +330,7 @@ def _read_only(
     return tuple(
         AccessedFileGroup(
             file_group=group,
-            touch=Access.LOG if latest[group].log_files else Access.BASE,
+            access=Access.LOG if latest[group].log_files else Access.BASE,
             source_requested_time=base.requested_time if base is not None else None,
         )
         for group in dict.fromkeys(found)
@@ -351,16 +355,16 @@ def _fill_buckets(
     write: _Write, index: BucketRules, latest: Mapping[FileGroupId, FileSlice]
 ) -> tuple[WorkloadProfile, tuple[InsertBucket, ...]]:
     """Return row counts by file group, and the file group of each bucket; a delete makes none."""
-    ids = write.context.world.ids
+    ids = write.context.ports.ids
     where = find_buckets(
-        write.context.world.storage,
+        write.context.ports.storage,
         write.begun.snapshot,
         index,
         write.touched,
         latest,
         agreed=write.agreed,
     )
-    rows = write.workload.spread(where.shares)
+    rows = write.workload.count_by_bucket(where.assigner)
     refuse_foreign_buckets(write.rules, rows)
     inserts: dict[str, int] = {}
     updates: dict[FileGroupId, int] = {}
@@ -380,7 +384,7 @@ def _fill_buckets(
                 file_id=where.file_id(path, share, ids.uuid),
                 base_requested_time=None,
                 rows=count,
-                share=share,
+                weight=share,
             )
         )
     return WorkloadProfile(inserts=inserts, updates=updates), tuple(buckets)
@@ -446,7 +450,7 @@ def _learnt_record_bytes(context: TableContext, slices: list[FileSlice], default
     sampled = []
     for one in biggest:
         if one.base_file is not None:
-            footer = read_footer(context.world.storage, one.base_file.path)
+            footer = read_footer(context.ports.storage, one.base_file.path)
             # The bloom filter may be most of a small file; it is not part of the records.
             filter_bytes = len(footer.bloom_base64 or "")
             sampled.append((one.base_file.size_bytes - filter_bytes, footer.rows))
@@ -463,7 +467,7 @@ def _route_rows(
     latest: Mapping[FileGroupId, FileSlice],
 ) -> tuple[FileGroupTask, ...]:
     """Route the rows to their file groups; return a task for each, updates first."""
-    uuid = write.context.world.ids.uuid
+    uuid = write.context.ports.ids.uuid
     ids = {bucket.number: bucket.file_id or f"{uuid()}-0" for bucket in buckets}
     write.workload.assign(buckets, ids)
     opened = [FileGroupId(bucket.partition_path, ids[bucket.number]) for bucket in buckets]
@@ -532,7 +536,7 @@ def _task(
         base_path=base.path if base is not None else None,
         base_requested_time=base.requested_time if base is not None else None,
         log=log,
-        partition_marked=group.partition_path in write.view.marked,
+        partition_marked=group.partition_path in write.view.with_metadata_file,
     )
 
 

@@ -48,8 +48,8 @@ class CommitFacts:
     keys_looked_up: bool  # a key that is new here must be new there too
     batch_ids: tuple[str, ...]
     schemas: tuple[str, ...]  # a concurrent commit with one of these is no schema change
-    claim: WriteSet
-    missed_in: tuple[
+    write_set: WriteSet
+    partitions_without_match: tuple[
         str, ...
     ]  # partitions in which this write's deletes did not find all their keys
     inserted_into: tuple[str, ...]  # paths of this write's base files with new keys
@@ -103,7 +103,7 @@ def commit_checks(context: TableContext, mine: CommitFacts) -> CommitCheck:
                 retry_can_succeed=False,
             )
         return (
-            _owned_by_new_plan(context, timeline, mine.claim)
+            _owned_by_new_plan(context, timeline, mine.write_set)
             or _hidden_by_new_plan(context, timeline, mine)
             or _conflicting_keys(context, mine, rivals)
         )
@@ -178,8 +178,8 @@ def _hidden_by_new_plan(
     planned = pending_compactions(context, timeline)
     met = tuple(
         item.file_group
-        for item in mine.claim.file_groups
-        if item.touch in (Access.NEW, Access.BASE)
+        for item in mine.write_set.file_groups
+        if item.access in (Access.NEW, Access.BASE)
         and max(planned.get(item.file_group, ()), default="") > mine.requested_time
     )
     if not met:
@@ -199,9 +199,9 @@ def _missed_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected |
     Not exact: the keys are not compared. The retry finds them if they exist.
     """
     for rival in rivals:
-        met = tuple(sorted(set(mine.missed_in) & set(rival.claim.inserting)))
-        if mine.whole_table and mine.missed_in:
-            met = tuple(sorted(rival.claim.inserting))
+        met = tuple(sorted(set(mine.partitions_without_match) & set(rival.write_set.inserting)))
+        if mine.whole_table and mine.partitions_without_match:
+            met = tuple(sorted(rival.write_set.inserting))
         if met:
             return Rejected(
                 RuleId.INSERTED_WHERE_I_MISSED,
@@ -222,9 +222,9 @@ def _dropped_key(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
     """
     if mine.whole_table:
         return None
-    mine_there = {item.file_group for item in (*mine.claim.file_groups, *mine.read_only)}
+    mine_there = {item.file_group for item in (*mine.write_set.file_groups, *mine.read_only)}
     for rival in rivals:
-        shared = mine_there & {item.file_group for item in rival.claim.file_groups}
+        shared = mine_there & {item.file_group for item in rival.write_set.file_groups}
         met = tuple(sorted(shared.intersection(rival.dropped()))) if shared else ()
         if met:
             return Rejected(
@@ -246,9 +246,9 @@ def _same_new_key(
     for partitions into which both inserted. A shared file group needs no check: a rebase decides
     about its keys, and rows that both updated carry both times.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     for rival in rivals:
-        shared = set(mine.claim.inserting) & set(rival.claim.inserting)
+        shared = set(mine.write_set.inserting) & set(rival.write_set.inserting)
         for path in mine.inserted_into:
             partition_path, _, name = path.rpartition("/")
             if partition_path not in shared and not mine.whole_table:
@@ -282,13 +282,13 @@ def _resurrected_key(
     """
     if mine.whole_table or not mine.appended:
         return None
-    storage = context.world.storage
+    storage = context.ports.storage
     schema = TableSchema.from_avro(mine.schemas[0]).arrow
     for rival in rivals:
         inserted: dict[tuple[str, ...], pa.Array] = {}  # most logs are compared with the same files
         for log in mine.appended:
             partition_path = log.file_group.partition_path
-            if partition_path not in rival.claim.inserting:
+            if partition_path not in rival.write_set.inserting:
                 continue
             others = _base_files(rival, partition_path, but=log.file_group.file_id)
             if not others:
@@ -315,7 +315,7 @@ def _base_files(
     """Return the commit's base files of a partition (None for all), except those of one file id."""
     return tuple(
         join(item.file_group.partition_path, name)
-        for item in rival.claim.file_groups
+        for item in rival.write_set.file_groups
         if partition_path in (None, item.file_group.partition_path)
         and item.file_group.file_id != but
         for name in item.files
@@ -331,15 +331,15 @@ def _same_bucket(mine: CommitFacts, rivals: list[ConcurrentCommit]) -> Rejected 
     """
     mine_of: dict[tuple[str, int | None], FileGroupId] = {
         (item.file_group.partition_path, number): item.file_group
-        for item in mine.claim.file_groups
-        if item.touch is not Access.REPLACE
+        for item in mine.write_set.file_groups
+        if item.access is not Access.REPLACE
         and (number := bucket_of(item.file_group.file_id)) is not None
     }
     for rival in rivals:
         met = tuple(
             item.file_group
-            for item in rival.claim.file_groups
-            if item.touch is not Access.REPLACE
+            for item in rival.write_set.file_groups
+            if item.access is not Access.REPLACE
             and mine_of.get(
                 (item.file_group.partition_path, bucket_of(item.file_group.file_id)),
                 item.file_group,
@@ -395,21 +395,21 @@ class ReadValidation:
 
     def __init__(self, context: TableContext, begun: StartedWrite, reads: ReadSet) -> None:
         self._context = context
-        self._begun = begun
+        self._announced_changes = begun
         self._reads = reads
         self._rivals: dict[tuple[InstantTime, InstantTime], ConcurrentCommit] = {}
         # Every validation covers all of them, the last one under the lock; files are read once.
         self._missed: dict[tuple[InstantTime, FileGroupId], bool] = {}
         self._held_none: dict[FileGroupId, bool] = {}
 
-    def before_begin(self, mine: WriteSet) -> Rejected | None:
+    def validate_before_begin(self, mine: WriteSet) -> Rejected | None:
         """
         Validate commits between the reads and the begin, before any file is written.
 
         Outside: 1 get per slot in between that this process has not read; the times of the archived
         timeline if, at the time of the read, the timeline had no write except savepointed ones.
         """
-        read, base = self._reads.snapshot, self._begun.snapshot
+        read, base = self._reads.snapshot, self._announced_changes.snapshot
         if self._may_miss_archived(read.active, base.active):
             return self._cannot_tell(
                 "the timeline begins elsewhere than when this write's rows were read"
@@ -425,7 +425,7 @@ class ReadValidation:
         # The commit section applies and checks the rest. New reads would not show them yet.
         left = {one.completion_time for one in not_applied(self._context, base.head, base.active)}
         rivals = [one for one in rivals if one.completion_time not in left]
-        return self.judge(mine, rivals)
+        return self.validate_reads(mine, rivals)
 
     def _may_miss_archived(self, read: ActiveTimeline, base: ActiveTimeline) -> bool:
         """
@@ -438,10 +438,10 @@ class ReadValidation:
             return False
         if read.first_write_time is not None:
             return True
-        completed = self._context.history.times().newest_completion
+        completed = self._context.archived_timeline.times().newest_completion
         return completed > (read.newest_time or "")
 
-    def before(self, check: CommitCheck, mine: WriteSet) -> CommitCheck:
+    def reads_first(self, check: CommitCheck, mine: WriteSet) -> CommitCheck:
         """Return a pending commit's check that validates the reads first."""
 
         def both(
@@ -449,11 +449,11 @@ class ReadValidation:
             rivals: list[ConcurrentCommit],
             config: Callable[[], TableConfig],
         ) -> Rejected | None:
-            return self.judge(mine, rivals) or check(timeline, rivals, config)
+            return self.validate_reads(mine, rivals) or check(timeline, rivals, config)
 
         return both
 
-    def judge(self, mine: WriteSet, rivals: Sequence[ConcurrentCommit]) -> Rejected | None:
+    def validate_reads(self, mine: WriteSet, rivals: Sequence[ConcurrentCommit]) -> Rejected | None:
         """
         Validate the reads against these concurrent commits and all earlier ones.
 
@@ -481,14 +481,14 @@ class ReadValidation:
         metadata = self._metadata_of(rival)
         return metadata is None or READS_KEY in metadata.extra_metadata
 
-    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         """See ``CommitProbe``; exact, by the rows with the concurrent commit's commit time."""
         key = (rival.requested_time, item.file_group)
         if key not in self._missed:
             self._missed[key] = self._no_row_of(rival, item)
         return self._missed[key]
 
-    def held_none(self, group: FileGroupId) -> bool:
+    def had_no_match(self, group: FileGroupId) -> bool:
         """See ``CommitProbe``; exact, by the slice that was read."""
         if group not in self._held_none:
             self._held_none[group] = self._no_row_in(group)
@@ -519,7 +519,7 @@ class ReadValidation:
         fresh = None
         if self._context.config.populate_meta_fields:
             fresh = pc.field(COMMIT_TIME_COLUMN) == rival.requested_time
-        return self._none_in(self._begun.snapshot, slices, fresh)
+        return self._none_in(self._announced_changes.snapshot, slices, fresh)
 
     def _none_in(
         self, seen: Snapshot, slices: list[FileSlice], rows: pc.Expression | None = None

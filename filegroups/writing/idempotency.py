@@ -100,7 +100,7 @@ def committed_batch(context: TableContext, plan: WriteRequest) -> CommitResult |
         if one.batch.batch_id != plan.batch_id or one.requested_time in withdrawn:
             continue
         if not _taken_away(context, one.requested_time):
-            context.chain.assert_same_table()  # a slot read before may be of a dropped table (F27)
+            context.commit_log.assert_same_table()  # a slot read before may be of a dropped table (F27)
             return CommitResult(
                 action=one.action,
                 operation=one.batch.operation or plan.operation.value,
@@ -117,25 +117,25 @@ def committed_batch(context: TableContext, plan: WriteRequest) -> CommitResult |
 
 def _may_be_published(context: TableContext, batch_id: str) -> bool:
     """Return whether a slot or truncation point has the batch, even if void or restored away."""
-    seen, found, head = context.batches.seen, {}, context.chain.head()
-    if seen.boundary > head:  # of a dropped table, so it is forgotten (SLOT-10)
+    seen, found, head = context.batches.cached, {}, context.commit_log.head()
+    if seen.truncation_point > head:  # of a dropped table, so it is forgotten (SLOT-10)
         seen = KnownBatches()
     lowest = 0
-    for slot in context.chain.newest_first(head):
+    for slot in context.commit_log.newest_first(head):
         lowest = slot.number
         if lowest <= seen.through:
             break
         found[lowest] = frozenset(one.batch.batch_id for one in batches_of(slot))
     seen = _with_truncated_batches(context, seen)  # after the slots, as of BATCH-2
-    if lowest > max(seen.through, seen.boundary) + 1:
+    if lowest > max(seen.through, seen.truncation_point) + 1:
         seen = _with_lost_boundary(context, seen, lowest - 1)
     ids = {
         number: those
         for number, those in {**seen.ids, **found}.items()
-        if those and (number > seen.boundary or seen.boundary > head)
+        if those and (number > seen.truncation_point or seen.truncation_point > head)
     }
     through = max(seen.through, *found, 0)
-    context.batches.seen = replace(seen, through=through, ids=ids)
+    context.batches.cached = replace(seen, through=through, ids=ids)
     return any(batch_id in those for those in (*ids.values(), *seen.archived.values()))
 
 
@@ -145,23 +145,25 @@ def _with_truncated_batches(context: TableContext, seen: KnownBatches) -> KnownB
 
     If a file disappears during the read, a later truncation point replaced it and exists by then.
     """
-    storage = context.world.storage
-    if truncated_up_to(storage) <= seen.boundary:
+    storage = context.ports.storage
+    if truncated_up_to(storage) <= seen.truncation_point:
         return seen  # it never decreases: an unlisted one was read before, with the same content
     missed = -1
     while True:
-        boundary = read_truncation_point(storage)
-        own = {boundary.number: _Fingerprints(boundary.batches)}
-        kept = {one.number for one in boundary.earlier}
+        truncation_point = read_truncation_point(storage)
+        own = {truncation_point.number: _Fingerprints(truncation_point.batches)}
+        kept = {one.number for one in truncation_point.earlier}
         known = {number: ids for number, ids in seen.archived.items() if number in kept}
         try:
-            read = _fingerprints_of(context, boundary.earlier, known)
+            read = _fingerprints_of(context, truncation_point.earlier, known)
         except ObjectMissingError as error:
-            if boundary.number == missed:
+            if truncation_point.number == missed:
                 raise _forgotten(str(error)) from error
-            missed = boundary.number
+            missed = truncation_point.number
             continue
-        return replace(seen, boundary=boundary.number, archived={**known, **read, **own})
+        return replace(
+            seen, truncation_point=truncation_point.number, archived={**known, **read, **own}
+        )
 
 
 def _with_lost_boundary(context: TableContext, seen: KnownBatches, collected: int) -> KnownBatches:
@@ -175,14 +177,16 @@ def _with_lost_boundary(context: TableContext, seen: KnownBatches, collected: in
     """
     _rewrite_truncation_point(context)
     seen = _with_truncated_batches(context, seen)
-    if seen.boundary < collected:
+    if seen.truncation_point < collected:
         raise _forgotten(truncation_point_path(collected), "says what batches were archived")
     return seen
 
 
 def _rewrite_truncation_point(context: TableContext) -> None:
     """Write the truncation point again from its slot, unless it exists. Outside: 1 create."""
-    cut = next((one for one in context.chain.newest_first() if one.kind is SlotKind.CUT), None)
+    cut = next(
+        (one for one in context.commit_log.newest_first() if one.kind is SlotKind.TRUNCATE), None
+    )
     if cut is not None:
         apply(context, cut)
 
@@ -191,8 +195,8 @@ def _fingerprints_of(
     context: TableContext, earlier: Iterable[EarlierBatches], known: Mapping[int, Container[str]]
 ) -> dict[int, Container[str]]:
     numbers = [one.number for one in earlier if one.number not in known]
-    found = context.world.each(
-        lambda number: _Fingerprints(read_truncated_batches(context.world.storage, number)), numbers
+    found = context.ports.for_each(
+        lambda number: _Fingerprints(read_truncated_batches(context.ports.storage, number)), numbers
     )
     return dict(zip(numbers, found, strict=True))
 
@@ -211,7 +215,7 @@ def _forgotten(
 
 def _decide_last(context: TableContext) -> None:
     """Apply the newest slots or mark them void. Outside: 1 get, 1 list, a commit section."""
-    left = not_applied(context, context.chain.head(), context.active())
+    left = not_applied(context, context.commit_log.head(), context.active())
     if left:
         commit_in_section(context, f"settle {left[-1].instant_time}", lambda _: None)
 
@@ -228,7 +232,7 @@ def _taken_away(context: TableContext, requested_time: InstantTime) -> bool:
     timeline = context.active()
     if timeline.find(requested_time) is not None:
         return False
-    archived = context.history.times()
+    archived = context.archived_timeline.times()
     if requested_time in archived.completions:
         return False
     counts = timeline.is_archived(requested_time, lambda: archived)
@@ -243,20 +247,20 @@ def _published_batches(
 
     The truncation point contains slots that are truncated during the read (BATCH-2).
     """
-    for slot in without_void(context.chain.newest_first()):
+    for slot in without_void(context.commit_log.newest_first()):
         withdrawn |= restored_away_by(slot)
         yield from batches_of(slot)
-    seen, missed = context.batches.seen, -1
+    seen, missed = context.batches.cached, -1
     while True:
         seen = _with_truncated_batches(context, seen)
         having = [number for number, ids in seen.archived.items() if batch_id in ids]
         try:
             for number in sorted(having, reverse=True):
-                yield from read_truncated_batches(context.world.storage, number)
+                yield from read_truncated_batches(context.ports.storage, number)
         except ObjectMissingError as error:  # a later truncation point replaced it
-            if seen.boundary == missed:
+            if seen.truncation_point == missed:
                 raise _forgotten(str(error)) from error
-            missed = seen.boundary
+            missed = seen.truncation_point
             _rewrite_truncation_point(context)  # or the newest one was lost
             continue
         return

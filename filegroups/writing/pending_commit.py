@@ -67,7 +67,7 @@ _MARKERS_MAX = 16  # above this number each task creates its own marker, concurr
 def announce(
     context: TableContext,
     begun: StartedWrite,
-    placement: FileGroupAssignment,
+    assignment: FileGroupAssignment,
     workload: Workload | None,
     look: EarlyDetectionRun | None,
     *,
@@ -95,16 +95,16 @@ def announce(
         found.append(
             (NoConflict(), BaseState.by(begun.snapshot))
             if look is None
-            else look(context, begun, placement)
+            else look(context, begun, assignment)
         )
 
-    if then or not context.world.storage.capabilities.far:
-        make_inflight(context, begun, placement.profile)
+    if then or not context.ports.storage.capabilities.high_latency:
+        make_inflight(context, begun, assignment.profile)
         looks()
-        return placement, found[0]
-    parts = [] if workload is None else [(workload, placement.tasks)]
-    shown = announce_tasks(context, begun, placement.profile, parts, looks)
-    return replace(placement, tasks=tuple(task for tasks in shown for task in tasks)), found[0]
+        return assignment, found[0]
+    parts = [] if workload is None else [(workload, assignment.tasks)]
+    shown = announce_tasks(context, begun, assignment.profile, parts, looks)
+    return replace(assignment, tasks=tuple(task for tasks in shown for task in tasks)), found[0]
 
 
 def announce_tasks(
@@ -131,15 +131,15 @@ def announce_tasks(
         For each part its tasks, with announced markers and partitions noted.
     """
     show = partial(make_inflight, context, begun, profile)
-    storage = context.world.storage
+    storage = context.ports.storage
     bases = [task for _, tasks in parts for task in tasks if task.log is None]
-    if not storage.capabilities.far or len(bases) > _MARKERS_MAX:
-        context.world.together(show, *beside)
+    if not storage.capabilities.high_latency or len(bases) > _MARKERS_MAX:
+        context.ports.concurrently(show, *beside)
         return [tuple(tasks) for _, tasks in parts]
     opened = {
         one.partition_path: one.partition_metafile for one in bases if _opens_its_partition(one)
     }
-    context.world.together(
+    context.ports.concurrently(
         show,
         *beside,
         *(partial(announce_base_file, storage, task) for task in bases),
@@ -161,7 +161,7 @@ def announce_tasks(
 
 def _precompute(workload: Workload, tasks: Sequence[FileGroupTask]) -> None:
     with suppress(Exception):  # it fails again when the files are written
-        workload.make_ahead(tasks)
+        workload.precompute(tasks)
 
 
 def _shown(task: FileGroupTask, opened: Collection[str]) -> FileGroupTask:
@@ -187,13 +187,13 @@ def _opens_its_partition(task: FileGroupTask) -> bool:
 class WrittenFiles:
     """Data files of one attempt: durable, not yet visible."""
 
-    placement: FileGroupAssignment
+    assignment: FileGroupAssignment
     stats: tuple[tuple[FileGroupTask, tuple[WriteStat, ...]], ...]
     schema: TableSchema
     schema_before: str
-    refusals: tuple[ConflictReport, ...]
+    conflicts: tuple[ConflictReport, ...]
     attempts: int
-    watch: ReadValidation | None = None  # of a plan with reads
+    read_validation: ReadValidation | None = None  # of a plan with reads
     waits: tuple[WaitReport, ...] = ()
     dropped: frozenset[str] = frozenset()  # deleted files of earlier tasks
 
@@ -219,7 +219,7 @@ def reconcile_files(
     A file of this instant that the commit metadata does not name would become visible with the
     commit (fmt 4.1). So it is deleted before the slot. ``attempted``: as ``Workload.attempted``.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     kept = {path for _, stats in written.stats for stat in stats for path in stat.paths}
     if attempted is None:
         marked = marker_files(storage, begun.requested_time)
@@ -249,7 +249,7 @@ def pending_commit_of(
     replaced: dict[str, tuple[str, ...]] | None = None
     if plan.operation.replaces:
         replaced = {}
-        for group in written.placement.replaced:
+        for group in written.assignment.replaced:
             replaced[group.partition_path] = (
                 *replaced.get(group.partition_path, ()),
                 group.file_id,
@@ -265,16 +265,18 @@ def pending_commit_of(
     idle = tuple(
         AccessedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=_access_of(task),
+            access=_access_of(task),
             source_requested_time=task.base_requested_time,
         )
         for task, stats in written.stats
         if not stats and _access_of(task) is not Access.NEW
     )
     written_to = {item.file_group for item in claim.file_groups}
-    found = (one for one in written.placement.read_only if one.file_group not in written_to)
+    found = (one for one in written.assignment.read_only if one.file_group not in written_to)
     read_only = (*idle, *found)
-    claim = WriteSet.of(claim.file_groups, written.placement.claimed_partitions, claim.inserting)
+    claim = WriteSet.of(
+        claim.file_groups, written.assignment.overwritten_partitions, claim.inserting
+    )
     if plan.batch_id is not None:
         batches = (
             *batches,
@@ -290,15 +292,17 @@ def pending_commit_of(
         context, commit_facts_of(begun, plan, written, claim, batches, read_only=read_only)
     )
     return PendingCommit(
-        claim=claim,
+        write_set=claim,
         metadata=metadata,
         read_only=read_only,
-        inside=written.placement.inside,
-        logs_may_meet=written.placement.logs_may_meet,
+        outer_folders=written.assignment.outer_folders,
+        logs_may_conflict=written.assignment.logs_may_conflict,
         schema_before=written.schema_before,
         schema_after=written.schema.avro_json,
         batches=batches,
-        check=check if written.watch is None else written.watch.before(check, claim),
+        check=check
+        if written.read_validation is None
+        else written.read_validation.reads_first(check, claim),
     )
 
 
@@ -319,9 +323,9 @@ def commit_facts_of(
         in_buckets=plan.rules.buckets is not None,
         batch_ids=tuple(batch.batch_id for batch in batches),
         schemas=(written.schema.avro_json, written.schema_before),
-        claim=claim,
+        write_set=claim,
         read_only=read_only,
-        missed_in=_missed_in(written),
+        partitions_without_match=_missed_in(written),
         inserted_into=tuple(
             stat.path
             for _, stats in written.stats
@@ -351,7 +355,7 @@ def _missed_in(written: WrittenFiles) -> tuple[str, ...]:
 
     An upsert's rows without a file group were inserted, or they are deletes (hole 3).
     """
-    fewer = dict(written.placement.new_rows)
+    fewer = dict(written.assignment.new_rows)
     for task, stats in written.stats:
         if task.partition_path in fewer:
             fewer[task.partition_path] -= sum(stat.num_inserts for stat in stats)
@@ -362,23 +366,23 @@ def _missed_in(written: WrittenFiles) -> tuple[str, ...]:
         for task, stats in written.stats
         if sum(stat.num_deletes for stat in stats) < _sought(written, task)
     )
-    return tuple(sorted({*written.placement.missed_in, *rows, *gone}))
+    return tuple(sorted({*written.assignment.partitions_without_match, *rows, *gone}))
 
 
 def _sought(written: WrittenFiles, task: FileGroupTask) -> int:
     group = FileGroupId(task.partition_path, task.file_id)
-    return written.placement.sought.get(group, 0)
+    return written.assignment.deleted_below_logs.get(group, 0)
 
 
 def _extra_metadata(
     context: TableContext, plan: WriteRequest, written: WrittenFiles
 ) -> dict[str, str]:
-    refusals = (*plan.refusals, *written.refusals)
+    refusals = (*plan.conflicts, *written.conflicts)
     extra = {
         **plan.extra_metadata,
         SCHEMA_KEY: written.schema.avro_json,
-        **context.world.ids.identity().as_metadata,
-        "hoodoo.attempts": str(len(plan.refusals) + written.attempts),
+        **context.ports.ids.identity().as_metadata,
+        "hoodoo.attempts": str(len(plan.conflicts) + written.attempts),
     }
     if plan.reads is not None:
         extra[READS_KEY] = plan.reads.text
@@ -397,20 +401,20 @@ def _access_of(task: FileGroupTask) -> Access:
     return Access.NEW if task.base_path is None else Access.BASE
 
 
-def planned_write_set(placement: FileGroupAssignment) -> WriteSet:
+def planned_write_set(assignment: FileGroupAssignment) -> WriteSet:
     """Return the write set of an assignment."""
     touched = [
         AccessedFileGroup(
             file_group=FileGroupId(task.partition_path, task.file_id),
-            touch=_access_of(task),
+            access=_access_of(task),
             source_requested_time=task.base_requested_time,
         )
-        for task in placement.tasks
+        for task in assignment.tasks
     ]
     touched.extend(
-        AccessedFileGroup(file_group=group, touch=Access.REPLACE) for group in placement.replaced
+        AccessedFileGroup(file_group=group, access=Access.REPLACE) for group in assignment.replaced
     )
-    return WriteSet.of(touched, placement.claimed_partitions)
+    return WriteSet.of(touched, assignment.overwritten_partitions)
 
 
 # ---- Early conflict detection: validate before any file is written
@@ -428,16 +432,16 @@ _PAUSE_MS_MAX = 1_000
 def detect_early(
     context: TableContext,
     begun: StartedWrite,
-    placement: FileGroupAssignment,
+    assignment: FileGroupAssignment,
     *,
-    gives_way: bool,
+    waits_for_announced: bool,
     elapsed_ms: int,
     told: Callable[[WaitReport], None] = lambda _: None,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Validate a write before any of its files is written.
 
-    Outside: 1 list, probes of the commit log; with ``gives_way`` as ``announced_writes`` and 1
+    Outside: 1 list, probes of the commit log; with ``waits_for_announced`` as ``announced_writes`` and 1
     list, repeated while it waits.
 
     Args:
@@ -453,34 +457,38 @@ def detect_early(
         HeartbeatExpiredError: This process paused too long (HB-3).
         StorageUnavailableError: The storage does not answer.
     """
-    claim = planned_write_set(placement)
+    claim = planned_write_set(assignment)
     seen = BaseState.by(begun.snapshot)
-    if gives_way:
+    if waits_for_announced:
         met = _wait_for_announced(
-            context, begun, claim, placement, elapsed_ms=elapsed_ms, told=told
+            context, begun, claim, assignment, elapsed_ms=elapsed_ms, told=told
         )
         if met is not None:
             return met, seen
-    return validate_early(context, begun, claim, seen, logs_may_meet=placement.logs_may_meet)
+    return validate_early(
+        context, begun, claim, seen, logs_may_conflict=assignment.logs_may_conflict
+    )
 
 
 def _wait_for_announced(
     context: TableContext,
     begun: StartedWrite,
     claim: WriteSet,
-    placement: FileGroupAssignment,
+    assignment: FileGroupAssignment,
     *,
     elapsed_ms: int,
     told: Callable[[WaitReport], None],
 ) -> Rejected | None:
     """Wait for earlier writers that announced a conflict; return it if the budget ends the wait."""
-    clock, events = context.world.clock, context.world.events
+    clock, events = context.ports.clock, context.ports.events
     budget = context.limits.retry
     started = clock.monotonic_ms()
     pause_ms = 0
     before: Rejected | None = None
     while True:
-        met = _announced_conflicts(context, begun, claim, logs_may_meet=placement.logs_may_meet)
+        met = _announced_conflicts(
+            context, begun, claim, logs_may_conflict=assignment.logs_may_conflict
+        )
         waited_ms = clock.monotonic_ms() - started
         if met is None:
             if before is not None:
@@ -492,7 +500,7 @@ def _wait_for_announced(
         if spent or not budget.conflict_retries_max:
             return met
         if before is None:
-            rivals = ", ".join(rival.requested_time for rival in met.rivals)
+            rivals = ", ".join(rival.requested_time for rival in met.concurrent_commits)
             events.emit("write.gives_way", rt=begun.requested_time, rivals=rivals)
         before = met if before is None else _both(before, met)
         pause_ms = min(2 * pause_ms or _PAUSE_MS_FIRST, _PAUSE_MS_MAX)
@@ -504,14 +512,19 @@ def _both(before: Rejected, met: Rejected) -> Rejected:
     """Return one conflict with all awaited writers, in the order in which they were found."""
     return replace(
         before,
-        rivals=tuple({one.requested_time: one for one in (*before.rivals, *met.rivals)}.values()),
+        concurrent_commits=tuple(
+            {
+                one.requested_time: one
+                for one in (*before.concurrent_commits, *met.concurrent_commits)
+            }.values()
+        ),
         file_groups=tuple(sorted({*before.file_groups, *met.file_groups})),
         partitions=tuple(sorted({*before.partitions, *met.partitions})),
     )
 
 
 def _announced_conflicts(
-    context: TableContext, begun: StartedWrite, claim: WriteSet, *, logs_may_meet: bool
+    context: TableContext, begun: StartedWrite, claim: WriteSet, *, logs_may_conflict: bool
 ) -> Rejected | None:
     """Return the conflict with announced writes of live writers with lower requested times."""
     rivals: list[ConcurrentCommit] = []
@@ -520,7 +533,7 @@ def _announced_conflicts(
     before = announced_writes(context, context.active(), below=begun.requested_time)
     for rival in before:
         verdict = validate_write_set(
-            claim, begun.requested_time, [rival], logs_may_meet=logs_may_meet
+            claim, begun.requested_time, [rival], logs_may_conflict=logs_may_conflict
         )
         if not isinstance(verdict, Rejected):
             verdict = objection_to(claim, [rival], context.limits.strategy) or verdict

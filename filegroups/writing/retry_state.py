@@ -57,76 +57,78 @@ class RetryState:
     """The attempts of one write so far."""
 
     started_ms: int
-    begun: int = 0
-    groups_redone: int = 0  # in the current attempt
+    attempts: int = 0
+    groups_rebased: int = 0  # in the current attempt
     wasted_bytes: int = 0
     last_pause_ms: int = 0
-    refusals: list[ConflictReport] = field(default_factory=list)
+    conflicts: list[ConflictReport] = field(default_factory=list)
     waits: list[WaitReport] = field(default_factory=list)
-    begun_ms: int = 0  # begin of the last attempt, on the monotonic clock
-    offered_ms: int | None = None  # when it first asked to commit
+    attempt_started_ms: int = 0  # begin of the last attempt, on the monotonic clock
+    commit_started_ms: int | None = None  # when it first asked to commit
 
-    def begin(self, context: TableContext) -> None:
+    def start_attempt(self, context: TableContext) -> None:
         """Note that one more attempt begins."""
-        self.begun += 1
-        self.groups_redone = 0
-        self.begun_ms = context.world.clock.monotonic_ms()
-        self.offered_ms = None
+        self.attempts += 1
+        self.groups_rebased = 0
+        self.attempt_started_ms = context.ports.clock.monotonic_ms()
+        self.commit_started_ms = None
 
-    def offer(self, context: TableContext) -> None:
+    def start_commit(self, context: TableContext) -> None:
         """Note that the attempt asks to commit; later time includes waiting for others."""
-        if self.offered_ms is None:
-            self.offered_ms = context.world.clock.monotonic_ms()
+        if self.commit_started_ms is None:
+            self.commit_started_ms = context.ports.clock.monotonic_ms()
 
     def spent_bound(self, context: TableContext) -> str | None:
         """Return the option that forbids a further retry; None while retries are allowed."""
         return exhausted_limit(
             context.limits.retry,
-            conflicts=len(self.refusals),
+            conflicts=len(self.conflicts),
             elapsed_ms=self._elapsed_ms(context),
             wasted_bytes=self.wasted_bytes,
         )
 
-    def hold_ms(self, context: TableContext) -> int | None:
+    def keep_lock_ms(self, context: TableContext) -> int | None:
         """Return how long the next attempt may keep the commit lock, as ``keep_lock_ms``."""
-        ended_ms = self.offered_ms
+        ended_ms = self.commit_started_ms
         if ended_ms is None:
-            ended_ms = context.world.clock.monotonic_ms()
+            ended_ms = context.ports.clock.monotonic_ms()
         return keep_lock_ms(
             context.limits.retry,
-            conflicts=len(self.refusals),
-            work_ms=ended_ms - self.begun_ms,
-            look_ms=context.looked.took_ms if context.world.storage.capabilities.far else 0,
+            conflicts=len(self.conflicts),
+            work_ms=ended_ms - self.attempt_started_ms,
+            look_ms=context.last_refresh.took_ms
+            if context.ports.storage.capabilities.high_latency
+            else 0,
             first_without=_FIRST_WITHOUT if protocol_of(context).shares_lock() else 0,
         )
 
-    def must_queue(self, context: TableContext) -> bool:
+    def must_keep_lock(self, context: TableContext) -> bool:
         """Return whether the options make the next retry keep the commit lock, however long."""
-        return self.hold_ms(context) == 0
+        return self.keep_lock_ms(context) == 0
 
-    def queues_rather(self, context: TableContext, *, groups_left: int) -> bool:
+    def prefers_lock(self, context: TableContext, *, groups_left: int) -> bool:
         """
         Return whether to retry everything under the commit lock, although a rebase might be enough.
 
         A rebase saves most if many file groups stay valid, and no writer waits for it. So it is
         tried once first.
         """
-        held_ms = self.hold_ms(context)
+        held_ms = self.keep_lock_ms(context)
         if held_ms is None:
             return False
-        return held_ms == 0 or groups_left == 0 or self.groups_redone > 0
+        return held_ms == 0 or groups_left == 0 or self.groups_rebased > 0
 
     def pause(self, context: TableContext) -> None:
         """Sleep before everything is repeated, so that other writers commit first."""
-        world, budget = context.world, context.limits.retry
+        ports, budget = context.ports, context.limits.retry
         self.last_pause_ms = pause_ms(
-            self.begun - 1, world.ids.jitter(), budget, previous_ms=self.last_pause_ms
+            self.attempts - 1, ports.ids.jitter(), budget, previous_ms=self.last_pause_ms
         )
         elapsed_ms = self._elapsed_ms(context)
-        world.clock.sleep_ms(pause_within_limit(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
+        ports.clock.sleep_ms(pause_within_limit(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
 
     def _elapsed_ms(self, context: TableContext) -> int:
-        return context.world.clock.monotonic_ms() - self.started_ms
+        return context.ports.clock.monotonic_ms() - self.started_ms
 
 
 # ---- Rate limit of a table: a wait before the write begins, outside every lock (PACE-1)
@@ -148,7 +150,7 @@ def wait_for_rate_limit(context: TableContext) -> bool:
     Returns:
         Whether it waited, so that an earlier snapshot of the table is out of date.
     """
-    pace, clock, events = context.limits.pace, context.world.clock, context.world.events
+    pace, clock, events = context.limits.rate_limit, context.ports.clock, context.ports.events
     if pace is None:
         return False
     started_ms = clock.monotonic_ms()
@@ -165,7 +167,7 @@ def wait_for_rate_limit(context: TableContext) -> bool:
         if left_ms <= 0:
             events.emit("pace.overdue", waited_ms=waited_ms, early_ms=wait_ms)
             return True
-        wait_ms += jitter_ms(context.world.ids.jitter(), lost, pace)
+        wait_ms += jitter_ms(context.ports.ids.jitter(), lost, pace)
         clock.sleep_ms(min(wait_ms, left_ms))
         lost += 1
     if lost:
@@ -183,7 +185,7 @@ class _TableTime:
     """
 
     def __init__(self, context: TableContext, pace: RateLimit) -> None:
-        self._clock = context.world.clock
+        self._clock = context.ports.clock
         self._zone = context.zone
         self._memory_ms = max(_MEMORY_MS, math.ceil(pace.interval_ms * pace.burst))
         merges = context.config.table_type is TableType.MERGE_ON_READ
@@ -248,11 +250,11 @@ def announce_rebase(
     Outside: 1 create (marker) for each file group, 1 delete for each former file, all together.
     """
     again = [pair for pair in written.stats if _group(pair[0]) in file_groups]
-    if not context.world.storage.capabilities.far or len(again) > _AT_ONCE_MAX:
+    if not context.ports.storage.capabilities.high_latency or len(again) > _AT_ONCE_MAX:
         return AnnouncedRebase()
-    storage = context.world.storage
+    storage = context.ports.storage
     former = frozenset(path for _, stats in again for stat in stats for path in stat.paths)
-    context.world.together(
+    context.ports.concurrently(
         *(partial(announce_base_file, storage, _next_attempt(task, number)) for task, _ in again),
         *(partial(storage.delete, path) for path in sorted(former)),
     )
@@ -280,7 +282,7 @@ def rebase(
     Errors: as ``Workload.rewrite``.
     """
     stale = sorted(set(verdict.file_groups))
-    moved = {_group(task): task for task in rebase_tasks(written.placement.tasks, verdict)}
+    moved = {_group(task): task for task in rebase_tasks(written.assignment.tasks, verdict)}
     again = [
         replace(_next_attempt(moved[group], number), announced=group in announced.file_groups)
         for group in stale
@@ -291,7 +293,7 @@ def rebase(
     return replace(
         written,
         stats=stats,
-        placement=replace(written.placement, tasks=tuple(task for task, _ in stats)),
+        assignment=replace(written.assignment, tasks=tuple(task for task, _ in stats)),
         dropped=written.dropped | announced.dropped,
     )
 
@@ -307,7 +309,7 @@ def rebase_tasks(tasks: Sequence[FileGroupTask], verdict: Rebase) -> tuple[FileG
     for task in tasks:
         group = _group(task)
         if group in stale:
-            base_path, base_time = _newest_file(group, verdict.rivals)
+            base_path, base_time = _newest_file(group, verdict.concurrent_commits)
             moved.append(replace(task, base_path=base_path, base_requested_time=base_time))
         else:
             moved.append(task)
@@ -318,7 +320,7 @@ def _newest_file(group: FileGroupId, rivals: Sequence[ConcurrentCommit]) -> tupl
     found = [
         (rival.requested_time, item.files[-1])
         for rival in rivals
-        for item in rival.claim.file_groups
+        for item in rival.write_set.file_groups
         if item.file_group == group and item.files
     ]
     time, name = max(found)
@@ -355,8 +357,8 @@ def rerun_until_unchanged(
         BudgetSpentError: A concurrent commit changed the reads of every attempt.
         ConflictError: Rejected for another reason.
     """
-    world, budget = context.world, context.limits.retry
-    started_ms = world.clock.monotonic_ms()
+    ports, budget = context.ports, context.limits.retry
+    started_ms = ports.clock.monotonic_ms()
     refusals: list[ConflictReport] = []
     pause = wasted_bytes = 0
     while True:
@@ -370,7 +372,7 @@ def rerun_until_unchanged(
             wasted_bytes += error.fields["wasted_bytes"]
         else:
             break
-        elapsed_ms = world.clock.monotonic_ms() - started_ms
+        elapsed_ms = ports.clock.monotonic_ms() - started_ms
         bound = exhausted_limit(
             budget, conflicts=len(refusals), elapsed_ms=elapsed_ms, wasted_bytes=wasted_bytes
         )
@@ -382,8 +384,8 @@ def rerun_until_unchanged(
                 report=refusals[-1].as_document(),
                 bound=bound,
             )
-        pause = pause_ms(len(refusals) - 1, world.ids.jitter(), budget, previous_ms=pause)
-        world.clock.sleep_ms(pause_within_limit(budget, pause, elapsed_ms=elapsed_ms))
+        pause = pause_ms(len(refusals) - 1, ports.ids.jitter(), budget, previous_ms=pause)
+        ports.clock.sleep_ms(pause_within_limit(budget, pause, elapsed_ms=elapsed_ms))
     if not refusals:
         return receipt
     return replace(

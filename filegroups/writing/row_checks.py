@@ -255,13 +255,15 @@ def refuse_nesting(
         return ()
     committed = _list_partitions(context, view, touched)
     # A failed write may have left an empty partition, inside another partition or around one.
-    opened = [path for path in touched if path not in committed and not view.shows_rows(path)]
+    opened = [
+        path for path in touched if path not in committed and not view.has_visible_files(path)
+    ]
     above = {path: [path[:at] for at, c in enumerate(path) if c == "/"] for path in opened}
     deep = (folders for path, folders in above.items() if path.count("/") >= len(fields))
     inside = sorted(set(chain.from_iterable(deep)))
     ending = context.config.partition_metafile_ending
-    look = partial(is_partition, context.world.storage, ending=ending)
-    around = {*touched, *compress(inside, context.world.each(look, inside))}
+    look = partial(is_partition, context.ports.storage, ending=ending)
+    around = {*touched, *compress(inside, context.ports.for_each(look, inside))}
     for path in opened:
         outer = around.intersection(above[path])
         if outer:
@@ -279,8 +281,8 @@ def _list_partitions(
     """List the partitions that are not listed yet; return those that a committed write opened."""
     if view.snapshot.newest_write is None and view.snapshot.archived_write is None:
         return set()
-    unseen = view.unseen(touched)
-    times = context.world.each(partial(partition_created_by, context.world.storage), unseen)
+    unseen = view.not_listed(touched)
+    times = context.ports.for_each(partial(partition_created_by, context.ports.storage), unseen)
     # An instant that never completed may also be older than the first write, where each
     # instant seems committed.
     done = view.snapshot.completions
@@ -289,7 +291,7 @@ def _list_partitions(
         for path, time in zip(unseen, times, strict=True)
         if time in done or (time is not None and time in view.snapshot.archived.completions)
     }
-    view.mark(committed)
+    view.note_metadata_files(committed)
     view.latest_slices([path for path in unseen if path not in committed])
     return committed
 

@@ -100,13 +100,13 @@ class Workload(Protocol):
             MissingFileError: A candidate was cleaned meanwhile; tag again.
         """
 
-    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
+    def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """Count the rows not found by ``tag``, by partition path and bucket of a bucket index."""
 
     def assign(self, buckets: Sequence[InsertBucket], file_ids: Mapping[int, str]) -> None:
         """Route new records to insert buckets; ``file_ids`` maps bucket numbers to file ids."""
 
-    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+    def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
         """
         Make in memory the new small files of these tasks, without writing them.
 
@@ -144,8 +144,8 @@ class Workload(Protocol):
 class LocalWorkload:
     """Rows of one write in memory. The contract is ``filegroups.writing.workload.Workload``."""
 
-    def __init__(self, world: Ports, rows: pa.Table) -> None:
-        self._world = world
+    def __init__(self, ports: Ports, rows: pa.Table) -> None:
+        self._world = ports
         self._rows = rows
         self._schema = rows.schema
         self._rules: RowRules | None = None
@@ -159,7 +159,7 @@ class LocalWorkload:
 
     @classmethod
     def of_prepared(
-        cls, world: Ports, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
+        cls, ports: Ports, rows: pa.Table, rules: RowRules, *, incoming: pa.Schema
     ) -> LocalWorkload:
         """
         Make a workload of rows that were prepared before, by another process or coalesced.
@@ -170,7 +170,7 @@ class LocalWorkload:
             rules: The rules they were prepared by.
             incoming: The columns of the incoming data.
         """
-        own = cls(world, rows)
+        own = cls(ports, rows)
         own._schema, own._rules = incoming, rules
         return own
 
@@ -242,7 +242,7 @@ class LocalWorkload:
             inserts = dict(zip(*(part.to_pylist() for part in counts.flatten()), strict=True))
             return WorkloadProfile(inserts=inserts, updates={})
         if rules.lookup.whole_table:
-            paths = self._look_everywhere(candidates, rules)
+            paths = self._find_in_table(candidates, rules)
         else:
             self._found = tag(
                 self._world.storage,
@@ -257,7 +257,7 @@ class LocalWorkload:
             updates[group] = updates.get(group, 0) + len(positions)
         return WorkloadProfile(inserts=inserts, updates=updates)
 
-    def _look_everywhere(
+    def _find_in_table(
         self, candidates: Mapping[str, Sequence[IndexedFile]], rules: RowRules
     ) -> Any:
         if rules.operation.traits.deletes_keys:
@@ -269,18 +269,18 @@ class LocalWorkload:
             self._world.executor,
             candidates,
             self._rows,
-            replace(rules.lookup, moves=rules.moves_rows),
+            replace(rules.lookup, moves_rows=rules.moves_rows),
             ordering_fields=rules.ordering_fields,
             deletes=deletes,
         )
         self._found, self._paths, self._leaving = (
             where.file_ids,
             where.partition_paths,
-            where.leaving,
+            where.relocated,
         )
         return where.partition_paths
 
-    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
+    def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """See ``Workload.spread``."""
         places = np.flatnonzero(np.asarray(pc.is_null(self._found)))
         where = pa.array(places)
@@ -330,8 +330,8 @@ class LocalWorkload:
             for group, parts in routed.items()
         }
 
-    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
-        """See ``Workload.make_ahead``."""
+    def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
+        """See ``Workload.precompute``."""
         for task in tasks:
             rows = self.rows_of(task)
             if task.log is None and task.base_path is None and is_small(rows):
@@ -481,10 +481,10 @@ class CoalescedWorkload(LocalWorkload):
         avro_json: That schema.
     """
 
-    def __init__(self, world: Ports, parts: Sequence[LocalWorkload], avro_json: str) -> None:
+    def __init__(self, ports: Ports, parts: Sequence[LocalWorkload], avro_json: str) -> None:
         rules = parts[0].rules
         every = pa.concat_tables([one.rows for one in parts])
-        super().__init__(world, combined(every, rules, avro_json))
+        super().__init__(ports, combined(every, rules, avro_json))
         self._schema = parts[0].schema
         self._rules = rules
         self._every = every.select([KEY_COLUMN, PARTITION_COLUMN])

@@ -134,15 +134,15 @@ def write(
     known = result_of_batch(context, plan)
     if known is not None:
         return known
-    asked_at_ms = context.world.clock.monotonic_ms()
-    looked = looked or context.glance()
+    asked_at_ms = context.ports.clock.monotonic_ms()
+    looked = looked or context.cached_snapshot()
     work = prepare_write(context, plan, workload, looked)
-    if plan.paced and wait_for_rate_limit(context):
+    if plan.rate_limited and wait_for_rate_limit(context):
         return write_prepared(work)
     # The retry budget does not count the preparation, which takes long for a big batch.
-    started = context.world.clock.monotonic_ms()
+    started = context.ports.clock.monotonic_ms()
     tries = RetryState(started_ms=started)
-    fresh = looked if started - asked_at_ms <= context.glance_ms else None
+    fresh = looked if started - asked_at_ms <= context.cached_snapshot_age_ms else None
     return _to_its_end(work, tries, _attempt(work, tries, fresh))
 
 
@@ -165,7 +165,7 @@ def write_prepared(work: PreparedWrite) -> CommitResult:
     known = result_of_batch(work.context, work.plan)
     if known is not None:
         return known
-    tries = RetryState(started_ms=work.context.world.clock.monotonic_ms())
+    tries = RetryState(started_ms=work.context.ports.clock.monotonic_ms())
     return _to_its_end(work, tries, _from_start(work, tries))
 
 
@@ -182,31 +182,31 @@ def _to_its_end(
                 return twin
             if not outcome.verdict.retry_can_succeed:
                 rule, wasted = outcome.verdict.rule, tries.wasted_bytes
-                raise conflict_error(tries.refusals[-1], rule, wasted_bytes=wasted)
+                raise conflict_error(tries.conflicts[-1], rule, wasted_bytes=wasted)
         bound = tries.spent_bound(context)
         if bound is not None:
-            raise _give_up(tries.refusals, outcome.verdict.rule, bound)
+            raise _give_up(tries.conflicts, outcome.verdict.rule, bound)
         outcome = _next_attempt(work, tries)
     return outcome
 
 
 def _next_attempt(work: PreparedWrite, tries: RetryState) -> CommitResult | Conflict:
     """Make the next attempt from a fresh snapshot; keep the commit lock if the rules allow it."""
-    hold_ms = tries.hold_ms(work.context)
+    hold_ms = tries.keep_lock_ms(work.context)
     if hold_ms is None:
         tries.pause(work.context)
         return _from_start(work, tries)
-    purpose = f"write again after {len(tries.refusals)} conflicts"
+    purpose = f"write again after {len(tries.conflicts)} conflicts"
     with keep_commit_lock(work.context, purpose, ms_max=hold_ms) as held:
         return _from_start(replace(work, context=held, queued=True), tries)
 
 
 def _from_start(work: PreparedWrite, tries: RetryState) -> CommitResult | Conflict:
     context = work.context
-    if work.queued and context.world.storage.capabilities.far:
+    if work.queued and context.ports.storage.capabilities.high_latency:
         # The other writers wait, so a cached snapshot is enough: it only bounds the drawn time.
         # The base snapshot is read later (BEG-4) and shows if the time was too low (BEG-5).
-        return _attempt(work, tries, context.glance(_QUEUED_GLANCE_MS))
+        return _attempt(work, tries, context.cached_snapshot(_QUEUED_GLANCE_MS))
     return _attempt(work, tries, context.snapshot())
 
 
@@ -237,7 +237,7 @@ def _attempt(
 ) -> CommitResult | Conflict:
     """Run one instant from begin to end; a rejected one leaves nothing behind."""
     context = work.context
-    tries.begin(context)
+    tries.start_attempt(context)
     begun = begin(context, action_of(context, work.plan.operation), snapshot)
     try:
         outcome = _write_and_publish(work, begun, tries)
@@ -247,7 +247,7 @@ def _attempt(
         raise
     except (MissingFileError, HeartbeatExpiredError, RolledBackError) as error:
         discard_attempt(context, begun)
-        outcome = _conflict_of_error(context, begun, error, tries.refusals)
+        outcome = _conflict_of_error(context, begun, error, tries.conflicts)
         if tries.spent_bound(context) is not None:
             raise
     except Exception:
@@ -262,8 +262,8 @@ def _attempt(
         if isinstance(outcome, Conflict):
             discard_attempt(context, begun)
     finally:
-        context.pin.release(begun.requested_time)
-        context.chain.ended(begun.requested_time)
+        context.low_water_mark.release(begun.requested_time)
+        context.commit_log.ended(begun.requested_time)
     return outcome
 
 
@@ -283,15 +283,15 @@ def _conflict_of_error(
         rule = RuleId.TARGET_OF_ROLLBACK
     verdict = Rejected(rule, error.message, ())
     refusals.append(conflict_report_of(begun.requested_time, verdict))
-    context.world.events.emit("write.redo", rt=begun.requested_time, why=error.message)
-    return Conflict(verdict=verdict, seen=BaseState.by(begun.snapshot))
+    context.ports.events.emit("write.redo", rt=begun.requested_time, why=error.message)
+    return Conflict(verdict=verdict, base_state=BaseState.by(begun.snapshot))
 
 
 def _write_and_publish(
     work: PreparedWrite, begun: StartedWrite, tries: RetryState
 ) -> CommitResult | Conflict:
     context, plan, workload = work.context, work.plan, work.workload
-    refusals, waits = tries.refusals, tries.waits
+    refusals, waits = tries.conflicts, tries.waits
     # Another writer may have changed the schema since the rows were prepared.
     schema, before = schema_for(context, begun.snapshot, workload, plan)
     refuse_other_key_types(plan, work.schema, schema)
@@ -301,43 +301,52 @@ def _write_and_publish(
         # see it. ``write`` returns its commit result.
         twin = Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
         refusals.append(conflict_report_of(begun.requested_time, twin))
-        return Conflict(verdict=twin, seen=BaseState.by(begun.snapshot))
-    placement = _assigned(work, begun)
-    watch, stale = _watched(work, begun, placement)
+        return Conflict(verdict=twin, base_state=BaseState.by(begun.snapshot))
+    assignment = _assigned(work, begun)
+    watch, stale = _watched(work, begun, assignment)
     if stale is not None:
         refusals.append(conflict_report_of(begun.requested_time, stale))
-        return Conflict(verdict=stale, seen=BaseState.by(begun.snapshot))
+        return Conflict(verdict=stale, base_state=BaseState.by(begun.snapshot))
     seen = BaseState.by(begun.snapshot)
     anew = plan.rules.depends_on_lookup
     # ``seen`` stays the base snapshot: the other checks against these concurrent commits (schema,
     # batch, keys inserted by both) need the written files.
-    gives_way = context.limits.gives_way and plan.paced and not work.queued
-    elapsed_ms = context.world.clock.monotonic_ms() - tries.started_ms
-    look = partial(detect_early, gives_way=gives_way, elapsed_ms=elapsed_ms, told=waits.append)
+    waits_for_announced = (
+        context.limits.waits_for_announced and plan.rate_limited and not work.queued
+    )
+    elapsed_ms = context.ports.clock.monotonic_ms() - tries.started_ms
+    look = partial(
+        detect_early,
+        waits_for_announced=waits_for_announced,
+        elapsed_ms=elapsed_ms,
+        told=waits.append,
+    )
     # No other writer commits while this one keeps the commit lock, so no conflict can appear.
     early = look if plan.detect_early and not work.queued else None
-    placement, (verdict, met) = announce(context, begun, placement, workload, early, then=gives_way)
+    assignment, (verdict, met) = announce(
+        context, begun, assignment, workload, early, then=waits_for_announced
+    )
     if isinstance(verdict, Rejected) or (isinstance(verdict, Rebase) and anew):
         refusals.append(conflict_report_of(begun.requested_time, verdict))
-        return Conflict(verdict=verdict, seen=met)
+        return Conflict(verdict=verdict, base_state=met)
     if isinstance(verdict, Rebase):
-        context.world.events.emit("write.rebased_early", rt=begun.requested_time)
-        placement = replace(placement, tasks=rebase_tasks(placement.tasks, verdict))
-    tasks, here, refused = _wait_in_line(work, begun, placement, seen, anew=anew)
+        context.ports.events.emit("write.rebased_early", rt=begun.requested_time)
+        assignment = replace(assignment, tasks=rebase_tasks(assignment.tasks, verdict))
+    tasks, here, refused = _wait_in_line(work, begun, assignment, seen, anew=anew)
     if refused is not None:
         refusals.append(conflict_report_of(begun.requested_time, refused.verdict))
         return refused
-    placement = replace(placement, tasks=tasks)
+    assignment = replace(assignment, tasks=tasks)
     stats = workload.rewrite(tasks) if workload is not None else []
     written = WrittenFiles(
-        placement=placement,
-        stats=tuple(zip(placement.tasks, stats, strict=True)),
+        assignment=assignment,
+        stats=tuple(zip(assignment.tasks, stats, strict=True)),
         schema=work.schema,
         schema_before=work.schema_before,
-        refusals=tuple(refusals),
+        conflicts=tuple(refusals),
         attempts=len(refusals) + 1,
         waits=tuple(waits),
-        watch=watch,
+        read_validation=watch,
     )
     return _publish_written(work, begun, written, seen, tries, here=here, anew=anew)
 
@@ -354,61 +363,63 @@ def _publish_written(
 ) -> CommitResult | Conflict:
     """Commit the written files; rebase conflicting file groups as long as that is enough."""
     context, plan, workload = work.context, work.plan, work.workload
-    refusals = tries.refusals
+    refusals = tries.conflicts
     while True:
         attempted = frozenset[str]() if workload is None else workload.attempted()
         reconcile_files(context, begun, written, attempted)
-        candidate = pending_commit_of(context, begun, plan, written)
-        tries.offer(context)
-        looked = None if here is None else here.looked(context)
-        outcome = commit_write(context, begun, candidate, seen, looked)
+        pending_commit = pending_commit_of(context, begun, plan, written)
+        tries.start_commit(context)
+        looked = None if here is None else here.timeline_state(context)
+        outcome = commit_write(context, begun, pending_commit, seen, looked)
         if isinstance(outcome, CommittedWrite):
             clean_up(context, begun, outcome.slot)
             return commit_result_of(
                 context,
                 plan,
-                candidate.metadata,
+                pending_commit.metadata,
                 outcome,
                 refusals=refusals,
                 redone=_redone(tries, outcome),
             )
         refusals.append(conflict_report_of(begun.requested_time, outcome.verdict))
-        context.world.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
+        context.ports.events.emit("write.refused", rt=begun.requested_time, why=refusals[-1].text)
         if isinstance(outcome.verdict, Rejected) or workload is None or anew:
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
-        stands = not (work.queued or tries.must_queue(context)) and must_wait_in_line(
-            context, candidate.claim
+        stands = not (work.queued or tries.must_keep_lock(context)) and must_wait_in_line(
+            context, pending_commit.write_set
         )
-        groups_left = len(written.placement.tasks) - len(outcome.verdict.file_groups)
-        if not (stands or work.queued) and tries.queues_rather(context, groups_left=groups_left):
+        groups_left = len(written.assignment.tasks) - len(outcome.verdict.file_groups)
+        if not (stands or work.queued) and tries.prefers_lock(context, groups_left=groups_left):
             tries.wasted_bytes += written.bytes_of(None)
             return outcome
         tries.wasted_bytes += written.bytes_of(frozenset(outcome.verdict.file_groups))
         if tries.spent_bound(context) is not None:
             return outcome
         verdict, here = outcome.verdict, None
-        tries.groups_redone += 1
-        number, announced = tries.groups_redone, AnnouncedRebase()
+        tries.groups_rebased += 1
+        number, announced = tries.groups_rebased, AnnouncedRebase()
         if stands:
             announced = announce_rebase(context, written, verdict.file_groups, number=number)
-            meet = candidate.logs_may_meet
+            meet = pending_commit.logs_may_conflict
             # The rebased files use this newer state; validation still starts at the older one.
-            here = wait_in_line(context, begun, candidate.claim, seen, logs_may_meet=meet)
+            here = wait_in_line(
+                context, begun, pending_commit.write_set, seen, logs_may_conflict=meet
+            )
         if here is not None and isinstance(here.verdict, Rejected):
             refusals.append(conflict_report_of(begun.requested_time, here.verdict))
-            return Conflict(verdict=here.verdict, seen=here.seen)
+            return Conflict(verdict=here.verdict, base_state=here.base_state)
         if here is not None and isinstance(here.verdict, Rebase):
             verdict = here.verdict
         again = rebase(workload, written, verdict, announced, number=number)
-        written = replace(again, refusals=tuple(refusals), attempts=len(refusals) + 1)
-        seen = outcome.seen
+        written = replace(again, conflicts=tuple(refusals), attempts=len(refusals) + 1)
+        seen = outcome.base_state
 
 
 def _wait_in_line(
     work: PreparedWrite,
     begun: StartedWrite,
-    placement: FileGroupAssignment,
+    assignment: FileGroupAssignment,
     seen: BaseState,
     *,
     anew: bool,
@@ -419,22 +430,22 @@ def _wait_in_line(
     Returns:
         The tasks, based on the files of those writers; the wait's result; the conflict if rejected.
     """
-    claim, meet = planned_write_set(placement), placement.logs_may_meet
+    claim, meet = planned_write_set(assignment), assignment.logs_may_conflict
     if work.workload is None or anew or work.queued or not must_wait_in_line(work.context, claim):
-        return placement.tasks, None, None
-    here = wait_in_line(work.context, begun, claim, seen, logs_may_meet=meet)
+        return assignment.tasks, None, None
+    here = wait_in_line(work.context, begun, claim, seen, logs_may_conflict=meet)
     if here is None:
-        return placement.tasks, None, None
+        return assignment.tasks, None, None
     if isinstance(here.verdict, Rejected):
-        return placement.tasks, None, Conflict(verdict=here.verdict, seen=here.seen)
+        return assignment.tasks, None, Conflict(verdict=here.verdict, base_state=here.base_state)
     if isinstance(here.verdict, Rebase):
-        return rebase_tasks(placement.tasks, here.verdict), here, None
-    return placement.tasks, here, None
+        return rebase_tasks(assignment.tasks, here.verdict), here, None
+    return assignment.tasks, here, None
 
 
 def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:
     context, plan = work.context, work.plan
-    placement = assign_file_groups(
+    assignment = assign_file_groups(
         context,
         begun,
         work.workload,
@@ -443,23 +454,24 @@ def _assigned(work: PreparedWrite, begun: StartedWrite) -> FileGroupAssignment:
         files=plan.files,
         delete_partitions=plan.partitions_deleted(begun.snapshot),
     )
-    if placement.met is not None:
-        if not context.limits.cancels_met_plans:
+    if assignment.conflict is not None:
+        if not context.limits.cancels_conflicting_plans:
             raise conflict_error(
-                conflict_report_of(begun.requested_time, placement.met), placement.met.rule
+                conflict_report_of(begun.requested_time, assignment.conflict),
+                assignment.conflict.rule,
             )
-        cancel_blocking_plans(context, placement.met.plans)
-    return placement
+        cancel_blocking_plans(context, assignment.conflict.plans)
+    return assignment
 
 
 def _watched(
-    work: PreparedWrite, begun: StartedWrite, placement: FileGroupAssignment
+    work: PreparedWrite, begun: StartedWrite, assignment: FileGroupAssignment
 ) -> tuple[ReadValidation | None, Rejected | None]:
     """Return the validation of the plan's reads, if any, and its verdict before the write."""
     if work.plan.reads is None:
         return None, None
     watch = ReadValidation(work.context, begun, work.plan.reads)
-    return watch, watch.before_begin(planned_write_set(placement))
+    return watch, watch.validate_before_begin(planned_write_set(assignment))
 
 
 def commit_result_of(
@@ -505,7 +517,7 @@ def commit_result_of(
         schema_changes=_schema_changes(slot.schema_before, slot.schema_after),
         group=group,
     )
-    context.world.events.emit(
+    context.ports.events.emit(
         "write.done",
         rt=receipt.requested_time,
         ct=receipt.completion_time,
@@ -527,9 +539,9 @@ def _schema_changes(before: str, after: str) -> tuple[ColumnChange, ...]:
 
 def _redone(tries: RetryState, published: CommittedWrite) -> RetryScope:
     """Return the widest scope that was repeated."""
-    if tries.begun > 1:
+    if tries.attempts > 1:
         return RetryScope.EVERYTHING
-    if tries.groups_redone:
+    if tries.groups_rebased:
         return RetryScope.FILE_GROUPS
     return RetryScope.PUBLICATION if published.lost_slots else RetryScope.NOTHING
 
@@ -576,9 +588,9 @@ def dry_run_write(
     if workload is not None:
         workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
     now = _DryRunBase(
-        requested_time=context.zone.instant_time(context.world.clock.now_ms()), snapshot=snapshot
+        requested_time=context.zone.instant_time(context.ports.clock.now_ms()), snapshot=snapshot
     )
-    placement = assign_file_groups(
+    assignment = assign_file_groups(
         context,
         now,
         workload,
@@ -587,21 +599,21 @@ def dry_run_write(
         files=plan.files,
         delete_partitions=plan.partitions_deleted(snapshot),
     )
-    claim = planned_write_set(placement)
+    claim = planned_write_set(assignment)
     found = []
     for rival in announced_writes(context, snapshot.active):
         verdict = validate_write_set(
             claim,
             max(now.requested_time, rival.completion_time),
             [rival],
-            logs_may_meet=placement.logs_may_meet,
+            logs_may_conflict=assignment.logs_may_conflict,
         )
         if not isinstance(verdict, Rejected):
             verdict = objection_to(claim, [rival], context.limits.strategy) or verdict
         if not isinstance(verdict, NoConflict):
             found.append(conflict_report_of("", verdict))
-    if placement.met is not None and not context.limits.cancels_met_plans:
-        found.append(conflict_report_of("", placement.met))
+    if assignment.conflict is not None and not context.limits.cancels_conflicting_plans:
+        found.append(conflict_report_of("", assignment.conflict))
     return tuple(found)
 
 
@@ -619,7 +631,7 @@ def clean_up(context: TableContext, begun: StartedWrite, slot: Slot) -> None:
         TableReplacedError, OutcomeUnknownError: As ``assert_same_table_after_commit``, which runs
             at the same time.
     """
-    context.world.together(
+    context.ports.concurrently(
         partial(assert_same_table_after_commit, context, slot), partial(_tidy_up, context, begun)
     )
     _advance_low_water_mark(context, begun)
@@ -644,8 +656,8 @@ def finish_commit(context: TableContext, begun: StartedWrite, slot: Slot) -> Cal
 
 
 def _tidy_up(context: TableContext, begun: StartedWrite) -> None:
-    delete = partial(delete_markers, context.world.storage, begun.requested_time)
-    context.world.together(partial(_guarded, context, begun, delete), begun.heartbeat.stop)
+    delete = partial(delete_markers, context.ports.storage, begun.requested_time)
+    context.ports.concurrently(partial(_guarded, context, begun, delete), begun.heartbeat.stop)
 
 
 def _advance_low_water_mark(context: TableContext, begun: StartedWrite) -> None:
@@ -656,4 +668,4 @@ def _guarded(context: TableContext, begun: StartedWrite, call: Callable[[], obje
     try:
         call()
     except Exception as error:  # noqa: BLE001 - whatever it is, the write is committed
-        context.world.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))
+        context.ports.events.emit("write.cleanup_failed", rt=begun.requested_time, why=str(error))

@@ -54,7 +54,7 @@ class RowRules:
     def moves_rows(self) -> bool:
         """Whether a row whose key is in another partition moves the record; inserts never do."""
         updates = self.operation.traits.updates
-        return updates and self.lookup.whole_table and self.lookup.moves
+        return updates and self.lookup.whole_table and self.lookup.moves_rows
 
     @property
     def changes_known(self) -> bool:
@@ -122,9 +122,9 @@ class WriteRequest:
     extra_metadata: dict[str, str] = field(default_factory=dict)
     batch_id: str | None = None
     reads: ReadSet | None = None  # the reads that the rows were computed from
-    refusals: tuple[ConflictReport, ...] = ()  # of attempts from earlier reads
+    conflicts: tuple[ConflictReport, ...] = ()  # of attempts from earlier reads
     detect_early: bool = True  # also detect conflicts before files are written
-    paced: bool = True  # obey the table's rate limit; services do not wait
+    rate_limited: bool = True  # obey the table's rate limit; services do not wait
     schema: SchemaRules = field(
         default_factory=lambda: SchemaRules(missing=MissingColumns(fill=True))
     )

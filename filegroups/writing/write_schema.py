@@ -315,7 +315,7 @@ def stored_forms(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> fr
 
     Outside: as ``keys_as_stored``.
     """
-    known = context.key_forms.get("")
+    known = context.key_encodings.get("")
     if known:
         return known
     slices = view_of(context, snapshot).latest_slices(None)
@@ -324,7 +324,7 @@ def stored_forms(context: TableContext, snapshot: Snapshot, keys: KeySpec) -> fr
     found: frozenset[bool] = frozenset()
     for one in chosen.values():
         found |= _read_forms(context, snapshot, one, keys, whole=False)
-    context.key_forms[""] = found
+    context.key_encodings[""] = found
     return found
 
 
@@ -343,7 +343,7 @@ def refuse_other_forms(
         return
     for one in slices:
         if forms_of(context, snapshot, one, keys) - {keys.prefixes_keys}:
-            context.key_forms.pop("", None)  # a repair may have changed them: sample again
+            context.key_encodings.pop("", None)  # a repair may have changed them: sample again
             raise _mixed(keys, str(one.file_group))
 
 
@@ -352,16 +352,16 @@ def forms_of(
 ) -> frozenset[bool]:
     """Return the forms of all keys of a slice's base file, or of its logs if it has none."""
     path = one.base_file.path if one.base_file is not None else one.log_files[-1].path
-    known = context.key_forms.get(path)
+    known = context.key_encodings.get(path)
     if known is not None:
         return known
     told = None
     if one.base_file is not None:
-        told = _told_by(read_footer(context.world.storage, path), keys)
+        told = _told_by(read_footer(context.ports.storage, path), keys)
     found = told if told is not None else _read_forms(context, snapshot, one, keys, whole=True)
-    if len(context.key_forms) > _REMEMBERED_MAX:
-        context.key_forms.clear()
-    context.key_forms[path] = found
+    if len(context.key_encodings) > _REMEMBERED_MAX:
+        context.key_encodings.clear()
+    context.key_encodings[path] = found
     return found
 
 
@@ -387,7 +387,7 @@ def _read_forms(
     columns = (KEY_COLUMN, field.partition(".")[0])
     read = plan_scan(context, snapshot, [one], columns=columns).read
     found: frozenset[bool] = frozenset()
-    for batch in read_slice(context.world.storage, context.world.events, one, read):
+    for batch in read_slice(context.ports.storage, context.ports.events, one, read):
         if batch.num_rows:
             found |= _forms(pa.Table.from_batches([batch]), field, keys.single_prefix)
             if not whole or found == _BOTH:
@@ -458,13 +458,13 @@ def folders_as_stored(context: TableContext, snapshot: Snapshot, keys: KeySpec) 
     ]
     if not names:
         return keys
-    known = context.moment_texts.get("")
+    known = context.timestamp_texts.get("")
     if known is None:
         known = _told(context, snapshot, keys, names)
         if known is None:
             return keys  # no folders yet
         if not known.or_zone:
-            context.moment_texts[""] = known
+            context.timestamp_texts[""] = known
     return replace(keys, moments=known)
 
 
@@ -480,7 +480,7 @@ def _told(
 ) -> TimestampTexts | None:
     folders = DroppedPartitionColumns(
         fields=keys.partition_fields,
-        left_out=(),
+        dropped=(),
         hive_style=keys.hive_style,
         url_encode=keys.url_encode,
     )
@@ -530,8 +530,8 @@ def _zones(
 
     Two if no partition with rows distinguishes the own zone from UTC.
     """
-    own = context.world.zone()
-    zones = ["UTC"] if own.agreed == "UTC" else [own.name, "UTC"]
+    own = context.ports.zone()
+    zones = ["UTC"] if own.fingerprint == "UTC" else [own.name, "UTC"]
     seen = 0
     for path, name, text in reversed(_telling(samples, zones)):  # the oldest are emptied first
         moment = _first_moment(context, snapshot, path, name)
@@ -583,7 +583,7 @@ def _first_moment(
 ) -> pa.Array | None:
     for one in view_of(context, snapshot).latest_slices([path]):
         read = plan_scan(context, snapshot, [one], columns=(name,)).read
-        for batch in read_slice(context.world.storage, context.world.events, one, read):
+        for batch in read_slice(context.ports.storage, context.ports.events, one, read):
             values = batch.column(name).drop_null()
             if len(values):
                 return values.slice(0, 1)

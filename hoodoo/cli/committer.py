@@ -65,7 +65,7 @@ def committer(
         if path is None:
             raise _no_socket()
         served = [committer_table(one) for one in tables]
-        clock = tables[0].context.world.clock
+        clock = tables[0].context.ports.clock
         listener = held.enter_context(
             closing(SocketListener(path, clock, send_ms=min(one.answer_ms for one in served)))
         )

@@ -130,9 +130,9 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
             write_request_of(
                 settings, opened.config, operation_of(settings, opened.config.record_key_fields)
             )
-            refuse_unshared_lock(settings, context.world.lock, registry_for(opened.properties))
-            context.identity.assert_decided_here(context.world)
-            agreement = agreement_of(settings, context.world, context.zone)
+            refuse_unshared_lock(settings, context.ports.lock, registry_for(opened.properties))
+            context.identity.assert_decided_here(context.ports)
+            agreement = agreement_of(settings, context.ports, context.zone)
             refuse_disagreement(context, agreement, bucket_range_text(settings))
     except HoodooError as error:
         return (problem_of(error),)

@@ -86,7 +86,7 @@ def _tell(invocation: Invocation, outcome: DemoResult) -> None:
     printer.line()
     printer.line(
         f"{outcome.overlaps} pairs of writes were under way at the same time; "
-        f"{len(outcome.refused)} writes were refused by a conflict and done again."
+        f"{len(outcome.rejected_commits)} writes were refused by a conflict and done again."
     )
     comparison, verification = outcome.comparison, outcome.verification
     style = "green" if comparison.ok else "bold red"
@@ -109,7 +109,7 @@ def _commands(outcome: DemoResult) -> list[str]:
     if hoodoo.is_absolute() and hoodoo.is_relative_to(Path.cwd()):
         name = str(hoodoo.relative_to(Path.cwd()))
     writes = [one for one in outcome.accounts if one.action == "commit" and one.completion_time]
-    told = outcome.refused[-1:] or tuple(writes[-1:])
+    told = outcome.rejected_commits[-1:] or tuple(writes[-1:])
     past = writes[-5:][:1]
     return [
         f"{name} timeline show {path}",

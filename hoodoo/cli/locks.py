@@ -244,7 +244,7 @@ def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
     code 5 when something is wrong; every such line says what to change.
     """
     with invocation.open_table(address) as opened:
-        world = opened.context.world
+        ports = opened.context.ports
         # The deadline alone: some providers derive their lease from Hudi's waiting times.
         quick = invocation.layers.with_code({"hoodoo.lock.deadline.ms": CONTENDER_DEADLINE_MS})
         rival = _provider_lock(compose_ports(address, quick.load(opened.config.raw)).lock)
@@ -252,9 +252,9 @@ def doctor(invocation: Invocation, *, address: str, expire_within: int) -> None:
             found = examine(
                 _lock_of(opened),
                 rival,
-                clock=world.clock,
-                ids=world.ids,
-                storage=world.storage,
+                clock=ports.clock,
+                ids=ports.ids,
+                storage=ports.storage,
                 expire_ms_max=expire_within * 1000,
             )
         finally:
@@ -314,7 +314,7 @@ def holders(invocation: Invocation, *, address: str) -> None:
     with invocation.open_table(address) as opened:
         lock = _lock_of(opened)
         text = lock.holder()
-        now_ms = opened.context.world.clock.now_ms()
+        now_ms = opened.context.ports.clock.now_ms()
         document = {
             "provider": lock.provider,
             "identity": lock.identity,
@@ -409,7 +409,7 @@ def audit(
 ) -> None:
     """Show who held the lock and how long, as recorded under hoodoo.lock.audit=true."""
     with invocation.open_table(address) as opened:
-        storage, zone = opened.context.world.storage, opened.context.zone
+        storage, zone = opened.context.ports.storage, opened.context.zone
         span = {"since_ms": _as_ms(since, zone), "until_ms": _as_ms(until, zone)}
         found = read_audit(storage, **span)[-limit:]
     printer = invocation.printer
@@ -462,7 +462,7 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
     """
     with invocation.open_table(address) as opened:
         lock = _lock_of(opened)
-        world = opened.context.world
+        ports = opened.context.ports
         client = lock.client
         if not isinstance(client, BreakableLockClient):
             raise UnsafeSetupError(
@@ -479,7 +479,7 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
                 kind="not_held",
                 identity=lock.identity,
             )
-        found = _holder_document(text, world.clock.now_ms())
+        found = _holder_document(text, ports.clock.now_ms())
         if owner is not None and owner not in (found["owner"], text):
             raise _changed(text, owner)
         document = {"identity": lock.identity, "holder": found, "broken": False, "audit": None}
@@ -490,9 +490,9 @@ def break_lock(invocation: Invocation, *, address: str, owner: str | None) -> No
             document["broken"] = True
             try:
                 document["audit"] = record_break(
-                    world.storage,
-                    clock=world.clock,
-                    ids=world.ids,
+                    ports.storage,
+                    clock=ports.clock,
+                    ids=ports.ids,
                     holder_text=text,
                     provider=lock.provider,
                     identity=lock.identity,
@@ -589,7 +589,7 @@ def run(
     if wait is not None:
         code["hoodoo.lock.deadline.ms"] = round(wait * 1000)
     with invocation.open_table(chosen, code) as opened:
-        lock = opened.context.world.lock
+        lock = opened.context.ports.lock
         with lock.acquire(purpose or f"locks run {command[0]}") as lease:
             ended = run_under(lease, command, kill_after_seconds=kill_after)
     if ended in (NOT_FOUND, CANNOT_RUN):
@@ -601,7 +601,7 @@ def run(
 
 
 def _lock_of(opened: Table) -> ProviderLock:
-    return _provider_lock(opened.context.world.lock)
+    return _provider_lock(opened.context.ports.lock)
 
 
 def _provider_lock(lock: object) -> ProviderLock:

@@ -221,7 +221,7 @@ def read(
     conditions = None
     if condition is not None:
         conditions = parse_filter(condition, with_meta(table.schema))
-    if settings.every_change:
+    if settings.is_cdc:
         _refuse_for_changes(condition, meta=meta)
         since_then, until_then = settings.begin_time or "earliest", settings.end_time
         batches = iter(table.changes(since_then, until_then, names, images=True))

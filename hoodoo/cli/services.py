@@ -189,17 +189,17 @@ class WorkerReporter(WorkerListener):
     _report: WorkerReport = field(default_factory=WorkerReport)
     _doing: dict[str, str] | None = None
 
-    def began(self, served: WorkerTable, service: TableService) -> None:
+    def on_start(self, served: WorkerTable, service: TableService) -> None:
         """As ``Watcher``."""
         self._doing = {"table": _address(served), "service": service.name}
         self._tell("at_work")
 
-    def did(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
+    def on_done(self, served: WorkerTable, service: TableService, receipt: ServiceResult) -> None:
         """As ``Watcher``."""
         table = _address(served) if self.several else None
         print_service_result(self.printer, service.name, receipt, table=table)
 
-    def failed(self, failing: FailingService) -> None:
+    def on_failure(self, failing: FailingService) -> None:
         """As ``Watcher``."""
         if self.printer.for_people:
             self.printer.line(failing.text, style="red")
@@ -207,7 +207,7 @@ class WorkerReporter(WorkerListener):
         document = _document(failing.service, failing.table)
         self.printer.document({**document, "error": _error(failing.error)})
 
-    def rested(self, report: WorkerReport) -> None:
+    def on_idle(self, report: WorkerReport) -> None:
         """As ``Watcher``."""
         self._report, self._doing = report, None
         self._tell("resting")
@@ -237,7 +237,7 @@ class WorkerReporter(WorkerListener):
 
 
 def _address(served: WorkerTable) -> str:
-    return served.context.world.storage.base_uri
+    return served.context.ports.storage.base_uri
 
 
 def _error(error: Exception) -> dict[str, Any]:
@@ -474,7 +474,7 @@ def worker(
             served.append(WorkerTable(context=context, services=chosen))
         told = WorkerReporter(
             printer=invocation.printer,
-            clock=served[0].context.world.clock,
+            clock=served[0].context.ports.clock,
             several=len(served) > 1,
             health=health,
         )

@@ -173,7 +173,7 @@ def _facts(opened: Table) -> dict[str, Any]:
         "name": config.name,
         "version": config.table_version,
         "type": config.table_type.value,
-        "base_path": opened.context.world.storage.base_uri,
+        "base_path": opened.context.ports.storage.base_uri,
         "record_key": list(config.record_key_fields),
         "partition_by": list(config.partition_fields),
         "ordering": list(config.ordering_fields),
@@ -409,7 +409,7 @@ def end_slot_command(invocation: Invocation, *, address: str, number: int | None
 def drop(invocation: Invocation, *, address: str) -> None:
     """Delete a table with all its data. No writer may be at work."""
     with invocation.open_table(address) as opened:
-        storage = opened.context.world.storage
+        storage = opened.context.ports.storage
         root = storage.capabilities.local_root
         if root is None:
             raise UnsupportedTableError(

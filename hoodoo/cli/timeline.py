@@ -40,7 +40,7 @@ def _document(opened: Table, *, archived: bool) -> dict[str, Any]:
             "name": config.name,
             "version": config.table_version,
             "type": config.table_type.value,
-            "base_path": opened.context.world.storage.base_uri,
+            "base_path": opened.context.ports.storage.base_uri,
         },
         "instants": [
             {

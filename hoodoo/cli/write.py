@@ -242,7 +242,7 @@ def _would_do(
     document = nothing_to_do(_action_of(operation), operation.value)
     deleted = named_partitions(settings.partitions_to_delete) if rows is None else ()
     plan = write_request_of(settings, table.config, operation, delete_partitions=deleted)
-    workload = None if rows is None else LocalWorkload(table.context.world, rows)
+    workload = None if rows is None else LocalWorkload(table.context.ports, rows)
     met = dry_run_write(table.context, plan, workload)
     if rows is not None and workload is not None:
         document |= {"rows": rows.num_rows, "partitions": list(workload.partition_paths())}

@@ -48,7 +48,7 @@ def forget(invocation: Invocation, *, address: str, writer_id: str, force: bool)
             invocation.confirm(f"forget {gone.text}, last heard of {_text(gone.last_beat_ms)}?")
             gone = forget_entry(context, writer_id, force=force)
         pins = [
-            one.pin
+            one.low_water_mark
             for one in registered_writers(context)
             if not one.silent and one.writer_id != writer_id
         ]
@@ -61,7 +61,7 @@ def forget(invocation: Invocation, *, address: str, writer_id: str, force: bool)
             "application": gone.application,
             "last_beat": _text(gone.last_beat_ms),
             "alive": gone.alive,
-            "pin": None if gone.silent else gone.pin,
+            "pin": None if gone.silent else gone.low_water_mark,
             "next_pin": min(pins, default=None),
             "buckets": gone.buckets,
         }
@@ -132,7 +132,7 @@ def show(invocation: Invocation, *, address: str) -> None:
                     "since": _text(one.since_ms),
                     "last_beat": _text(one.last_beat_ms),
                     "alive": one.alive,
-                    "pin": one.pin,
+                    "pin": one.low_water_mark,
                     "agreement": dict(one.agreement),
                     "buckets": one.buckets,
                     "engine_version": one.engine_version,

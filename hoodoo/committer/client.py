@@ -81,7 +81,7 @@ class CommitterWriter:
         Errors: as ``filegroups.writing.write.write``; and ``OutcomeUnknownError`` when the committer died
         and the storage does not say what became of the write.
         """
-        looked = self._context.glance(_LOOK_MS_MAX)
+        looked = self._context.cached_snapshot(_LOOK_MS_MAX)
         try:
             work = prepare_write(self._context, plan, workload, looked)
         except HoodooError:  # rows that do not fit an older look may fit the table as it is now
@@ -133,13 +133,13 @@ class CommitterWriter:
 
     def _channel(self) -> tuple[SocketChannel | None, bool]:
         """A connection, and whether it was used before; nobody else has it meanwhile."""
-        world = self._context.world
-        pid = world.ids.identity().pid
+        ports = self._context.ports
+        pid = ports.ids.identity().pid
         if pid != self._pid:  # a forked child must not speak on its parent's connections
             self.close()
             self._pid = pid
         until_ms = self._rests_until_ms
-        if until_ms is not None and world.clock.monotonic_ms() < until_ms:
+        if until_ms is not None and ports.clock.monotonic_ms() < until_ms:
             return None, False
         self._rests_until_ms = None
         try:
@@ -148,16 +148,16 @@ class CommitterWriter:
             return self._connected(), False
 
     def _connected(self) -> SocketChannel | None:
-        found = connect(self._path, self._context.world.clock, send_ms=self._wait_ms)
+        found = connect(self._path, self._context.ports.clock, send_ms=self._wait_ms)
         if found is None:
-            self._context.world.events.emit("group.no_committer", socket=str(self._path))
+            self._context.ports.events.emit("group.no_committer", socket=str(self._path))
         return found
 
     def _rest(self, why: str) -> None:
-        world = self._context.world
-        self._rests_until_ms = world.clock.monotonic_ms() + self._wait_ms
+        ports = self._context.ports
+        self._rests_until_ms = ports.clock.monotonic_ms() + self._wait_ms
         self.close()
-        world.events.emit("group.committer_failed", socket=str(self._path), why=why)
+        ports.events.emit("group.committer_failed", socket=str(self._path), why=why)
 
 
 def group_commit_of(

@@ -108,7 +108,7 @@ def committer_table(table: Table) -> ServedTable:
         raise UnsafeSetupError(
             "a table with a committer has several writers: it, and each of them when it is gone; set "
             "hoodie.write.concurrency.mode and a lock provider for all of them: "
-            f"{table.context.world.storage.base_uri}",
+            f"{table.context.ports.storage.base_uri}",
             kind="committer_single_writer",
         )
     writer = TableWriter(table.context, table.properties, settings, table.services)
@@ -124,7 +124,7 @@ def committer_table(table: Table) -> ServedTable:
         keys, context = made.rules.keys, table.context
         # The writer looked at what is stored, too.
         if keys.has_two_forms or offer_of(context, made) != offer.plan:
-            made = with_stored_forms(context, context.glance(), made)
+            made = with_stored_forms(context, context.cached_snapshot(), made)
         return made
 
     told = settings.origin("group_writes_max") != DEFAULT_LAYER
@@ -182,7 +182,7 @@ class _Waiting:
     channel: SocketChannel
     work: PreparedWrite
     since_ms: int
-    met_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
+    conflict_on: frozenset[FileGroupId] = frozenset()  # in an earlier group
 
 
 @dataclass(slots=True)
@@ -216,8 +216,8 @@ class Committer:
     ) -> None:
         self._listener = listener
         self._desks = {one.context.table_id: _desk_of(one) for one in tables}
-        self._clock = tables[0].context.world.clock
-        self._events = tables[0].context.world.events
+        self._clock = tables[0].context.ports.clock
+        self._events = tables[0].context.ports.events
         self._watcher = watcher
         self._told_ms = 0
         self._channels: set[SocketChannel] = set()
@@ -237,12 +237,19 @@ class Committer:
         """
         self._events.emit("committer.began", tables=len(self._desks))
         try:
-            while not stop.is_set() and self._listener.is_found():
-                self._listen(min([_STEP_S, *(self._linger_ms(one) / 1000 for one in self._led())]))
-                for desk in self._led():
+            while not stop.is_set() and self._listener.is_reachable():
+                self._listen(
+                    min(
+                        [
+                            _STEP_S,
+                            *(self._linger_ms(one) / 1000 for one in self._tables_with_waiting()),
+                        ]
+                    )
+                )
+                for desk in self._tables_with_waiting():
                     if desk.waiting and self._linger_ms(desk) <= 0 and not stop.is_set():
-                        self._lead(desk)
-                self._tell()
+                        self._run_group(desk)
+                self._notify()
             for desk in self._desks.values():
                 for one in desk.waiting:
                     self._answer(one, FallBack(why="the committer ends"))
@@ -264,7 +271,7 @@ class Committer:
             )
         return self.report
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         now_ms = self._clock.monotonic_ms()
         if self._watcher is not None and now_ms - self._told_ms >= 1000:
             self._told_ms = now_ms
@@ -273,7 +280,7 @@ class Committer:
 
     # ---- who offers something
 
-    def _led(self) -> list[_TableQueue]:
+    def _tables_with_waiting(self) -> list[_TableQueue]:
         """The tables for which somebody waits."""
         return [desk for desk in self._desks.values() if desk.waiting]
 
@@ -298,7 +305,7 @@ class Committer:
                 if key.fileobj is self._listener:
                     self._accept()
                 elif isinstance(key.fileobj, SocketChannel):
-                    self._hear(key.fileobj)
+                    self._receive(key.fileobj)
             if not ready:
                 return
             wait_s = 0
@@ -313,7 +320,7 @@ class Committer:
         self._channels.add(channel)
         self._selector.register(channel, selectors.EVENT_READ)
 
-    def _hear(self, channel: SocketChannel) -> None:
+    def _receive(self, channel: SocketChannel) -> None:
         try:
             message = channel.poll()
             if message is None:
@@ -360,14 +367,14 @@ class Committer:
 
     # ---- groups
 
-    def _lead(self, desk: _TableQueue) -> None:
+    def _run_group(self, desk: _TableQueue) -> None:
         group = [desk.waiting[0]]
         left: list[Callable[[], None]] = []  # of the group, which nobody waits for
         began_ms = self._clock.monotonic_ms()
         answers = self._answers(desk, group, left)
         desk.answered = set()
         for one, answer in zip(group, answers, strict=True):
-            if answer is NotCommitted.MEETS:
+            if answer is NotCommitted.CONFLICTS:
                 continue  # it stays, and the first of those who stay leads the next group
             desk.waiting = [waiting for waiting in desk.waiting if waiting is not one]
             if answer is NotCommitted.LOST:
@@ -393,7 +400,7 @@ class Committer:
             for work in left:
                 work()
 
-        if left and desk.served.context.world.storage.capabilities.far:
+        if left and desk.served.context.ports.storage.capabilities.high_latency:
             desk.tidying = desk.threads.start(tidy_up)
         else:
             tidy_up()
@@ -496,12 +503,12 @@ def _others(desk: _TableQueue, first: _Waiting) -> list[_Waiting]:
     others = (
         one for one in desk.waiting if one is not first and are_compatible(first.work, one.work)
     )
-    together = without_known_conflict([first, *others], lambda one: one.met_on)
+    together = without_known_conflict([first, *others], lambda one: one.conflict_on)
     return together[1 : desk.served.writes_max]
 
 
 def _note(group: Sequence[_Waiting], number: int, file_groups: frozenset[FileGroupId]) -> None:
-    group[number].met_on = file_groups
+    group[number].conflict_on = file_groups
 
 
 def _told(receipt: CommitResult) -> WasCommitted:
@@ -517,8 +524,8 @@ def _told(receipt: CommitResult) -> WasCommitted:
 def _desk_of(served: ServedTable) -> _TableQueue:
     """Return the queue of a table; on a high-latency store each member has a thread that waits."""
     context = served.context
-    threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.world.events)
-    if context.world.storage.capabilities.far:
+    threads = ThreadExecutor(min(served.writes_max, _PARTS_MAX) + 1, events=context.ports.events)
+    if context.ports.storage.capabilities.high_latency:
         # The caches stay the table's own: upkeep after a group refreshes nothing twice.
-        context = replace(context, world=replace(context.world, executor=threads))
+        context = replace(context, ports=replace(context.ports, executor=threads))
     return _TableQueue(served=replace(served, context=context), threads=threads)

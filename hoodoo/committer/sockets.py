@@ -168,7 +168,7 @@ class SocketListener:
         """For a selector."""
         return self._socket.fileno()
 
-    def is_found(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether writers still come here: the file may be removed, or be another committer's."""
         return _identity(self._path) == self._made
 
@@ -191,7 +191,7 @@ class SocketListener:
     def close(self) -> None:
         """Let nobody connect any more; the file goes unless it is another's by now."""
         self._socket.close()
-        if self.is_found():
+        if self.is_reachable():
             self._path.unlink(missing_ok=True)
 
 

@@ -49,7 +49,7 @@ class DemoProcess:
         """None while it runs."""
         return self._process.poll()
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Let it begin; one that has ended already shows by its exit code."""
         stream = self._process.stdin
         if stream is not None:
@@ -71,7 +71,7 @@ class DemoProcess:
         self._reader.join(_END_S)
         return code
 
-    def last_words(self, lines_max: int = 12) -> str:
+    def stderr_tail(self, lines_max: int = 12) -> str:
         """The end of what it wrote to standard error."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines_max:])

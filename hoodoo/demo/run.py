@@ -225,7 +225,7 @@ class DemoResult:
         return self.comparison.ok and self.verification.ok
 
     @property
-    def refused(self) -> tuple[InstantSummary, ...]:
+    def rejected_commits(self) -> tuple[InstantSummary, ...]:
         """Commits that were refused at least once before they were published."""
         return tuple(account for account in self.accounts if account.refusals)
 
@@ -334,7 +334,7 @@ def _listen(cast: DemoProcesses, say: Report) -> None:
             actor = cast.actors[name]
             if name in waiting or name == CLEANER:
                 raise UnavailableError(
-                    f"the {name} ended before its work was done; it wrote:\n{actor.last_words()}",
+                    f"the {name} ended before its work was done; it wrote:\n{actor.stderr_tail()}",
                     kind="demo_process",
                     process=name,
                 )
@@ -343,7 +343,7 @@ def _listen(cast: DemoProcesses, say: Report) -> None:
             starting.discard(name)
             if not starting:
                 for role in WRITERS:
-                    cast.actors[role].go()
+                    cast.actors[role].start()
         if said.get("event") == "done":
             waiting.discard(name)
         _repeat(name, said, say)
@@ -396,7 +396,7 @@ def as_document(outcome: DemoResult) -> dict[str, Any]:
         "rows": outcome.comparison.rows_found,
         "rows_corrected": outcome.comparison.rows_corrected,
         "overlaps": outcome.overlaps,
-        "refused_and_retried": len(outcome.refused),
+        "refused_and_retried": len(outcome.rejected_commits),
         "check": outcome.comparison.text,
         "verify": outcome.verification.as_document(),
         "timeline": [account.as_document() for account in outcome.accounts],

@@ -72,13 +72,13 @@ class Edges:
     sources: Numbers
     targets: Numbers
     kinds: Numbers  # index in the order of ``Dependency``
-    stands: Numbers
+    ranks: Numbers
 
     @classmethod
     def none(cls) -> Edges:
         """No edge at all."""
         empty = np.empty(0, np.int64)
-        return cls(sources=empty, targets=empty, kinds=empty, stands=empty)
+        return cls(sources=empty, targets=empty, kinds=empty, ranks=empty)
 
     @classmethod
     def of(cls, found: Mapping[Dependency, tuple[Numbers, Numbers]], stands: Numbers) -> Edges:
@@ -93,14 +93,12 @@ class Edges:
         first = np.ones(len(order), bool)
         first[1:] = (sources[1:] != sources[:-1]) | (targets[1:] != targets[:-1])
         first &= sources != targets
-        return cls(
-            sources=sources[first], targets=targets[first], kinds=kinds[first], stands=stands
-        )
+        return cls(sources=sources[first], targets=targets[first], kinds=kinds[first], ranks=stands)
 
     @property
     def backward(self) -> npt.NDArray[np.bool_]:
         """The edges that contradict the supposed order; without one there is no cycle."""
-        return np.asarray(self.stands[self.sources] >= self.stands[self.targets])
+        return np.asarray(self.ranks[self.sources] >= self.ranks[self.targets])
 
 
 def find_cycles(edges: Edges, nodes: int) -> Iterator[Cycle]:
@@ -294,7 +292,9 @@ def _dirty(run: EncodedHistory) -> Iterator[Anomaly]:
     there = run.versions != NONE
     writer = np.where(there, run.versions, 0)
     own = run.versions == run.readers
-    aborted = there & ~own & ~run.committed[writer] & ~run.early[writer] & ~run.taken_back[writer]
+    aborted = (
+        there & ~own & ~run.committed[writer] & ~run.early[writer] & ~run.restored_away[writer]
+    )
     for row in np.flatnonzero(aborted):
         yield _of_read(run, row, AnomalyKind.DIRTY_READ, "which was never committed")
     at = run.at[run.readers]
@@ -343,7 +343,7 @@ def _missing_rows(run: EncodedHistory) -> Iterator[Anomaly]:
     fully = run.full & (run.at != NONE)
     states, counts = np.unique(run.at[fully], return_counts=True)
     mine = fully[run.readers] & (run.versions != NONE) & ~run.undone[run.items_read]
-    mine &= ~run.taken_back[run.versions]
+    mine &= ~run.restored_away[run.versions]
     mine = np.flatnonzero(mine)
     state = np.searchsorted(states, run.at[run.readers[mine]])
     seen = np.unique(np.stack([state, run.items_read[mine], run.readers[mine]]), axis=1)

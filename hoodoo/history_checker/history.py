@@ -79,7 +79,7 @@ class History:
     where rows bring their own order (event time) it is not. Versions named below
     ``known_since``, a text, were committed before the recording. ``cleared`` is the position of
     the newest delete of unknown items: what was written below it may be gone. What is named
-    below ``taken_back``, a text, and not committed may have been, until a restore.
+    below ``restored_away``, a text, and not committed may have been, until a restore.
     """
 
     transactions: pa.Table
@@ -88,7 +88,7 @@ class History:
     ordered: bool = True
     known_since: str = ""
     cleared: int = -1
-    taken_back: str = ""
+    restored_away: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class HistoryRecorder:
         known = self._transactions.setdefault(name, {"name": name})
         known.update({key: value for key, value in told.items() if value is not None})
 
-    def account(
+    def client(
         self,
         name: str,
         source: str,
@@ -189,7 +189,7 @@ class HistoryRecorder:
         names = pa.repeat(pa.scalar(name), len(items))
         self._reads.append(pa.table([names, items, versions, places], schema=READS))
 
-    def taken_back(self, before: str) -> None:
+    def restored_away(self, before: str) -> None:
         """A restore took uncommitted writes of smaller names back, whatever was answered."""
         self._taken_back = max(self._taken_back, before)
 
@@ -225,7 +225,7 @@ class HistoryRecorder:
             ordered=self.ordered,
             known_since=self.known_since,
             cleared=self.cleared,
-            taken_back=self._taken_back,
+            restored_away=self._taken_back,
         )
 
     def _join(self, name: str, accounts: Sequence[_ClientRecord]) -> None:
@@ -297,10 +297,10 @@ class EncodedHistory:
         self.committed = self.position != NONE
         # Who wrote before the recording is committed, but where is not known.
         self.early = ~self.known & self._named_below(run.known_since)
-        self.taken_back = ~self.committed & self._named_below(run.taken_back)
-        self.taken_back[transactions[_flags(told.column("undone"))]] = True
+        self.restored_away = ~self.committed & self._named_below(run.restored_away)
+        self.restored_away[transactions[_flags(told.column("undone"))]] = True
         self.undone = np.zeros(len(self.items), bool)
-        self.undone[self.written[self.taken_back[self.writers]]] = True
+        self.undone[self.written[self.restored_away[self.writers]]] = True
         self._order_versions()
         self.at = np.where(self.committed, NONE, self.snapshot)
         self.at[self.writers] = NONE

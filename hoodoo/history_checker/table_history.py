@@ -131,7 +131,7 @@ def _record(run: HistoryRecorder, event: dict[str, Any], place: str) -> None:
     keys = [str(key) for key in event["keys"]]
     reads = _pairs(event.get("reads") or [])
     answer = None if event["answer"] == "unknown" else event["answer"]
-    run.account(name, line, answer=answer, batch=event.get("batch"), reads=reads)
+    run.client(name, line, answer=answer, batch=event.get("batch"), reads=reads)
     rank = None if instant is None else int(instant)
     run.writes(name, keys, deletes=bool(event.get("deletes", False)), rank=rank)
 
@@ -197,7 +197,7 @@ def record_table(context: TableContext, run: HistoryRecorder) -> None:
     """Add to a run what a table itself tells; journals come first. Outside: as above."""
     deletes = run.deletes()
     snapshot = context.snapshot()
-    archived = context.history.instants(times_only=False)
+    archived = context.archived_timeline.instants(times_only=False)
     committed: dict[InstantTime, int] = {}
     for name, position, metadata in _commits(snapshot, archived):
         run.transaction(name, position=position, places=sorted(metadata.partition_paths()))
@@ -206,21 +206,21 @@ def record_table(context: TableContext, run: HistoryRecorder) -> None:
             run.cleared = max(run.cleared, position)
     run.known_since = min(committed, default="")
     # Until when each may have hidden rows, so that readers saw them gone.
-    taken_back = _restored_away(context, snapshot, archived, committed)
+    restored_away = _restored_away(context, snapshot, archived, committed)
     claims: list[tuple[InstantTime, WriteSet]] = []
-    for slot in without_void(context.chain.newest_first(snapshot.head)):
+    for slot in without_void(context.commit_log.newest_first(snapshot.head)):
         if slot.kind is SlotKind.COMMIT and slot.requested_time in committed:
             _record_batches(run, slot)
-            claims.append((slot.requested_time, slot.claim))
+            claims.append((slot.requested_time, slot.write_set))
         for name in restored_away_by(slot):
-            taken_back[name] = int(slot.completion_time)
-        if slot.kind is SlotKind.COMMIT and slot.requested_time in taken_back:
-            taken_back[slot.requested_time] = int(slot.completion_time)
+            restored_away[name] = int(slot.completion_time)
+        if slot.kind is SlotKind.COMMIT and slot.requested_time in restored_away:
+            restored_away[slot.requested_time] = int(slot.completion_time)
         if slot.kind is SlotKind.ABORT:
-            taken_back.pop(slot.requested_time, None)  # never committed, so never seen
-    for name in taken_back.keys() - committed.keys():
+            restored_away.pop(slot.requested_time, None)  # never committed, so never seen
+    for name in restored_away.keys() - committed.keys():
         run.transaction(name, undone=True)
-        run.cleared = max(run.cleared, taken_back[name])
+        run.cleared = max(run.cleared, restored_away[name])
     # Beside logs a base file may be made while others append: only whole files form a chain.
     if context.config.table_type is TableType.COPY_ON_WRITE:
         record_versions(run, claims)
@@ -230,7 +230,7 @@ def record_table(context: TableContext, run: HistoryRecorder) -> None:
         if one.action is Action.RESTORE and one.completed
     ]
     restores += [one.requested_time for one in archived if one.action == Action.RESTORE.value]
-    run.taken_back(max(restores, default=""))
+    run.restored_away(max(restores, default=""))
     if context.config.populate_meta_fields and committed:
         _record_rows(context, run, snapshot)
 
@@ -304,7 +304,7 @@ def record_versions(run: HistoryRecorder, claims: Sequence[tuple[InstantTime, Wr
     """
     written, sources = set[tuple[str, str]](), set[tuple[str, str]]()
     for name, claim in claims:
-        made = [one for one in claim.file_groups if one.touch in (Access.NEW, Access.BASE)]
+        made = [one for one in claim.file_groups if one.access in (Access.NEW, Access.BASE)]
         read = [(str(one.file_group), one.source_requested_time) for one in made]
         run.reads(name, [(item, source) for item, source in read if source is not None])
         written |= {(name, item) for item, _ in read}

@@ -69,7 +69,7 @@ _ROLLED_BACK = ("rolled back", "rolled back by {who} at {when}, as instant {inst
 _ENDINGS: Mapping[SlotKind, tuple[str, str]] = {
     SlotKind.ABORT: _ROLLED_BACK,
     SlotKind.RESTORE: _ROLLED_BACK,
-    SlotKind.CUT: (
+    SlotKind.TRUNCATE: (
         "decided",
         "the cut of an archive, by {who} at {when}, {number}: the next one does what is left of it",
     ),
@@ -117,7 +117,7 @@ def explain_instant(table: TableReader, requested_time: TimeArgument) -> Instant
         UnsafeSetupError: Slots would tell, and they are elsewhere than this process is set up for.
     """
     context = table.context
-    time = context.instant_named(requested_time)
+    time = context.parse_instant(requested_time)
     return replace(_lines_of(context, time), zone=context.zone)
 
 
@@ -141,8 +141,8 @@ def _vanished(
     time: InstantTime,
 ) -> InstantSummary:
     """What is known of an instant whose files are gone: its abort, or its writer's retry."""
-    context.identity.assert_decided_here(context.world)
-    for slot in context.chain.newest_first():
+    context.identity.assert_decided_here(context.ports)
+    for slot in context.commit_log.newest_first():
         named = slot.requested_time == time and slot.kind is not SlotKind.RESTORE
         if slot.kind in _ENDINGS and (named or time in restored_away_by(slot)):
             state, told = _ENDINGS[slot.kind]
@@ -154,7 +154,7 @@ def _vanished(
             )
             decided = _slots_by_instant(context).get((time, False), slot)
             return _without_files(time, decided.action, state, remark)
-    for slot in not_applied(context, context.chain.head(), active):
+    for slot in not_applied(context, context.commit_log.head(), active):
         if slot.instant_time == time and slot.file_name is not None:
             return _without_files(time, slot.own_action, "decided", _not_applied_remark(slot))
     written = (_account(context, one, {}) for one in active.completed_writes)
@@ -165,7 +165,9 @@ def _vanished(
     for one in rejected_writes(context):
         if one.has(time):
             return _rejected_write(one, time)
-    for undoing in rollback_records(context, active, context.history.instants(times_only=False)):
+    for undoing in rollback_records(
+        context, active, context.archived_timeline.instants(times_only=False)
+    ):
         if time in undoing.targets:
             when = f"{time_text(undoing.completion_time)} {context.zone.name}"
             ended = f"rolled back at {when}, as instant "
@@ -243,7 +245,7 @@ _Slots = Mapping[tuple[InstantTime, bool], Slot]
 def _slots_by_instant(context: TableContext) -> _Slots:
     """The newest of each instant; those of savepoints apart, which have the time of their write."""
     found: dict[tuple[InstantTime, bool], Slot] = {}
-    for slot in context.chain.newest_first():
+    for slot in context.commit_log.newest_first():
         saves = slot.kind in (SlotKind.SAVEPOINT, SlotKind.UNSAVEPOINT)
         found.setdefault((slot.instant_time, saves), slot)  # a plan's end before its beginning
     return found
@@ -344,7 +346,7 @@ def _commit_fields(metadata: CommitMetadata, *, in_full: bool) -> dict[str, Any]
 
 
 def _writer_fields(extra: Mapping[str, str]) -> dict[str, Any]:
-    who = SlotOwner.told_in(extra)
+    who = SlotOwner.from_metadata(extra)
     if who is None:
         return {}
     fields: dict[str, Any] = {
@@ -372,7 +374,7 @@ def _documents(extra: Mapping[str, str], key: str) -> tuple[Mapping[str, Any], .
 def _upkeep_fields(context: TableContext, instant: Instant) -> dict[str, Any]:
     path = context.instant_path(instant_file_name(instant))
     try:
-        data = context.world.storage.read(path)
+        data = context.ports.storage.read(path)
         if instant.action is Action.CLEAN:
             clean = decode_clean(data, path=path)
             return _clean_fields(clean)
@@ -396,7 +398,7 @@ def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
     """Whose a pending write is, by what it shows before its first data file (BEG-6)."""
     path = context.instant_path(pending_file_names(instant.action, instant.requested_time)[0])
     try:
-        announced = decode_commit(context.world.storage.read(path), path=path)
+        announced = decode_commit(context.ports.storage.read(path), path=path)
     except (CorruptTableError, ObjectMissingError):
         return {}  # not there yet, or of a plan
     return {"operation": announced.operation_type, **_writer_fields(announced.extra_metadata)}
@@ -405,14 +407,14 @@ def _announced_by(context: TableContext, instant: Instant) -> dict[str, Any]:
 def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTimeline) -> list[str]:
     if instant not in active.pending_ingestion:
         return ["a plan that waits to be carried out"]
-    context.identity.assert_decided_here(context.world)
+    context.identity.assert_decided_here(context.ports)
     taken = _deciding(context, instant)
     if taken is not None and taken.kind is not SlotKind.COMMIT:
         return [_UNDONE.format(who=taken.owner.text, instant=taken.instant_time)]
     if taken is not None:
         return [_not_applied_remark(taken)]
     dead = instants_with_expired_heartbeat(
-        context.world.storage, (instant.requested_time,), context.limits.heartbeat
+        context.ports.storage, (instant.requested_time,), context.limits.heartbeat
     )
     if dead:
         return [_DEAD]
@@ -421,7 +423,7 @@ def _pending_remarks(context: TableContext, instant: Instant, active: ActiveTime
 
 def _not_applied_remark(slot: Slot) -> str:
     """What is told of a slot whose file is not there yet."""
-    return (_UNDECIDED if slot.foreign else _PUBLISHED).format(slot.number)
+    return (_UNDECIDED if slot.timeline_digest else _PUBLISHED).format(slot.number)
 
 
 def _deciding(context: TableContext, instant: Instant) -> Slot | None:
@@ -430,7 +432,7 @@ def _deciding(context: TableContext, instant: Instant) -> Slot | None:
     return next(
         (
             slot
-            for slot in without_void(context.chain.newest_first())
+            for slot in without_void(context.commit_log.newest_first())
             if time in restored_away_by(slot)
             or (slot.kind in (SlotKind.COMMIT, SlotKind.ABORT) and slot.requested_time == time)
         ),
@@ -440,7 +442,7 @@ def _deciding(context: TableContext, instant: Instant) -> Slot | None:
 
 def _archived(context: TableContext) -> list[InstantSummary]:
     told = []
-    for row in context.history.instants(times_only=False):
+    for row in context.archived_timeline.instants(times_only=False):
         fields: dict[str, Any] = {}
         path = f"history ({row.requested_time})"
         try:
@@ -527,7 +529,7 @@ class InstantSummary:
         )
 
     @property
-    def refusals_text(self) -> tuple[str, ...]:
+    def rejections_text(self) -> tuple[str, ...]:
         """One line for each refused attempt: the rule, who won, what is done again."""
         return tuple(
             f"{each.get('rule', '?')} {each.get('why', '')}; won by "
@@ -577,7 +579,7 @@ class InstantSummary:
             told.append(f"{self.files_deleted} files deleted")
         if self.attempts is not None:
             told.append(f"attempts {self.attempts}")
-        told.extend(f"refused: {text}" for text in self.refusals_text)
+        told.extend(f"refused: {text}" for text in self.rejections_text)
         told.extend(f"waited: {text}" for text in self.waits_text)
         told.extend(self.remarks)
         return told

@@ -73,7 +73,7 @@ def _remember(context: TableContext, plan: WriteRequest, error: HoodooError) -> 
     last = str(told[-1].get("instant", "")) if told else ""
     if not _TIME.fullmatch(last):
         return
-    who = context.world.ids.identity()
+    who = context.ports.ids.identity()
     document = {
         "action": action_of(context, plan.operation).value,
         "operation": plan.operation.value,
@@ -86,7 +86,7 @@ def _remember(context: TableContext, plan: WriteRequest, error: HoodooError) -> 
         "application": who.application,
         "attempts": told,
     }
-    storage = context.world.storage
+    storage = context.ports.storage
     with suppress(HoodooError):
         storage.write(
             f"{REJECTED_WRITES}/{last}.json", json.dumps(document, sort_keys=True).encode()
@@ -103,7 +103,7 @@ def rejected_writes(context: TableContext) -> list[RejectedWrite]:
 
     Outside: 1 list, 1 get each.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     names = [name for name in sorted(storage.names(REJECTED_WRITES)) if _TIME.fullmatch(name[:-5])]
 
     def read(name: str) -> RejectedWrite | None:
@@ -119,7 +119,7 @@ def rejected_writes(context: TableContext) -> list[RejectedWrite]:
         ):
             return None
 
-    return [one for one in context.world.each(read, names) if one is not None]
+    return [one for one in context.ports.for_each(read, names) if one is not None]
 
 
 def _read(time: str, document: Mapping[str, Any]) -> RejectedWrite:

@@ -107,10 +107,10 @@ class _PlannedFiles:
         address, one, read, moment = partition.value
         shape = arrow_shape(self._schema)
         work = ReadSlices(address=address, slices=(one,), read=read, shape=shape)
-        with self._held_while_read(moment):
+        with self._pin_while_read(moment):
             yield from work.rows(one)
 
-    def _held_while_read(self, moment: str) -> AbstractContextManager[object]:
+    def _pin_while_read(self, moment: str) -> AbstractContextManager[object]:
         return PinnedTask(partial(_opened, self._options), moment)
 
 
@@ -137,7 +137,7 @@ class HoodooStreamSource(_PlannedFiles, DataSourceStreamReader):
         """Tasks get the options and the schema; who reads files there holds nothing."""
         return {**self.__dict__, "held": None}
 
-    def _held_while_read(self, moment: str) -> AbstractContextManager[object]:  # noqa: ARG002
+    def _pin_while_read(self, moment: str) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()  # the stream's own process holds the batch
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802

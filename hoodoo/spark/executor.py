@@ -47,15 +47,17 @@ class SparkExecutor:
         """As the port."""
         return self.local.map(work, tasks)
 
-    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def concurrently(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """As the port."""
-        return self.local.at_once(calls)
+        return self.local.concurrently(calls)
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
         """As the port."""
         return self.local.every(interval_ms, work)
 
-    def spread(self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]) -> list[Result]:
+    def map_on_cluster(
+        self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
+    ) -> list[Result]:
         """
         Run ``work`` on every task, each with ports of its own, and return the results in order.
 
@@ -78,7 +80,7 @@ class SparkExecutor:
 
 
 def spark_executor(
-    spark: Any, world: Ports, properties: Mapping[str, str], *, tasks_max: int | None = None
+    spark: Any, ports: Ports, properties: Mapping[str, str], *, tasks_max: int | None = None
 ) -> SparkExecutor:
     """
     The executor of a table whose work on file groups goes to a session's cluster.
@@ -90,9 +92,9 @@ def spark_executor(
         tasks_max: As of ``SparkExecutor``.
     """
     address = StorageAddress(
-        base_uri=world.storage.base_uri, options=tuple(storage_properties(properties).items())
+        base_uri=ports.storage.base_uri, options=tuple(storage_properties(properties).items())
     )
-    return SparkExecutor(spark=spark, address=address, local=world.executor, tasks_max=tasks_max)
+    return SparkExecutor(spark=spark, address=address, local=ports.executor, tasks_max=tasks_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class _ClusterRun:
     address: StorageAddress
 
     def __call__(self, task: Any) -> Any:
-        world = Ports(
+        ports = Ports(
             storage=self.address.open(),
             clock=SystemClock(),
             ids=SystemIds(""),
@@ -113,7 +115,7 @@ class _ClusterRun:
             zone=process_zone,
         )
         try:
-            return self.work(world, task)
+            return self.work(ports, task)
         except HoodooError as error:
             raise TaskFailedError(error) from error
 
@@ -123,8 +125,8 @@ class _NoLock:
 
     provider = "none"
     identity = "none"
-    in_order = True
-    shares = False
+    is_fifo = True
+    is_shareable = False
 
     def acquire(self, purpose: str) -> NoReturn:
         """As the port."""

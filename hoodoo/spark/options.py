@@ -52,14 +52,14 @@ def layers_for(spark: Any, options: Mapping[str, object], *, tells: bool = True)
         options: As of Spark's reader or writer.
         tells: As of ``Layers``: whether nobody opened the same table with them before.
     """
-    return Layers(session=session_properties(spark), code=reader_properties(options), tells=tells)
+    return Layers(session=session_properties(spark), code=reader_properties(options), warns=tells)
 
 
 def layers_without_session(options: Mapping[str, object], *, tells: bool = False) -> Layers:
     """The same in a process that has no session: its settings came along among the options."""
     carried = {key: str(value) for key, value in options.items() if _is_of_session(key)}
     told = {key: value for key, value in options.items() if key not in carried}
-    return Layers(session=carried, code=reader_properties(told), tells=tells)
+    return Layers(session=carried, code=reader_properties(told), warns=tells)
 
 
 def session_settings(spark: Any) -> dict[str, str]:

@@ -75,10 +75,10 @@ __all__ = [
 
 def pin_while_read(spark: Any, context: TableContext, lease: ReaderLease, df: Any) -> None:
     """Take and renew a lease for as long as the DataFrame, or one made of it, is read."""
-    if not lease.is_useful:
+    if not lease.is_needed:
         return
     keeper = _Keeper(_busy(spark), lease, weakref.ref(df))
-    keeper.ticker = context.world.executor.every(LONG_READ_MS, keeper.beat)
+    keeper.ticker = context.ports.executor.every(LONG_READ_MS, keeper.beat)
 
 
 class PinnedBatch:
@@ -94,8 +94,8 @@ class PinnedBatch:
         self._table = table
         self._lease = lease
         self._ticker: Ticker | None = None
-        if lease.is_useful:
-            executor = table.context.world.executor
+        if lease.is_needed:
+            executor = table.context.ports.executor
             self._ticker = executor.every(LONG_READ_MS, self.beat)
 
     def end(self) -> None:
@@ -107,7 +107,7 @@ class PinnedBatch:
 
     def beat(self) -> None:
         """Once in a while."""
-        self._lease.used()
+        self._lease.note_use()
         self._lease.beat()
 
 
@@ -146,8 +146,8 @@ class PinnedTask:
             self._table = self._table or self._opened()
             context = self._table.context
             self._lease = ReaderLease(context, context.snapshot(), until=self._moment)
-        if self._lease.is_useful:
-            self._lease.used()
+        if self._lease.is_needed:
+            self._lease.note_use()
             self._lease.beat()
 
 
@@ -165,7 +165,7 @@ class _Keeper:
     def beat(self) -> None:
         """Once in a while."""
         if self._busy():
-            self._lease.used()
+            self._lease.note_use()
         elif self._df() is None and self.ticker is not None:
             self.ticker.stop()
             return
@@ -340,7 +340,7 @@ def load_dataframe(
     layers = layers_for(spark, options, tells=tells)
     with open_table(path, properties=layers) as table:
         settings = ReadSettings.from_properties(table.properties)
-        if settings.every_change:
+        if settings.is_cdc:
             changes, lease = load_cdc(spark, table, settings, arrow_shape)
             wanted = () if schema is None else spark.createDataFrame([], schema).columns
             df = changes.select(*wanted) if wanted else changes
@@ -449,14 +449,14 @@ def plan_load(table: Table, properties: PropertySet) -> SparkReadPlan:
 
 def _newest(table: Table, query_type: QueryType) -> SparkReadPlan:
     """The newest state; held while it is planned where cleaning was faster (RDL-2)."""
-    state = table.pin()
+    state = table.current_state()
     found = _of_state(table, state, query_type)
     if not may_be_cleaned(table.context, state.snapshot, found.lease):
         return found
-    with table.held_if_allowed() as held:
+    with table.pin_if_allowed() as held:
         found = _of_state(table, held, query_type)
-        if held.is_held:
-            found.lease.show()  # before the other ends
+        if held.is_pinned:
+            found.lease.acquire()  # before the other ends
         else:
             assert_not_cleaned(table.context, held.snapshot, found.lease)
     return found
@@ -480,7 +480,7 @@ def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
         with_hoodie_columns=True,
         base_filter=changed.base_condition,
         visible=changed.visible,
-        wholes=changed.wholes,
+        whole_file_groups=changed.whole_file_groups,
     )
     lease = ReaderLease(table.context, changed.snapshot, until=changed.until)
     assert_not_cleaned(table.context, changed.snapshot, lease)
@@ -490,10 +490,10 @@ def _changed(table: Table, settings: ReadSettings) -> SparkReadPlan:
 def _load(
     table: Table, plan: ScanPlan, times: Sequence[str] | None, lease: ReaderLease
 ) -> SparkReadPlan:
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     # Spark finds columns by their names and types of now: files with older ones, or without a
     # column that the folder tells, are read by our tasks.
-    files = _in_types_of_now(table, plan) if plan.read.files_suffice else frozenset()
+    files = _in_types_of_now(table, plan) if plan.read.base_file_suffices else frozenset()
     theirs = [one for one in plan.slices if one.base_file in files and not one.log_files]
     ours = [one for one in plan.slices if one.base_file not in files or one.log_files]
     return SparkReadPlan(
@@ -517,13 +517,13 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
     nothing since; but an older release of Hudi may have written a moment under another label at
     any time (``needs_repair``). Outside: 1 footer, of a table that has evolved 1 for each file.
     """
-    world = table.context.world
+    ports = table.context.ports
     relabelled = table.config.initial_version < _RIGHT_LABELS and any(
         needs_repair(each.type) for each in plan.file_schema
     )
 
     def fits(base: BaseFile) -> bool:
-        written = read_footer(world.storage, base.path).schema
+        written = read_footer(ports.storage, base.path).schema
         return all(
             canonical_type(written.field(each.name).type, each.name) == each.type
             for each in plan.file_schema
@@ -533,7 +533,7 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
     files = sorted(plan.files, key=lambda base: base.requested_time)
     if not files or (fits(files[0]) and not relabelled):
         return frozenset(files)
-    fitting = world.executor.map(fits, files)
+    fitting = ports.executor.map(fits, files)
     return frozenset(base for base, fit in zip(files, fitting, strict=True) if fit)
 
 
@@ -593,7 +593,7 @@ def load_cdc(
     lease = ReaderLease(context, plan.snapshot, since=start, until=end)
     assert_not_cleaned(context, plan.snapshot, lease)
     shape = spark_schema_of(plan.output_schema)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     found = spark.createDataFrame([], shape)
     if plan.units:
         work = ReadCdcUnits(
@@ -619,7 +619,7 @@ def refuse_cdc(settings: ReadSettings) -> None:
     Raises:
         InvalidInputError: It is one.
     """
-    if settings.every_change:
+    if settings.is_cdc:
         raise InvalidInputError(
             "this source reads rows; every change is read by spark.read.format('hudi') behind "
             "hoodoo.spark.install(spark), by table.changes(.., images=True) or hoodoo read "

@@ -105,7 +105,7 @@ def local_session(application: str, *, cores: int = 1, heap_mb: int = 768) -> An
 
 
 def executor_of_this_process(
-    world: Ports, properties: Mapping[str, str], tasks_max: int | None
+    ports: Ports, properties: Mapping[str, str], tasks_max: int | None
 ) -> SparkExecutor:
     """
     Return an executor over this process's session, or over a new one.
@@ -116,7 +116,7 @@ def executor_of_this_process(
         StorageCapabilityError: It is a Spark Connect one.
     """
     spark = install(SparkSession.builder.appName("hoodoo services").getOrCreate())
-    return spark_executor(spark, world, properties, tasks_max=tasks_max)
+    return spark_executor(spark, ports, properties, tasks_max=tasks_max)
 
 
 def last_result(spark: Any) -> CommitResult | None:

@@ -84,9 +84,9 @@ class SparkTable(Table):
         if self._cluster_services is None:
             mine, properties = self._context, self._properties
             most = WorkerSettings.from_properties(properties).file_groups_max
-            executor = spark_executor(self.spark, mine.world, properties, tasks_max=most)
+            executor = spark_executor(self.spark, mine.ports, properties, tasks_max=most)
             context = TableContext.of(
-                replace(mine.world, executor=executor), mine.config, mine.limits
+                replace(mine.ports, executor=executor), mine.config, mine.limits
             )
             self._cluster_services = Services(
                 context, properties, self._settings, self._register_writer
@@ -98,9 +98,9 @@ class SparkTable(Table):
         told = {**self._options, **options}
         return load_dataframe(self.spark, self.path, told, tells=bool(options))
 
-    def hold(self) -> SparkSnapshot:
+    def pin(self) -> SparkSnapshot:
         """
-        Pin the newest snapshot: ``with table.hold() as state: ...``.
+        Pin the newest snapshot: ``with table.pin() as state: ...``.
 
         Raises:
             SnapshotExpiredError: Cleaning was faster again and again.
@@ -125,7 +125,7 @@ class SparkTable(Table):
         if isinstance(data, SparkWorkload):  # made before the table was
             return data
         return SparkWorkload(
-            self._context.world,
+            self._context.ports,
             data,
             storage_options=storage_properties(self._properties),
             shuffle_tasks=self._settings.shuffle_tasks,

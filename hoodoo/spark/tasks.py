@@ -205,12 +205,12 @@ class NamePartitions:
 class AssignBuckets:
     """Give each row the number of its bucket, for a table with a bucket index."""
 
-    shares: BucketAssigner
+    assigner: BucketAssigner
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run in a worker."""
         for batch in batches:
-            numbers = self.shares.numbers(batch.column(KEY), batch.column(PARTITION))
+            numbers = self.assigner.numbers(batch.column(KEY), batch.column(PARTITION))
             yield batch.append_column(BUCKET_COLUMN, pa.array(numbers.astype(np.int32)))
 
 

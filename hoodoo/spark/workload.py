@@ -197,7 +197,7 @@ class SparkWorkload:
 
     def __init__(
         self,
-        world: Ports,
+        ports: Ports,
         df: Any,
         *,
         storage_options: Mapping[str, str] | None = None,
@@ -207,7 +207,7 @@ class SparkWorkload:
         self._spark = df.sparkSession
         _refuse_speculation(self._spark)
         self._address = StorageAddress(
-            base_uri=world.storage.base_uri, options=tuple((storage_options or {}).items())
+            base_uri=ports.storage.base_uri, options=tuple((storage_options or {}).items())
         )
         self._shuffle_tasks = shuffle_tasks
         self._schema = arrow_schema_of(df.schema)
@@ -341,11 +341,11 @@ class SparkWorkload:
                     updates[group] = updates.get(group, 0) + row["n"]
         return WorkloadProfile(inserts=inserts, updates=updates)
 
-    def spread(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
+    def count_by_bucket(self, shares: BucketAssigner) -> Mapping[tuple[str, int], int]:
         """As the contract. The rows stay where they are; only counts travel."""
         self._shares = shares
         new = self._tagged().where(F.col(NUMBER).isNull()).select(PARTITION, KEY)
-        new = self._with_shares(new)
+        new = self._with_bucket_column(new)
         counted = collect_dataframe(
             new.groupBy(PARTITION, BUCKET_COLUMN).agg(F.count("*").alias("n"))
         )
@@ -358,7 +358,7 @@ class SparkWorkload:
             self._buckets = tuple(
                 (
                     FileGroupId(bucket.partition_path, file_ids[bucket.number]),
-                    bucket.share or 0,
+                    bucket.weight or 0,
                     0,
                     0,
                 )
@@ -377,7 +377,7 @@ class SparkWorkload:
             )
         self._buckets = tuple(ranges)
 
-    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+    def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
         """The rows are on the cluster, and so is what is made of them."""
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> list[tuple[WriteStat, ...]]:
@@ -473,7 +473,7 @@ class SparkWorkload:
             mine = (F.col(PARTITION) == F.col(_BUCKET_PATH)) & (
                 F.col(BUCKET_COLUMN) == F.col("_hoodoo_low")
             )
-            return self._with_shares(rows).join(F.broadcast(buckets), mine, "left")
+            return self._with_bucket_column(rows).join(F.broadcast(buckets), mine, "left")
         # Rows without keys are spread by their place, which every row has for itself.
         by = ORDER if self._required_rules().keys.automatic else KEY
         place = F.expr(f"pmod(xxhash64({by}), _hoodoo_total)")
@@ -484,11 +484,11 @@ class SparkWorkload:
         )
         return rows.join(F.broadcast(buckets), inside, "left")
 
-    def _with_shares(self, rows: Any) -> Any:
+    def _with_bucket_column(self, rows: Any) -> Any:
         if self._shares is None:
             raise InvariantError("rows were asked for their buckets before buckets were known")
         shape = StructType([*rows.schema.fields, StructField(BUCKET_COLUMN, IntegerType())])
-        return rows.mapInArrow(AssignBuckets(shares=self._shares), shape)
+        return rows.mapInArrow(AssignBuckets(assigner=self._shares), shape)
 
     def _tagged(self) -> Any:
         """Prepared rows, each with the number of the candidate file that holds its key."""

@@ -166,7 +166,7 @@ def _create(df: Any, path: str, layers: Layers) -> bool:
             path,
             schema=arrow_schema_of(df.schema),
             name=None if _named(layers) else PurePath(path.rstrip("/")).name,
-            properties=replace(layers, tells=False),  # told when it is opened
+            properties=replace(layers, warns=False),  # told when it is opened
         ).close()
     except InvalidInputError as error:
         if error.kind != "table_exists":

@@ -60,24 +60,24 @@ def check_commit_log(
         report: Gets what is wrong.
     """
     try:
-        context.identity.assert_decided_here(context.world)
+        context.identity.assert_decided_here(context.ports)
     except UnsafeSetupError as error:
         report.note(error.kind, SLOTS, f"slots were not checked: {error.message}")
         return
-    collected = truncated_up_to(context.world.storage)
+    collected = truncated_up_to(context.ports.storage)
     first = slots[0].number if slots else collected and collected + 2  # a cut is above its boundary
     if first - 1 > collected:
         report.problem("slot_missing", slot_path(first - 1), "a number of the chain is missing")
     limits = context.limits
-    sealed = limits.sealing.evidence is not TamperEvidence.NONE
+    sealed = limits.slot_signing.evidence is not TamperEvidence.NONE
     if context.identity.known is None or (sealed and limits.foreign_writers is ForeignWriters.NONE):
         return  # where seals are asked for they tell it of each instant (SLOT-7)
-    own = [slot.newest_time for slot in slots if not context.chain.is_of_another(slot)]
+    own = [slot.newest_time for slot in slots if not context.commit_log.is_of_another(slot)]
     newest = max(own, default="")
     for instant in timeline.completed_writes:
         if (instant.completion_time or "") <= newest:
             continue
-        if SlotOwner.told_in(context.commits.read(instant).extra_metadata) is not None:
+        if SlotOwner.from_metadata(context.commits.read(instant).extra_metadata) is not None:
             report.problem(
                 "slots_lost",
                 slot_path(slots[-1].number + 1 if slots else collected + 1),
@@ -164,8 +164,8 @@ def verify_hash_chain(
     Returns:
         What is covered; None when no slot is sealed.
     """
-    demanded = context.limits.sealing.evidence is not TamperEvidence.NONE
-    if not demanded and witness is None and not any(slot.seal for slot in slots):
+    demanded = context.limits.slot_signing.evidence is not TamperEvidence.NONE
+    if not demanded and witness is None and not any(slot.hash_link for slot in slots):
         return None
     run = _HashChainCheck(context=context, report=report, demanded=demanded)
     return run.everything(slots, timeline, witness)
@@ -181,29 +181,31 @@ class _HashChainCheck:
     def everything(
         self, known: Sequence[Slot], timeline: ActiveTimeline, witness: Witness | None
     ) -> HashChainCoverage | None:
-        boundary = read_truncation_point(self.context.world.storage)
+        truncation_point = read_truncation_point(self.context.ports.storage)
         read = [each for slot in known if (each := self._read(slot.number)) is not None]
         slots = [slot for slot, _ in read]
         digests = {slot.number: slot.digest for slot in slots}
         if witness is not None:
-            self._witnessed(witness, digests, boundary)
-        first = next((slot for slot in slots if slot.seal), None)
+            self._witnessed(witness, digests, truncation_point)
+        first = next((slot for slot in slots if slot.hash_link), None)
         if first is None:
             if self.demanded and timeline.completed_times:
-                newest = slots[-1].number if slots else boundary.number + 1
+                newest = slots[-1].number if slots else truncation_point.number + 1
                 self.report.problem("slot_unsealed", slot_path(newest), "no slot is sealed")
             return None
-        self._collected(boundary)
-        below = boundary.digest if slots[0].number == boundary.number + 1 else ""
+        self._collected(truncation_point)
+        below = truncation_point.digest if slots[0].number == truncation_point.number + 1 else ""
         if slots[0].number == 1:
             below = NOTHING_BEFORE
         for slot, data in read:
             if slot.number - 1 not in digests and slot is not slots[0]:
                 below = ""  # collected while the others were read
-            if slot.seal is not None:
-                if not self.context.chain.is_of_another(slot):  # SLOT-8: sealed upon another chain
-                    self._linked(slot, slot.seal, below)
-                self._signed(slot, slot.seal, data)
+            if slot.hash_link is not None:
+                if not self.context.commit_log.is_of_another(
+                    slot
+                ):  # SLOT-8: sealed upon another chain
+                    self._linked(slot, slot.hash_link, below)
+                self._signed(slot, slot.hash_link, data)
             elif slot.number > first.number:
                 self._unsealed(slot)
             below = slot.digest
@@ -213,13 +215,13 @@ class _HashChainCheck:
         return HashChainCoverage(
             first=first.number,
             head=Witness(number=slots[-1].number, digest=slots[-1].digest),
-            signed=bool(self.context.limits.sealing.keys) and _has_signatures(slots),
+            signed=bool(self.context.limits.slot_signing.keys) and _has_signatures(slots),
         )
 
     def _read(self, number: int) -> tuple[Slot, bytes] | None:
         path = slot_path(number)
         try:
-            data = self.context.world.storage.read(path)
+            data = self.context.ports.storage.read(path)
         except ObjectMissingError:  # collected meanwhile, or the gap that was told already
             return None
         return decode_slot(data, path=path, number=number), data
@@ -239,7 +241,7 @@ class _HashChainCheck:
             )
 
     def _signed(self, slot: Slot, seal: HashLink, data: bytes) -> None:
-        sealing = self.context.limits.sealing
+        sealing = self.context.limits.slot_signing
         path = slot_path(slot.number)
         if not seal.key_id:
             if self.demanded and sealing.evidence is TamperEvidence.HMAC:
@@ -271,15 +273,17 @@ class _HashChainCheck:
             f"no seal, although slots before it have one; taken by {slot.owner.text}",
         )
 
-    def _collected(self, boundary: TruncationPoint) -> None:
+    def _collected(self, truncation_point: TruncationPoint) -> None:
         """The boundary is what a cut of the chain says, to the byte (GC-2)."""
-        if not boundary.number:
+        if not truncation_point.number:
             return
         # Looked for anew: an archiver may have cut since. The cut of a boundary lies above it.
-        cuts = [one for one in self.context.chain.newest_first() if one.kind is SlotKind.CUT]
-        path = truncation_point_path(boundary.number)
+        cuts = [
+            one for one in self.context.commit_log.newest_first() if one.kind is SlotKind.TRUNCATE
+        ]
+        path = truncation_point_path(truncation_point.number)
         try:
-            data = self.context.world.storage.read(path)
+            data = self.context.ports.storage.read(path)
         except ObjectMissingError:
             return  # a greater one came meanwhile
         if data not in [slot.body for slot in cuts]:
@@ -308,13 +312,13 @@ class _HashChainCheck:
         """And the other way round: what a commit slot shows is on the timeline, or archived."""
         now = self.context.active()
         ended = {one.requested_time for one in now.instants if one.completed}
-        ended.update(self.context.history.times().completions)
+        ended.update(self.context.archived_timeline.times().completions)
         left = not_applied(self.context, slots[-1].number, now)
         gone = slots_with_removed_file(slots)
         for slot in slots:
             if slot.kind is not SlotKind.COMMIT or slot.number < first.number - 1:
                 continue
-            if slot.number in gone or slot in left or self.context.chain.is_of_another(slot):
+            if slot.number in gone or slot in left or self.context.commit_log.is_of_another(slot):
                 continue
             if slot.instant_time not in ended:
                 self.report.problem(
@@ -324,19 +328,19 @@ class _HashChainCheck:
                 )
 
     def _witnessed(
-        self, witness: Witness, digests: dict[int, str], boundary: TruncationPoint
+        self, witness: Witness, digests: dict[int, str], truncation_point: TruncationPoint
     ) -> None:
         path = slot_path(witness.number)
         found = digests.get(witness.number)
-        if witness.number == boundary.number:
-            found = found or boundary.digest or None
+        if witness.number == truncation_point.number:
+            found = found or truncation_point.digest or None
         if found == witness.digest:
             return
         if found is not None:
             self.report.problem(
                 "witness_differs", path, "it is another slot than the one that was noted"
             )
-        elif witness.number <= boundary.number:
+        elif witness.number <= truncation_point.number:
             self.report.problem(
                 "witness_collected",
                 path,
@@ -349,4 +353,4 @@ class _HashChainCheck:
 
 
 def _has_signatures(slots: Sequence[Slot]) -> bool:
-    return any(slot.seal is not None and slot.seal.key_id for slot in slots)
+    return any(slot.hash_link is not None and slot.hash_link.key_id for slot in slots)

@@ -85,7 +85,7 @@ def keys_of_table(
             kind="keys_of_others",
             feature="keys made again",
         )
-    elsewhere = may_have_misplaced_rows(context.world.storage, load_config(context.world.storage))
+    elsewhere = may_have_misplaced_rows(context.ports.storage, load_config(context.ports.storage))
     elsewhere |= settings is not None and may_misplace_rows(settings, config)
     # Files name no folder but the one they lie in, or rows may lie in another.
     if config.drop_partition_columns or elsewhere:
@@ -212,7 +212,7 @@ def check_records(
             if one.base_file is not None and one.file_group not in read
         )
         _unique(context, snapshot, found, partition_path, report)
-        _report_misplaced([one.elsewhere for one in found], partition_path, report)
+        _report_misplaced([one.misplaced for one in found], partition_path, report)
         if all_columns:
             _report_doubtful(context, snapshot, slices, partition_path, report)
     return file_slices, rows
@@ -248,7 +248,7 @@ class _RowSummary:
     rows: int
     without_key: int
     hashes: npt.NDArray[np.uint64]
-    elsewhere: _MisplacedRows
+    misplaced: _MisplacedRows
 
 
 @dataclass(slots=True)
@@ -311,7 +311,7 @@ def _logs_fit(
         if not one.log_files:
             continue
         try:
-            assert_logs_fit(context.world.storage, one, read)
+            assert_logs_fit(context.ports.storage, one, read)
         except HoodooError as error:
             report.problem(error.kind, str(error.fields.get("path", "")), error.message)
 
@@ -330,7 +330,7 @@ def _footers(
     for base in bases:
         path = base.path
         try:
-            footer = read_footer(context.world.storage, path)
+            footer = read_footer(context.ports.storage, path)
             counted[path] = footer.rows
             if read is not None:
                 assert_base_fits(footer.schema, base, read)
@@ -385,7 +385,7 @@ def _looked_through(
     seen = []
     look = partial(_seen, context, read, keys)
     # A slice with logs is held in memory as a whole, so only one at a time.
-    answers = map(look, slices) if slices[0].log_files else context.world.executor.map(look, slices)
+    answers = map(look, slices) if slices[0].log_files else context.ports.executor.map(look, slices)
     for one, answer in zip(slices, answers, strict=True):
         if isinstance(answer, _RowSummary):
             seen.append(answer)
@@ -412,7 +412,7 @@ def _seen(
     elsewhere = _MisplacedRows()
     hashes = [np.zeros(0, np.uint64)]
     try:
-        for batch in read_slice(context.world.storage, context.world.events, one, read):
+        for batch in read_slice(context.ports.storage, context.ports.events, one, read):
             rows += batch.num_rows
             if keys is not None and batch.num_rows:
                 whole = pa.Table.from_batches([batch])
@@ -428,7 +428,7 @@ def _seen(
         rows=rows,
         without_key=without_key,
         hashes=np.concatenate(hashes),
-        elsewhere=elsewhere,
+        misplaced=elsewhere,
     )
 
 
@@ -515,6 +515,6 @@ def _keys_of(
     """The keys with one of some hashes."""
     read = _plan(context, snapshot, slices, all_columns=False)
     for one in slices:
-        for batch in read_slice(context.world.storage, context.world.events, one, read):
+        for batch in read_slice(context.ports.storage, context.ports.events, one, read):
             keys = _keys(batch)
             yield keys.filter(pa.array(np.isin(_hashes(keys), wanted)))

@@ -77,12 +77,12 @@ def doubtful_timestamps(
         base = one.base_file
         if base is None:
             continue
-        footer = read_footer(context.world.storage, base.path)
+        footer = read_footer(context.ports.storage, base.path)
         names = [each.name for each in footer.schema if each.type == MILLIS]
         if not names or not footer.created_by.startswith("parquet-cpp"):
             continue
         read = plan_scan(context, snapshot, [one], with_hoodie_columns=True).read
-        for batch in read_slice(context.world.storage, context.world.events, one, read):
+        for batch in read_slice(context.ports.storage, context.ports.events, one, read):
             rows = pa.Table.from_batches([batch])
             times = pc.cast(rows.column(COMMIT_TIME_COLUMN), pa.string())
             copied = pc.less(times, base.requested_time)

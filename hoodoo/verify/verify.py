@@ -67,11 +67,11 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
     Raises:
         CorruptTableError: The present boundary cannot be read.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     while True:
-        boundary = read_truncation_point(storage)
+        truncation_point = read_truncation_point(storage)
         found: list[tuple[str, str, str]] = []
-        for one in boundary.earlier:
+        for one in truncation_point.earlier:
             path = truncation_point_path(one.number)
             try:
                 differs = digest_of(storage.read(path)) != one.digest
@@ -82,7 +82,7 @@ def check_batches(context: TableContext, report: _BatchReport) -> None:
             if differs:
                 told = "it is not what the present boundary was built upon: it was edited"
                 found.append(("boundary_differs", path, told))
-        if not found or truncated_up_to(storage) == boundary.number:
+        if not found or truncated_up_to(storage) == truncation_point.number:
             break
     for each in found:
         report.problem(*each)
@@ -188,8 +188,8 @@ def verify_at(
     except CorruptTableError as error:
         path = str(error.fields.get("path", ""))
         return Verification(problems=(Finding(kind=error.kind, path=path, message=error.message),))
-    if layers.tells:
-        warn_ignored_keys(properties, table.context.world.events)
+    if layers.warns:
+        warn_ignored_keys(properties, table.context.ports.events)
     try:
         found = verify(
             table.context,
@@ -234,7 +234,7 @@ def verify(
     Outside: lists of the timeline and of every partition; 1 get per completed instant and
     slot; and what ``check_records`` reads.
     """
-    run = _Verification(context=context, tell=progress or _silent, witness=witness)
+    run = _Verification(context=context, report=progress or _silent, witness=witness)
     try:
         run.everything(history=history, all_columns=all_columns)
     except CorruptTableError as error:
@@ -259,7 +259,7 @@ class _Verification:
     """One verification; the checks in the order of ``everything``."""
 
     context: TableContext
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     witness: Witness | None = None
     evidence: HashChainCoverage | None = None
     problems: list[Finding] = field(default_factory=list)
@@ -275,28 +275,28 @@ class _Verification:
         self.notes.append(Finding(kind=kind, path=path, message=message))
 
     def everything(self, *, history: bool, all_columns: bool) -> None:
-        self.tell("timeline")
+        self.report("timeline")
         snapshot = self.context.snapshot()
         self.instants = len(snapshot.active.instants)
         self._times(snapshot.active)
-        self.tell("commit slots")
+        self.report("commit slots")
         self._slots(snapshot.active)
-        self.tell("file versions")
+        self.report("file versions")
         written = self._written(snapshot)
         logs = self._logs(snapshot)
         self._sources(written)
-        self.tell("files")
+        self.report("files")
         sizes = self._listed()
         self._leftovers(snapshot, sizes)
         self._unannounced(snapshot, logs, sizes)
         self._needed(snapshot, written, logs, sizes)
-        self.tell("records")
+        self.report("records")
         recorded = {stat.path: stat for versions in written.values() for _, stat in versions}
         self.file_slices, self.rows = check_records(
             self.context, snapshot, recorded, self, all_columns=all_columns
         )
         if history:
-            self.tell("history")
+            self.report("history")
             self._history(snapshot.active)
 
     # ---- time
@@ -322,15 +322,15 @@ class _Verification:
                 self.problem("same_completion_time", name, f"two instants, the other: {twin}")
 
     def _slots(self, active: ActiveTimeline) -> None:
-        chain = self.context.chain
+        commit_log = self.context.commit_log
         try:
-            slots = list(chain.newest_first())[::-1]
+            slots = list(commit_log.newest_first())[::-1]
             check_commit_log(self.context, slots, active, self)
             check_batches(self.context, self)
         except (CorruptTableError, InternalError) as error:
             self.problem(error.kind, str(error.fields.get("path", "")), error.message)
             return
-        own = [slot for slot in slots if not chain.is_of_another(slot)]  # SLOT-8
+        own = [slot for slot in slots if not commit_log.is_of_another(slot)]  # SLOT-8
         for before, after in itertools.pairwise(own):
             if after.completion_time <= before.newest_time:
                 self.problem(
@@ -345,26 +345,30 @@ class _Verification:
         taken = slots_with_removed_file(slots)
         newest = slots[-1] if slots else None
         for slot in slots:  # below the newest one: shown once, and taken away by another engine
-            if slot.foreign and slot.kind in _TAKEN_AWAY and slot is not newest:
+            if slot.timeline_digest and slot.kind in _TAKEN_AWAY and slot is not newest:
                 taken |= {slot.number}
         waiting = [one for one in slots if one.number not in taken]
         for look in range(_LOOKS):
             active = self.context.active()
             waiting = [
-                slot for slot in waiting if not is_applied(slot, active, self.context.history)
+                slot
+                for slot in waiting
+                if not is_applied(slot, active, self.context.archived_timeline)
             ]
             if not waiting:
                 break
             if look + 1 < _LOOKS:
-                self.context.world.clock.sleep_ms(_PAUSE_MS)
+                self.context.ports.clock.sleep_ms(_PAUSE_MS)
         for slot in waiting:
-            self.note("slot_unsettled", slot_path(slot.number), _WAITING[bool(slot.foreign)])
+            self.note(
+                "slot_unsettled", slot_path(slot.number), _WAITING[bool(slot.timeline_digest)]
+            )
         for slot in slots:
             name = slot.file_name
             if name is None or not slot.body:
                 continue
             try:
-                data = self.context.world.storage.read(timeline_path(name))
+                data = self.context.ports.storage.read(timeline_path(name))
             except ObjectMissingError:
                 continue
             if data != slot.body:
@@ -431,7 +435,7 @@ class _Verification:
     # ---- files
 
     def _listed(self) -> dict[str, int]:
-        storage = self.context.world.storage
+        storage = self.context.ports.storage
         return {
             join(partition_path, entry.name): entry.size_bytes
             for partition_path in list_partition_paths(storage)
@@ -440,7 +444,7 @@ class _Verification:
         }
 
     def _leftovers(self, snapshot: Snapshot, sizes: dict[str, int]) -> None:
-        storage = self.context.world.storage
+        storage = self.context.ports.storage
         now = self.context.active()  # what began since the snapshot is known, too
         pending = {one.requested_time for one in (*snapshot.active.pending, *now.pending)}
         done = {one.requested_time for one in now.completed_writes}
@@ -448,7 +452,7 @@ class _Verification:
             instants_with_expired_heartbeat(storage, tuple(pending), self.context.limits.heartbeat)
         )
         exact = self.context.config.timeline_layout_version == 2  # older archives have holes
-        archived = self.context.history.times()
+        archived = self.context.archived_timeline.times()
         for path in sizes:
             time = data_file_time(path.rpartition("/")[2])
             if time is None or time in done:
@@ -536,7 +540,7 @@ class _Verification:
 
     def _history(self, active: ActiveTimeline) -> None:
         present = {(one.action.value, one.requested_time) for one in active.instants}
-        for row in self.context.history.instants(times_only=False):
+        for row in self.context.archived_timeline.instants(times_only=False):
             name = f"{row.requested_time} {row.action} (archived)"
             self.instants += (row.action, row.requested_time) not in present
             if row.completion_time is not None and row.completion_time < row.requested_time:

@@ -111,7 +111,7 @@ class DynamoHolding:
             pass  # taken by another client, or our first copy of this request arrived first
         except UnavailableError:
             # If the row is still there later, this client need not wait for its end.
-            self._client.give_up(*self._ours)
+            self._client.abandon_versions(*self._ours)
             with _seen_by_holder():
                 left = self._client.read()
             if left is not None and left.version in self._ours:
@@ -292,7 +292,7 @@ class DynamoClient:
         """Return a new version number that no row had before."""
         return self._ids.uuid()
 
-    def give_up(self, *versions: str) -> None:
+    def abandon_versions(self, *versions: str) -> None:
         """Remember version numbers that belong to no holder, in case their row appears."""
         self._given_up.extend(versions)
 
@@ -321,10 +321,10 @@ class DynamoClient:
             else:
                 found = row
         except BaseException:
-            self.give_up(row.version)
+            self.abandon_versions(row.version)
             raise
         if found is None or found.version != row.version:
-            self.give_up(row.version)  # an unanswered request may still arrive
+            self.abandon_versions(row.version)  # an unanswered request may still arrive
             return None, found
         self._sighting = None
         return DynamoHolding(self, row, sent_at_ms=sent_at_ms), None

@@ -329,7 +329,7 @@ class SqlClient:
 
     def holder(self) -> str | None:
         """Return the owner text in the row while its lease lasts; one query."""
-        row = self._look()
+        row = self._read_row()
         return row.owner if row is not None and row.is_held else None
 
     def server_now_ms(self) -> int:
@@ -352,7 +352,7 @@ class SqlClient:
         Raises:
             StorageUnavailableError: No answer.
         """
-        row = self._look()
+        row = self._read_row()
         if row is None or row.nonce is None or row.owner != holder_text:
             return False
         return self.free(row.token, row.nonce)
@@ -382,7 +382,7 @@ class SqlClient:
             if self._put(_TAKE, token, trying, seen=token - 1):
                 return SqlHolding(self, token, nonce, asked_at_ms)
         for _ in range(TRIES):
-            row = self._look()
+            row = self._read_row()
             if row is not None and row.nonce == nonce:
                 self._unsure = None
                 return SqlHolding(self, row.token, nonce, first_asked_at_ms)
@@ -429,7 +429,7 @@ class SqlClient:
                 self.free(token, nonce)  # interrupted: release the row if it is ours
             raise
 
-    def _look(self) -> _Row | None:
+    def _read_row(self) -> _Row | None:
         try:
             found = self._table.rows(_LOOK, (self._name,))
         except NoTable as error:

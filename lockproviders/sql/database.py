@@ -131,7 +131,7 @@ class Database(ABC):
     def _run(self, statement: str, values: Sequence[Value]) -> tuple[int, list[Row]]:
         self._notice_fork()
         with self._guard:
-            if self._connection is not None and self._leads_elsewhere():
+            if self._connection is not None and self._has_moved():
                 self._drop()
             if self._connection is None:
                 self._connection = self._connected()
@@ -184,7 +184,7 @@ class Database(ABC):
     def _meaning(self, error: Exception) -> Exception:
         """Return the error of this module for an error of the driver."""
 
-    def _leads_elsewhere(self) -> bool:
+    def _has_moved(self) -> bool:
         """Return whether a new connection would reach another database than the open one."""
         return False
 
@@ -253,7 +253,7 @@ class SqliteDatabase(Database):
             raise
         return connection
 
-    def _leads_elsewhere(self) -> bool:
+    def _has_moved(self) -> bool:
         # Clients with a deleted file open still see it, but no other client does.
         return self._file_there() != self._opened
 

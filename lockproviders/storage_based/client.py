@@ -90,7 +90,7 @@ class StorageClient:
     @property
     def shares(self) -> bool:
         """Whether ``try_share`` would share it, as far as this client has seen."""
-        return not self._sharer.is_wanted_alone
+        return not self._sharer.has_exclusive_request
 
     def try_acquire(self, owner_text: str) -> StorageHolding | None:
         """
@@ -109,7 +109,7 @@ class StorageClient:
         holding = self._take_left(owner_text)
         if holding is not None:
             return holding
-        before, seen = self._sharer.look()
+        before, seen = self._sharer.read()
         if not self._is_free(before, seen):
             return None
         self._prove_once()
@@ -140,7 +140,7 @@ class StorageClient:
             return left
         for _ in range(_ROUNDS_MAX):
             asked_at_ms = self._clock.monotonic_ms()
-            before, seen = self._sharer.look()
+            before, seen = self._sharer.read()
             if not self._is_free(before, seen):
                 return None
             self._prove_once()

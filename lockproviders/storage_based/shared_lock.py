@@ -118,11 +118,11 @@ class SharedLockState:
         self._alone_to_ms = 0
 
     @property
-    def is_wanted_alone(self) -> bool:
+    def has_exclusive_request(self) -> bool:
         """Whether a writer recently wanted the lock alone, as far as this client has seen."""
         return self.clock.now_ms() < self._alone_to_ms
 
-    def look(self) -> tuple[LockRecord | None, ObjectVersion | None]:
+    def read(self) -> tuple[LockRecord | None, ObjectVersion | None]:
         """
         Read the file and its record, None if there is none. Outside: 1 get.
 
@@ -223,7 +223,7 @@ class SharedLockState:
             return self._had
         asked_at_ms = self.clock.monotonic_ms()
         try:
-            record, seen = self.look()
+            record, seen = self.read()
             if seen is None or record is None or not record.is_shared:
                 return None
             self.join(record, seen.tag, note, asked_at_ms=asked_at_ms)

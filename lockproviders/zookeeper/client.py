@@ -89,7 +89,7 @@ class ZooKeeperHolding:
         Then it waits a moment for the connection, so that a new leader causes a delay and no failed
         write (F9).
         """
-        if self._released or self._is_lost() or self._client.is_elsewhere(self.session):
+        if self._released or self._is_lost() or self._client.is_of_other_process(self.session):
             return False
         if self.session.is_connected and self.session.drops == self._drops_seen:
             return True
@@ -112,18 +112,20 @@ class ZooKeeperHolding:
         if self._released:
             return
         self._released = True
-        if self._client.is_elsewhere(self.session):
+        if self._client.is_of_other_process(self.session):
             return
-        self._client.forget(self)
+        self._client.untrack(self)
         if self._is_lost():
             return
         if self.session.is_tainted:
-            self._client.abandon(self.session)
+            self._client.end_session(self.session)
             return
         try:
             self.session.delete(self._path)
         except HoodooError:
-            self._client.abandon(self.session)  # else our node stays as long as this process lives
+            self._client.end_session(
+                self.session
+            )  # else our node stays as long as this process lives
             raise
 
     def on_event(self, event: Any) -> None:
@@ -175,7 +177,7 @@ class ZooKeeperQueueEntry:
         session = self._client.session()
         for _ in range(CHECKS_MAX):
             asked_ms = clock.monotonic_ms()
-            names = self._look(session)
+            names = self._list_queue(session)
             own = own_nodes(names, self._unique)
             self._is_doubtful = not self._sent == len(own) == 1
             if not own:
@@ -208,15 +210,15 @@ class ZooKeeperQueueEntry:
     def leave(self) -> None:
         """Delete our node; if that is not certain, end its session."""
         session, self._session = self._session, None
-        if session is None or session.is_lost or self._client.is_elsewhere(session):
+        if session is None or session.is_lost or self._client.is_of_other_process(session):
             return
         if self._is_doubtful or self._own is None:
-            self._client.abandon(session)
+            self._client.end_session(session)
             return
         try:
             session.delete(f"{self._client.path}/{self._own}")
         except HoodooError:
-            self._client.abandon(session)
+            self._client.end_session(session)
 
     def _is_quiet(self, now_ms: int) -> bool:
         session = self._session
@@ -228,7 +230,7 @@ class ZooKeeperQueueEntry:
             and now_ms - self._looked_ms < RECHECK_MS
         )
 
-    def _look(self, session: ZkSession) -> tuple[str, ...]:
+    def _list_queue(self, session: ZkSession) -> tuple[str, ...]:
         """Return the names in the queue; enter it first if our node is not there."""
         if session is self._session:
             names = session.children(self._client.path)
@@ -264,7 +266,7 @@ class ZooKeeperQueueEntry:
         if self._is_doubtful:
             session.is_tainted = True  # a second node of ours may still appear
         holding = ZooKeeperHolding(self._client, session, path, token=token, seen_ms=asked_ms)
-        self._client.remember(holding)
+        self._client.track(holding)
         self._session = None
         session.watch_later(path, holding.on_event, holding.on_gone)
         return holding
@@ -399,23 +401,23 @@ class ZooKeeperClient:
                 known = self._session = self._open_session()
             return known
 
-    def is_elsewhere(self, session: ZkSession) -> bool:
+    def is_of_other_process(self, session: ZkSession) -> bool:
         """Return whether the session belongs to the process that forked this one."""
         return session.pid != self.ids.identity().pid
 
-    def remember(self, holding: ZooKeeperHolding) -> None:
+    def track(self, holding: ZooKeeperHolding) -> None:
         """Record a holding whose session must stay open."""
         session = holding.session
         with self._guard:
             self._holdings.add(holding)
         session.watch_over(lambda: self._least_left_ms(session))
 
-    def forget(self, holding: ZooKeeperHolding) -> None:
+    def untrack(self, holding: ZooKeeperHolding) -> None:
         """Delete the record of a released holding."""
         with self._guard:
             self._holdings.discard(holding)
 
-    def abandon(self, session: ZkSession) -> None:
+    def end_session(self, session: ZkSession) -> None:
         """
         End a session that may contain a node of ours, now or together with its holding.
 

@@ -92,9 +92,9 @@ def undo_if_table_replaced(context: TableContext) -> Iterator[CreatedFiles]:
         yield made
     finally:
         try:
-            context.chain.assert_same_table()
+            context.commit_log.assert_same_table()
         except TableReplacedError:
-            _take_away(context.world.storage, made)
+            _take_away(context.ports.storage, made)
             raise
 
 
@@ -155,7 +155,7 @@ def merge_levels(context: TableContext, settings: ArchivingSettings) -> int:
     ``undo_if_table_replaced``; 1 list, and where manifests are deleted 1 get for each, 1 get, the
     deletes.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     merges = level = 0
     while True:
         inputs = _to_merge(newest_manifest(storage)[1], level, settings)
@@ -253,7 +253,7 @@ def _write_version_file(storage: Storage) -> None:
 
 def _tidy(context: TableContext, *, manifests_kept: int) -> None:
     """Delete all but the newest manifests, and old files that none of these names."""
-    storage = context.world.storage
+    storage = context.ports.storage
     stats = {entry.name: entry for entry in storage.list(HISTORY) if not entry.is_folder}
     manifests = sorted(
         (name for name in stats if _MANIFEST.fullmatch(name)),
@@ -272,7 +272,7 @@ def _tidy(context: TableContext, *, manifests_kept: int) -> None:
     old_ms = storage.now_ms() - context.limits.heartbeat.tolerated_ms
     files = [name for name in stats if name.endswith(".parquet") and name not in named]
     gone = manifests[manifests_kept:] + [n for n in files if stats[n].modified_ms < old_ms]
-    context.chain.assert_same_table()  # manifests of another table have the same names (SLOT-10)
+    context.commit_log.assert_same_table()  # manifests of another table have the same names (SLOT-10)
     for name in gone:
         storage.delete(f"{HISTORY}/{name}")
 

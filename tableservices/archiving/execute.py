@@ -99,7 +99,7 @@ class ArchiveBackoff:
     Without it, a table that cannot be archived would cost every small commit a full check.
     """
 
-    rests_until_ms: int = 0
+    skip_until_ms: int = 0
 
 
 def archive(
@@ -107,7 +107,7 @@ def archive(
     rules: ArchiveRules,
     *,
     memory: ArchiveBackoff | None = None,
-    beside_others: bool = False,
+    has_other_writers: bool = False,
 ) -> ArchiveResult | None:
     """
     Archive the instants that the settings no longer keep on the active timeline.
@@ -134,20 +134,20 @@ def archive(
             more was moved.
     """
     memory = memory or ArchiveBackoff()
-    if context.world.clock.monotonic_ms() < memory.rests_until_ms:
+    if context.ports.clock.monotonic_ms() < memory.skip_until_ms:
         return None
-    timeline = context.glance().active
+    timeline = context.cached_snapshot().active
     if not is_due(timeline, rules.archiving, rules.released):
         return None
     refuse_uncleanable(context, "archive")
-    left = beside_others and _another_is_at_it(context, timeline)
+    left = has_other_writers and _another_is_at_it(context, timeline)
     cuts = (
         []
         if left
-        else list(_truncate_repeatedly(context, rules, 1 if beside_others else _TRIES_MAX))
+        else list(_truncate_repeatedly(context, rules, 1 if has_other_writers else _TRIES_MAX))
     )
     if not cuts:
-        memory.rests_until_ms = context.world.clock.monotonic_ms() + _REST_MS
+        memory.skip_until_ms = context.ports.clock.monotonic_ms() + _REST_MS
         return None
     with _alone(context):
         merges = merge_levels(context, rules.archiving)
@@ -159,7 +159,7 @@ def archive(
         slots_up_to=documents[-1].number,
         merges=merges,
     )
-    context.world.events.emit(
+    context.ports.events.emit(
         "archiving.done",
         instants=receipt.instants,
         slots_up_to=receipt.slots_up_to,
@@ -176,9 +176,9 @@ def _another_is_at_it(context: TableContext, timeline: ActiveTimeline) -> bool:
     other process died, this one continues its work after ``_REST_MS``. Outside: 1 get.
     """
     last = _last_truncation(context)
-    if last is None or last.owner.writer_id == context.world.ids.identity().writer_id:
+    if last is None or last.owner.writer_id == context.ports.ids.identity().writer_id:
         return False
-    moment = context.zone.from_then_on(context.world.clock.now_ms() - _REST_MS)
+    moment = context.zone.earliest_from(context.ports.clock.now_ms() - _REST_MS)
     moving = not timeline.file_names.isdisjoint(_document(last).completed)
     return moving and last.completion_time > moment
 
@@ -205,7 +205,7 @@ def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int)
         cut = _try_truncate(context, rules.archiving, planned)
         if cut is None:
             stale += 1
-            context.world.events.emit("archiving.replanned")
+            context.ports.events.emit("archiving.replanned")
             continue
         if not _finish(context, cut):
             return
@@ -215,18 +215,18 @@ def _truncate_repeatedly(context: TableContext, rules: ArchiveRules, tries: int)
 
 def _last_of(slots: Sequence[Slot]) -> int | None:
     """Return the number of the newest truncation among slots, oldest first; None without any."""
-    return next((one.number for one in reversed(slots) if one.kind is SlotKind.CUT), None)
+    return next((one.number for one in reversed(slots) if one.kind is SlotKind.TRUNCATE), None)
 
 
 def _alone(context: TableContext) -> AbstractContextManager[object]:
     """Hold the lock where another engine may archive too; it respects only the lock."""
     if context.limits.foreign_writers is ForeignWriters.EXPECTED:
-        return context.world.lock.acquire("archive")
+        return context.ports.lock.acquire("archive")
     return nullcontext()
 
 
 def _last_truncation(context: TableContext) -> Slot | None:
-    return next((s for s in context.chain.newest_first() if s.kind is SlotKind.CUT), None)
+    return next((s for s in context.commit_log.newest_first() if s.kind is SlotKind.TRUNCATE), None)
 
 
 def _document(cut: Slot) -> TruncationPoint:
@@ -238,15 +238,15 @@ def _planned(context: TableContext, rules: ArchiveRules) -> _Planned | None:
     snapshot = context.snapshot()
     if not is_due(snapshot.active, rules.archiving, rules.released):
         return None
-    if context.pin.entry is not None:
+    if context.low_water_mark.entry is not None:
         raise_low_water_mark(context)  # an old mark of this process must not delay its own archive
-    slots = tuple(without_void(context.chain.newest_first()))[::-1]
+    slots = tuple(without_void(context.commit_log.newest_first()))[::-1]
     lines = archival_limits(context, snapshot, slots, rules)
     going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
     if not going:
         return None
-    for path in _left_by(context.world.storage, lines.ended):
-        context.world.storage.delete(path)
+    for path in _left_by(context.ports.storage, lines.ended):
+        context.ports.storage.delete(path)
     return _Planned(slots=slots, lines=lines, going=frozenset(going), released=rules.released)
 
 
@@ -264,7 +264,7 @@ def preview_archive(context: TableContext, rules: ArchiveRules) -> tuple[str, ..
     snapshot = context.snapshot()
     if not is_due(snapshot.active, rules.archiving, rules.released):
         return ()
-    slots = tuple(without_void(context.chain.newest_first()))[::-1]
+    slots = tuple(without_void(context.commit_log.newest_first()))[::-1]
     lines = archival_limits(context, snapshot, slots, rules)
     going = choose_instants(snapshot.active, rules.archiving, lines.times, rules.released)
     return tuple(map(str, going))
@@ -274,53 +274,53 @@ def _try_truncate(
     context: TableContext, settings: ArchivingSettings, planned: _Planned
 ) -> Slot | None:
     slots = planned.slots
-    cuts = [one for one in slots if one.kind is SlotKind.CUT]
+    cuts = [one for one in slots if one.kind is SlotKind.TRUNCATE]
     documents = [_document(one) for one in cuts]
     former = documents[-1] if documents else NO_TRUNCATION
     bodies = (
         cut.body for cut, one in zip(cuts, documents, strict=True) if one.number == former.number
     )
     newest = slots[-1].number if slots else 0
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     # Use the table's time if it is behind: a clock that is ahead must not drop ids early.
-    now = context.world.clock.now_ms()
+    now = context.ports.clock.now_ms()
     if slots:
         now = min(now, context.zone.wall_ms(slots[-1].newest_time))
     carried = remember_batches(
-        context.world.storage,
+        context.ports.storage,
         former,
         next(bodies, b""),  # its file is the first truncation's, and is never overwritten
-        since=context.zone.from_then_on(now - settings.batches_kept_ms),
+        since=context.zone.earliest_from(now - settings.batches_kept_ms),
         withdrawn=restored_away_in(slots),
         together=settings.batches_together,
     )
 
-    def decide(turn: CommitSection) -> Slot | None:
-        if _is_stale(context, newest, turn.head):
+    def decide(section: CommitSection) -> Slot | None:
+        if _is_stale(context, newest, section.head):
             return None
-        chosen = choose_instants(turn.timeline, settings, planned.lines.times, planned.released)
+        chosen = choose_instants(section.timeline, settings, planned.lines.times, planned.released)
         going = [one for one in chosen if one in planned.going]  # only checked instants
         if not going:
             return None
-        requested = turn.draw(context, Residue.SLOT_REQUESTED)
-        boundary = next_truncation_point(
+        requested = section.draw_time(context, Residue.SLOT_REQUESTED)
+        truncation_point = next_truncation_point(
             former,
-            turn.timeline,
+            section.timeline,
             going,
             slots,
             ceiling=planned.lines.ceiling,
             carried=carried,
         )
-        return turn.slot(
+        return section.next_slot(
             context,
-            SlotKind.CUT,
+            SlotKind.TRUNCATE,
             Action.COMMIT,
             requested,
             nonce=nonce,
-            body=encode_truncation_point(boundary),
+            body=encode_truncation_point(truncation_point),
         )
 
-    if _is_stale(context, newest, context.chain.head()):
+    if _is_stale(context, newest, context.commit_log.head()):
         return None  # checked before the commit section, in which all writers would wait
     slot, _ = commit_in_section(context, "archive", decide)
     if slot is not None:
@@ -329,14 +329,14 @@ def _try_truncate(
 
 
 def _emit_batches(
-    context: TableContext, former: TruncationPoint, boundary: TruncationPoint
+    context: TableContext, former: TruncationPoint, truncation_point: TruncationPoint
 ) -> None:
     before = {one.number for one in former.earlier}
-    now = {one.number for one in boundary.earlier}
+    now = {one.number for one in truncation_point.earlier}
     if now - before:
-        context.world.events.emit("archiving.batches_left", number=former.number)
+        context.ports.events.emit("archiving.batches_left", number=former.number)
     if before - now:
-        context.world.events.emit("archiving.batches_taken_over", boundaries=len(before - now))
+        context.ports.events.emit("archiving.batches_taken_over", boundaries=len(before - now))
 
 
 def _is_stale(context: TableContext, after: int, last: int) -> bool:
@@ -356,57 +356,57 @@ def _finish(context: TableContext, cut: Slot) -> bool:
 
     Outside: 1 create, 3 lists, the registry; the rest only while something is left to do.
     """
-    boundary = _document(cut)
+    truncation_point = _document(cut)
     with _alone(context):
-        context.chain.assert_same_table()  # the slot may be one of a dropped table (SLOT-10)
+        context.commit_log.assert_same_table()  # the slot may be one of a dropped table (SLOT-10)
         apply(context, cut)
         _assert_same_table(context, cut)
         names = context.active().file_names
-        left = [name for name in boundary.completed if name in names]
-        slots = _slots_up_to(context.world.storage, boundary.number)
+        left = [name for name in truncation_point.completed if name in names]
+        slots = _slots_up_to(context.ports.storage, truncation_point.number)
         if not left and not slots:
             return True
-        if ceiling_of(context, cut.number) < _reach(context, boundary):  # GC-3: check again
-            context.world.events.emit("archiving.held", number=cut.number)
+        if ceiling_of(context, cut.number) < _reach(context, truncation_point):  # GC-3: check again
+            context.ports.events.emit("archiving.held", number=cut.number)
             return False
         if left:
-            _move(context, cut, boundary, names)
+            _move(context, cut, truncation_point, names)
         _assert_same_table(context, cut)
-        context.world.each(context.world.storage.delete, slots)
-        for number in _unneeded_truncation_points(context.world.storage, boundary):
-            context.world.storage.delete(truncation_point_path(number))
-    context.chain.forget(boundary.number)
+        context.ports.for_each(context.ports.storage.delete, slots)
+        for number in _unneeded_truncation_points(context.ports.storage, truncation_point):
+            context.ports.storage.delete(truncation_point_path(number))
+    context.commit_log.forget(truncation_point.number)
     return True
 
 
 def _assert_same_table(context: TableContext, cut: Slot) -> None:
     """Check before deletes (SLOT-10); in another table, delete the new truncation point again."""
     try:
-        context.chain.assert_same_table()
+        context.commit_log.assert_same_table()
     except TableReplacedError:
         revert_truncation(context, cut)
         raise
 
 
-def _reach(context: TableContext, boundary: TruncationPoint) -> int:
+def _reach(context: TableContext, truncation_point: TruncationPoint) -> int:
     """Return the greatest slot that is truncated, or whose completed file moves."""
-    times = {name[:17] for name in boundary.completed}
-    slots = context.chain.newest_first()
-    return max([boundary.number, *(s.number for s in slots if s.instant_time in times)])
+    times = {name[:17] for name in truncation_point.completed}
+    slots = context.commit_log.newest_first()
+    return max([truncation_point.number, *(s.number for s in slots if s.instant_time in times)])
 
 
 def _move(
-    context: TableContext, cut: Slot, boundary: TruncationPoint, names: frozenset[str]
+    context: TableContext, cut: Slot, truncation_point: TruncationPoint, names: frozenset[str]
 ) -> None:
-    storage = context.world.storage
-    named = {name: one for name in boundary.completed if (one := parse_instant_name(name))}
+    storage = context.ports.storage
+    named = {name: one for name in truncation_point.completed if (one := parse_instant_name(name))}
     instants = list(named.values())
     times = [one.requested_time for one in instants]
     pending = _pending_of(instants, names)
     # F24: if the file is damaged, its slot, which is deleted next, has the only whole copy.
     fixed = {
         slot.file_name: slot.body
-        for slot in context.chain.newest_first(cut.number)
+        for slot in context.commit_log.newest_first(cut.number)
         if slot.file_name in named and slot.body
     }
     rows: list[ArchivedInstant | None] = [None]
@@ -419,12 +419,12 @@ def _move(
             for name, one in named.items()
             if (one.requested_time, one.action.value) not in archived
         ]
-        rows = context.world.each(lambda one: _row(storage, *one), missing)
+        rows = context.ports.for_each(lambda one: _row(storage, *one), missing)
     with undo_if_table_replaced(context) as made:
         append_to_archive(storage, [row for row in rows if row is not None], made)
     begun = [timeline_path(name) for one in instants for name in pending[one.requested_time]]
-    context.world.each(storage.delete, begun)
-    for name in boundary.completed:
+    context.ports.for_each(storage.delete, begun)
+    for name in truncation_point.completed:
         if name in names:
             storage.delete(timeline_path(name))
 
@@ -481,16 +481,16 @@ def _slots_up_to(storage: Storage, number: int) -> list[str]:
     return [slot_path(n) for n in sorted(map(int, names)) if n <= number]
 
 
-def _unneeded_truncation_points(storage: Storage, boundary: TruncationPoint) -> list[int]:
+def _unneeded_truncation_points(storage: Storage, truncation_point: TruncationPoint) -> list[int]:
     """
     Return older truncation points whose batches no later one needs.
 
     The result may lack some that a later point dropped, but never has one that a later point names:
     each names only older points that its predecessor names, and the predecessor.
     """
-    named = {one.number for one in boundary.earlier}
+    named = {one.number for one in truncation_point.earlier}
     numbers = {int(name) for name in storage.names(BOUNDARIES) if name.isdigit()}
-    return sorted(number for number in numbers - named if number < boundary.number)
+    return sorted(number for number in numbers - named if number < truncation_point.number)
 
 
 # ------------------------------------------------- Archiving as a service, for writers and workers
@@ -501,26 +501,32 @@ class ArchivingService:
     """Archiving as a service."""
 
     rules: ArchiveRules
-    beside_others: bool = False  # one of many writers that archive after commits, as of ``archive``
+    has_other_writers: bool = (
+        False  # one of many writers that archive after commits, as of ``archive``
+    )
     name: str = "archive"
-    memory: ArchiveBackoff = field(default_factory=ArchiveBackoff)
+    backoff: ArchiveBackoff = field(default_factory=ArchiveBackoff)
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str], *, beside_others: bool = False) -> Self:
+    def from_properties(
+        cls, properties: Mapping[str, str], *, has_other_writers: bool = False
+    ) -> Self:
         """Read the properties; errors as ``ArchiveRules.from_properties``."""
         rules = ArchiveRules.from_properties(properties)
-        return cls(rules=rules, beside_others=beside_others)
+        return cls(rules=rules, has_other_writers=has_other_writers)
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Return ``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
         return self.rules.archiving.inline
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Return ``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
         return self.rules.archiving.beside
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Archive once; errors as ``archive``."""
-        return archive(context, self.rules, memory=self.memory, beside_others=self.beside_others)
+        return archive(
+            context, self.rules, memory=self.backoff, has_other_writers=self.has_other_writers
+        )

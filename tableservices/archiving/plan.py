@@ -78,7 +78,7 @@ class ArchivalLimits:
     ceiling: int
     ended: tuple[InstantTime, ...] = ()
 
-    def and_(self, *more: InstantTime | None) -> ArchivalLimits:
+    def merged_with(self, *more: InstantTime | None) -> ArchivalLimits:
         """Return the limits with further ones; None is left out."""
         return replace(self, times=(*self.times, *(one for one in more if one)))
 
@@ -89,9 +89,9 @@ def ceiling_of(context: TableContext, head: int) -> int:
 
     The newest slots always remain: processes find the head by them, and some may not be applied.
     """
-    own = context.world.ids.identity().writer_id
-    pins = [one.pin for one in registered_writers(context, but=own) if not one.silent]
-    return min([*pins, context.pin.floor(head), head - NOT_APPLIED_MAX])
+    own = context.ports.ids.identity().writer_id
+    pins = [one.low_water_mark for one in registered_writers(context, but=own) if not one.silent]
+    return min([*pins, context.low_water_mark.floor(head), head - NOT_APPLIED_MAX])
 
 
 def archival_limits(
@@ -115,7 +115,7 @@ def archival_limits(
     """
     active = snapshot.active
     ceiling = ceiling_of(context, snapshot.head)
-    lines = ArchivalLimits(times=(), ceiling=ceiling).and_(
+    lines = ArchivalLimits(times=(), ceiling=ceiling).merged_with(
         needed_since(slots, ceiling),
         _cleaning_limit(context, active, rules.cleaning),
         _clean_retained(context, active) if rules.archiving.not_past_clean else None,
@@ -125,7 +125,7 @@ def archival_limits(
     if not going:
         return lines
     ended, fresh = _ended(context, slots, before=going[-1].requested_time)
-    return replace(lines, ended=ended).and_(
+    return replace(lines, ended=ended).merged_with(
         _unclean_replace(context, snapshot, slots, going), min(fresh, default=None)
     )
 
@@ -135,9 +135,11 @@ def _cleaning_limit(
 ) -> InstantTime | None:
     """Return the commit before the earliest commit to retain; Java Hudi keeps it as well."""
     oldest = min((one.requested_time for one in pending_that_need_files(active)), default=None)
-    hours_ago = context.world.clock.now_ms() - cleaning.hours_retained * _HOUR_MS
+    hours_ago = context.ports.clock.now_ms() - cleaning.hours_retained * _HOUR_MS
     writes = active.completed_writes
-    line = earliest_commit_to_retain(writes, oldest, cleaning, context.zone.from_then_on(hours_ago))
+    line = earliest_commit_to_retain(
+        writes, oldest, cleaning, context.zone.earliest_from(hours_ago)
+    )
     if line is None:
         return None
     return writes[max(0, writes.index(line) - 1)].requested_time
@@ -175,7 +177,7 @@ def _unclean_replace(
         replaced = snapshot.commits.read(one).partition_to_replace_file_ids or {}
         for partition_path, file_ids in replaced.items():
             if partition_path not in present:
-                present[partition_path] = _file_ids(context.world.storage, partition_path)
+                present[partition_path] = _file_ids(context.ports.storage, partition_path)
             if not present[partition_path].isdisjoint(file_ids):
                 return one.requested_time
             if any(FileGroupId(partition_path, file_id) in coming for file_id in file_ids):
@@ -199,8 +201,8 @@ def _may_come(
             continue
         if _is_aged(context, slot):
             break
-        written = {one.file_group for one in slot.claim.file_groups if one.touch in _WRITING}
-        taken = {one.file_group for one in slot.claim.file_groups} - written
+        written = {one.file_group for one in slot.write_set.file_groups if one.access in _WRITING}
+        taken = {one.file_group for one in slot.write_set.file_groups} - written
         done = snapshot.active.find(slot.requested_time, slot.action.completes_as)
         if done is not None and done.completed:
             hidden = snapshot.commits.read(done).replaced_file_groups()
@@ -242,7 +244,7 @@ def _is_aged(context: TableContext, slot: Slot) -> bool:
 
     Outside: 1 stat.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     stat = storage.stat(slot_path(slot.number))
     grace_ms = GRACE_OF_SILENCES * context.limits.heartbeat.tolerated_ms
     return stat is None or storage.now_ms() - stat.modified_ms > grace_ms

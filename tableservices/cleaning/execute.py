@@ -71,32 +71,34 @@ class LastClean:
     """
     The newest head at which no newer file had superseded another; None before the first scan.
 
-    ``looked_at_ms`` is the time of the last full scan, on the monotonic clock.
+    ``scanned_at_ms`` is the time of the last full scan, on the monotonic clock.
     """
 
     head: int | None = None
-    looked_at_ms: int = 0
+    scanned_at_ms: int = 0
 
-    def may_rest(self, context: TableContext) -> bool:
+    def may_skip(self, context: TableContext) -> bool:
         """
         Return whether a scan would find nothing: no superseded file, and no new dead writer.
 
         A writer counts as dead when its heartbeat expires, so one full scan in a heartbeat's
-        interval finds dead writers and stray files soon enough. Outside: as ``still_quiet``.
+        interval finds dead writers and stray files soon enough. Outside: as ``only_new_file_groups``.
         """
-        since_ms = context.world.clock.monotonic_ms() - self.looked_at_ms
-        return since_ms < context.limits.heartbeat.interval_ms and self.still_quiet(context)
+        since_ms = context.ports.clock.monotonic_ms() - self.scanned_at_ms
+        return since_ms < context.limits.heartbeat.interval_ms and self.only_new_file_groups(
+            context
+        )
 
     def note(self, snapshot: Snapshot, facts: CleanInput) -> None:
         """Record a full scan of the files and its result."""
         quiet = not facts.replaced and all(len(slices) < 2 for slices in facts.groups.values())
         self.head = snapshot.head if quiet else None
 
-    def note_look(self, context: TableContext) -> None:
+    def note_full_scan(self, context: TableContext) -> None:
         """Record a full scan that also looked for dead writers and stray files."""
-        self.looked_at_ms = context.world.clock.monotonic_ms()
+        self.scanned_at_ms = context.ports.clock.monotonic_ms()
 
-    def still_quiet(self, context: TableContext) -> bool:
+    def only_new_file_groups(self, context: TableContext) -> bool:
         """
         Return whether commits only added file groups since.
 
@@ -104,15 +106,15 @@ class LastClean:
         """
         if self.head is None:
             return False
-        head = context.chain.head()
+        head = context.commit_log.head()
         try:
-            slots = context.chain.between(self.head, head)
+            slots = context.commit_log.between(self.head, head)
         except MissingFileError:  # archived since: their write sets are unknown
             self.head = None
             return False
         for slot in slots:
-            fresh = all(item.touch is Access.NEW for item in slot.claim.file_groups)
-            if slot.kind is not SlotKind.COMMIT or not fresh or slot.claim.partitions:
+            fresh = all(item.access is Access.NEW for item in slot.write_set.file_groups)
+            if slot.kind is not SlotKind.COMMIT or not fresh or slot.write_set.partitions:
                 self.head = None
                 return False
         self.head = head
@@ -135,7 +137,7 @@ def remove_stray_files(context: TableContext) -> int:
     where there are any, and when something is old 1 list more and 1 delete each; for a rolled back
     instant 1 list per partition and 1 delete per late file.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     _sweep_late_plans(context)
     run_deferred_deletes(context)
     limits = context.limits.heartbeat
@@ -148,13 +150,13 @@ def remove_stray_files(context: TableContext) -> int:
     marked = tuple(one for one in marked if one not in pending)
     for requested_time in beats:
         storage.delete(heartbeat_path(requested_time))
-    aborted = ended_times(context.chain) if marked else frozenset()
+    aborted = ended_times(context.commit_log) if marked else frozenset()
     for requested_time in marked:
         if requested_time in aborted:
             for path in data_files_of(storage, requested_time):
                 storage.delete(path)
         delete_markers(storage, requested_time)
-    context.world.events.emit(
+    context.ports.events.emit(
         "cleaning.leftovers", heartbeats=len(beats), marker_folders=len(marked)
     )
     return len(beats) + len(marked)
@@ -177,13 +179,13 @@ def _sweep_late_plans(context: TableContext) -> None:
     }
     if not late:
         return
-    for slot in context.chain.newest_first():
+    for slot in context.commit_log.newest_first():
         if slot.kind is SlotKind.CANCEL and slot.requested_time in late:
             apply(context, slot)
     for requested_time, action in late.items():
         inflight = pending_file_names(action, requested_time)[0]
-        context.world.storage.delete(context.instant_path(inflight))
-    context.world.events.emit("cleaning.late_plans", plans=len(late))
+        context.ports.storage.delete(context.instant_path(inflight))
+    context.ports.events.emit("cleaning.late_plans", plans=len(late))
 
 
 def _old_marker_folders(storage: Storage, tolerated_ms: int) -> tuple[str, ...]:
@@ -255,7 +257,7 @@ def clean(
             deleted.
     """
     memory = memory or LastClean()
-    if memory.may_rest(context):
+    if memory.may_skip(context):
         return None
     refuse_uncleanable(context)
     snapshot = context.snapshot()
@@ -268,29 +270,29 @@ def clean(
             snapshot = context.snapshot()
         receipt = _clean_own(context, settings, snapshot, memory)
     remove_stray_files(context)
-    memory.note_look(context)
+    memory.note_full_scan(context)
     return receipt
 
 
 def _clean_own(
     context: TableContext, settings: CleaningSettings, snapshot: Snapshot, memory: LastClean
 ) -> CleanResult | None:
-    if memory.still_quiet(context):
+    if memory.only_new_file_groups(context):
         return None
     for _ in range(_PLANS_MAX):
-        started = context.world.clock.monotonic_ms()
+        started = context.ports.clock.monotonic_ms()
         if not is_due(snapshot.active, settings):
             return None
         gathered = collect_clean_input(context, snapshot, settings)
-        plan = plan_clean(gathered.facts, settings)
+        plan = plan_clean(gathered.clean_input, settings)
         if not plan.paths:
-            memory.note(snapshot, gathered.facts)
+            memory.note(snapshot, gathered.clean_input)
             return None
-        taken = context.world.clock.monotonic_ms() - started
+        taken = context.ports.clock.monotonic_ms() - started
         outcome = _publish(context, settings, gathered, plan, taken)
         if not isinstance(outcome, _Stale):
             return outcome
-        context.world.events.emit("cleaning.replanned", head=snapshot.head)
+        context.ports.events.emit("cleaning.replanned", head=snapshot.head)
         snapshot = context.snapshot()
     return None
 
@@ -302,15 +304,15 @@ def _publish(
     plan: CleanPlan,
     taken_ms: int,
 ) -> CleanResult | _Stale:
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     plan_bytes = encode_clean_plan(_cleaner_plan(context, settings, gathered, plan))
 
-    def decide(turn: CommitSection) -> Slot | None:
-        if not gathered.still_holds(context, turn):
+    def decide(section: CommitSection) -> Slot | None:
+        if not gathered.is_current(context, section):
             return None
         refuse_uncleanable(context)
-        requested = turn.draw(context, Residue.SLOT_REQUESTED)
-        return turn.slot(
+        requested = section.draw_time(context, Residue.SLOT_REQUESTED)
+        return section.next_slot(
             context,
             SlotKind.CLEAN,
             Action.CLEAN,
@@ -328,8 +330,8 @@ def _publish(
     slot, _ = commit_in_section(context, "clean", decide)
     if slot is None:
         return _Stale.STALE
-    line = gathered.facts.line
-    context.world.events.emit(
+    line = gathered.clean_input.line
+    context.ports.events.emit(
         "cleaning.done", rt=slot.requested_time, number=slot.number, files=len(plan.paths)
     )
     return CleanResult(
@@ -346,8 +348,8 @@ def _cleaner_plan(
     gathered: CollectedCleanInput,
     plan: CleanPlan,
 ) -> CleanerPlan:
-    line = gathered.facts.line
-    locate = context.world.storage.locate
+    line = gathered.clean_input.line
+    locate = context.ports.storage.locate
     return CleanerPlan(
         earliest_instant_to_retain=None
         if line is None
@@ -375,7 +377,7 @@ def _metadata(
     *,
     taken_ms: int,
 ) -> CleanMetadata:
-    line = gathered.facts.line
+    line = gathered.clean_input.line
     return CleanMetadata(
         start_clean_time=requested,
         time_taken_in_millis=taken_ms,
@@ -384,7 +386,7 @@ def _metadata(
         last_completed_commit_timestamp=_last_completed(gathered),
         partition_metadata=deleted_files(plan.files, settings.policy.value),
         # The identity outlives the slot, which archiving removes.
-        extra_metadata={**_extra(gathered), **context.world.ids.identity().as_metadata},
+        extra_metadata={**_extra(gathered), **context.ports.ids.identity().as_metadata},
     )
 
 
@@ -403,21 +405,21 @@ class CleaningService:
 
     settings: CleaningSettings
     name: str = "clean"
-    memory: LastClean = field(default_factory=LastClean)
+    last_clean: LastClean = field(default_factory=LastClean)
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Return whether ``hoodie.clean.automatic`` is set and ``hoodie.clean.async`` is not."""
         return self.settings.inline
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Return whether ``hoodie.clean.automatic`` and ``hoodie.clean.async`` are set."""
         return self.settings.beside
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Clean once; errors as ``clean``."""
-        return clean(context, self.settings, memory=self.memory)
+        return clean(context, self.settings, memory=self.last_clean)
 
 
 # ----------------------- Finish cleans that another engine left pending, if their plan is harmless
@@ -471,12 +473,14 @@ def finish_foreign_cleans(
 
 def _is_applied(context: TableContext, instant: Instant) -> bool:
     """Return whether hoodoo's own newest slot made this clean; if so, finish it."""
-    last = context.chain.read(context.chain.head())  # all earlier ones are applied (PUB-3)
+    last = context.commit_log.read(
+        context.commit_log.head()
+    )  # all earlier ones are applied (PUB-3)
     if last is None or last.kind is not SlotKind.CLEAN:
         return False
     if last.instant_time != instant.requested_time:
         return False
-    if last.foreign:  # under the lock: others may end it, and its file is late (FOR-9)
+    if last.timeline_digest:  # under the lock: others may end it, and its file is late (FOR-9)
         commit_in_section(context, f"finish clean {instant.requested_time}", lambda _: None)
     else:
         apply(context, last)
@@ -484,24 +488,24 @@ def _is_applied(context: TableContext, instant: Instant) -> bool:
 
 
 def _leave_alone(context: TableContext, instant: Instant, error: HoodooError) -> None:
-    context.world.events.emit("cleaning.foreign_refused", rt=instant.requested_time, why=str(error))
+    context.ports.events.emit("cleaning.foreign_refused", rt=instant.requested_time, why=str(error))
 
 
 def _finish(context: TableContext, settings: CleaningSettings, instant: Instant) -> None:
     path = timeline_path(pending_file_names(Action.CLEAN, instant.requested_time)[-1])
-    data = context.world.storage.read(path)
+    data = context.ports.storage.read(path)
     plan = decode_clean_plan(data, path=path)
     planned = planned_paths(context, plan)
     gathered = _input_without_effect(context, settings, planned)
     metadata = _foreign_metadata(instant, plan, planned)
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
 
-    def decide(turn: CommitSection) -> Slot | None:
-        now = turn.timeline.find(instant.requested_time, Action.CLEAN)
-        if now is None or now.completed or not gathered.still_holds(context, turn):
+    def decide(section: CommitSection) -> Slot | None:
+        now = section.timeline.find(instant.requested_time, Action.CLEAN)
+        if now is None or now.completed or not gathered.is_current(context, section):
             return None
         refuse_uncleanable(context)
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.CLEAN,
             Action.CLEAN,
@@ -514,7 +518,7 @@ def _finish(context: TableContext, settings: CleaningSettings, instant: Instant)
 
     slot, _ = commit_in_section(context, f"finish clean {instant.requested_time}", decide)
     if slot is not None:
-        context.world.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
+        context.ports.events.emit("cleaning.foreign_finished", rt=instant.requested_time)
 
 
 def planned_paths(context: TableContext, plan: CleanerPlan) -> dict[str, tuple[str, ...]]:
@@ -544,7 +548,7 @@ def _relative(context: TableContext, partition_path: str, address: str) -> str:
     name = address.rpartition("/")[2]
     if parse_base_file_name(name) is not None or parse_log_file_name(name) is not None:
         path = join(partition_path, name)
-        if without_scheme(context.world.storage.locate(path)) == without_scheme(address):
+        if without_scheme(context.ports.storage.locate(path)) == without_scheme(address):
             return path
     raise MalformedNameError(
         "a pending clean names something that is no data file of its partition; nothing was "
@@ -566,9 +570,9 @@ def _input_without_effect(
         update={"policy": CleaningPolicy.VERSIONS, "versions_retained": 1}
     )
     gathered = collect_clean_input(context, context.snapshot(), loosest)
-    needless = set(plan_clean(gathered.facts, loosest).paths)
+    needless = set(plan_clean(gathered.clean_input, loosest).paths)
     for path in (path for paths in planned.values() for path in paths):
-        if path not in needless and context.world.storage.stat(path) is not None:
+        if path not in needless and context.ports.storage.stat(path) is not None:
             raise MalformedNameError(
                 "a pending clean names a file that a reader, writer or savepoint may still "
                 f"need; nothing was deleted, the clean is left alone: {path!r}",

@@ -73,10 +73,10 @@ class CollectedCleanInput:
     """The clean input, its snapshot and the savepoints in it."""
 
     snapshot: Snapshot
-    facts: CleanInput
+    clean_input: CleanInput
     savepoints: tuple[InstantTime, ...]
 
-    def still_holds(self, context: TableContext, turn: CommitSection) -> bool:
+    def is_current(self, context: TableContext, section: CommitSection) -> bool:
         """
         Return whether nothing new since the snapshot needs a file that the plan deletes.
 
@@ -85,8 +85,8 @@ class CollectedCleanInput:
         that is older than the snapshot but not in it. They are also needed after a restore removed
         newer slices. Outside: new slots.
         """
-        seen, now = self.snapshot.active, turn.timeline
-        slots = slots_since_snapshot(context, self.snapshot.head, turn.head)
+        seen, now = self.snapshot.active, section.timeline
+        slots = slots_since_snapshot(context, self.snapshot.head, section.head)
         if slots is None or any(slot.kind is SlotKind.CLEAN for slot in slots):
             return False
         if set(savepoints_of(now)) != set(savepoints_of(seen)):
@@ -157,14 +157,14 @@ def collect_clean_input(
         settings: Policy and retention.
     """
     active = snapshot.active
-    far = context.world.storage.capabilities.far
+    far = context.ports.storage.capabilities.high_latency
     oldest = _oldest_needed(active, unshown=_UNSHOWN_FAR if far else 0)
-    now = context.world.clock.now_ms()
+    now = context.ports.clock.now_ms()
     line = earliest_commit_to_retain(
         active.completed_writes,
         oldest,
         settings,
-        context.zone.from_then_on(now - settings.hours_retained * _HOUR_MS),
+        context.zone.earliest_from(now - settings.hours_retained * _HOUR_MS),
     )
     savepoints = savepoints_of(active)
     named = tuple(one.requested_time for one in savepoints)
@@ -175,37 +175,37 @@ def collect_clean_input(
         elif settings.incremental:
             partitions = _written_since_last_clean(context, snapshot, named)
     if partitions is None:
-        partitions = list_partition_paths(context.world.storage)
+        partitions = list_partition_paths(context.ports.storage)
     compactions = pending_compactions(context, active)
     view = FileSystemView(
-        storage=context.world.storage,
+        storage=context.ports.storage,
         snapshot=snapshot,
         pending_compactions=compactions,
-        show_replaced=True,
+        include_replaced=True,
     )
     groups: dict[FileGroupId, list[FileSlice]] = {}
     for partition_path in partitions:
         # For a table that only grows, names are enough, however many files it has.
-        if snapshot.replaced or _has_superseded(context.world.storage, partition_path):
+        if snapshot.replaced or _has_superseded(context.ports.storage, partition_path):
             groups.update(view.slices(partition_path))
     clusterings = file_groups_in_clustering(context, active)
     change_logs: dict[tuple[FileGroupId, InstantTime], list[str]] = {}
     if context.config.cdc_enabled:
         for partition_path in sorted({group.partition_path for group in groups}):
-            _add_change_logs(context.world.storage, partition_path, change_logs)
+            _add_change_logs(context.ports.storage, partition_path, change_logs)
     facts = CleanInput(
         line=line,
         oldest_pending=oldest,
         completions=snapshot.completions,
         groups=groups,
         replaced=snapshot.replaced,
-        pinned=_savepointed_files(context, savepoints),
+        savepointed_files=_savepointed_files(context, savepoints),
         compactions=compactions,
         clusterings={group: instant.requested_time for group, instant in clusterings.items()},
         change_logs=change_logs,
-        owed=deferred_deletes(context.world.storage) if groups else frozenset(),
+        deferred_deletes=deferred_deletes(context.ports.storage) if groups else frozenset(),
     )
-    return CollectedCleanInput(snapshot=snapshot, facts=facts, savepoints=named)
+    return CollectedCleanInput(snapshot=snapshot, clean_input=facts, savepoints=named)
 
 
 def _has_superseded(storage: Storage, partition_path: str) -> bool:
@@ -239,7 +239,7 @@ def _savepointed_files(context: TableContext, savepoints: tuple[Instant, ...]) -
     for savepoint in savepoints:
         path = timeline_path(instant_file_name(savepoint))
         try:
-            data = context.world.storage.read(path)
+            data = context.ports.storage.read(path)
         except ObjectMissingError as error:
             raise MissingFileError(
                 f"a savepoint was removed while it was read; clean again: {path}", path=path
@@ -279,7 +279,7 @@ def read_last_clean(context: TableContext, timeline: ActiveTimeline) -> CleanMet
         return None
     path = timeline_path(instant_file_name(last))
     try:
-        data = context.world.storage.read(path)
+        data = context.ports.storage.read(path)
     except ObjectMissingError:
         return None  # archived meanwhile
     return decode_clean(data, path=path)
@@ -301,7 +301,7 @@ def refuse_uncleanable(context: TableContext, verb: str = "clean") -> None:
         MetadataTableOnError: The metadata table is on; it would still list deleted files (FOR-7).
         UnsupportedTableError: Its timeline has another layout.
     """
-    config = load_config(context.world.storage)
+    config = load_config(context.ports.storage)
     refuse_behind_metadata_table(
         config, without_metadata_table=context.limits.without_metadata_table
     )
@@ -375,14 +375,14 @@ class CleanInput:
     completions: Mapping[InstantTime, InstantTime]  # requested -> completion, active writes
     groups: Mapping[FileGroupId, Sequence[FileSlice]]  # oldest first, replaced ones included
     replaced: Mapping[FileGroupId, InstantTime] = field(default_factory=dict)
-    pinned: frozenset[str] = frozenset()  # paths that savepoints protect
+    savepointed_files: frozenset[str] = frozenset()  # paths that savepoints protect
     compactions: Mapping[FileGroupId, Sequence[InstantTime]] = field(default_factory=dict)
     clusterings: Mapping[FileGroupId, InstantTime] = field(default_factory=dict)
     # Paths by file group and requested time of the base file beside them.
     change_logs: Mapping[tuple[FileGroupId, InstantTime], Sequence[str]] = field(
         default_factory=dict
     )
-    owed: frozenset[str] = frozenset()  # deferred deletes: paths kept for reader leases
+    deferred_deletes: frozenset[str] = frozenset()  # deferred deletes: paths kept for reader leases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,10 +456,10 @@ def _going(facts: CleanInput, group: FileGroupId, slices: Sequence[FileSlice]) -
     going = []
     for one in slices:
         paths = _paths(one)
-        if facts.pinned.isdisjoint(paths):
+        if facts.savepointed_files.isdisjoint(paths):
             # A change log is not readable in every mode without its base files.
             logs = facts.change_logs.get((group, one.base_instant_time), ())
-            going += [path for path in (*paths, *logs) if path not in facts.owed]
+            going += [path for path in (*paths, *logs) if path not in facts.deferred_deletes]
     return going
 
 

@@ -119,7 +119,7 @@ def file_groups_of(
 ) -> list[FileGroupId]:
     """Return the file groups that a group of a plan may become, however many rows it has."""
     group = plan.groups[number]
-    way = [_WAY, requested_time, plan.curve.value, *plan.sort_columns, plan.keeps_commit_times]
+    way = [_WAY, requested_time, plan.curve.value, *plan.sort_columns, plan.preserves_commit_times]
     digests = [
         hashlib.blake2b(json.dumps([*way, number, output]).encode(), digest_size=16).digest()
         for output in range(group.output_files)
@@ -129,7 +129,7 @@ def file_groups_of(
     return [FileGroupId(partition_path, f"{text}-0") for text in texts]
 
 
-def write_group(world: Ports, task: GroupTask) -> tuple[WriteStat, ...]:
+def write_group(ports: Ports, task: GroupTask) -> tuple[WriteStat, ...]:
     """
     Write the files of one group, unless an earlier executor did; hold the group in memory.
 
@@ -141,7 +141,7 @@ def write_group(world: Ports, task: GroupTask) -> tuple[WriteStat, ...]:
 
     Outside: those of ``read_slice`` for each slice, of ``write_clustered_file`` for each file.
     """
-    rows = pa.concat_tables(world.executor.map(partial(_rows_of, world, task.read), task.slices))
+    rows = pa.concat_tables(ports.executor.map(partial(_rows_of, ports, task.read), task.slices))
     order = None
     if task.plan.sort_columns:
         rows = concatenated(rows)  # else each file would be gathered from thousands of pieces
@@ -154,7 +154,7 @@ def write_group(world: Ports, task: GroupTask) -> tuple[WriteStat, ...]:
         )
         for index, (first, last) in enumerate(pairwise(cuts))
     ]
-    return tuple(world.executor.map(partial(_write_piece, world), pieces))
+    return tuple(ports.executor.map(partial(_write_piece, ports), pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class _OutputPiece:
         else:
             order = self.order[self.first : self.last]
             rows = take_rows(self.rows, order, self.task.read.output_schema)
-        if self.task.plan.keeps_commit_times or not self.task.stores_keys:
+        if self.task.plan.preserves_commit_times or not self.task.stores_keys:
             return rows
         time = self.task.requested_time
         numbers = pc.cast(pa.array(np.arange(self.first, self.last)), pa.string())
@@ -182,14 +182,14 @@ class _OutputPiece:
         return rows.set_column(1, rows.schema.field(1), sequence)
 
 
-def _rows_of(world: Ports, read: SliceRead, one: FileSlice) -> pa.Table:
-    batches = read_slice(world.storage, world.events, one, read)
+def _rows_of(ports: Ports, read: SliceRead, one: FileSlice) -> pa.Table:
+    batches = read_slice(ports.storage, ports.events, one, read)
     return pa.Table.from_batches(batches, read.output_schema)
 
 
-def _write_piece(world: Ports, piece: _OutputPiece) -> WriteStat:
+def _write_piece(ports: Ports, piece: _OutputPiece) -> WriteStat:
     file, rows = piece.file, piece.gathered()
-    size_bytes = write_clustered_file(world.storage, file, rows)
+    size_bytes = write_clustered_file(ports.storage, file, rows)
     return WriteStat(
         file_id=file.file_id,
         path=join(file.partition_path, file.file_name),
@@ -272,7 +272,7 @@ def execute_clustering(
     """
     schema = refuse_unclusterable(context, context.snapshot())
     data, path = read_requested(context, planned)
-    plan = read_plan(context.world.storage, data, path=path, curve=settings.curve)
+    plan = read_plan(context.ports.storage, data, path=path, curve=settings.curve)
     refuse_unsortable(schema, plan.sort_columns)
     refuse_bucket_names(one.file_group for group in plan.groups for one in group.slices)
     with ignore_if_ended(context, planned), leased_plan(context, planned) as heartbeat:
@@ -313,7 +313,7 @@ class _ClusteringRun:
                 still = self.unchanged(snapshot)
                 if left.keys() <= still.keys() or self._is_lost(snapshot, left.keys() - still):
                     raise
-                self.context.world.events.emit(
+                self.context.ports.events.emit(
                     "clustering.looks_again", rt=self.planned.requested_time
                 )
                 left = {number: still[number] for number in left.keys() & still.keys()}
@@ -364,10 +364,10 @@ class _ClusteringRun:
             for number, slices in sorted(left.items())
         ]
         # In this process one after the other: each needs memory for all its rows.
-        together = [tasks] if spreads(context.world) else [[task] for task in tasks]
+        together = [tasks] if spreads(context.ports) else [[task] for task in tasks]
         for some in together:
             self.heartbeat.check()
-            made = on_file_groups(context.world, write_group, some)
+            made = on_file_groups(context.ports, write_group, some)
             for task, stats in zip(some, made, strict=True):
                 written[task.number] = stats
                 del left[task.number]
@@ -375,8 +375,8 @@ class _ClusteringRun:
     def unchanged(self, snapshot: Snapshot) -> dict[int, tuple[FileSlice, ...]]:
         """Return the slices of groups whose planned slices are all still the newest (CL-1)."""
         view = view_of(self.context, snapshot)
-        yields = self.settings.yields_to_begun or self.context.limits.strategy.prefers_writers
-        begun = self._begun(snapshot) if yields else frozenset()
+        yields = self.settings.yields_to_announced or self.context.limits.strategy.prefers_writers
+        begun = self._announced_changes(snapshot) if yields else frozenset()
         found = {}
         for number, group in enumerate(self.plan.groups):
             newest = [view.latest_slice(one.file_group) for one in group.slices]
@@ -389,7 +389,7 @@ class _ClusteringRun:
                 found[number] = same
         return found
 
-    def _begun(self, snapshot: Snapshot) -> frozenset[FileGroupId]:
+    def _announced_changes(self, snapshot: Snapshot) -> frozenset[FileGroupId]:
         """
         Return the file groups announced by live writers.
 
@@ -398,7 +398,7 @@ class _ClusteringRun:
         context, pending = self.context, snapshot.active.pending_ingestion
         times = tuple(one.requested_time for one in pending)
         dead = instants_with_expired_heartbeat(
-            context.world.storage, times, context.limits.heartbeat
+            context.ports.storage, times, context.limits.heartbeat
         )
         found: set[FileGroupId] = set()
         for one in pending:
@@ -406,7 +406,7 @@ class _ClusteringRun:
                 continue
             path = context.instant_path(pending_file_names(one.action, one.requested_time)[0])
             try:
-                profile = decode_commit(context.world.storage.read(path), path=path)
+                profile = decode_commit(context.ports.storage.read(path), path=path)
             except ObjectMissingError:
                 continue
             found.update(FileGroupId(*group) for group in profile.file_groups())
@@ -419,7 +419,7 @@ class _ClusteringRun:
             snapshot = context.snapshot()
             kept = [number for number in self.unchanged(snapshot) if number in written]
             if not kept:
-                context.world.events.emit("clustering.yielded", rt=planned.requested_time)
+                context.ports.events.emit("clustering.yielded", rt=planned.requested_time)
                 cancel_pending_plan(context, planned)
                 # A writer with priority may have cancelled first, without all these files.
                 ended = plan_outcome(context.active(), planned)
@@ -427,12 +427,12 @@ class _ClusteringRun:
                     discard_output(context, planned, ended, self.heartbeat)
                 return None
             stats = [stat for number in kept for stat in written[number]]
-            context.world.storage.sync_folders(
+            context.ports.storage.sync_folders(
                 sorted({stat.partition_path or "" for stat in stats})
             )
             unwanted = self._unwanted(stats)
             metadata = self._metadata(snapshot, kept, stats, unwanted)
-            claim = self._claim(kept, stats)
+            claim = self._write_set(kept, stats)
             outcome = complete(
                 context,
                 planned,
@@ -444,10 +444,10 @@ class _ClusteringRun:
             if not isinstance(outcome, PlanOutcome):
                 self._delete(unwanted)
                 return self._receipt(outcome.completion_time, kept, stats)
-            if outcome is not PlanOutcome.REFUSED:
+            if outcome is not PlanOutcome.REJECTED:
                 discard_output(context, planned, outcome, self.heartbeat)
                 return None
-            context.world.events.emit("clustering.looks_again", rt=planned.requested_time)
+            context.ports.events.emit("clustering.looks_again", rt=planned.requested_time)
         return None
 
     def _unwanted(self, stats: Iterable[WriteStat]) -> dict[str, FileGroupId]:
@@ -461,7 +461,7 @@ class _ClusteringRun:
         for partition_path in sorted(
             {one.file_group.partition_path for group in self.plan.groups for one in group.slices}
         ):
-            for name in self.context.world.storage.names(partition_path):
+            for name in self.context.ports.storage.names(partition_path):
                 base = parse_base_file_name(name)
                 if base is None or base.requested_time != self.planned.requested_time:
                     continue
@@ -474,9 +474,9 @@ class _ClusteringRun:
         """Delete these files after the commit (PUB-9); a clean deletes the remaining ones."""
         try:
             for path in unwanted:
-                self.context.world.storage.delete(path)
+                self.context.ports.storage.delete(path)
         except Exception as error:  # noqa: BLE001
-            self.context.world.events.emit(
+            self.context.ports.events.emit(
                 "service.cleanup_failed", rt=self.planned.requested_time, why=str(error)
             )
 
@@ -506,17 +506,17 @@ class _ClusteringRun:
             partition_to_replace_file_ids={path: tuple(ids) for path, ids in replaced.items()},
         )
 
-    def _claim(self, kept: Sequence[int], stats: Iterable[WriteStat]) -> WriteSet:
+    def _write_set(self, kept: Sequence[int], stats: Iterable[WriteStat]) -> WriteSet:
         """Return the write set: inputs are replaced, outputs are new; no key is inserted."""
         touched = [
-            AccessedFileGroup(file_group=one.file_group, touch=Access.REPLACE)
+            AccessedFileGroup(file_group=one.file_group, access=Access.REPLACE)
             for number in kept
             for one in self.plan.groups[number].slices
         ]
         touched.extend(
             AccessedFileGroup(
                 file_group=FileGroupId(stat.partition_path or "", stat.file_id),
-                touch=Access.NEW,
+                access=Access.NEW,
                 files=((stat.path or "").rpartition("/")[2],),
                 written_bytes=stat.total_write_bytes,
             )
@@ -547,15 +547,15 @@ class _StillAsSeen:
     ) -> None:
         self._context = context
         self._seen = BaseState.by(snapshot)
-        self._inputs = {one.file_group for one in claim.file_groups if one.touch is Access.REPLACE}
+        self._inputs = {one.file_group for one in claim.file_groups if one.access is Access.REPLACE}
         self._schema_json = schema_json
 
-    def __call__(self, turn: CommitSection) -> bool:
+    def __call__(self, section: CommitSection) -> bool:
         """Run the check. Outside: 1 get per new instant of another engine."""
-        rivals, _ = commits_since(self._context, self._seen, turn.timeline, head=turn.head)
+        rivals, _ = commits_since(self._context, self._seen, section.timeline, head=section.head)
         return not any(
             rival.schema not in ("", self._schema_json)
-            or any(one.file_group in self._inputs for one in rival.claim.file_groups)
+            or any(one.file_group in self._inputs for one in rival.write_set.file_groups)
             for rival in rivals
         )
 
@@ -599,12 +599,12 @@ class ClusteringService:
     action: Action = Action.CLUSTERING
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Return ``hoodie.clustering.inline`` or ``hoodie.clustering.schedule.inline``."""
         return self.settings.inline or self.settings.schedule_inline
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Return ``hoodie.clustering.async.enabled``, unless clustering runs inline."""
         return self.settings.asynchronous and not self.settings.inline
 
@@ -622,7 +622,7 @@ class ClusteringService:
 
     def _expire(self, context: TableContext) -> None:
         age_ms = self.settings.expiration_mins * _MINUTE_MS
-        oldest = context.zone.from_then_on(context.world.clock.now_ms() - age_ms)
+        oldest = context.zone.earliest_from(context.ports.clock.now_ms() - age_ms)
         for planned in pending_plans(context.active(), self.action):
             if planned.requested_time < oldest and not is_plan_leased(context, planned):
                 cancel_pending_plan(context, planned)

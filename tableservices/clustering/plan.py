@@ -120,7 +120,7 @@ class PlannedClustering:
     groups: tuple[SliceGroup, ...]
     sort_columns: tuple[str, ...]
     curve: Curve
-    keeps_commit_times: bool
+    preserves_commit_times: bool
 
 
 def encode_plan(
@@ -213,7 +213,7 @@ def read_plan(storage: Storage, data: bytes, *, path: str, curve: Curve) -> Plan
         groups=groups,
         sort_columns=columns,
         curve=ordered_by,
-        keeps_commit_times=plan.preserve_hoodie_metadata,
+        preserves_commit_times=plan.preserve_hoodie_metadata,
     )
 
 
@@ -392,7 +392,7 @@ def refuse_unclusterable(context: TableContext, snapshot: Snapshot) -> TableSche
             "does not write it; let Java Hudi cluster it",
             kind="schema_on_read",
         )
-    if context.world.storage.list(CONSISTENT_FOLDER):
+    if context.ports.storage.list(CONSISTENT_FOLDER):
         raise _buckets("buckets of consistent hashing are resized, which this release does not do")
     if has_bucket_rules(config):
         raise _buckets(_FOLLOWS)
@@ -500,7 +500,7 @@ def plan_clustering(
     schema = refuse_unclusterable(context, snapshot)
     refuse_unsortable(schema, settings.sort_columns)
     view = view_of(context, snapshot)
-    hour = int(context.zone.instant_time(context.world.clock.now_ms())[8:10])
+    hour = int(context.zone.instant_time(context.ports.clock.now_ms())[8:10])
     partitions = chosen_partitions(view.partition_paths(), settings, hour=hour)
     slices = view.latest_slices(partitions)
     refuse_bucket_names(one.file_group for one in slices)
@@ -525,6 +525,6 @@ def schedule_clustering(context: TableContext, settings: ClusteringSettings) -> 
 
     def build(snapshot: Snapshot) -> bytes | None:
         groups = plan_clustering(context, snapshot, settings)
-        return encode_plan(context.world.storage, groups, settings) if groups else None
+        return encode_plan(context.ports.storage, groups, settings) if groups else None
 
     return schedule(context, Action.CLUSTERING, build)

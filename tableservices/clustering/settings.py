@@ -262,7 +262,7 @@ class ClusteringSettings(PlannedServiceSettings):
         60,
         "Age, minutes, from which a pending clustering that nobody is at is cancelled.",
     )
-    yields_to_begun: bool = option(
+    yields_to_announced: bool = option(
         "hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution",
         False,
         "Leave out file groups that a live writer announced to change, not only those it did.",

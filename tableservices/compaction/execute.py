@@ -94,7 +94,7 @@ class CompactionTask:
     target: FileGroupTask
 
 
-def compact_file_group(world: Ports, task: CompactionTask) -> WriteStat:
+def compact_file_group(ports: Ports, task: CompactionTask) -> WriteStat:
     """
     Merge one slice and write its base file, unless an earlier executor did.
 
@@ -109,13 +109,13 @@ def compact_file_group(world: Ports, task: CompactionTask) -> WriteStat:
     Outside: 1 stat; then the reads of the slice and its footer, 1 create (marker; for a file group
     without a base file also a stat of the partition's metadata) and 1 create.
     """
-    storage, target = world.storage, task.target
+    storage, target = ports.storage, task.target
     path = join(target.partition_path, target.file_name)
     if storage.stat(path) is not None:
-        return _adopted(world, task, path)
-    started = world.clock.monotonic_ms()
-    outcome = _merged(world, task)
-    read_ms = world.clock.monotonic_ms() - started
+        return _adopted(ports, task, path)
+    started = ports.clock.monotonic_ms()
+    outcome = _merged(ports, task)
+    read_ms = ports.clock.monotonic_ms() - started
     schema = TableSchema.from_avro(target.avro_json).arrow
     data = base_file_bytes(
         full_rows(outcome.table, target, schema, target.file_name),
@@ -128,40 +128,40 @@ def compact_file_group(world: Ports, task: CompactionTask) -> WriteStat:
     io_type = IOType.CREATE if target.base_path is None else IOType.MERGE
     create_marker(storage, target.requested_time, target.partition_path, target.file_name, io_type)
     if not create_if_absent(storage, path, data, repeat="run the service again"):
-        return _adopted(world, task, path)
+        return _adopted(ports, task, path)
     taken = RuntimeStats(
-        total_scan_time=read_ms, total_upsert_time=world.clock.monotonic_ms() - started
+        total_scan_time=read_ms, total_upsert_time=ports.clock.monotonic_ms() - started
     )
     return replace(_stat(task, path, outcome, len(data)), runtime_stats=taken)
 
 
-def _merged(world: Ports, task: CompactionTask) -> MergeOutcome:
+def _merged(ports: Ports, task: CompactionTask) -> MergeOutcome:
     names = [name for name in task.read.file_schema.names if name not in _MERGED_APART]
     read = replace(task.read, columns=tuple(names))
-    outcome = merge_slice(world.storage, world.events, task.slice, read)
+    outcome = merge_slice(ports.storage, ports.events, task.slice, read)
     if outcome is None:  # all its log files were rolled back
         rows = read.output_schema.empty_table()
         base = task.slice.base_file
         if base is not None:
-            rows = read_base_file(world.storage, base.path, schema=read.file_schema, columns=names)
+            rows = read_base_file(ports.storage, base.path, schema=read.file_schema, columns=names)
         return append_rows(rows, rows.slice(0, 0))
     return replace(outcome, table=outcome.table.select(names))
 
 
-def _adopted(world: Ports, task: CompactionTask, path: str) -> WriteStat:
+def _adopted(ports: Ports, task: CompactionTask, path: str) -> WriteStat:
     """
     Return the statistics of a file that another executor wrote; its footer proves a base file.
 
     The slice is merged again nevertheless, because writers must learn whether deleted keys were
     left out.
     """
-    rows = read_footer(world.storage, path).rows
-    stat = world.storage.stat(path)
+    rows = read_footer(ports.storage, path).rows
+    stat = ports.storage.stat(path)
     if stat is None:
         raise StorageUnavailableError(
             f"a file of the plan vanished; run the service again: {path}", path=path
         )
-    return replace(_stat(task, path, _merged(world, task), stat.size_bytes), num_writes=rows)
+    return replace(_stat(task, path, _merged(ports, task), stat.size_bytes), num_writes=rows)
 
 
 def _stat(task: CompactionTask, path: str, outcome: MergeOutcome, size_bytes: int) -> WriteStat:
@@ -391,10 +391,10 @@ def merge_slices(
         UnsupportedTableError, MissingFileError, CorruptTableError, StorageUnavailableError: As
             ``execute_compaction``.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     began_before = make_inflight(context, planned)
     tasks = tasks_of(context, context.snapshot(), planned, slices, files)
-    stats = on_file_groups(context.world, compact_file_group, tasks)
+    stats = on_file_groups(context.ports, compact_file_group, tasks)
     made = {stat.path for stat in stats}
     if began_before:  # PUB-1: an executor of another engine used other file names
         for stray in data_files_of(storage, planned.requested_time):
@@ -486,17 +486,17 @@ class CompactionService:
     settings: CompactionSettings
     files: FileRules
     orders: tuple[CompactionOrder, ...] = ()  # strategies of plug-ins
-    part: Phase = Phase.BOTH
+    phase: Phase = Phase.BOTH
     name: str = "compact"
     action: Action = Action.COMPACTION
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Return ``hoodie.compact.inline`` or ``hoodie.compact.schedule.inline``."""
         return self.settings.runs_inline or self.settings.plans_inline
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Return ``hoodie.datasource.compaction.async.enable``, unless compaction runs inline."""
         return self.settings.asynchronous and not self.settings.runs_inline
 
@@ -504,17 +504,17 @@ class CompactionService:
     def after_commit(self) -> CompactionService:
         """Return the service as a writer runs it."""
         part = Phase.BOTH if self.settings.runs_inline else Phase.SCHEDULE
-        return replace(self, part=part)
+        return replace(self, phase=part)
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Run one round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
-        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
+        return run_round(context, self, self.phase, expiry_ms=self.settings.expiry_ms)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """Apply the trigger of the settings."""
-        return is_due(timeline, self.settings, WallMs(context.world.clock.now_ms()), context.zone)
+        return is_due(timeline, self.settings, WallMs(context.ports.clock.now_ms()), context.zone)
 
     def preview(self, context: TableContext) -> Mapping[str, object]:
         """Return the file groups, log files and bytes of a plan made now."""

@@ -155,7 +155,7 @@ def read_slices(context: TableContext, planned: Instant) -> list[FileSlice]:
         Others: As ``slices_of_plan``.
     """
     data, path = read_requested(context, planned)
-    return slices_of_plan(context.world.storage, decode_compaction_plan(data, path=path), path=path)
+    return slices_of_plan(context.ports.storage, decode_compaction_plan(data, path=path), path=path)
 
 
 def slices_of_plan(storage: Storage, plan: CompactionPlan, *, path: str) -> list[FileSlice]:

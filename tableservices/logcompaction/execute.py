@@ -172,12 +172,12 @@ class LogCompactionService:
     action: Action = Action.LOGCOMPACTION
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Return ``hoodie.log.compaction.inline``."""
         return self.settings.inline
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Return False: Hudi has no key for it."""
         return False
 
@@ -246,7 +246,7 @@ class LogCompactionTask:
         return LogFileName(self.slice.file_group.file_id, self.requested_time, 1, token).text
 
 
-def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
+def merge_slice_logs(ports: Ports, task: LogCompactionTask) -> WriteStat | None:
     """
     Merge the log files of one slice and write the new one; return None if none counts.
 
@@ -259,7 +259,7 @@ def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
     Outside: 2 open_input for each log, 1 create (marker), 1 create; 1 stat where an earlier
     executor had written it.
     """
-    storage, logs = world.storage, task.slice.log_files
+    storage, logs = ports.storage, task.slice.log_files
     blocks = find_blocks(storage, logs, task.read.visible)
     if any(block.is_partial for block in blocks):
         raise UnsupportedTableError(
@@ -267,7 +267,7 @@ def merge_slice_logs(world: Ports, task: LogCompactionTask) -> WriteStat | None:
             f"plan and compact: {task.slice.file_group}",
             kind="partial_blocks",
         )
-    changes = read_logs(storage, world.events, logs, task.read)
+    changes = read_logs(storage, ports.events, logs, task.read)
     if changes is None:
         return None
     records, deletes = _split(changes, task.read)
@@ -408,7 +408,7 @@ def plan_log_compaction(
     worth = []
     for one in found:
         try:
-            blocks = find_blocks(context.world.storage, one.log_files, visible)
+            blocks = find_blocks(context.ports.storage, one.log_files, visible)
         except MissingFileError:
             if not _is_over(context, one):
                 raise
@@ -500,17 +500,17 @@ def _execute(
         return None
     make_inflight(context, planned)
     tasks = _tasks(context, snapshot, planned, slices, files)
-    made = on_file_groups(context.world, merge_slice_logs, tasks)
+    made = on_file_groups(context.ports, merge_slice_logs, tasks)
     stats = [one for one in made if one is not None]
     metadata = commit_metadata(context, "LOG_COMPACT", stats, tasks[0].avro_json if tasks else None)
 
-    def check(turn: CommitSection) -> bool:
-        return _is_still_valid(context, planned, groups, turn.timeline)
+    def check(section: CommitSection) -> bool:
+        return _is_still_valid(context, planned, groups, section.timeline)
 
     outcome = complete(
         context, planned, metadata, claim=write_set_of(metadata), heartbeat=heartbeat, check=check
     )
-    if outcome is PlanOutcome.REFUSED:
+    if outcome is PlanOutcome.REJECTED:
         cancel_pending_plan(context, planned)
         outcome = PlanOutcome.CANCELLED
     if isinstance(outcome, PlanOutcome):
@@ -544,7 +544,7 @@ def _is_still_valid(
         if (one.completion_time or "") <= planned.requested_time:
             continue
         for item in write_set_of(context.commits.read(one)).file_groups:
-            if item.file_group in groups and item.touch is not Access.LOG:
+            if item.file_group in groups and item.access is not Access.LOG:
                 return False
     return True
 

@@ -113,7 +113,7 @@ def plan_restore(
     return PlannedRestore(
         target=target,
         instants=instants,
-        files=tuple(data_files_of(context.world.storage, *times)),
+        files=tuple(data_files_of(context.ports.storage, *times)),
     )
 
 
@@ -141,7 +141,7 @@ def refuse_live_writers(context: TableContext, instants: Sequence[Instant]) -> N
         InvalidInputError: A heartbeat is fresh.
     """
     pending = tuple(one.requested_time for one in instants if not one.completed)
-    dead = instants_with_expired_heartbeat(context.world.storage, pending, context.limits.heartbeat)
+    dead = instants_with_expired_heartbeat(context.ports.storage, pending, context.limits.heartbeat)
     alive = sorted(set(pending) - set(dead))
     if alive:
         raise InvalidInputError(
@@ -182,7 +182,7 @@ def restore(
             or commit section of any process finishes a restore whose slot was taken.
         BudgetSpentError: Other writers committed during every attempt.
     """
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     for _ in range(_TRIES):
         planned = plan_restore(context, requested_time, force=force)
         if not planned.instants:
@@ -190,7 +190,7 @@ def restore(
         slot = _take(context, planned, nonce, force=force)
         if slot is None:
             continue
-        context.world.events.emit(
+        context.ports.events.emit(
             "restore.done", target=requested_time, instants=len(planned.instants)
         )
         return RestoreResult(
@@ -225,23 +225,23 @@ def _take(
     expected = context.limits.foreign_writers is ForeignWriters.EXPECTED
     shown: Instant | None = None
 
-    def decide(turn: CommitSection) -> Slot | None:
+    def decide(section: CommitSection) -> Slot | None:
         nonlocal shown
         # An abandoned rollback is removed with the instant that it was to end.
         spared = _LEFT if force else frozenset[Action]()
-        refuse_during_foreign_service(turn.timeline, but=spared, taken_over=shown)
-        target = completed_write(turn.timeline, planned.target.requested_time)
-        now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+        refuse_during_foreign_service(section.timeline, but=spared, taken_over=shown)
+        target = completed_write(section.timeline, planned.target.requested_time)
+        now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
         if _gone(context, now, target, force=force) != planned.instants:
             return None
         if shown is None:
-            own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+            own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
         else:
             own_time = shown.requested_time
         if expected and shown is None:
             shown = Instant(action=Action.RESTORE, requested_time=own_time, state=State.REQUESTED)
             _show(context, shown, plan)
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.RESTORE,
             Action.RESTORE,
@@ -260,7 +260,7 @@ def _take(
         raise
     finally:
         if slot is None and shown is not None:
-            context.world.storage.delete(timeline_path(instant_file_name(shown)))
+            context.ports.storage.delete(timeline_path(instant_file_name(shown)))
     return slot
 
 
@@ -275,7 +275,7 @@ def _show(context: TableContext, restoring: Instant, plan: bytes) -> None:
     """
     path = timeline_path(instant_file_name(restoring))
     try:
-        context.world.storage.create(path, plan)
+        context.ports.storage.create(path, plan)
     except AmbiguousWriteError as error:
         raise StorageUnavailableError(
             f"the storage did not answer; restore again: {path}", path=path
@@ -301,25 +301,25 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
         LockTimeoutError, LeaseLostError, OutcomeUnknownError, BudgetSpentError: As
             ``commit_write``.
     """
-    nonce = context.world.ids.nonce()
-    storage = context.world.storage
+    nonce = context.ports.ids.nonce()
+    storage = context.ports.storage
     plan, files = RestorePlan(), list[str]()
 
-    def decide(turn: CommitSection) -> Slot | None:
+    def decide(section: CommitSection) -> Slot | None:
         nonlocal plan, files
-        left = [one for one in turn.timeline.pending if one.action is Action.RESTORE]
+        left = [one for one in section.timeline.pending if one.action is Action.RESTORE]
         if not left:
             return None
-        refuse_during_foreign_service(turn.timeline, but=_LEFT | {Action.RESTORE})
+        refuse_during_foreign_service(section.timeline, but=_LEFT | {Action.RESTORE})
         refuse_behind_metadata_table(
-            turn.config(), without_metadata_table=context.limits.without_metadata_table
+            section.config(), without_metadata_table=context.limits.without_metadata_table
         )
         own_time = left[0].requested_time
         data, plan = _foreign_plan(context, own_time)
         times = [one.requested_time for one in plan.instants_to_rollback]
-        refuse_savepointed(savepoint_times(turn.timeline), frozenset(times))
+        refuse_savepointed(savepoint_times(section.timeline), frozenset(times))
         files = data_files_of(storage, *times)
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.RESTORE,
             Action.RESTORE,
@@ -333,7 +333,7 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
     slot, _ = commit_in_section(context, "finish a restore", decide)
     if slot is None:
         return None
-    context.world.events.emit("restore.done", target=slot.requested_time)
+    context.ports.events.emit("restore.done", target=slot.requested_time)
     return RestoreResult(
         requested_time=slot.instant_time,
         completion_time=slot.completion_time,
@@ -346,7 +346,7 @@ def finish_restore(context: TableContext) -> RestoreResult | None:
 def _foreign_plan(context: TableContext, own_time: InstantTime) -> tuple[bytes, RestorePlan]:
     path = timeline_path(pending_file_names(Action.RESTORE, own_time)[-1])
     try:
-        data = context.world.storage.read(path)
+        data = context.ports.storage.read(path)
     except ObjectMissingError:
         data = b""  # reported as damaged, like an empty one
     plan = decode_restore_plan(data, path=path)
@@ -375,7 +375,7 @@ def _result(
         hoodie_restore_metadata={
             one.requested_time: (
                 rollback_metadata(
-                    context.world.storage,
+                    context.ports.storage,
                     one,
                     of_instant.get(one.requested_time, ()),
                     own_time=own_time,

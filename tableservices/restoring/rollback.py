@@ -83,7 +83,7 @@ def plan_rollback(
         _refuse_needed(context, snapshot, target)
     elif not force:
         refuse_live_writers(context, [target])
-    files = data_files_of(context.world.storage, requested_time)
+    files = data_files_of(context.ports.storage, requested_time)
     return PlannedRollback(target=target, files=tuple(files))
 
 
@@ -121,7 +121,7 @@ def rollback_write(
             why=done.why,
         )
     slot = _take(context, planned)
-    context.world.events.emit("rollback.done", target=requested_time)
+    context.ports.events.emit("rollback.done", target=requested_time)
     return RollbackResult(
         target=requested_time,
         requested_time=slot.instant_time,
@@ -172,7 +172,7 @@ def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -
         before = max(others, key=lambda one: one.completion_time or "")
         if before.requested_time not in savepoint_times(timeline):
             refuse_cleaned(context, snapshot, before)
-    elif context.history.instants():
+    elif context.archived_timeline.instants():
         raise InvalidInputError(
             "it is the last write that is not archived, and must stay, because readers take "
             f"what lies before it as committed: {target.requested_time}",
@@ -182,24 +182,24 @@ def _refuse_needed(context: TableContext, snapshot: Snapshot, target: Instant) -
 
 
 def _take(context: TableContext, planned: PlannedRollback) -> Slot:
-    storage = context.world.storage
-    nonce = context.world.ids.nonce()
+    storage = context.ports.storage
+    nonce = context.ports.ids.nonce()
     target, files = planned.target, planned.files
     info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
 
-    def decide(turn: CommitSection) -> Slot | None:
-        left = pending_rollback_of(context, turn.timeline, target.requested_time)
+    def decide(section: CommitSection) -> Slot | None:
+        left = pending_rollback_of(context, section.timeline, target.requested_time)
         if left is not None and not is_abandoned(context, left):
             left = None  # its engine may work on it, so it is refused below
-        refuse_during_foreign_service(turn.timeline, taken_over=left)
-        now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
-        _refuse_needed(context, now, completed_write(turn.timeline, target.requested_time))
+        refuse_during_foreign_service(section.timeline, taken_over=left)
+        now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
+        _refuse_needed(context, now, completed_write(section.timeline, target.requested_time))
         if left is None:
-            own_time = turn.draw(context, Residue.SLOT_REQUESTED)
+            own_time = section.draw_time(context, Residue.SLOT_REQUESTED)
             plan = encode_rollback_plan(rollback_plan(storage, info, files))
         else:
             own_time, plan = left.requested_time, requested_plan_bytes(context, left)
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.RESTORE,
             Action.ROLLBACK,

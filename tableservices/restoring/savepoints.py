@@ -66,7 +66,7 @@ def savepoints(context: TableContext) -> list[Savepoint]:
             continue
         path = timeline_path(instant_file_name(one))
         try:
-            metadata = decode_savepoint(context.world.storage.read(path), path=path)
+            metadata = decode_savepoint(context.ports.storage.read(path), path=path)
         except ObjectMissingError:
             continue  # deleted since it was listed
         found.append(
@@ -115,12 +115,12 @@ def savepoint(
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
         BudgetSpentError: The table was restored during every attempt.
     """
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     for _ in range(_TRIES):
         seen, draft, body = _encoded(context, requested_time, comments)
         taken = _take(context, seen, draft, body, nonce)
         if taken is not None:
-            context.world.events.emit(
+            context.ports.events.emit(
                 "savepoint.done", rt=taken.requested_time, files=len(draft.files)
             )
             return Savepoint(
@@ -155,7 +155,7 @@ def _draft(
     refuse_during_archiving(context, timeline, [target])
     refuse_cleaned(context, snapshot, target)
     kept = files_of_state(context, snapshot, target)
-    who = context.world.ids.identity()
+    who = context.ports.ids.identity()
     draft = Savepoint(
         requested_time=target.requested_time,
         completion_time=None,
@@ -172,7 +172,7 @@ def _encoded(
     seen, draft, kept = _draft(context, requested_time)
     metadata = SavepointMetadata(
         savepointed_by=draft.made_by,
-        savepointed_at=context.world.clock.now_ms(),
+        savepointed_at=context.ports.clock.now_ms(),
         comments=comments,
         partition_metadata={
             path: SavepointPartitionMetadata(partition_path=path, savepoint_data_file=names)
@@ -188,23 +188,25 @@ def _take(
     """Take the savepoint's slot; None when the files must be listed again."""
     head = seen.head
 
-    def decide(turn: CommitSection) -> Slot | None:
-        refuse_during_foreign_service(turn.timeline)
+    def decide(section: CommitSection) -> Slot | None:
+        refuse_during_foreign_service(section.timeline)
         # The newest slot of the snapshot may have been deleting files while they were listed,
         # unless it is applied in the snapshot.
-        slots = slots_since_snapshot(context, max(0, head - 1), turn.head)
+        slots = slots_since_snapshot(context, max(0, head - 1), section.head)
         if slots is None or any(
             slot.kind is SlotKind.RESTORE
-            and not (slot.number == head and is_applied(slot, seen.active, context.history))
+            and not (
+                slot.number == head and is_applied(slot, seen.active, context.archived_timeline)
+            )
             for slot in slots
         ):
             return None
-        target = completed_write(turn.timeline, draft.requested_time)
-        _refuse_second(savepoint_times(turn.timeline), target)
-        refuse_during_archiving(context, turn.timeline, [target])
-        now = Snapshot(active=turn.timeline, head=turn.head, commits=context.commits)
+        target = completed_write(section.timeline, draft.requested_time)
+        _refuse_second(savepoint_times(section.timeline), target)
+        refuse_during_archiving(context, section.timeline, [target])
+        now = Snapshot(active=section.timeline, head=section.head, commits=context.commits)
         refuse_cleaned(context, now, target)  # a clean since may have deleted listed files
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.SAVEPOINT,
             Action.SAVEPOINT,
@@ -233,10 +235,10 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
             write above the first that is not on the timeline for uncommitted (fmt 6.3).
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.
     """
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
 
-    def decide(turn: CommitSection) -> Slot:
-        if is_kept_on_active_timeline(context, turn.timeline, requested_time):
+    def decide(section: CommitSection) -> Slot:
+        if is_kept_on_active_timeline(context, section.timeline, requested_time):
             raise InvalidInputError(
                 "writes after this savepoint's were archived and would be hidden without it, as "
                 "long as the saved write is not archived as well; run 'hoodoo savepoint delete' "
@@ -245,17 +247,17 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
                 kind="savepoint_before_archive",
                 requested_time=requested_time,
             )
-        instants = map(parse_instant_name, turn.timeline.file_names)
+        instants = map(parse_instant_name, section.timeline.file_names)
         found = [one for one in instants if one is not None and _names(one, requested_time)]
         if not found:
             raise InstantNotFoundError(
                 "no savepoint of this write; there are "
-                f"{', '.join(sorted(savepoint_times(turn.timeline))) or 'none'}: {requested_time}",
+                f"{', '.join(sorted(savepoint_times(section.timeline))) or 'none'}: {requested_time}",
                 kind="no_such_savepoint",
                 requested_time=requested_time,
             )
         found.sort(key=lambda one: one.completed, reverse=True)  # Java's order, too
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.UNSAVEPOINT,
             Action.SAVEPOINT,
@@ -266,7 +268,7 @@ def delete_savepoint(context: TableContext, requested_time: InstantTime) -> Inst
 
     slot, _ = commit_in_section(context, f"delete savepoint {requested_time}", decide)
     assert slot is not None  # ``decide`` finds it or raises
-    context.world.events.emit("savepoint.deleted", rt=requested_time)
+    context.ports.events.emit("savepoint.deleted", rt=requested_time)
     return slot.completion_time
 
 
@@ -282,7 +284,7 @@ def is_kept_on_active_timeline(
     saved = timeline.find(requested_time)
     if saved is None or (first is not None and requested_time >= first):
         return False
-    archived = context.history.times().completions
+    archived = context.archived_timeline.times().completions
     return any(requested_time < time and (first is None or time < first) for time in archived)
 
 

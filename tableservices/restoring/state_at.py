@@ -188,7 +188,7 @@ def refuse_archived_since(context: TableContext, target: Instant) -> None:
     """
     later = [
         row.requested_time
-        for row in context.history.instants()
+        for row in context.archived_timeline.instants()
         if row.action in ARCHIVED_WRITES
         and _is_after(_archived(row), target, context.config.table_type)
     ]
@@ -216,8 +216,8 @@ def refuse_during_archiving(
     Raises:
         InvalidInputError: The last truncation names one that is still on the timeline.
     """
-    slots = context.chain.newest_first()
-    cut = next((slot for slot in slots if slot.kind is SlotKind.CUT), None)
+    slots = context.commit_log.newest_first()
+    cut = next((slot for slot in slots if slot.kind is SlotKind.TRUNCATE), None)
     if cut is None:
         return
     named = decode_truncation_point(cut.body, path=slot_path(cut.number)).completed

@@ -131,7 +131,7 @@ def expired_paths(
     """
     if days_retained <= 0:
         return ()
-    line = zone.from_then_on(now - days_retained * _DAY_MS)
+    line = zone.earliest_from(now - days_retained * _DAY_MS)
     # A time of 14 digits counts as the last millisecond of its second.
     over = sorted(
         (instant_time(wall_ms(time)), path)
@@ -197,12 +197,12 @@ def expired_partitions(
         # A partition without a visible file is deleted already, whatever its folder holds.
         if last is not None:
             created = settings.from_creation
-            time = partition_created_by(context.world.storage, path) if created else last
+            time = partition_created_by(context.ports.storage, path) if created else last
             if time is not None:
                 since[path] = time
     return expired_paths(
         since,
-        now=WallMs(context.world.clock.now_ms()),
+        now=WallMs(context.ports.clock.now_ms()),
         zone=context.zone,
         days_retained=settings.days_retained,
         partitions_max=settings.partitions_max,
@@ -256,11 +256,11 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
     )
     try:
         done = write(
-            context, WriteRequest(rules=rules, choose_partitions=choose, paced=False), None
+            context, WriteRequest(rules=rules, choose_partitions=choose, rate_limited=False), None
         )
     except _NothingExpiredError:
         return None
-    context.world.events.emit("ttl.done", rt=done.requested_time, partitions=len(deleted))
+    context.ports.events.emit("ttl.done", rt=done.requested_time, partitions=len(deleted))
     return TtlResult(
         requested_time=done.requested_time,
         completion_time=done.completion_time,
@@ -294,18 +294,18 @@ class TtlService:
         return cls(settings=TtlSettings.from_properties(properties))
 
     @property
-    def inline(self) -> bool:
+    def runs_inline(self) -> bool:
         """Return ``hoodie.partition.ttl.inline``."""
         return self.settings.inline
 
     @property
-    def beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """Return False: Hudi has no key for it."""
         return False
 
     def run_once(self, context: TableContext) -> TtlResult | None:
         """Expire once, unless this process checked just before; errors as ``expire``."""
-        now = context.world.clock.monotonic_ms()
+        now = context.ports.clock.monotonic_ms()
         if self.last.at_ms is not None and now - self.last.at_ms < REST_MS:
             return None
         receipt = expire(context, self.settings)

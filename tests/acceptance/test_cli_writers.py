@@ -54,7 +54,7 @@ def during_a_write(table: Path, *asked: Any) -> list[Any]:
 
     with hoodoo.open_table(table, properties=MANY) as opened:
         rows = opened.to_arrow(filter=[("id", "==", 2)])
-        opened._run(WriteOperation.UPSERT, Slow(opened.context.world, rows))
+        opened._run(WriteOperation.UPSERT, Slow(opened.context.ports, rows))
     return answers
 
 

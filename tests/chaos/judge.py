@@ -97,7 +97,7 @@ def clean_up(table: hoodoo.Table) -> None:
 
 def leftovers(name: str, table: hoodoo.Table) -> list[str]:
     """Traces of the dead that one clean after their time should have removed."""
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     snapshot = table.snapshot
     found = [f"pending {one}" for one in snapshot.active.pending]
     found += [f"heartbeat {one}" for one in storage.names(".hoodie/.heartbeat")]

@@ -158,7 +158,7 @@ def _prepared(
         tell(op=op.number)
         return lambda: table.upsert(op.rows(), batch_id=op.batch_id)
     wanted: Any = [("id", "in", list(op.keys))]
-    state = table.pin()
+    state = table.current_state()
     before = state.to_arrow(filter=wanted, partitions=[op.path], with_hoodie_columns=True)
     versions = zip(
         before[KEY_COLUMN].to_pylist(), before[COMMIT_TIME_COLUMN].to_pylist(), strict=True
@@ -266,7 +266,7 @@ def _read(place: Place) -> None:
 
 def _pinned(place: Place, name: str, table: hoodoo.Table) -> Pin | None:
     try:
-        held = table.pin()
+        held = table.current_state()
     except HoodooError as error:
         if not may_repeat(error):
             place.broken(error)

@@ -69,7 +69,7 @@ def counting(path: Path, table_type: str) -> Path:
             "hoodie.record.merge.mode": "CUSTOM",
             "hoodie.record.merge.strategy.id": STRATEGY_ID,
         }
-        update_properties(table.context.world.storage, merging, now="now")
+        update_properties(table.context.ports.storage, merging, now="now")
     return path
 
 
@@ -104,7 +104,7 @@ def test_without_the_caller_s_word_nothing_is_loaded(tmp_path: Path) -> None:
         table.upsert(rows(page("a", 1, "A")))
         table.upsert(rows(page("a", 1, "A")))
         # SEC4: a table must not choose whose code runs.
-        update_properties(table.context.world.storage, ALLOWED, now="now")
+        update_properties(table.context.ports.storage, ALLOWED, now="now")
     with hoodoo.open_table(path) as table:
         for call in (table.to_arrow, lambda: table.upsert(rows(page("a", 1, "A")))):
             with pytest.raises(UnsupportedTableError, match=STRATEGY_ID) as refused:

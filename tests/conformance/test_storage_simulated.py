@@ -10,5 +10,5 @@ from timeline.testing.storage_suite import StorageSuite
 
 class TestSimStorage(StorageSuite):
     def make_storage(self) -> Storage:
-        world = SimulatedSystem(scenario="suite")
-        return SimStorage(world, world.new_actor("suite", seed=0))
+        ports = SimulatedSystem(scenario="suite")
+        return SimStorage(ports, ports.new_actor("suite", seed=0))

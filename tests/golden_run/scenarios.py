@@ -108,7 +108,7 @@ def copy_on_write(run: GoldenRun) -> None:
     with run.step("plan a clustering and cancel it"):
         table.bulk_insert(rows(range(95, 99), "b", 9))
         assert table.services.cancel(table.services.schedule("cluster").requested_time)
-    with run.step("read with a lease while cleaning"), table.hold() as state:
+    with run.step("read with a lease while cleaning"), table.pin() as state:
         assert table.services.clean() is not None
         state.to_arrow()
     with run.step("archive"):

@@ -128,7 +128,7 @@ class Arena:
         assert found, said
         return int(found[1]), said
 
-    def turns(self) -> int:
+    def sections(self) -> int:
         """How often in the last counter game one language followed the other."""
         log = (self.folder / "counter.log").read_text(encoding="ascii").splitlines()
         return sum(a.split()[0] != b.split()[0] for a, b in pairwise(log))

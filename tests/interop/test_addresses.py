@@ -23,7 +23,7 @@ META = ["_hoodie_record_key", "_hoodie_partition_path"]
 
 
 def with_meta(table: Table) -> pa.Table:
-    return table.pin().to_arrow(with_hoodie_columns=True).sort_by("id")
+    return table.current_state().to_arrow(with_hoodie_columns=True).sort_by("id")
 
 
 def with_v(rows: pa.Table, value: str) -> pa.Table:

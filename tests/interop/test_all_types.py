@@ -98,7 +98,7 @@ def test_all_types_are_the_same_in_java(
         path, schema=rows.schema, record_key="id", partition_by="part", properties=settings
     ) as table:
         table.insert(rows)
-        mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         for theirs, ours in zip(comparable(java.read(path)), mine, strict=True):
             assert theirs == ours
         assert [row["id"] for row in mine if row["c_int"] is None] == ["empty"]
@@ -107,7 +107,7 @@ def test_all_types_are_the_same_in_java(
         off = "set hoodie.metadata.enable=false"
         java.sql(path, f"{off};;update {{t}} set c_int = 8 where id = 'usual'")
         table.upsert(rows.filter(pa.array([False, True, False])))
-        again = encoded(table.pin().to_arrow())
+        again = encoded(table.current_state().to_arrow())
         changed = [{**row, "c_int": 8} if row["id"] == "usual" else row for row in encoded(rows)]
         assert same(again, comparable(changed))
         assert same(comparable(java.read(path, meta=False)), again)
@@ -178,7 +178,7 @@ def test_columns_that_were_added_and_widened_are_the_same_in_java(
     ) as table:
         for step in STEPS:
             table.upsert(step)
-        mine = encoded(table.pin().to_arrow())
+        mine = encoded(table.current_state().to_arrow())
         assert same(mine, comparable(EVOLVED))
         # Spark's vectorised reader cannot promote inside nested types, so it is off.
         java.sql(path, "set spark.sql.parquet.enableVectorizedReader=false")
@@ -193,7 +193,7 @@ def test_columns_that_were_added_and_widened_are_the_same_in_java(
             schema="id string, n double, part string",
             conf={**settings, "hoodie.datasource.write.partitionpath.field": "part"},
         )
-        again = encoded(table.pin().to_arrow())
+        again = encoded(table.current_state().to_arrow())
         assert same(comparable(java.read(path, meta=False)), again)
         again = sorted(again, key=lambda row: row["id"])
         assert [(row["id"], row["n"]) for row in again] == [

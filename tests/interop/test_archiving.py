@@ -103,7 +103,7 @@ def test_both_engines_archive_one_table_in_turns(
     commit(path, range(16, 26))
     with hoodoo.open_table(path, properties=KEPT) as table:
         assert len(table.context.active().completed_writes) <= 4
-        rows = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        rows = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     everything = listed(path)
     assert everything[: len(after)] == after
     assert theirs(java, path) == everything

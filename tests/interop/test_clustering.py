@@ -52,7 +52,7 @@ def made(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
 
 def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
     with hoodoo.open_table(path, properties=told) as table:
-        return encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        return encoded(table.current_state().to_arrow(with_hoodie_columns=True))
 
 
 def but_for_names(rows: list[dict[str, object]]) -> list[dict[str, object]]:

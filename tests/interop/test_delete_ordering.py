@@ -80,7 +80,7 @@ def test_java_shows_the_newer_rows_of_our_logs_where_texts_order_them(
     with hoodoo.create_table(tmp_path / "t", schema=schema, properties=told) as table:
         write(table, 1, "mmm")
         write(table, 2, "zza")
-        mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     assert {row["id"]: row["val"] for row in mine} == {"a": 2, "b": 2, "c": 1}
     assert same(comparable(java_oracle(release).read(tmp_path / "t")), mine)
 
@@ -116,7 +116,7 @@ def test_java_weighs_our_deletes_as_we_do(
 
     def everybody_sees(expected: dict[str, str]) -> None:
         with hoodoo.open_table(path, properties=told) as table:
-            mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+            mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         assert {each["id"]: each["val"] for each in mine} == expected
         assert same(comparable(java.read(path)), mine)
         assert same(by_hudi_rs(path), mine)
@@ -195,6 +195,6 @@ def test_java_weighs_our_deletes_by_several_fields(
         table.upsert(rows(("a", 2, 4, ""), ("b", 3, 1, "")))
         table.delete(rows(("c", 1, 1, "")))
         table.upsert(rows(("b", 2, 9, "late"), ("c", 2, 5, "tie")))
-        mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     assert {each["id"]: each["val"] for each in mine} == {"a": "first", "c": "tie", "d": "first"}
     assert same(comparable(java.read(path)), mine)

@@ -42,7 +42,7 @@ Sum = tuple[int, int]  # rows and checksum
 def test_now_and_three_times_of_the_past(java_oracle: Callable[..., JavaOracle]) -> None:
     java = java_oracle("1.2.0")
     with hoodoo.open_table(TABLE) as table:
-        mine = checksum(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = checksum(table.current_state().to_arrow(with_hoodie_columns=True))
         assert mine[0] == ROWS
         assert by_java(java, TABLE, table.schema) == mine
         assert by_hudi_rs(TABLE, table.schema) == mine
@@ -98,13 +98,13 @@ def test_java_carries_it_on(
     kept = before.join(batch.select(keys), keys=keys, join_type="left anti")
     expected = pa.concat_tables([kept.select(before.schema.names), batch])
     with flights.opened(path) as table:
-        found = table.pin().to_arrow(with_hoodie_columns=True)
+        found = table.current_state().to_arrow(with_hoodie_columns=True)
         assert found.num_rows == expected.num_rows == ROWS + 100
         assert checksum(found.select(before.schema.names)) == checksum(expected)
         assert by_java(java, path, table.schema) == checksum(found)
         assert by_hudi_rs(path, table.schema) == checksum(found)
         assert table.upsert(changed(late, config.ordering_fields)).rows_inserted == 0
-        found = table.pin().to_arrow(with_hoodie_columns=True)
+        found = table.current_state().to_arrow(with_hoodie_columns=True)
         assert found.num_rows == ROWS + 100
         assert by_java(java, path, table.schema) == checksum(found)
 

@@ -251,7 +251,7 @@ def test_we_carry_java_s_table_on_and_roll_its_crash_back(
 
 def mine(path: Path, as_of: str | None = None) -> list[dict[str, Any]]:
     with flights.opened(path) as table:
-        at = table.as_of(as_of) if as_of else table.pin()
+        at = table.as_of(as_of) if as_of else table.current_state()
         return encoded(at.to_arrow(with_hoodie_columns=True))
 
 

@@ -116,7 +116,7 @@ def test_both_engines_write_by_one_index(
     first(batch(range(20, 35), "us", 30, "third"))
 
     with hoodoo.open_table(path, properties=told) as table:
-        found = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        found = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         slices = table.file_slices()
     told_by_java = java.read(path)
     if kind.endswith("stays"):  # Spark tells a row's folder instead of the column it has
@@ -186,10 +186,10 @@ def test_the_record_index_of_java_tells_where_every_key_lives(
     write(batch(range(10), "eu", 4, ""), "delete")
     with hoodoo.open_table(path) as table:
         context = table.context
-        index = open_record_index(context.world.storage, table.config, context.snapshot())
+        index = open_record_index(context.ports.storage, table.config, context.snapshot())
         assert index is not None
         assert len(index.shards) == 3
-        rows = table.pin().to_arrow(with_hoodie_columns=True).to_pylist()
+        rows = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
         lives = {
             (
                 r["_hoodie_record_key"],

@@ -65,7 +65,7 @@ def test_both_engines_find_each_other_s_keys(
         java.write(path, theirs, conf=java_conf(record_key, partition_by, hive_style=hive_style))
         table.upsert(rows(("c", 20, "again"), ("d", 5, "late"), ("f", 9, "late"), ("a", 21, "a")))
 
-        found = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        found = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         assert {row["id"]: row["val"] for row in found} == {
             "a": "a",
             "b": "ours",
@@ -186,7 +186,7 @@ def test_java_finds_the_keys_of_every_generator(
                 ("c", "again"),
                 ("z", "ours"),
             ], name
-            shown = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+            shown = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         read = java.read(path)
         assert sorted((row["id"], row["val"]) for row in read) == sorted(
             (row["id"], row["val"]) for row in mine

@@ -187,9 +187,9 @@ def test_four_processes_of_both_languages_count_right(
 ) -> None:
     game = arena(provider)
     number, said = game.counter(java=2, python=2, times=times)
-    print(f"{provider}: {game.turns()} changes of language\n{said}")
+    print(f"{provider}: {game.sections()} changes of language\n{said}")
     assert number == 4 * times, said
-    assert game.turns() >= 2, "they hardly met"
+    assert game.sections() >= 2, "they hardly met"
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_java_is_kept_out_by_those_who_have_the_lock_together_and_has_its_turns(
     """One of ours never gives it back; Java counts in between, and no number is lost."""
     game = replace(arena("storage"), shares=True)
     number, said = game.counter(java=2, python=1, times=SHORT)
-    print(f"{game.turns()} changes of language\n{said}")
+    print(f"{game.sections()} changes of language\n{said}")
     assert number == 3 * SHORT, said
-    assert game.turns() >= 2, "they hardly met"
+    assert game.sections() >= 2, "they hardly met"
 
 
 @pytest.mark.spec("LOCK-1")

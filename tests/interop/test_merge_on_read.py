@@ -36,7 +36,7 @@ def test_java_rolls_back_what_a_dead_writer_of_ours_appended(
     java = java_oracle("1.2.0")
     with hoodoo.open_table(path, properties=told) as table:
         before = encoded(table.to_arrow())
-        workload = _Dying(table.context.world, arrow([row("b", 30, "never")]))
+        workload = _Dying(table.context.ports, arrow([row("b", 30, "never")]))
         with pytest.raises(KeyboardInterrupt):
             table._run(WriteOperation.UPSERT, workload)
         (dead,) = table.context.active().pending
@@ -71,7 +71,7 @@ def test_java_cleans_and_archives_our_appends(
     assert any(each["action"] == "clean" for each in java.timeline(path))
     assert len(java.timeline(path, archived=True)) > len(java.timeline(path))
     with hoodoo.open_table(path, properties=told) as table:
-        mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     assert same(comparable(java.read(path)), mine)
     assert [each["val"] for each in mine if each["id"] == "a"] == ["round 3"]
 

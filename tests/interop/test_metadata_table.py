@@ -43,7 +43,7 @@ def test_metadata_table_is_switched_off_and_java_builds_it_again(
     with hoodoo.open_table(path, properties=OFF) as table:
         with pytest.warns(match="switched off"):
             table.upsert([row("new", "xx"), row(rows[0]["id"], rows[0]["region"])])
-        mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     assert len(mine) == len(rows) + 1
     assert not java.properties(path)[PARTITIONS]
     assert not (path / ".hoodie" / "metadata").exists()
@@ -57,7 +57,7 @@ def test_metadata_table_is_switched_off_and_java_builds_it_again(
     assert len(theirs) == len(mine) + 1
     assert theirs == comparable(java.read(path, conf=OFF))
     with hoodoo.open_table(path) as table:
-        assert encoded(table.pin().to_arrow(with_hoodie_columns=True)) == theirs
+        assert encoded(table.current_state().to_arrow(with_hoodie_columns=True)) == theirs
         with pytest.raises(TableConfigConflictError):
             table.upsert([row("again", "xx")])
 
@@ -77,7 +77,7 @@ def test_java_builds_anew_what_a_death_left_of_a_metadata_table(
     shutil.copytree(kept, index)  # whoever switched it off died before the folder went
     with hoodoo.open_table(path) as table:
         table.upsert([row("second", "xx")])
-        mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     assert comparable(java.read(path, conf=ON)) == comparable(java.read(path, conf=OFF)) == mine
     java.write(path, [row("later", "xx")], conf={**ON, "hoodie.write.auto.upgrade": "false"})
     theirs = comparable(java.read(path, conf=ON))

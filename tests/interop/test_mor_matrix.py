@@ -67,7 +67,7 @@ class Witnesses:
     def see(self, expected: Mapping[str, str]) -> None:
         """Everybody sees exactly these keys and values, and the same meta columns."""
         with hoodoo.open_table(self.path, properties=self.told) as table:
-            mine = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+            mine = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
         assert {each["id"]: each["val"] for each in mine} == dict(expected)
         assert len(mine) == len(expected)
         assert same(comparable(self.java.read(self.path)), mine)

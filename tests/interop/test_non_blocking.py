@@ -65,7 +65,7 @@ class _Late(LocalWorkload):
 
 
 def upsert_late(table: hoodoo.Table, rows: Rows, act: Callable[[], object]) -> Any:
-    workload = _Late(table.context.world, arrow(rows))
+    workload = _Late(table.context.ports, arrow(rows))
     workload.act = act
     return table._run(WriteOperation.UPSERT, workload)
 

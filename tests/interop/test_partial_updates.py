@@ -64,7 +64,7 @@ def test_java_reads_and_compacts_single_columns_of_ours(
 
     def check(now: dict[str, tuple[Any, ...]]) -> None:
         with hoodoo.open_table(path, properties=told) as table:
-            ours = table.pin().to_arrow(with_hoodie_columns=True)
+            ours = table.current_state().to_arrow(with_hoodie_columns=True)
         assert {one["id"]: (one["a"], str(one["b"]), one["c"]) for one in ours.to_pylist()} == now
         assert comparable(java.read(path)) == comparable(encoded(ours))
         assert comparable(by_hudi_rs(path)) == comparable(encoded(ours))

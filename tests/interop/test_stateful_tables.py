@@ -49,7 +49,7 @@ def test_java_reads_what_random_operations_left(
 
         def teardown(self) -> None:
             if getattr(self, "moments", None):
-                shown = self.handles[0].pin().to_arrow(with_hoodie_columns=True)
+                shown = self.handles[0].current_state().to_arrow(with_hoodie_columns=True)
                 rows = len(self.model.rows())
                 made.append((len(self.moments), self.folder, encoded(shown), rows))
             super().teardown()

@@ -31,7 +31,7 @@ def made(path: Path, told: dict[str, str]) -> None:
 
 def ours(path: Path, told: dict[str, str]) -> list[dict[str, object]]:
     with hoodoo.open_table(path, properties=told) as table:
-        return encoded(table.pin().to_arrow(with_hoodie_columns=True))
+        return encoded(table.current_state().to_arrow(with_hoodie_columns=True))
 
 
 def values(rows: list[dict[str, object]]) -> list[tuple[object, object]]:

@@ -171,9 +171,9 @@ def test_whoever_comes_finishes_the_merge_of_an_upgrade_that_was_cut_off(
     java, path = java_oracle("0.15.0"), tmp_path / "t"
     made_by_java(java, path)
     with hoodoo.open_table(path) as table, suppress(KeyboardInterrupt):
-        world = table.context.world
-        storage = Cut(world.storage)
-        upgrade(TableContext.of(replace(world, storage=storage), load_config(storage)))
+        ports = table.context.ports
+        storage = Cut(ports.storage)
+        upgrade(TableContext.of(replace(ports, storage=storage), load_config(storage)))
     assert ours(path) == theirs(java, path) == EXPECTED
     java.write(path, [row("d", 80, "sixth")], conf=OLD)
     expected = [{**one, "ts": 80, "val": "sixth"} if one["id"] == "d" else one for one in EXPECTED]

@@ -198,7 +198,7 @@ def judged(world: SimulatedSystem, story: Story) -> list[str]:
     context = open_table(outside(world, "auditor"))
     active = context.active()
     found += [f"pending: {one}" for one in active.pending]
-    last = context.chain.read(context.chain.head())
+    last = context.commit_log.read(context.commit_log.head())
     if last is not None and not is_applied(last, active):
         found.append(f"not settled: {last.number}")
     found += [f"left over: {one}" for one in world.paths_below(MARKERS)]

@@ -28,15 +28,15 @@ from timeline.snapshot import ActiveTimeline
 Change = Callable[[TableContext], TableContext]
 
 
-def chain(kind: type[CommitLog]) -> Change:
+def commit_log(kind: type[CommitLog]) -> Change:
     """Contexts whose chain is of this class."""
 
     def change(context: TableContext) -> TableContext:
         limits = context.limits
-        made = kind(context.world, context.table_id, unknown_ms_max=limits.unknown_ms_max)
+        made = kind(context.ports, context.table_id, unknown_ms_max=limits.unknown_ms_max)
         if isinstance(made, mutants._RequestedWindowChain):
-            made.drawn = context.drawn
-        return replace(context, chain=made)
+            made.drawn = context.drawn_times
+        return replace(context, commit_log=made)
 
     return change
 
@@ -68,12 +68,12 @@ def storage(kind: type[Wrapped]) -> Change:
     """Contexts that see the storage through this."""
 
     def change(context: TableContext) -> TableContext:
-        world = replace(context.world, storage=kind(context.world.storage))
+        world = replace(context.ports, storage=kind(context.ports.storage))
         fresh = CommitLog(world, context.table_id, unknown_ms_max=context.limits.unknown_ms_max)
         timelines = type(context.timelines)(
             world.storage, layout_version=context.config.timeline_layout_version
         )
-        return replace(context, world=world, chain=fresh, timelines=timelines)
+        return replace(context, ports=world, commit_log=fresh, timelines=timelines)
 
     return change
 
@@ -110,7 +110,7 @@ class LooksOnce(CommitLog):
 class FirstSaysFailed(CommitLog):
     """Gives up at the first lost answer and lets the caller delete (UNK-3)."""
 
-    def may_hold(self, requested_time: str) -> bool:
+    def may_have_committed(self, requested_time: str) -> bool:
         return False
 
     def take(self, slot: Slot, **looks: Any) -> bool:
@@ -155,7 +155,7 @@ class TrustsTheAddress(CommitLog):
 class HelpsUnseen(CommitLog):
     """Helps on another's slot and never looks where it did (SLOT-10)."""
 
-    def will_show(self, slot: Slot) -> None:
+    def will_create_file(self, slot: Slot) -> None:
         pass
 
 
@@ -237,7 +237,7 @@ class SameNonce(Wrapped):
 
 def same_nonce(context: TableContext) -> TableContext:
     """Another's slot seems to be the own one."""
-    return replace(context, world=replace(context.world, ids=SameNonce(context.world.ids)))
+    return replace(context, ports=replace(context.ports, ids=SameNonce(context.ports.ids)))
 
 
 class Replaces(Wrapped):
@@ -367,11 +367,11 @@ class _ForgetsArchivedContext(TableContext):
 
 
 def bare_clock(context: TableContext) -> TableContext:
-    return context_of(mutants._BareClockContext, chain(mutants.TimelessChain))(context)
+    return context_of(mutants._BareClockContext, commit_log(mutants.TimelessChain))(context)
 
 
 def no_look_after_begin(context: TableContext) -> TableContext:
-    return context_of(mutants._NoLookContext, chain(mutants._QuietChain))(context)
+    return context_of(mutants._NoLookContext, commit_log(mutants._QuietChain))(context)
 
 
 class KeepsNewestBoundary(Wrapped):

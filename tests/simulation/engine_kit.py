@@ -203,7 +203,7 @@ def do_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitResult
     if job.extra:
         rows = rows.append_column(job.extra, [["x"] * len(rows)])
     plan = plan_for(job.operation, job.kind, batch_id=job.batch_id, files=job.files)
-    return write(context, plan, RememberedWorkload(context.world, rows))
+    return write(context, plan, RememberedWorkload(context.ports, rows))
 
 
 def client_write(ports: ActorPorts, context: TableContext, job: Job) -> CommitResult | HoodooError:
@@ -305,7 +305,7 @@ def reader(facts: EngineObserver, name: str = "reader", *, rounds: int = 3) -> A
         for number in range(rounds):
             ports.clock.sleep_ms(25)
             try:
-                pinned = table.pin()
+                pinned = table.current_state()
                 if not pinned.snapshot.completions:
                     continue
                 rows = pinned.to_arrow(columns=["id", "operation"]).to_pylist()
@@ -388,7 +388,7 @@ def given_up(told: ObservedTable) -> list[str]:
 def check_healed(facts: EngineObserver, world: SimulatedSystem) -> list[Violation]:
     """At rest: all promises, the engine's own reader agrees, nothing is left over."""
     table = TableReader(open_table(outside(world, "auditor")))
-    pinned = table.pin()
+    pinned = table.current_state()
     number = facts.slot_of(pinned.snapshot)
     slices = pinned.file_slices()
     visible = {one.base_file.path for one in slices if one.base_file is not None}

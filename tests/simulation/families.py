@@ -205,14 +205,15 @@ def numbered(block: int, size: int) -> list[tuple[str, int]]:
 
     Numbers go on from block to block, so that any number of blocks repeats none.
     """
-    turns = sorted(
-        ((turn + 0.5) / family.share, at)
+    sections = sorted(
+        ((section + 0.5) / family.share, at)
         for at, family in enumerate(FAMILIES)
-        for turn in range(family.share)
+        for section in range(family.share)
     )
     first = block * size
     return [
-        (FAMILIES[turns[place % len(turns)][1]].id, place) for place in range(first, first + size)
+        (FAMILIES[sections[place % len(sections)][1]].id, place)
+        for place in range(first, first + size)
     ]
 
 

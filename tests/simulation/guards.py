@@ -50,7 +50,7 @@ from tests.simulation.dropped_guards import (
     _ForgetsArchivedContext,
     _LooksOnceContext,
     bare_clock,
-    chain,
+    commit_log,
     context_of,
     no_look_after_begin,
     same_nonce,
@@ -185,52 +185,58 @@ class Guard:
 
 GUARDS: tuple[Guard, ...] = (
     Guard(
-        name="overwrites slots", rule="SLOT-1, hole 4, M1", change=chain(mutants.OverwritingChain)
+        name="overwrites slots",
+        rule="SLOT-1, hole 4, M1",
+        change=commit_log(mutants.OverwritingChain),
     ),
     Guard(
-        name="takes another's slot for its own", rule="SLOT-1", change=chain(TakesAnothersForItsOwn)
+        name="takes another's slot for its own",
+        rule="SLOT-1",
+        change=commit_log(TakesAnothersForItsOwn),
     ),
-    Guard(name="leaves a number out", rule="SLOT-1", change=chain(Gaps), families=("S7", "S11")),
-    Guard(name="shows before its slot", rule="SLOT-1", change=chain(ShowsFirst)),
+    Guard(
+        name="leaves a number out", rule="SLOT-1", change=commit_log(Gaps), families=("S7", "S11")
+    ),
+    Guard(name="shows before its slot", rule="SLOT-1", change=commit_log(ShowsFirst)),
     Guard(name="one nonce for all", rule="UNK-2", change=same_nonce),
     Guard(
         name="lost answer is a failure",
         rule="UNK-1, hole 17, M3",
-        change=chain(mutants.ImpatientChain),
+        change=commit_log(mutants.ImpatientChain),
         families=("S9", "S1"),
     ),
     Guard(
         name="lost answer lets it delete",
         rule="UNK-3, M5",
-        change=chain(FirstSaysFailed),
+        change=commit_log(FirstSaysFailed),
         families=("S9", "S1"),
     ),
     Guard(
         name="own 'exists' is another's",
         rule="UNK-2, M2, M4, M6",
-        change=chain(mutants.ForgetfulChain),
+        change=commit_log(mutants.ForgetfulChain),
         families=("S9", "S1"),
     ),
     Guard(
         name="stops at another table's slot",
         rule="SLOT-8, F27",
-        change=chain(StopsAtAnothers),
+        change=commit_log(StopsAtAnothers),
         families=("S16",),
     ),
     Guard(
         name="an address is an identity",
         rule="SLOT-9, SLOT-10, F27",
-        change=chain(TrustsTheAddress),
+        change=commit_log(TrustsTheAddress),
         families=("S16",),
     ),
     Guard(
         name="helps without a look at the table",
         rule="SLOT-10, F27",
-        change=chain(HelpsUnseen),
+        change=commit_log(HelpsUnseen),
         families=("S16",),
     ),
-    Guard(name="judges nothing", rule="PUB-4", change=chain(mutants.BlindChain)),
-    Guard(name="knows file ids only", rule="BEG-7, hole 9", change=chain(mutants.FileIdChain)),
+    Guard(name="judges nothing", rule="PUB-4", change=commit_log(mutants.BlindChain)),
+    Guard(name="knows file ids only", rule="BEG-7, hole 9", change=commit_log(mutants.FileIdChain)),
     Guard(
         name="times from the bare clock",
         rule="TL-SUCC-1, hole 2",
@@ -256,11 +262,11 @@ GUARDS: tuple[Guard, ...] = (
         change=context_of(_LooksOnceContext),
         families=("S1", "S6"),
     ),
-    Guard(name="batch ids unread", rule="BATCH-1", change=chain(Batchless), families=("S12",)),
+    Guard(name="batch ids unread", rule="BATCH-1", change=commit_log(Batchless), families=("S12",)),
     Guard(
         name="batch looked for once",
         rule="BATCH-1",
-        change=chain(LooksForBatchesFirst),
+        change=commit_log(LooksForBatchesFirst),
         families=("S12",),
     ),
     Guard(
@@ -301,12 +307,12 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="rivals by requested time",
         rule="PUB-4, hole 20",
-        change=chain(mutants._RequestedWindowChain),
+        change=commit_log(mutants._RequestedWindowChain),
     ),
     Guard(
         name="clustering looks once",
         rule="CL-1, hole 10",
-        change=chain(mutants.BlindChain),
+        change=commit_log(mutants.BlindChain),
         families=("S4",),
     ),
     Guard(
@@ -330,19 +336,19 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="reads back once",
         rule="UNK-1",
-        story=in_scope("X14", chain(LooksOnce)),
+        story=in_scope("X14", commit_log(LooksOnce)),
         story_name="scope X14",
     ),
     Guard(
         name="rolls back what is published",
         rule="RB-3, hole 8, M11",
-        story=in_scope("X4", chain(SeesNoCommits)),
+        story=in_scope("X4", commit_log(SeesNoCommits)),
         story_name="scope X4",
     ),
     Guard(
         name="executes a cancelled plan",
         rule="CMP-1",
-        story=in_scope("X9", chain(SeesNoCancels)),
+        story=in_scope("X9", commit_log(SeesNoCancels)),
         story_name="scope X9",
     ),
     Guard(
@@ -441,13 +447,13 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="cleans unseen by writers",
         rule="CLN-3",
-        story=in_scope("X23", chain(SeesNoCleans)),
+        story=in_scope("X23", commit_log(SeesNoCleans)),
         story_name="scope X23",
     ),
     Guard(
         name="cleans unseen by readers",
         rule="RDL-2",
-        story=in_scope("X22", chain(SeesNoCleans)),
+        story=in_scope("X22", commit_log(SeesNoCleans)),
         story_name="scope X22",
     ),
     Guard(

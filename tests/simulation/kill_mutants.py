@@ -75,8 +75,8 @@ def judge(place: int, *, search: bool, limit: int) -> Verdict:
         shows = try_one(guard, known)
         if shows:
             family, number = of_name(known)
-            turn = guard.families.index(family.id) if family.id in guard.families else 0
-            tried = number * len(guard.families) + turn + 1
+            section = guard.families.index(family.id) if family.id in guard.families else 0
+            tried = number * len(guard.families) + section + 1
             return Verdict(**common, killer=known, tried=tried, shows=shows)
     for tried, name in enumerate(names_for(guard, limit), start=1):
         shows = try_one(guard, name)

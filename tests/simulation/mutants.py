@@ -34,8 +34,8 @@ def with_chain(kind: type[CommitLog]) -> object:
 
     def make(world: EngineWorld) -> TableContext:
         context = open_table(world)
-        chain = kind(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
-        return replace(context, chain=chain)
+        commit_log = kind(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+        return replace(context, commit_log=commit_log)
 
     return make
 
@@ -95,7 +95,8 @@ class BlindChain(CommitLog):
 
     def between(self, after: int, last: int) -> list[Slot]:
         return [
-            replace(slot, claim=self._blur(slot.claim)) for slot in super().between(after, last)
+            replace(slot, write_set=self._blur(slot.write_set))
+            for slot in super().between(after, last)
         ]
 
     def _blur(self, claim: WriteSet) -> WriteSet:
@@ -163,14 +164,14 @@ class _BareClockContext(TableContext):
 def bare_clock(world: EngineWorld) -> TableContext:
     """Draws every time from the clock alone (hole 2, TL-SUCC-1)."""
     context = with_context(_BareClockContext)(world)  # type: ignore[operator]
-    chain = TimelessChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
-    return replace(context, chain=chain)
+    commit_log = TimelessChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+    return replace(context, commit_log=commit_log)
 
 
 class _NoLookContext(TableContext):
     def snapshot(self, as_of: str | None = None) -> Snapshot:
         real = super().snapshot(as_of)
-        return replace(real, active=_timeless(real.active), head=self.chain.head())
+        return replace(real, active=_timeless(real.active), head=self.commit_log.head())
 
 
 class _QuietChain(CommitLog):
@@ -187,8 +188,8 @@ class _QuietChain(CommitLog):
 def no_look_after_begin(world: EngineWorld) -> TableContext:
     """Keeps its requested time whatever the base snapshot shows (hole 23, BEG-5)."""
     context = with_context(_NoLookContext)(world)  # type: ignore[operator]
-    chain = _QuietChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
-    return replace(context, chain=chain)
+    commit_log = _QuietChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
+    return replace(context, commit_log=commit_log)
 
 
 class _RequestedWindowChain(CommitLog):
@@ -197,7 +198,7 @@ class _RequestedWindowChain(CommitLog):
     def between(self, after: int, last: int) -> list[Slot]:
         mine = self.drawn.newest or ""
         return [
-            replace(slot, claim=WriteSet()) if slot.requested_time < mine else slot
+            replace(slot, write_set=WriteSet()) if slot.requested_time < mine else slot
             for slot in super().between(after, last)
         ]
 
@@ -205,9 +206,11 @@ class _RequestedWindowChain(CommitLog):
 def requested_window(world: EngineWorld) -> TableContext:
     """Takes for rivals only what was requested after itself (hole 20)."""
     context = open_table(world)
-    chain = _RequestedWindowChain(world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max)
-    chain.drawn = context.drawn
-    return replace(context, chain=chain)
+    commit_log = _RequestedWindowChain(
+        world, context.table_id, unknown_ms_max=LIMITS.unknown_ms_max
+    )
+    commit_log.drawn = context.drawn_times
+    return replace(context, commit_log=commit_log)
 
 
 # ---------------------------------------------------------------- helping, rolling back
@@ -216,7 +219,7 @@ def requested_window(world: EngineWorld) -> TableContext:
 class _NoHelperContext(TableContext):
     def active(self) -> ActiveTimeline:
         timeline = super().active()
-        last = self.chain.read(self.chain.head()) if self.chain.head() else None
+        last = self.commit_log.read(self.commit_log.head()) if self.commit_log.head() else None
         name = last.file_name if last is not None else None
         names = timeline.file_names | ({name} if name else set())
         return ActiveTimeline(instants=timeline.instants, file_names=frozenset(names))
@@ -245,7 +248,7 @@ def unfenced(world: EngineWorld) -> TableContext:
 
 def delete_dead_writers(context: TableContext, timeline: ActiveTimeline | None = None) -> None:
     """Deletes what seems dead without an abort slot (holes 6 and 8, RB-1)."""
-    storage = context.world.storage
+    storage = context.ports.storage
     pending = (timeline or context.active()).pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
     for time in instants_with_expired_heartbeat(storage, times, context.limits.heartbeat):
@@ -257,7 +260,7 @@ def delete_dead_writers(context: TableContext, timeline: ActiveTimeline | None =
 
 def enter_with_one_look(context: TableContext, agreement: dict[str, str]) -> bool:
     """Registers after one comparison, none after the own entry (hole 13, REG-1)."""
-    world = context.world
+    world = context.ports
     who = world.ids.identity()
     if any(other.agreement != agreement for other in registered_writers(context)):
         return False

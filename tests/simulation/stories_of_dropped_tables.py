@@ -159,7 +159,7 @@ def survive(world: SimulatedSystem) -> list[str]:
             answer = client_write(ports, context, Job(operation=f"S{number}", keys=("s1",)))
             if isinstance(answer, HoodooError):
                 return [f"a survivor cannot write: {answer!r}"]
-            if context.chain.last_own > last:
+            if context.commit_log.last_own > last:
                 return []
     except HoodooError as error:
         return [f"a survivor cannot write: {error!r}"]

@@ -82,8 +82,8 @@ def saved_above_an_archive(table_type: TableType, archived: bool) -> SimulatedSy
 @cache
 def saved_in(before: Prepared) -> tuple[str, int]:
     """Requested time of the saved write and the number of its slot, as in every copy."""
-    chain = open_table(outside(before.world.copy("looked at"))).chain
-    for slot in chain.newest_first():
+    commit_log = open_table(outside(before.world.copy("looked at"))).commit_log
+    for slot in commit_log.newest_first():
         if slot.kind is SlotKind.COMMIT and _operation(slot.body) == "saved":
             return slot.requested_time, slot.number
     raise LookupError("saved")
@@ -95,10 +95,10 @@ def _operation(body: bytes) -> str | None:
 
 def told_by_chain(world: SimulatedSystem, first: int) -> dict[str, str]:
     """Record key to operation, folded from the slots since the saved write's, which stay."""
-    chain = open_table(outside(world, "folder")).chain
+    commit_log = open_table(outside(world, "folder")).commit_log
     states: dict[str, dict[str, str]] = {}
     now = {key: operation for operation in BELOW for key in JOBS[operation]}
-    for slot in chain.between(first - 1, chain.head()):
+    for slot in commit_log.between(first - 1, commit_log.head()):
         if slot.kind is SlotKind.COMMIT and (operation := _operation(slot.body)):
             now = now | dict.fromkeys(JOBS[operation], operation)
             states[slot.requested_time] = now

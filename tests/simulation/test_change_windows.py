@@ -133,7 +133,7 @@ def do(context: TableContext, deed: Deed, game: Game) -> None:
     plan = plan_for(deed.name, deed.kind)
     if game.free:
         plan = replace(plan, rules=replace(plan.rules, buckets=ONE))
-    write(context, plan, LocalWorkload(context.world, rows))
+    write(context, plan, LocalWorkload(context.ports, rows))
 
 
 SERVICES: dict[str, Callable[[TableContext], object]] = {
@@ -171,7 +171,7 @@ class Windows:
 
     def look(self, table: TableReader) -> None:
         """Take the newest state, and read the window since the one before."""
-        pinned = table.pin()
+        pinned = table.current_state()
         moment = pinned.snapshot.newest_completion
         if moment is None or (self.seen and moment == self.seen[-1][0]):
             return

@@ -97,7 +97,7 @@ def broken(world: SimulatedSystem) -> list[str]:
     context = shared(outside(world))
     listed = [path for one in savepoints(context) for path in one.files]
     assert listed
-    return [path for path in listed if context.world.storage.stat(path) is None]
+    return [path for path in listed if context.ports.storage.stat(path) is None]
 
 
 def cleans(world: SimulatedSystem) -> list[str]:
@@ -155,7 +155,7 @@ def test_a_clean_that_showed_is_finished_by_whoever_comes(
     play(world, [acting("A", shared, cleaning), later], [*cut_short(calls, fault), UntilEnd("B")])
     assert kinds(world)[5:] == ([CLEAN] if fault else [CLEAN, SlotKind.NOOP])
     assert cleans(world) == ["clean", "clean.inflight", "clean.requested"]
-    slot = shared(outside(world)).chain.read(6)
+    slot = shared(outside(world)).commit_log.read(6)
     assert slot is not None
     deleted = [one for one in world.journal if one.kind == "delete" and one.path in slot.deletes]
     assert {one.actor for one in deleted} == {"B"}
@@ -166,7 +166,7 @@ def as_java(keep: Callable[[TableContext], object]) -> Callable[[TableContext], 
     """Makes a savepoint beside a pending clean, too: Java asks finished ones only."""
 
     def keeps(context: TableContext) -> None:
-        storage = context.world.storage
+        storage = context.ports.storage
         (requested,) = (one for one in storage.names(TIMELINE) if one.endswith(".clean.requested"))
         plan = storage.read(timeline_path(requested))
         storage.delete(timeline_path(requested))
@@ -228,7 +228,7 @@ def test_resolve_ends_a_clean_that_nobody_showed() -> None:
     play(world, [acting("A", shared, cleaning)], stopped((SLOT, LOOK), (Fault.CRASH_BEFORE,)))
     world.now_ms += 4 * TOLERATED_MS
     context = shared(outside(world))
-    slot = context.chain.deciding(context.chain.head())
+    slot = context.commit_log.newest_own_slot(context.commit_log.head())
     assert slot is not None
     assert verify(context).notes[0].kind == "slot_unsettled"
     told = resolve(context, slot.requested_time)

@@ -78,7 +78,9 @@ class Host:
         self.writers, self.wires, self.unknown = Writers(self.plan), {}, set()
         for name in MEMBERS:
             rows = self.writers.workload(context, name)
-            member = Member(prepare_write(context, self.plan, rows, context.glance()), RELEASE)
+            member = Member(
+                prepare_write(context, self.plan, rows, context.cached_snapshot()), RELEASE
+            )
             self.wires[name] = Wire(member)
         waiting = list(MEMBERS)
         while waiting:
@@ -88,7 +90,7 @@ class Host:
                 ports.events.emit("sim.group_failed", why=str(error))
                 answers = [NotCommitted.ALONE] * len(waiting)
             for name, answer in zip(list(waiting), answers, strict=True):
-                if answer is not NotCommitted.MEETS:
+                if answer is not NotCommitted.CONFLICTS:
                     waiting.remove(name)
                     self.tell(context, name, answer)
 
@@ -111,7 +113,7 @@ class Host:
             return
         self.wires[name].closed = True
         try:
-            receipt = self.wires[name].member.find_out(context) if finds_out else None
+            receipt = self.wires[name].member.resolve(context) if finds_out else None
             self.found += receipt is not None
             self.alone += receipt is None
             if receipt is None:

@@ -84,7 +84,7 @@ def execute(context: TableContext) -> None:
 
 def execute_unclaimed(context: TableContext) -> None:
     """As one who takes the other executor for dead at any moment (HB-4)."""
-    storage = context.world.storage
+    storage = context.ports.storage
     for one in pending_plans(context.active()):
         storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
         execute_compaction(context, one, FILES)

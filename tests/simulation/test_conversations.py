@@ -166,7 +166,7 @@ def test_a_remembered_write_is_the_shipped_one_call_by_call(shuffled: bool) -> N
             context = open_table(ports_of(ports))
             for operation, keys in (("one", ("a1", "b1", "c1")), ("two", ("a1", "a2"))):
                 rows = rows_of(operation, keys)
-                write(context, plan_for(operation), kind(context.world, rows))
+                write(context, plan_for(operation), kind(context.ports, rows))
 
         actor = Actor(name="A", body=body, shuffled=shuffled)
         hashes.append(run(world, [actor], seed=3).expect_ok().hash)

@@ -68,7 +68,7 @@ def test_a_decision_whose_slots_another_collected_is_made_anew(
 ) -> None:
     world = copied(4)
     context = registered(outside(world))
-    looked_at = context.chain.head()
+    looked_at = context.commit_log.head()
     plain = getattr(module, before)
     reached: list[int] = []
 
@@ -79,7 +79,7 @@ def test_a_decision_whose_slots_another_collected_is_made_anew(
             world.now_ms += GRACE_MS
             raise_low_water_mark(context)
             archive(registered(outside(world, "other")), RULES)
-            reached[0] = truncated_up_to(context.world.storage)
+            reached[0] = truncated_up_to(context.ports.storage)
         return plain(*given, **named)
 
     monkeypatch.setattr(module, before, later)
@@ -94,7 +94,7 @@ def test_a_decision_whose_slots_another_collected_is_made_anew(
 
 def test_a_slot_that_is_gone_without_an_archive_is_told() -> None:
     world = copied(4)
-    looked_at = open_table(outside(world)).chain.head()
+    looked_at = open_table(outside(world)).commit_log.head()
     play(world, [writer("V", ["v0", "v1"])], [])
     last = looked_at + 2
     came = slots_since_snapshot(open_table(outside(world)), looked_at, last)

@@ -44,16 +44,16 @@ Answers = dict[str, CommitResult | HoodooError]
 
 
 def giving_way(context: TableContext) -> TableContext:
-    return replace(context, limits=replace(context.limits, gives_way=True))
+    return replace(context, limits=replace(context.limits, waits_for_announced=True))
 
 
 def open_yielding(world: EngineWorld) -> TableContext:
-    return open_table(world, replace(LIMITS, gives_way=True))
+    return open_table(world, replace(LIMITS, waits_for_announced=True))
 
 
 def open_queueing(world: EngineWorld) -> TableContext:
-    retry = replace(LIMITS.retry, queue_after=1)
-    return open_table(world, replace(LIMITS, gives_way=True, retry=retry))
+    retry = replace(LIMITS.retry, lock_after_conflicts=1)
+    return open_table(world, replace(LIMITS, waits_for_announced=True, retry=retry))
 
 
 @pytest.mark.spec("BEG-8")
@@ -120,7 +120,7 @@ def test_four_writers_of_one_file_group_all_get_through() -> None:
         actors = [
             writer(
                 name,
-                [Job(operation=f"{name}{turn}", keys=("a1", name)) for turn in range(2)],
+                [Job(operation=f"{name}{section}", keys=("a1", name)) for section in range(2)],
                 make_context=open_queueing,
                 answers=answers,
             )
@@ -151,7 +151,7 @@ def test_schedules_with_faults_keep_every_promise() -> None:
 
 def open_bounded(world: EngineWorld) -> TableContext:
     retry = replace(LIMITS.retry, total_ms_max=3_000)
-    return open_table(world, replace(LIMITS, gives_way=True, retry=retry))
+    return open_table(world, replace(LIMITS, waits_for_announced=True, retry=retry))
 
 
 def open_waiting_for_all(world: EngineWorld) -> TableContext:

@@ -148,8 +148,8 @@ def is_whole(world: SimulatedSystem, facts: EngineObserver) -> list[Violation]:
     """All promises, every commit on the timeline or in the history, slots down to the boundary."""
     found = [*facts.check_end(world), *comebacks(world)]
     context = open_table(outside(world, "auditor"))
-    storage = context.world.storage
-    shown = {one.requested_time for one in context.history.instants()}
+    storage = context.ports.storage
+    shown = {one.requested_time for one in context.archived_timeline.instants()}
     shown |= {one.requested_time for one in context.active().completed_writes}
     for slot in facts.structure().slots:
         if slot.kind.value == "commit" and slot.requested_time not in shown:
@@ -380,8 +380,8 @@ def hanging_beat(beat: Callable[[TableContext], None] = raise_low_water_mark) ->
 
 def trusted_at_once(context: TableContext) -> None:
     """A beat after which a pin is trusted without a look at the boundary (mutant of GC-4)."""
-    context.chain.glance()
-    context.pin.shown_at_ms = context.world.clock.monotonic_ms()
+    context.commit_log.cached_head()
+    context.low_water_mark.written_at_ms = context.ports.clock.monotonic_ms()
     raise_low_water_mark(context)
 
 
@@ -410,7 +410,7 @@ def test_an_archiver_that_listed_before_another_does_not_put_the_version_back() 
     world.now_ms += 2 * GRACE_MS
     context = registered(outside(world))
     archive(context, RULES)
-    storage = context.world.storage
+    storage = context.ports.storage
     said = storage.read(f"{HISTORY}/_version_")
     newest = f"manifest_{said.decode()}"
 
@@ -428,7 +428,7 @@ def test_an_archiver_that_listed_before_another_does_not_put_the_version_back() 
 def test_upkeep_that_was_archived_over_its_sleeping_owner_is_not_begun_again() -> None:
     """Its slot makes the pending files, too, and there are none of what is archived."""
     world = copied(4)
-    newest = open_table(outside(world)).chain.read(5)
+    newest = open_table(outside(world)).commit_log.read(5)
     assert newest is not None
 
     def undo(ports: ActorPorts) -> None:
@@ -450,6 +450,6 @@ def test_upkeep_that_was_archived_over_its_sleeping_owner_is_not_begun_again() -
     faults = Faults(time_jump_ms=GRACE_MS, budgets={Fault.LEASE_LOST: 1})
     trace = run(world, actors, faults=faults, policy=Script(stages))
     assert trace.failure is None, trace.story()
-    archived = open_table(outside(world)).history.instants()
+    archived = open_table(outside(world)).archived_timeline.instants()
     assert "rollback" in {one.action for one in archived}, trace.story()
     assert [path for path in world.files if ".rollback" in path] == [], trace.story()

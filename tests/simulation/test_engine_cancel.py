@@ -56,7 +56,7 @@ FIRST = replace(
     LIMITS,
     clustering_updates=ClusteringUpdates.REJECT,
     strategy=_STRATEGY,
-    cancels_met_plans=True,
+    cancels_conflicting_plans=True,
 )
 
 
@@ -77,7 +77,7 @@ def planned_world(scenario: str) -> SimulatedSystem:
 
 def ends_of_plans(world: SimulatedSystem) -> list[list[SlotKind]]:
     """For each plan of a clustering, the kinds of the slots that ended it."""
-    slots = open_table(outside(world, "judge")).chain.newest_first()
+    slots = open_table(outside(world, "judge")).commit_log.newest_first()
     ends: dict[str, list[SlotKind]] = {}
     for slot in slots:
         if slot.action.completes_as is slot.action:
@@ -152,7 +152,7 @@ class Stubborn(TableContext):
         timeline = super().active()
         names = {
             name
-            for slot in self.chain.newest_first()
+            for slot in self.commit_log.newest_first()
             if slot.kind is SlotKind.PLAN
             for name in pending_file_names(slot.action, slot.requested_time)
         }

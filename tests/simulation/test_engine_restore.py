@@ -80,8 +80,8 @@ def grown(table_type: TableType) -> SimulatedSystem:
 
 def time_of(world: SimulatedSystem, operation: str) -> str:
     """Requested time of an operation's commit."""
-    chain = open_table(outside(world)).chain
-    for slot in chain.between(0, chain.head()):
+    commit_log = open_table(outside(world)).commit_log
+    for slot in commit_log.between(0, commit_log.head()):
         if slot.kind is SlotKind.COMMIT:
             told = decode_commit(slot.body).extra_metadata.get(OPERATION_KEY)
             if told == operation:
@@ -134,11 +134,11 @@ def keeping(table_type: TableType) -> tuple[SimulatedSystem, Sequence[Actor]]:
 
 def told_by_chain(world: SimulatedSystem) -> dict[str, str]:
     """Record key to operation, folded from the slots."""
-    chain = open_table(outside(world, "folder")).chain
+    commit_log = open_table(outside(world, "folder")).commit_log
     states: dict[str, dict[str, str]] = {}
     now: dict[str, str] = {}
     before: dict[str, dict[str, str]] = {}
-    for slot in chain.between(0, chain.head()):
+    for slot in commit_log.between(0, commit_log.head()):
         if slot.kind is SlotKind.COMMIT:
             operation = decode_commit(slot.body).extra_metadata[OPERATION_KEY]
             before[slot.requested_time] = now
@@ -167,7 +167,7 @@ def expect_whole(world: SimulatedSystem, why: str, story: str) -> None:
     context = open_table(outside(world, "auditor"))
     active = context.active()
     assert active.pending == (), f"{why}\n{story}"
-    last = context.chain.read(context.chain.head())
+    last = context.commit_log.read(context.commit_log.head())
     assert last is None or is_applied(last, active), why
     named = {
         stat.path
@@ -225,7 +225,7 @@ def test_other_engines_see_a_restore_from_before_its_slot_until_its_end() -> Non
     """Java begins nothing while one is pending; written between, its files would lie on nothing."""
     for case in crash_points(restoring_beside_java, "R"):
         context = open_table(outside(case.world, "heir"))
-        last = context.chain.read(context.chain.head())
+        last = context.commit_log.read(context.commit_log.head())
         if last is not None and last.kind is SlotKind.RESTORE:
             shown = [one.action for one in context.active().instants]
             assert Action.RESTORE in shown, f"call {case.call}\n{case.trace.story()}"

@@ -138,7 +138,7 @@ def test_a_plan_that_java_restored_away_stays_away(
     first, second = context.active().completed_writes
     run_round(context, compactions.SERVICE, Phase.SCHEDULE, now=True)
     [plan] = pending_plans(context.active())
-    restore_as_java(context.world.storage, first, (second, plan))
+    restore_as_java(context.ports.storage, first, (second, plan))
     world.now_ms += 5_000
     ports = make_ports(world, world.new_actor("later", seed=0))
     later = make(ports_of(ports))
@@ -184,7 +184,7 @@ def test_a_plan_whose_rollback_is_planned_is_not_completed() -> None:
         info = InstantInfo(requested_time=plan.requested_time, action="compaction")
         name = f"{int(plan.requested_time) + 40}.rollback.requested"
         data = encode_rollback_plan(RollbackPlan(instant_to_rollback=info))
-        context.world.storage.create(timeline_path(name), data)
+        context.ports.storage.create(timeline_path(name), data)
 
     play(
         world,

@@ -77,7 +77,7 @@ class Apart:
 def works_of(context: TableContext, *, joined: bool) -> list[PreparedWrite]:
     works = []
     for name, keys in MEMBERS.items():
-        rows: Any = LocalWorkload(context.world, rows_of(name, keys))
+        rows: Any = LocalWorkload(context.ports, rows_of(name, keys))
         workload = rows if joined else Apart(rows)
         works.append(prepare_write(context, planned(name), workload, context.snapshot()))
     return works
@@ -126,7 +126,7 @@ def takes_over(world: SimulatedSystem) -> Trace:
         context = open_table(ports_of(ports))
         ports.clock.sleep_ms(2 * TOLERATED_MS)
         for name, keys in MEMBERS.items():
-            write(context, planned(name), LocalWorkload(context.world, rows_of(name, keys)))
+            write(context, planned(name), LocalWorkload(context.ports, rows_of(name, keys)))
         for _ in range(2):
             clean(context, CLEANING)
             ports.clock.sleep_ms(TOLERATED_MS + 1)
@@ -139,7 +139,7 @@ def findings(world: SimulatedSystem, told: Told, *, strangers: bool) -> list[str
     context = open_table(outside(world))
     published: dict[str, tuple[str, Batch]] = {}
     found: list[str] = []
-    for slot in context.chain.between(0, context.chain.head()):
+    for slot in context.commit_log.between(0, context.commit_log.head()):
         for batch in slot.batches if slot.kind is SlotKind.COMMIT else ():
             if batch.batch_id in published:
                 found.append(f"published twice: {batch.batch_id}")

@@ -75,7 +75,7 @@ class Writers:
         return FRESH if self.plan is INSERTS else MEMBERS
 
     def workload(self, context: TableContext, name: str) -> LocalWorkload:
-        return LocalWorkload(context.world, rows_of(name, self.keys[name]))
+        return LocalWorkload(context.ports, rows_of(name, self.keys[name]))
 
 
 def committer(writers: Writers, *, sleeps: str = "") -> Actor:
@@ -86,7 +86,7 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
         channels = {}
         for name in MEMBERS:
             rows = writers.workload(context, name)
-            work = prepare_write(context, writers.plan, rows, context.glance())
+            work = prepare_write(context, writers.plan, rows, context.cached_snapshot())
             writers.members[name] = Member(work, RELEASE)
             channels[name] = Loopback(writers.members[name])
         if sleeps:
@@ -100,7 +100,7 @@ def committer(writers: Writers, *, sleeps: str = "") -> Actor:
             told = {
                 name: answer
                 for name, answer in zip(channels, answers, strict=True)
-                if answer is not NotCommitted.MEETS
+                if answer is not NotCommitted.CONFLICTS
             }
             for name, answer in told.items():
                 del channels[name]
@@ -131,7 +131,7 @@ def go_on(
         def body(ports: ActorPorts) -> None:
             context = patiently(ports, open_table)
             member = writers.members.get(name)
-            receipt = None if member is None else member.find_out(context)
+            receipt = None if member is None else member.resolve(context)
             writers.found += receipt is not None
             if receipt is None:
                 writers.alone += 1
@@ -157,7 +157,7 @@ def at_rest(world: SimulatedSystem) -> Trace:
 def findings(world: SimulatedSystem, writers: Writers) -> list[str]:
     """What is wrong at rest: rows, receipts, or something left over."""
     context = open_table(outside(world))
-    slots = context.chain.between(0, context.chain.head())
+    slots = context.commit_log.between(0, context.commit_log.head())
     published = {one.requested_time for one in slots if one.kind is SlotKind.COMMIT}
     found = [
         f"{name} was told of an instant that is none"

@@ -42,9 +42,9 @@ def opens(**retry: int) -> Opens:
     return lambda world: open_table(world, limits)
 
 
-open_queueing = opens(queue_after=AFTER)
-open_short = opens(queue_short_ms=600_000)
-open_impatient = opens(queue_short_ms=IMPATIENT_MS)
+open_queueing = opens(lock_after_conflicts=AFTER)
+open_short = opens(lock_short_ms=600_000)
+open_impatient = opens(lock_short_ms=IMPATIENT_MS)
 
 
 @pytest.mark.spec("PUB-11")
@@ -63,7 +63,7 @@ def test_nobody_loses_more_often_than_the_queue_allows(
         actors = [
             writer(
                 name,
-                [Job(operation=f"{name}{turn}", keys=("a1",)) for turn in range(2)],
+                [Job(operation=f"{name}{section}", keys=("a1",)) for section in range(2)],
                 make_context=make_context,
                 answers=answers,
             )

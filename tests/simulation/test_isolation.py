@@ -97,7 +97,7 @@ def at(level: Isolation) -> MakeContext:
 def attempt_of(context: TableContext, deed: Deed, log: Log) -> CommitResult:
     number = sum(name.startswith(f"{deed.name}.") for name in log.attempts)
     operation, keys = f"{deed.name}.{number}", deed.keys
-    state = TableReader(context).pin()
+    state = TableReader(context).current_state()
     asked = [("id", "in", list(deed.only))] if deed.only else None
     found: State = {}
     if deed.reads:
@@ -116,7 +116,7 @@ def attempt_of(context: TableContext, deed: Deed, log: Log) -> CommitResult:
         rows_written = rows_written.select(["id", "part"])
     if deed.reads:
         plan = replace(plan, reads=state.reads(partitions=deed.reads, filter=asked))
-    return write(context, plan, LocalWorkload(context.world, rows_written))
+    return write(context, plan, LocalWorkload(context.ports, rows_written))
 
 
 def client(name: str, log: Log, level: Isolation, *deeds: Deed) -> Actor:
@@ -167,8 +167,8 @@ def explains(order: Sequence[Done], last: State) -> bool:
 def rows_at_the_end(world: SimulatedSystem) -> list[dict[str, Any]]:
     """Once a survivor's write made visible what a dead one decided, whose lock may outlive it."""
     context = open_table(outside(world))
-    context.world.clock.sleep_ms(world.lease_ms)
-    write(context, plan_for("last"), LocalWorkload(context.world, rows_of("last", ["z1"])))
+    context.ports.clock.sleep_ms(world.lease_ms)
+    write(context, plan_for("last"), LocalWorkload(context.ports, rows_of("last", ["z1"])))
     rows = TableReader(context).to_arrow(columns=["id", "operation"]).to_pylist()
     return [row for row in rows if row["id"] != "z1"]
 
@@ -290,21 +290,21 @@ def test_write_serializable_does_not_keep_the_order_of_the_timeline() -> None:
 class JudgedAtBeginOnly(ReadValidation):
     """What is published while files are written is not looked at."""
 
-    def before(self, check: Any, mine: Any) -> Any:
+    def reads_first(self, check: Any, mine: Any) -> Any:
         return check
 
 
 class JudgedSinceBegin(ReadValidation):
     """What was published between the reads and the begin is not looked at."""
 
-    def before_begin(self, mine: Any) -> Rejected | None:
+    def validate_before_begin(self, mine: Any) -> Rejected | None:
         return None
 
 
 class ForgetsAtEachLook(ReadValidation):
     """Each look judges what is new alone, so nobody knows what was passed."""
 
-    def judge(self, mine: Any, rivals: Any) -> Rejected | None:
+    def validate_reads(self, mine: Any, rivals: Any) -> Rejected | None:
         self._rivals.clear()
         return super().judge(mine, rivals)
 
@@ -312,14 +312,14 @@ class ForgetsAtEachLook(ReadValidation):
 class MissesDeletes(ReadValidation):
     """A change counts by what came alone, not by what was there."""
 
-    def held_none(self, group: Any) -> bool:
+    def had_no_match(self, group: Any) -> bool:
         return True
 
 
 class MissesUpdates(ReadValidation):
     """A change counts by what was there alone, not by what came."""
 
-    def misses(self, rival: Any, item: Any) -> bool:
+    def wrote_no_match(self, rival: Any, item: Any) -> bool:
         return True
 
 

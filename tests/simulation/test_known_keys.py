@@ -16,7 +16,7 @@ import pytest
 from filegroups.index import LookupRules
 from filegroups.writing import assign_file_groups as placing
 from filegroups.writing import commit_checks as checks
-from filegroups.writing import pending_commit as candidate
+from filegroups.writing import pending_commit
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import CommitResult, FileRules
@@ -99,7 +99,7 @@ def do(context: TableContext, deed: Deed, game: Game) -> CommitResult:
     rows = rows_of(deed.name, deed.keys)
     if deed.kind is DELETE:
         rows = rows.select(["id", "part"])
-    return write(context, replace(plan, rules=rules), LocalWorkload(context.world, rows))
+    return write(context, replace(plan, rules=rules), LocalWorkload(context.ports, rows))
 
 
 def client(name: str, deeds: tuple[Deed, ...], game: Game) -> Actor:
@@ -179,7 +179,7 @@ def test_each_key_is_there_once_as_the_timeline_s_order_leaves_it(part: int) -> 
     [
         (placing, "below_deletes", lambda files: {}),
         (checks, "_resurrected_key", lambda *seen: None),
-        (candidate, "_sought", lambda written, task: 0),
+        (pending_commit, "_sought", lambda written, task: 0),
     ],
     ids=["does not look below logs", "compares no keys of logs", "finds what is deleted"],
 )

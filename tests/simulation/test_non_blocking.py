@@ -86,7 +86,7 @@ def append(context: TableContext, job: Job) -> int:
     plan = plan_for(job.operation, job.kind)
     plan = replace(plan, rules=replace(plan.rules, buckets=ONE))
     rows = rows_of(job.operation, job.keys)
-    return len(write(context, plan, RememberedWorkload(context.world, rows)).refusals)
+    return len(write(context, plan, RememberedWorkload(context.ports, rows)).refusals)
 
 
 def appender(name: str, *jobs: Job, make_context: Open = open_free) -> Actor:
@@ -143,7 +143,7 @@ def compact_unclaimed(context: TableContext) -> None:
     """Plan and carry out, as one who takes any other executor for dead (HB-4)."""
     for one in pending_plans(context.active()):
         if one.action is Action.COMPACTION:
-            context.world.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
+            context.ports.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
             execute_compaction(context, one, FILES)
     compact(context)
 
@@ -318,7 +318,7 @@ class UnslottedPlans(CommitLog):
 
 def open_with_unslotted_plans(world: EngineWorld) -> TableContext:
     context = open_lock_free(world)
-    return replace(context, chain=UnslottedPlans(world, context.table_id))
+    return replace(context, commit_log=UnslottedPlans(world, context.table_id))
 
 
 @pytest.mark.spec("PLAN-1")

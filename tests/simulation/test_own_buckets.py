@@ -25,7 +25,7 @@ def at_once(context: TableContext, buckets: str) -> None:
 
 def after_services(context: TableContext, buckets: str) -> None:
     """It ran services first, which need no buckets."""
-    register_process(context, {}).writes_to(buckets)
+    register_process(context, {}).widen_buckets(buckets)
 
 
 def both_entered(world: SimulatedSystem) -> list[str]:
@@ -66,7 +66,7 @@ def test_one_that_compares_only_before_its_entry_is_found(
     real = registry._refuse_overlapping
 
     def only_before(context: TableContext, buckets: str, *more: object) -> None:
-        shown = context.pin.entry
+        shown = context.low_water_mark.entry
         if shown is None or not shown["buckets"]:
             real(context, buckets, *more)  # type: ignore[arg-type]
 

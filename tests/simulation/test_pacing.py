@@ -37,7 +37,7 @@ SLACK = len(NAMES) - 1  # each may have looked before the others' begins were th
 
 
 def paced(pace: RateLimit) -> Callable[[EngineWorld], TableContext]:
-    return lambda world: open_table(world, replace(LIMITS, pace=pace))
+    return lambda world: open_table(world, replace(LIMITS, rate_limit=pace))
 
 
 def begins(world: SimulatedSystem) -> list[int]:
@@ -63,7 +63,7 @@ def played(
     actors = [
         writer(
             name,
-            [Job(operation=f"{name}{turn}", keys=("a1", name)) for turn in range(WRITES)],
+            [Job(operation=f"{name}{section}", keys=("a1", name)) for section in range(WRITES)],
             make_context=paced(pace),
             answers=answers,
             clock_offset_ms=(seed % 3) * 200 * number,

@@ -67,7 +67,7 @@ def holder(told: Told, make_context: MakeContext = leasing, *, pause_ms: int = 0
         table = TableReader(make_context(ports_of(ports)))
         first = timeline_entries(table.context, archived=False)[0].requested_time
         try:
-            state = table.as_of(first).hold()
+            state = table.as_of(first).pin()
         except (SnapshotExpiredError, InstantNotFoundError):
             told.append("refused")
             return
@@ -181,7 +181,7 @@ class OneLook(CommitLog):
 
 def does_not_look_again(world: EngineWorld) -> TableContext:
     context = leasing(world)
-    return replace(context, chain=OneLook(world, context.table_id))
+    return replace(context, commit_log=OneLook(world, context.table_id))
 
 
 @pytest.mark.parametrize(

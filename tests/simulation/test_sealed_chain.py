@@ -45,18 +45,18 @@ UNTIL_SHOWN = shared.BEFORE["the lock's second proof"]
 def sealing(
     how: SlotSigning, context: TableContext, *, kind: type[CommitLog] = CommitLog, **more: Any
 ) -> TableContext:
-    limits = replace(context.limits, sealing=how, **more)
-    world, unknown_ms_max = context.world, limits.unknown_ms_max
-    chain = kind(world, context.table_id, unknown_ms_max=unknown_ms_max, key=how.key)
-    return replace(context, limits=limits, chain=chain)
+    limits = replace(context.limits, slot_signing=how, **more)
+    world, unknown_ms_max = context.ports, limits.unknown_ms_max
+    commit_log = kind(world, context.table_id, unknown_ms_max=unknown_ms_max, key=how.key)
+    return replace(context, limits=limits, commit_log=commit_log)
 
 
 def torn(world: SimulatedSystem) -> list[int]:
     """Numbers of slots whose seal is not that of the slot before, or that nobody signed."""
     found = []
     before = {0: NOTHING_BEFORE}
-    boundary = read_truncation_point(shared.outside(world, "auditor").storage)
-    before[boundary.number] = boundary.digest or before[0]
+    truncation_point = read_truncation_point(shared.outside(world, "auditor").storage)
+    before[truncation_point.number] = truncation_point.digest or before[0]
     for path in world.paths_below(SLOTS):
         data, number = world.files[path].data, int(path.rpartition("/")[2])
         seal = json.loads(data.partition(b"\n")[0]).get("seal")
@@ -101,8 +101,8 @@ class SealsOnce(CommitLog):
     """A mutant's: a publication keeps the seal of its first try when it lost the number."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
-        first = self.__dict__.setdefault("first", {}).setdefault(slot.nonce, slot.seal)
-        return super().take(replace(slot, seal=first), **looks)
+        first = self.__dict__.setdefault("first", {}).setdefault(slot.nonce, slot.hash_link)
+        return super().take(replace(slot, hash_link=first), **looks)
 
 
 def test_mutant_that_keeps_its_seal_when_it_lost_its_number_is_found() -> None:

@@ -100,7 +100,7 @@ class Slotless(CommitLog):
 
 def foreign(world: EngineWorld) -> TableContext:
     context = open_table(world)
-    return replace(context, chain=Slotless(world, context.table_id))
+    return replace(context, commit_log=Slotless(world, context.table_id))
 
 
 def shared(world: EngineWorld) -> TableContext:
@@ -111,12 +111,12 @@ class SlotAlone(CommitLog):
     """A mutant's: its slots tell nothing of what their owner saw, so nobody looks again."""
 
     def take(self, slot: Slot, **looks: Any) -> bool:
-        return super().take(replace(slot, foreign=""), **looks)
+        return super().take(replace(slot, timeline_digest=""), **looks)
 
 
 def alone(world: EngineWorld) -> TableContext:
     context = shared(world)
-    return replace(context, chain=SlotAlone(world, context.table_id))
+    return replace(context, commit_log=SlotAlone(world, context.table_id))
 
 
 def played(
@@ -179,8 +179,8 @@ def is_ok(answers: Answers, name: str) -> bool:
 
 
 def kinds(world: SimulatedSystem) -> list[SlotKind]:
-    chain = open_table(outside(world)).chain
-    return [slot.kind for slot in chain.newest_first()][::-1]
+    commit_log = open_table(outside(world)).commit_log
+    return [slot.kind for slot in commit_log.newest_first()][::-1]
 
 
 def shown_below(world: SimulatedSystem) -> list[str]:
@@ -443,10 +443,10 @@ def test_a_batch_that_is_undecided_is_decided_before_it_is_answered() -> None:
 def test_it_is_explained_before_and_after_its_files_went() -> None:
     world = void_of_the_dead()
     table = TableReader(open_table(outside(world), SHARED))
-    begun = table.context.chain.read(2)
+    begun = table.context.commit_log.read(2)
     assert begun is not None
-    table.context.world.storage.delete(timeline_path(f"{begun.requested_time}.commit.requested"))
-    table.context.world.storage.delete(timeline_path(f"{begun.requested_time}.inflight"))
+    table.context.ports.storage.delete(timeline_path(f"{begun.requested_time}.commit.requested"))
+    table.context.ports.storage.delete(timeline_path(f"{begun.requested_time}.inflight"))
     told = explain_instant(table, begun.requested_time)
     assert told.state == "void"
     assert "another engine went on without it" in told.remarks[0]
@@ -464,5 +464,5 @@ def test_archiving_collects_both_slots() -> None:
         do_write(ports, context, Job(operation=f"L{number}", keys=("b1",)))
     clean(context, CLEANING)
     archive(context, RULES)
-    assert truncated_up_to(context.world.storage) >= 3
+    assert truncated_up_to(context.ports.storage) >= 3
     assert {"a3", "b1"} <= rows_now(world).keys()

@@ -109,7 +109,7 @@ def cancels(_: ActorPorts, context: TableContext) -> None:
 def executes(_: ActorPorts, context: TableContext) -> None:
     """As one who takes the sleeper for dead."""
     for one in pending_plans(context.active()):
-        context.world.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
+        context.ports.storage.delete(f".hoodie/.heartbeat/{one.requested_time}")
         SERVICES[one.action].execute(context, one)
 
 

@@ -154,7 +154,7 @@ def done(work: Callable[[], object], ports: ActorPorts) -> object:
 
 
 def java(
-    name: str, held: set[str], draw: random.Random, world: SimulatedSystem, *, turns: int = 1
+    name: str, held: set[str], draw: random.Random, world: SimulatedSystem, *, sections: int = 1
 ) -> Actor:
     """Java's provider: its own clock and half a second decide; it looks once a second."""
     after_ms = draw.choice((0, 700, 2_500, 9_000))
@@ -162,7 +162,7 @@ def java(
     def body(ports: ActorPorts) -> None:
         place = ModelObject(world, ports.state)
         ports.clock.sleep_ms(after_ms)
-        left = turns
+        left = sections
         for _ in range(100):
             tag = java_took(place, ports)
             if tag is None:
@@ -288,7 +288,7 @@ BUDGET = WaitBudget(
     poll_first_ms=50,
     poll_max_ms=250,
 )
-QUICK = replace(LIMITS, retry=replace(LIMITS.retry, queue_short_ms=600_000))
+QUICK = replace(LIMITS, retry=replace(LIMITS.retry, lock_short_ms=600_000))
 
 
 def publisher(
@@ -342,11 +342,11 @@ def play_engine(seed: int) -> SimulatedSystem:
     answers: dict[str, CommitResult | HoodooError] = {}
     partition = dict(zip("ABC", draw.choice(("abc", "aab", "aaa")), strict=True))
     after = draw.choice((0, 1))  # conflicts after which they want the lock alone; else a place
-    limits = replace(QUICK, retry=replace(QUICK.retry, queue_after=after))
+    limits = replace(QUICK, retry=replace(QUICK.retry, lock_after_conflicts=after))
     actors = [
         publisher(
             name,
-            [Job(operation=f"{name}{turn}", keys=(f"{part}1",)) for turn in range(3)],
+            [Job(operation=f"{name}{section}", keys=(f"{part}1",)) for section in range(3)],
             world,
             answers,
             limits,
@@ -354,7 +354,7 @@ def play_engine(seed: int) -> SimulatedSystem:
         for name, part in partition.items()
     ]
     if draw.random() < 0.5:
-        actors.append(java("J", judge.java, draw, world, turns=2))
+        actors.append(java("J", judge.java, draw, world, sections=2))
     budgets = {
         Fault.AMBIGUOUS_APPLIED: draw.choice((0, 1)),
         Fault.AMBIGUOUS_LOST: draw.choice((0, 1)),

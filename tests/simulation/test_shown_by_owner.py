@@ -197,7 +197,7 @@ def test_resolve_ends_a_plan_that_nobody_showed() -> None:
     play(world, [acting("A", shared, plan)], stopped((SLOT, LOOK), (Fault.CRASH_BEFORE,)))
     world.now_ms += 4 * TOLERATED_MS
     context = shared(outside(world))
-    slot = context.chain.deciding(context.chain.head())
+    slot = context.commit_log.newest_own_slot(context.commit_log.head())
     assert slot is not None
     told = resolve(context, slot.requested_time)
     assert (told.outcome, kinds(world)[-2:]) == (WriteOutcome.NOT_PUBLISHED, [PLAN, CANCEL])
@@ -257,7 +257,7 @@ def test_a_savepoint_whose_owner_died_is_none(calls: Sequence[str]) -> None:
     play(world, [acting("A", shared, keep)], stopped(calls, (Fault.CRASH_BEFORE,)))
     world.now_ms += 4 * TOLERATED_MS
     context = shared(outside(world))
-    slot = context.chain.deciding(context.chain.head())
+    slot = context.commit_log.newest_own_slot(context.commit_log.head())
     assert slot is not None
     assert slot.kind is SAVEPOINT
     told = resolve(context, slot.requested_time)

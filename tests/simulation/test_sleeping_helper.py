@@ -50,7 +50,7 @@ def overwritten() -> tuple[SimulatedSystem, str]:
     dead = writer("dead", [job], make_context=lock_free)
     script = Script([Until("dead", f"create {SLOTS}/", Fault.CRASH_AFTER)])
     run(world, [dead], policy=script)
-    last = open_table(outside(world)).chain.read(2)
+    last = open_table(outside(world)).commit_log.read(2)
     assert last is not None
     assert last.file_name is not None
     return world, last.file_name
@@ -59,7 +59,7 @@ def overwritten() -> tuple[SimulatedSystem, str]:
 def slept(before: str, key: str = "b1") -> dict[str, str]:
     """H is stopped before one of its calls, and the state before the dead one is brought back."""
     world, name = overwritten()
-    seed = open_table(outside(world)).chain.read(1)
+    seed = open_table(outside(world)).commit_log.read(1)
     assert seed is not None
     helper = writer(
         "H", [Job(operation="H", keys=(key, "e1"))], make_context=lock_free, shuffled=True
@@ -77,7 +77,7 @@ def slept(before: str, key: str = "b1") -> dict[str, str]:
     trace = run(world, [helper, back], faults=Faults(time_jump_ms=10), policy=script)
     assert trace.failure is None, trace.story()
     assert script.played, trace.story()
-    kinds = [slot.kind for slot in open_table(outside(world)).chain.newest_first()]
+    kinds = [slot.kind for slot in open_table(outside(world)).commit_log.newest_first()]
     assert SlotKind.RESTORE in kinds, trace.story()
     rows = rows_now(world)
     assert f"{TIMELINE}/{name}" not in world.files, f"{rows}\n{trace.story()}"
@@ -103,7 +103,7 @@ def test_a_helper_whom_that_commit_refused_brings_nothing_back() -> None:
 def test_one_who_has_a_lock_that_others_do_not_take_brings_nothing_back() -> None:
     """Under ``auto`` only who lost two slots has the lock, and it keeps nobody out."""
     world = seeded("auto", tuple(SEED))
-    seed = open_table(outside(world)).chain.read(1)
+    seed = open_table(outside(world)).commit_log.read(1)
     assert seed is not None
     job = Job(operation="A", keys=("a9",), kind=OVERWRITE)
     actors = [
@@ -142,7 +142,7 @@ def restored_by_auto(requested_time: str, context: TableContext) -> None:
 @pytest.mark.spec("RST-4")
 def test_one_who_slept_over_a_savepoint_that_others_ended_leaves_nothing_of_it() -> None:
     world = seeded("slept-over-savepoint", tuple(SEED))
-    seed = open_table(outside(world)).chain.read(1)
+    seed = open_table(outside(world)).commit_log.read(1)
     assert seed is not None
     time = seed.requested_time
     actors = [
@@ -205,6 +205,6 @@ def test_a_helper_that_slept_does_not_show_what_was_called_void_long_ago(
     assert script.played, trace.story()
     assert SlotKind.VOID in second.kinds(world)
     assert rows_now(world) == {"a1": "J", "a3": "J", "b1": "H", "c1": "B"}, trace.story()
-    last = open_table(outside(world)).chain.read(2)
+    last = open_table(outside(world)).commit_log.read(2)
     assert last is not None
     assert timeline_path(last.file_name or "") not in world.files, trace.story()

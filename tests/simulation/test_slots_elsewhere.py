@@ -143,7 +143,7 @@ def unsettled() -> set[int]:
         why = f"call {case.call} {case.fault}"
         assert case.trace.failure is None, f"{why}: {case.trace.failure}"
         context = open_table(outside(case.world, "looker"))
-        shown, (_, *below) = context.active(), context.chain.newest_first()
+        shown, (_, *below) = context.active(), context.commit_log.newest_first()
         found.update(slot.number for slot in below if not is_applied(slot, shown))
     return found
 

@@ -170,7 +170,7 @@ class _Path:
         for place, actor in enumerate(scene.actors):
             if actor.name in scene.begun:
                 self._bring(place, scene.begun[actor.name])
-        self._born = len(self._run.tasks)
+        self._read_identity = len(self._run.tasks)
 
     def _bring(self, number: int, call: str) -> None:
         """Run one actor alone until its next call is this one; to its end when it is empty."""
@@ -283,9 +283,11 @@ class _Path:
         self._record(at, process, touched)
         for move in place.moves:
             self._run.do(move)
-        for number in range(self._born, len(self._run.tasks)):  # started by this very event
+        for number in range(
+            self._read_identity, len(self._run.tasks)
+        ):  # started by this very event
             self._last[number] = self._events[-1].after
-        self._born = len(self._run.tasks)
+        self._read_identity = len(self._run.tasks)
 
     def _record(self, at: int, process: int, touched: Footprint) -> None:
         """Note the event, what led to it, and where it could have come the other way round."""

@@ -166,7 +166,7 @@ class SimExecutor:
             self._actor.random.shuffle(order)
         return in_order(order, work, tasks)
 
-    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def concurrently(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         return self.map(_made, calls)
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> SimTicker:
@@ -237,7 +237,7 @@ class SimLease:
             self._actor.observe(remaining)
         return remaining
 
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         return self.remaining_ms() != 0
 
     def assert_held(self) -> None:
@@ -285,8 +285,8 @@ class SimLock:
     """
 
     provider = "simulated"
-    in_order = False
-    shares = False  # how writers have a lock together is played with the real one
+    is_fifo = False
+    is_shareable = False  # how writers have a lock together is played with the real one
 
     def __init__(
         self, world: SimulatedSystem, actor: ActorState, identity: str = "table-lock"

@@ -57,15 +57,15 @@ def shrink(moves: Sequence[Move], attempt: Attempt, *, replays_max: int = 500) -
     while replays < replays_max:
         start, smaller = 0, False
         while start < len(best) and replays < replays_max:
-            candidate = best[:start] + best[start + piece :]
-            found = attempt(candidate)
+            pending_commit = best[:start] + best[start + piece :]
+            found = attempt(pending_commit)
             replays += 1
             # The tail goes for nothing: what is not listed is played in order anyway.
             cheaper = found is not None and (
-                _cost(found) <= _cost(trace) and len(candidate) < len(best)
+                _cost(found) <= _cost(trace) and len(pending_commit) < len(best)
             )
             if found is not None and cheaper:
-                best, trace, smaller = candidate, found, True
+                best, trace, smaller = pending_commit, found, True
             else:
                 start += piece
         if piece == 1 and not smaller:

@@ -63,7 +63,7 @@ class SimStorage:
             atomic_create=atomic_create,
             shared_between_processes=True,
             local_root=None,
-            far=far,
+            high_latency=far,
         )
 
     @property

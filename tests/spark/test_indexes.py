@@ -104,7 +104,7 @@ def test_rows_of_a_global_index_may_stay_where_their_key_is(
     save([(1, "mon", 10, 1.0)], **told)
     save([(1, "tue", 20, 2.0), (2, "tue", 20, 2.0)], **told)
     with hoodoo.open_table(path) as table:
-        found = table.pin().to_arrow(with_hoodie_columns=True).to_pylist()
+        found = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
     assert sorted((r["id"], r["_hoodie_partition_path"], r["amount"]) for r in found) == [
         (1, "mon", 2.0),
         (2, "tue", 2.0),

@@ -30,7 +30,7 @@ def test_rows_without_keys_are_added_and_never_found_again(spark: Any, tmp_path:
     for _ in range(2):
         save(spark, path, [("a", "eu", 1, 1.0)] * 3, hoodie__table__name="t")
     with hoodoo.open_table(path) as table:
-        found = table.pin().to_arrow(with_hoodie_columns=True)
+        found = table.current_state().to_arrow(with_hoodie_columns=True)
         keys = found.column("_hoodie_record_key").to_pylist()
     assert len(keys) == len(set(keys)) == 6
 
@@ -121,7 +121,7 @@ def test_folders_of_times_are_made_by_tasks(spark: Any, tmp_path: Path) -> None:
     save(spark, path, [("a", "eu", NOVEMBER, 1.0)], **options)
     save(spark, path, [("a", "eu", NOVEMBER + 1, 2.0), ("b", "us", MARCH, 1.0)], **options)
     with hoodoo.open_table(path) as table:
-        found = table.pin().to_arrow(with_hoodie_columns=True)
+        found = table.current_state().to_arrow(with_hoodie_columns=True)
     paths = found.column("_hoodie_partition_path").to_pylist()
     assert sorted(zip(paths, found.column("val").to_pylist(), strict=True)) == [
         ("eu/2023/11", 2.0),

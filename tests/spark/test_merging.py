@@ -45,7 +45,7 @@ def test_an_allowed_plug_in_merges_on_the_workers(
             "hoodie.record.merge.mode": "CUSTOM",
             "hoodie.record.merge.strategy.id": hoodoo_counter_merger.STRATEGY_ID,
         }
-        update_properties(table.context.world.storage, merging, now="now")
+        update_properties(table.context.ports.storage, merging, now="now")
     allowed = {"hoodoo__plugins__allow": "hoodoo-counter-merger", **options}
     for batch in ([(0, "mon", 1, 1), (1, "mon", 1, 5), (0, "mon", 2, 10)], [(0, "mon", 1, 100)]):
         save(batch, columns=COUNTED, **allowed)

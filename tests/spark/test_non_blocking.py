@@ -47,7 +47,7 @@ def test_a_spark_job_and_a_local_writer_open_one_bucket_together(
             ],
             SCHEMA,
         )
-        receipt = table._run(WriteOperation.UPSERT, Slow(table.context.world, mine))
+        receipt = table._run(WriteOperation.UPSERT, Slow(table.context.ports, mine))
         assert receipt.attempts == 1
         (one,) = (one for one in table.file_slices() if one.file_group.partition_path == "mon")
         assert (one.base_file, len(one.log_files)) == (None, 2)

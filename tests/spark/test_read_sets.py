@@ -74,7 +74,7 @@ def test_a_held_state_is_what_writes_of_a_table_are_made_from(
 ) -> None:
     with (
         hoodoo.spark.table(spark, duty, {**SHARED, LEVEL: level}) as table,
-        table.hold() as state,
+        table.pin() as state,
     ):
         before = state.to_df()
         assert before.where("amount = 1.0").count() == 2

@@ -45,7 +45,7 @@ def test_a_dataframe_is_read_although_its_files_were_cleaned_meanwhile(
     df = spark.read.format("hoodoo").load(path)
     with hoodoo.open_table(path) as table:
         lease = plan_load(table, table.properties).lease
-        assert lease.show()
+        assert lease.acquire()
         for at in range(3, 6):
             save([(1, "mon", at, 1.0)])
         clean(table.context, CleaningSettings(commits_retained=1))
@@ -60,7 +60,7 @@ def test_a_lease_is_renewed_no_more_when_nobody_can_read(
     with hoodoo.open_table(path) as table:
         context = table.context
         by_hand = ByHand()
-        elsewhere = replace(context, world=replace(context.world, executor=by_hand))
+        elsewhere = replace(context, ports=replace(context.ports, executor=by_hand))
         df = Unread()
         pin_while_read(spark, elsewhere, plan_load(table, table.properties).lease, df)
         [beat] = by_hand.works

@@ -99,7 +99,7 @@ def test_a_task_that_lasts_holds_what_it_reads_up_to_its_end(table: Any) -> None
     moment = context.snapshot().newest_completion
     table.upsert([{**ROW, "v": 1}])
     began = time.monotonic()
-    with PinnedTask(lambda: hoodoo.open_table(context.world.storage.base_uri), moment) as held:
+    with PinnedTask(lambda: hoodoo.open_table(context.ports.storage.base_uri), moment) as held:
         assert leases_of_a_short_read(context, began) == []
         held.beat()
         held.beat()

@@ -314,7 +314,7 @@ def test_a_conflict_redoes_the_overlapping_file_group_only(
     def rival() -> None:
         data = pa.table({"id": [3], "day": ["tue"], "at": [12], "amount": [33.0]})
         with hoodoo.open_table(path, properties=many) as table:
-            table._run(WriteOperation.UPSERT, Earlier(table.context.world, data))
+            table._run(WriteOperation.UPSERT, Earlier(table.context.ports, data))
 
     class Later(SparkWorkload):
         def rewrite(self, tasks: Any) -> Any:
@@ -332,7 +332,7 @@ def test_a_conflict_redoes_the_overlapping_file_group_only(
         "id long, day string, at long, amount double",
     )
     with hoodoo.open_table(path, properties=many) as table:
-        receipt = table._run(WriteOperation.UPSERT, Later(table.context.world, df))
+        receipt = table._run(WriteOperation.UPSERT, Later(table.context.ports, df))
     assert [sorted(each) for each in calls] == [["mon", "tue"], ["tue"]]
     assert receipt.attempts == 2
     assert rows() == [

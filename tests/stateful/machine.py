@@ -176,7 +176,7 @@ class TableMachine(RuleBasedStateMachine):
             self.model.settle(groups)
             there.append(self._buckets_there())  # rows for what the rival opened are redone
 
-        workload: Any = Meddled(LocalWorkload(writer.context.world, self._arrow(mine)), meddle)
+        workload: Any = Meddled(LocalWorkload(writer.context.ports, self._arrow(mine)), meddle)
         receipt = writer._run(WriteOperation.UPSERT, workload)
         assert published
         groups = self._groups(receipt, there[0])
@@ -359,7 +359,7 @@ class TableMachine(RuleBasedStateMachine):
     def _groups(
         self, receipt: CommitResult | ServiceResult, there: frozenset[tuple[str, int]]
     ) -> Groups:
-        pinned = self.handles[0].pin()
+        pinned = self.handles[0].current_state()
         rewritten = frozenset(
             (one.file_group.partition_path, one.file_group.file_id)
             for one in pinned.file_slices()

@@ -62,14 +62,14 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
                 "partition": item.file_group.partition_path,
                 "file_id": item.file_group.file_id,
                 "base_rt": item.source_requested_time,
-                "writes": item.touch.value,
+                "writes": item.access.value,
                 "files": list(item.files),
                 "bytes": item.written_bytes,
             }
-            for item in slot.claim.file_groups
+            for item in slot.write_set.file_groups
         ],
-        "claims": list(slot.claim.partitions),
-        "inserting": list(slot.claim.inserting),
+        "claims": list(slot.write_set.partitions),
+        "inserting": list(slot.write_set.inserting),
         "schema": {"before": slot.schema_before, "after": slot.schema_after},
         "batches": [
             {
@@ -85,17 +85,17 @@ def encode_slot(slot: Slot, key: bytes | None = None) -> bytes:
         "plan": base64.b64encode(slot.plan).decode(),
         "deletes": list(slot.deletes),
         **({"floor": slot.floor} if slot.floor else {}),
-        **({"foreign": slot.foreign} if slot.foreign else {}),
+        **({"foreign": slot.timeline_digest} if slot.timeline_digest else {}),
         "owner": slot.owner.writer_id,
         "host": slot.owner.host,
         "pid": slot.owner.pid,
         "application": slot.owner.application,
         "lock": slot.owner.fencing_token,
         "nonce": slot.nonce,
-        **({"seal": _hash_link_document(slot.seal)} if slot.seal else {}),
+        **({"seal": _hash_link_document(slot.hash_link)} if slot.hash_link else {}),
     }
     line = json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode()
-    if key is not None and slot.seal is not None:
+    if key is not None and slot.hash_link is not None:
         line = line[:-1] + f',"mac":"{signature_of(key, line)}"}}'.encode()
     return line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode()
 
@@ -161,7 +161,7 @@ def _decoded(data: bytes, path: str, number: int) -> Slot:
         raise CorruptTableError(
             f"a commit slot was moved, {_BACK}: {path} says it is number {slot.number}", path=path
         )
-    strange = slot.strange_names()
+    strange = slot.invalid_names()
     if strange:
         raise CorruptTableError(
             "a commit slot names what no slot may: it was forged or damaged, and nothing was "
@@ -210,11 +210,11 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
             application=str(document["application"]),
             fencing_token=document["lock"],
         ),
-        claim=WriteSet(
+        write_set=WriteSet(
             file_groups=tuple(
                 AccessedFileGroup(
                     file_group=FileGroupId(item["partition"], item["file_id"]),
-                    touch=Access(item["writes"]),
+                    access=Access(item["writes"]),
                     source_requested_time=item["base_rt"],
                     files=tuple(item["files"]),
                     written_bytes=int(item["bytes"]),
@@ -240,8 +240,8 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
         plan=base64.b64decode(document["plan"], validate=True),
         deletes=tuple(document["deletes"]),
         floor=str(document.get("floor", "")),
-        foreign=str(document.get("foreign", "")),
-        seal=_hash_link_from(document),
+        timeline_digest=str(document.get("foreign", "")),
+        hash_link=_hash_link_from(document),
         least_engine_version=int(document["v"]),
         digest=digest,
     )
@@ -309,12 +309,12 @@ NO_TRUNCATION = TruncationPoint(number=0, time="")
 # Names in it become paths, so each must be that of a completed instant (SEC1).
 
 
-def encode_truncation_point(boundary: TruncationPoint) -> bytes:
+def encode_truncation_point(truncation_point: TruncationPoint) -> bytes:
     """Return the document; equal truncation points give equal bytes."""
     document = {
-        "number": boundary.number,
-        "time": boundary.time,
-        "completed": list(boundary.completed),
+        "number": truncation_point.number,
+        "time": truncation_point.time,
+        "completed": list(truncation_point.completed),
         "batches": [
             {
                 "id": one.batch.batch_id,
@@ -326,10 +326,14 @@ def encode_truncation_point(boundary: TruncationPoint) -> bytes:
                 "updated": one.batch.rows_updated,
                 "deleted": one.batch.rows_deleted,
             }
-            for one in boundary.batches
+            for one in truncation_point.batches
         ],
-        **({"digest": boundary.digest} if boundary.digest else {}),
-        **({"earlier": [asdict(one) for one in boundary.earlier]} if boundary.earlier else {}),
+        **({"digest": truncation_point.digest} if truncation_point.digest else {}),
+        **(
+            {"earlier": [asdict(one) for one in truncation_point.earlier]}
+            if truncation_point.earlier
+            else {}
+        ),
     }
     return json.dumps(document, separators=(",", ":")).encode()
 

@@ -117,20 +117,20 @@ def _guessed(content: BytesLike, count: int, sample: Integers) -> Integers:
     limits = np.append(guesses[1:], size)
     steps, at = _walk_all(lengths, guesses, limits, 4 * (count // number))
     inside = steps < limits[:, None]
-    chains = {int(start): chain for chain, start in enumerate(guesses)}
+    chains = {int(start): commit_log for commit_log, start in enumerate(guesses)}
     stops = {*chains, size}
     parts: list[Any] = []
     place = first
     while place < size:
-        chain = chains.get(place)
-        if chain is not None and place < at[chain] <= size:
+        commit_log = chains.get(place)
+        if commit_log is not None and place < at[commit_log] <= size:
             # Proven: consecutive walks that end where the next begins are taken over as one run.
-            until = chain
+            until = commit_log
             while until < len(guesses) - 1 and at[until] == guesses[until + 1]:
                 until += 1
             if at[until] > size or at[until] <= guesses[until]:
                 until -= 1
-            parts.append(steps[chain : until + 1][inside[chain : until + 1]])
+            parts.append(steps[commit_log : until + 1][inside[commit_log : until + 1]])
             place = int(at[until])
         else:
             (length,) = _LENGTH.unpack_from(content, place)

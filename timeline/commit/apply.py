@@ -159,7 +159,7 @@ def may_overlap(slot: Slot) -> bool:
     This holds for a commit that becomes visible by one file, deletes nothing and cannot become
     void.
     """
-    return slot.kind is SlotKind.COMMIT and not slot.foreign
+    return slot.kind is SlotKind.COMMIT and not slot.timeline_digest
 
 
 def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
@@ -169,10 +169,10 @@ def newest_slots(context: TableContext, head: int) -> tuple[Slot, ...]:
     These are the last slot and, if it is a commit, the commit before it. All others were applied
     before the last number was taken. Outside: a get for each of the two that was never read.
     """
-    last = context.chain.deciding(head)
+    last = context.commit_log.newest_own_slot(head)
     if last is None:
         return ()
-    before = context.chain.deciding(last.number - 1) if may_overlap(last) else None
+    before = context.commit_log.newest_own_slot(last.number - 1) if may_overlap(last) else None
     return (last,) if before is None or not may_overlap(before) else (before, last)
 
 
@@ -181,7 +181,7 @@ def not_applied(context: TableContext, head: int, timeline: ActiveTimeline) -> t
     return tuple(
         slot
         for slot in newest_slots(context, head)
-        if not is_applied(slot, timeline, context.history)
+        if not is_applied(slot, timeline, context.archived_timeline)
     )
 
 
@@ -212,7 +212,7 @@ def apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _
         OutcomeUnknownError: The slot exists, so the decision is final, but the completed file could
             not be written within the deadline. Any later writer creates it.
     """
-    overruns = context.pin.overruns
+    overruns = context.low_water_mark.overruns
     if slot.kind in _BORN_IN_SLOT and not _write_pending(context, slot, may_show):
         return False
     if slot.kind in (SlotKind.ABORT, SlotKind.CANCEL) and not _end_target(context, slot):
@@ -235,19 +235,19 @@ def _carry_out(context: TableContext, slot: Slot) -> None:
     deletes: Sequence[str] = slot.deletes
     if slot.kind is SlotKind.RESTORE:
         _delete_restored_files(context, slot)
-    elif slot.kind is SlotKind.CUT:
+    elif slot.kind is SlotKind.TRUNCATE:
         _write_truncation_point(context, slot)
     elif slot.kind is SlotKind.CLEAN and deletes:
         deletes = defer_leased_deletes(context, slot)
     for path in deletes:
-        context.world.storage.delete(path)
+        context.ports.storage.delete(path)
 
 
 def _create_completed_file(
     context: TableContext, slot: Slot, name: str, overruns: int, may_show: Callable[[], bool]
 ) -> bool:
     """Create the completed file; return False if ``may_show`` forbids it."""
-    context.chain.will_show(slot)
+    context.commit_log.will_create_file(slot)
     may_create = _always if slot.kind is SlotKind.CLEAN else may_show
     if not _create_until_known(context, timeline_path(name), slot.body, slot, may_create):
         return False
@@ -261,7 +261,7 @@ def _delete_archived_files(context: TableContext, slot: Slot, *names: str) -> No
     born = slot.kind in _BORN_IN_SLOT
     pending = pending_file_names(slot.own_action, slot.instant_time) if born else ()
     for name in (*pending, *names):
-        context.world.storage.delete(timeline_path(name))
+        context.ports.storage.delete(timeline_path(name))
 
 
 def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -> None:
@@ -281,21 +281,21 @@ def revert_if_restored(context: TableContext, slot: Slot, lease: Lease | None) -
     if all_wait and lease is not None and not lease.is_shared and lease.remaining_ms() != 0:
         return
     later, number = [], slot.number + 1
-    while (found := context.chain.read(number)) is not None:
+    while (found := context.commit_log.read(number)) is not None:
         later.append(found)
         number += 1
-    known = context.chain.newest_known(slot.number - 1)
-    before = [one for one in known if not context.chain.is_of_another(one)][:1]
+    known = context.commit_log.newest_known(slot.number - 1)
+    before = [one for one in known if not context.commit_log.is_of_another(one)][:1]
     shown = [*filter(may_overlap, before), slot] if may_overlap(slot) else [slot]
     gone = slots_with_removed_file([*shown, *later])
     for one in shown:
         if one.number not in gone or one.file_name is None:
             continue
-        context.world.events.emit("publish.taken_back", number=one.number)
-        context.world.storage.delete(timeline_path(one.file_name))
+        context.ports.events.emit("publish.taken_back", number=one.number)
+        context.ports.storage.delete(timeline_path(one.file_name))
         if one.kind in _BORN_IN_SLOT:  # the owner of the slot made them all
             for name in pending_file_names(one.own_action, one.instant_time):
-                context.world.storage.delete(timeline_path(name))
+                context.ports.storage.delete(timeline_path(name))
 
 
 def _write_truncation_point(context: TableContext, slot: Slot) -> None:
@@ -310,8 +310,8 @@ def revert_truncation(context: TableContext, slot: Slot) -> None:
     number = decode_truncation_point(slot.body, path=f"slot {slot.number}").number
     path = truncation_point_path(number)
     with suppress(ObjectMissingError):
-        if number and context.world.storage.read(path) == slot.body:
-            context.world.storage.delete(path)
+        if number and context.ports.storage.read(path) == slot.body:
+            context.ports.storage.delete(path)
 
 
 def try_apply(context: TableContext, slot: Slot, *, may_show: Callable[[], bool] = _always) -> None:
@@ -361,14 +361,14 @@ def _create_until_known(
 
     Returns whether it exists; False once ``may_create`` forbids it.
     """
-    clock = context.world.clock
+    clock = context.ports.clock
     started = clock.monotonic_ms()
     pause = 10
     while True:
         try:
             if not may_create():
                 return False
-            context.world.storage.create(path, data)
+            context.ports.storage.create(path, data)
         except ObjectExistsError:
             return True
         except (AmbiguousWriteError, StorageUnavailableError) as error:
@@ -400,7 +400,7 @@ def _end_target(context: TableContext, slot: Slot) -> bool:
         return True
     if aborts:  # the rollback has no effect
         for name in pending_file_names(slot.own_action, slot.instant_time):
-            context.world.storage.delete(timeline_path(name))
+            context.ports.storage.delete(timeline_path(name))
     return False
 
 
@@ -414,7 +414,7 @@ def _has_completed(context: TableContext, target: InstantTime, actions: Sequence
     if context.limits.foreign_writers is not ForeignWriters.EXPECTED:
         return False
     for action in actions:
-        context.world.storage.delete(timeline_path(pending_file_names(action, target)[0]))
+        context.ports.storage.delete(timeline_path(pending_file_names(action, target)[0]))
     now = context.active().find(target, *actions, *(action.completes_as for action in actions))
     return now is not None and now.completed
 
@@ -426,7 +426,7 @@ def _undo_target(context: TableContext, target: InstantTime, actions: Iterable[A
     The markers stay. A paused owner may have created a marker and not yet its file; only the marker
     names that file once the owner wakes (RB-10). The cleaner deletes both when they are old.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     for path in data_files_of(storage, target):
         storage.delete(path)
     for action in actions:
@@ -441,7 +441,7 @@ def _delete_restored_files(context: TableContext, slot: Slot) -> None:
 
     Markers stay, so files that a paused owner writes later are found (RB-10).
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     shown, known = files_removed_by_restore(storage, slot, TIMELINE)
     times = restored_away_by(slot)
     for name in shown:
@@ -535,19 +535,19 @@ def disable_metadata_table(context: TableContext) -> None:
     """
     if not context.limits.without_metadata_table:
         return
-    if load_config(context.world.storage).metadata_table_on:
+    if load_config(context.ports.storage).metadata_table_on:
         with acquire_exclusively(context, _PURPOSE):
             _switch_off(context)
 
 
 def _switch_off(context: TableContext) -> None:
     """Switch it off under the lock, unless another process of ours did so first."""
-    storage = context.world.storage
+    storage = context.ports.storage
     on = load_config(storage)
     if not on.metadata_table_on:
         return
-    switch_metadata_table_off(storage, now=instant_time(WallMs(context.world.clock.now_ms())))
-    context.world.events.emit(
+    switch_metadata_table_off(storage, now=instant_time(WallMs(context.ports.clock.now_ms())))
+    context.ports.events.emit(
         "metadata_table.switched_off",
         table=on.name,
         partitions=", ".join(on.metadata_partitions),

@@ -63,7 +63,7 @@ class StartedWrite:
     requested_time: InstantTime
     heartbeat: Heartbeat
     snapshot: Snapshot
-    made_durable: Callable[[], None]  # returns when the requested file's name is on disk
+    wait_durable: Callable[[], None]  # returns when the requested file's name is on disk
 
     def file_name(self, state: State) -> str:
         """Return the instant's file name in a pending state."""
@@ -77,7 +77,7 @@ class _FailedBegin:
     """An attempt to begin that failed."""
 
     decided: InstantTime  # the next time must exceed it
-    look: Snapshot | None = None  # shows that time, and saves the next attempt a refresh
+    state: Snapshot | None = None  # shows that time, and saves the next attempt a refresh
 
 
 def begin(context: TableContext, action: Action, before: Snapshot | None = None) -> StartedWrite:
@@ -104,16 +104,16 @@ def begin(context: TableContext, action: Action, before: Snapshot | None = None)
     if renew_low_water_mark(context):
         before = None
     protocol = protocol_of(context)
-    least = protocol.least_time() if context.chain.is_busy else ""
+    least = protocol.least_time() if context.commit_log.is_contended else ""
     for _ in range(protocol.draws_without_lock()):
-        started_ms = context.world.clock.monotonic_ms()
+        started_ms = context.ports.clock.monotonic_ms()
         begun = _try_begin(context, action, least, before)
-        context.drawn.took_ms = context.world.clock.monotonic_ms() - started_ms
+        context.drawn_times.took_ms = context.ports.clock.monotonic_ms() - started_ms
         if isinstance(begun, StartedWrite):
             return begun
-        least, before = max(begun.decided, protocol.least_time()), begun.look
+        least, before = max(begun.decided, protocol.least_time()), begun.state
     # Other writers keep committing between our draw and our refresh: take the lock (BEG-5).
-    with context.world.lock.acquire("begin") as lease:
+    with context.ports.lock.acquire("begin") as lease:
         if protocol.has_foreign_instants:
             protocol.refresh(lease)  # FOR-4: a begin above a slot that is not applied voids it
         for _ in range(_DRAWS_MAX):
@@ -128,15 +128,15 @@ def _try_begin(
     context: TableContext, action: Action, least: InstantTime, before: Snapshot | None
 ) -> StartedWrite | _FailedBegin:
     """Try once to begin."""
-    world = context.world
+    ports = context.ports
     before = _without_restore(context, before or context.snapshot())
     timeline = before.active
     # The newest slot may still lack its file, so the timeline may not show its times.
-    last = context.chain.deciding(before.head)
+    last = context.commit_log.newest_own_slot(before.head)
     decided = None if last is None else last.newest_time
-    known = (timeline.newest_time, decided, least, context.drawn.newest)
+    known = (timeline.newest_time, decided, least, context.drawn_times.newest)
     newest = max(filter(None, known), default=None)
-    now = WallMs(world.clock.now_ms())
+    now = WallMs(ports.clock.now_ms())
     requested_time = next_instant_time(
         now,
         newest,
@@ -144,10 +144,10 @@ def _try_begin(
         limits=context.limits.skew,
         zone=context.zone,
     )
-    context.drawn.note(requested_time)
+    context.drawn_times.note(requested_time)
     behind_ms = ahead_ms(now, newest, context.zone)
     if behind_ms > context.limits.skew.warn_ms:
-        world.events.emit("clock.warning", behind_ms=behind_ms, newest_time=newest)
+        ports.events.emit("clock.warning", behind_ms=behind_ms, newest_time=newest)
     check_transition(action, AbsentInstant.UNBORN, State.REQUESTED)
     content = b""
     if action is Action.REPLACECOMMIT:
@@ -160,23 +160,23 @@ def _try_begin(
     heartbeat = _write_requested(context, requested_time, path, content)
     if heartbeat is None:
         return _FailedBegin(decided=requested_time)
-    context.pin.hold(requested_time, context.chain.known_head)
+    context.low_water_mark.keep_above(requested_time, context.commit_log.known_head)
     try:
         begun = StartedWrite(
             action=action,
             requested_time=requested_time,
             heartbeat=heartbeat,
-            made_durable=sync_soon(world.storage, () if content else (TIMELINE,)),
+            wait_durable=sync_soon(ports.storage, () if content else (TIMELINE,)),
             snapshot=context.snapshot(),
         )
         decided = _decided_since(context, begun, before.head)
     except Exception:
-        context.pin.release(requested_time)
-        _take_away(world, path, heartbeat)
+        context.low_water_mark.release(requested_time)
+        _take_away(ports, path, heartbeat)
         raise
     if decided is not None:
         return _withdraw(context, begun, decided)
-    world.events.emit("begin.done", rt=requested_time, action=action.value)
+    ports.events.emit("begin.done", rt=requested_time, action=action.value)
     return begun
 
 
@@ -189,17 +189,17 @@ def _write_requested(
     In mode ``shared`` the heartbeat is there first, because another engine takes an instant without
     heartbeat for dead. On a local store the same order costs nothing.
     """
-    world = context.world
+    ports = context.ports
     beating: list[Heartbeat] = []
     shown: list[str] = []
 
     def beat() -> None:
-        beating.append(Heartbeat.start(world, requested_time, context.limits.heartbeat))
+        beating.append(Heartbeat.start(ports, requested_time, context.limits.heartbeat))
 
     def show() -> None:
         # An empty file is only a name. It is made durable while file groups are assigned, before
         # the first data file, so that a rollback finds what a power failure left.
-        world.storage.create(path, content, durable=bool(content))
+        ports.storage.create(path, content, durable=bool(content))
         shown.append(path)
 
     try:
@@ -207,7 +207,7 @@ def _write_requested(
             beat()
             show()
         else:
-            world.together(beat, show)
+            ports.concurrently(beat, show)
     except ObjectExistsError:
         remove = _is_over(context, requested_time)
         _stop(beating, remove=remove)
@@ -218,7 +218,7 @@ def _write_requested(
         _stop(beating, remove=False)
         for one in shown:
             with suppress(StorageUnavailableError):
-                world.storage.delete(one)
+                ports.storage.delete(one)
         if isinstance(error, StorageUnavailableError):
             raise
         return None
@@ -249,13 +249,13 @@ def _without_restore(context: TableContext, snapshot: Snapshot) -> Snapshot:
     A restore of ours is applied first, because its owner may be dead; its slot contains all that is
     left to do. A pending restore of another engine raises.
     """
-    last = context.chain.deciding(snapshot.head)
+    last = context.commit_log.newest_own_slot(snapshot.head)
     if (
         last is not None
         and last.kind is SlotKind.RESTORE
-        and not is_applied(last, snapshot.active, context.history)
+        and not is_applied(last, snapshot.active, context.archived_timeline)
     ):
-        context.world.events.emit("begin.finished_restore", number=last.number)
+        context.ports.events.emit("begin.finished_restore", number=last.number)
         try_apply(context, last)
         snapshot = context.snapshot()
     refuse_during_restore(snapshot.active)
@@ -285,7 +285,7 @@ def _decided_since(
     if decided is not None and decided >= begun.requested_time:
         return decided
     try:
-        came = context.chain.between(head_before, begun.snapshot.head)
+        came = context.commit_log.between(head_before, begun.snapshot.head)
     except MissingFileError:  # truncated since that snapshot; its times need not be known
         return begun.requested_time
     # A rollback of this very write is among them: its time is not below its target's.
@@ -295,16 +295,16 @@ def _decided_since(
 
 def _withdraw(context: TableContext, begun: StartedWrite, decided: InstantTime) -> _FailedBegin:
     """Give the time up (BEG-5); nothing is written yet, so that costs one delete."""
-    context.pin.release(begun.requested_time)
-    context.world.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
-    _take_away(context.world, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
-    return _FailedBegin(decided=decided, look=begun.snapshot)
+    context.low_water_mark.release(begun.requested_time)
+    context.ports.events.emit("begin.redrawn", rt=begun.requested_time, decided=decided)
+    _take_away(context.ports, timeline_path(begun.file_name(State.REQUESTED)), begun.heartbeat)
+    return _FailedBegin(decided=decided, state=begun.snapshot)
 
 
-def _take_away(world: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
+def _take_away(ports: Ports, requested_path: str, heartbeat: Heartbeat) -> None:
     """Delete a failed begin's files; if that fails, at least stop its heartbeat."""
     try:
-        world.together(partial(world.storage.delete, requested_path), heartbeat.stop)
+        ports.concurrently(partial(ports.storage.delete, requested_path), heartbeat.stop)
     except StorageUnavailableError:
         heartbeat.stop(remove=False)
         raise
@@ -326,13 +326,13 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
     """
     check_transition(begun.action, State.REQUESTED, State.INFLIGHT)
     path = timeline_path(begun.file_name(State.INFLIGHT))
-    told = {**profile.extra_metadata, **context.world.ids.identity().as_metadata}
+    told = {**profile.extra_metadata, **context.ports.ids.identity().as_metadata}
     data = encode_commit(replace(profile, extra_metadata=told))
     try:
-        begun.made_durable()
-        context.world.storage.create(path, data, durable=False)
+        begun.wait_durable()
+        context.ports.storage.create(path, data, durable=False)
     except ObjectExistsError:
-        if _content(context.world, path) != data:  # equal: our own request arrived twice
+        if _content(context.ports, path) != data:  # equal: our own request arrived twice
             raise RolledBackError(
                 f"another process uses this instant; write again: {begun.requested_time}",
                 requested_time=begun.requested_time,
@@ -343,9 +343,9 @@ def make_inflight(context: TableContext, begun: StartedWrite, profile: CommitMet
         ) from error
 
 
-def _content(world: Ports, path: str) -> bytes | None:
+def _content(ports: Ports, path: str) -> bytes | None:
     """Return the content; None if a rollback deleted the file meanwhile."""
     try:
-        return world.storage.read(path)
+        return ports.storage.read(path)
     except ObjectMissingError:
         return None

@@ -26,23 +26,23 @@ __all__ = ["PlanOutcome", "cancel_blocking_plans", "cancel_pending_plan", "plan_
 class PlanOutcome(Enum):
     """Why a plan was not completed here."""
 
-    COMPLETED_ELSEWHERE = "another executor completed it"
+    COMPLETED_BY_OTHER = "another executor completed it"
     CANCELLED = "it was cancelled"
     ROLLED_BACK = "another engine rolled its execution back"
-    REFUSED = "what it was made from has changed"
+    REJECTED = "what it was made from has changed"
 
 
 def plan_outcome(timeline: ActiveTimeline, plan: Instant) -> PlanOutcome | None:
     """Return the outcome of a plan; None while it is being executed."""
     now = timeline.find(plan.requested_time, plan.action, plan.action.completes_as)
     if now is not None and now.completed:
-        return PlanOutcome.COMPLETED_ELSEWHERE
+        return PlanOutcome.COMPLETED_BY_OTHER
     inflight, requested = pending_file_names(plan.action, plan.requested_time)
     if requested in timeline.file_names:
         return None if inflight in timeline.file_names else PlanOutcome.ROLLED_BACK
     below = timeline.archived_below
     if below is not None and plan.requested_time < below:
-        return PlanOutcome.COMPLETED_ELSEWHERE  # and archived since: its files are visible to all
+        return PlanOutcome.COMPLETED_BY_OTHER  # and archived since: its files are visible to all
     return PlanOutcome.CANCELLED
 
 
@@ -61,20 +61,20 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
             ``timeline.commit.commit.commit_write``. Once the slot is taken, the next commit section
             of any process completes the deletes.
     """
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
 
-    def decide(turn: CommitSection) -> Slot | None:
-        if plan_outcome(turn.timeline, plan) in (
-            PlanOutcome.COMPLETED_ELSEWHERE,
+    def decide(section: CommitSection) -> Slot | None:
+        if plan_outcome(section.timeline, plan) in (
+            PlanOutcome.COMPLETED_BY_OTHER,
             PlanOutcome.CANCELLED,
         ):
             return None
-        if pending_file_names(plan.action, plan.requested_time)[0] in turn.timeline.file_names:
+        if pending_file_names(plan.action, plan.requested_time)[0] in section.timeline.file_names:
             # The executor may have put its files into the metadata table.
             refuse_behind_metadata_table(
-                turn.config(), without_metadata_table=context.limits.without_metadata_table
+                section.config(), without_metadata_table=context.limits.without_metadata_table
             )
-        return turn.slot(
+        return section.next_slot(
             context,
             SlotKind.CANCEL,
             plan.action,
@@ -84,7 +84,7 @@ def cancel_pending_plan(context: TableContext, plan: Instant) -> Slot | None:
 
     slot, _ = commit_in_section(context, f"cancel {plan.requested_time}", decide)
     if slot is not None:
-        context.world.events.emit(
+        context.ports.events.emit(
             "service.cancelled", action=plan.action.value, rt=plan.requested_time
         )
     return slot
@@ -99,4 +99,4 @@ def cancel_blocking_plans(context: TableContext, plans: Iterable[Instant]) -> No
     """
     for plan in plans:
         stopped = cancel_pending_plan(context, plan) is not None
-        context.world.events.emit("write.made_way", plan=plan.requested_time, cancelled=stopped)
+        context.ports.events.emit("write.made_way", plan=plan.requested_time, cancelled=stopped)

@@ -57,13 +57,13 @@ class Conflict:
     """A conflict of a write with concurrent commits; ``seen`` includes the winner."""
 
     verdict: Rebase | Rejected
-    seen: BaseState
+    base_state: BaseState
 
 
 def commit_write(
     context: TableContext,
     begun: StartedWrite,
-    candidate: PendingCommit,
+    pending_commit: PendingCommit,
     seen: BaseState,
     looked: TimelineState | None = None,
 ) -> CommittedWrite | Conflict:
@@ -89,14 +89,14 @@ def commit_write(
         OutcomeUnknownError: The storage never answered the request for the slot.
         BudgetSpentError: Too many slots were lost to other writers.
     """
-    outcome = _try_commit(context, begun, candidate, seen, looked)
-    for _ in range(context.limits.retry.publish_attempts_max):
+    outcome = _try_commit(context, begun, pending_commit, seen, looked)
+    for _ in range(context.limits.retry.commit_attempts_max):
         plans = _blocking_plans(outcome)
-        if not (plans and context.limits.cancels_met_plans):
+        if not (plans and context.limits.cancels_conflicting_plans):
             break
         cancel_blocking_plans(context, plans)
         # Validate again from ``seen``: the rejection ended validation before other conflicts.
-        outcome = _try_commit(context, begun, candidate, seen)
+        outcome = _try_commit(context, begun, pending_commit, seen)
     return outcome
 
 
@@ -110,19 +110,22 @@ def _blocking_plans(outcome: CommittedWrite | Conflict) -> tuple[Instant, ...]:
 def _try_commit(
     context: TableContext,
     begun: StartedWrite,
-    candidate: PendingCommit,
+    pending_commit: PendingCommit,
     seen: BaseState,
     looked: TimelineState | None = None,
 ) -> CommittedWrite | Conflict:
     begun.heartbeat.check()
     if looked is None and protocol_of(context).validates_first():
-        verdict, seen = validate_unlocked(context, begun, candidate, seen)
+        verdict, seen = validate_unlocked(context, begun, pending_commit, seen)
         if not isinstance(verdict, NoConflict):
-            return Conflict(verdict=verdict, seen=seen)
-    known = context.chain.last_own or begun.snapshot.head
-    body, nonce = CommitBody(candidate.metadata), context.world.ids.nonce()
+            return Conflict(verdict=verdict, base_state=seen)
+    known = context.commit_log.last_own or begun.snapshot.head
+    body, nonce = CommitBody(pending_commit.metadata), context.ports.ids.nonce()
     write = WriteToCommit(
-        requested_time=begun.requested_time, pending=candidate, base_head=seen.head, read=looked
+        requested_time=begun.requested_time,
+        pending=pending_commit,
+        base_head=seen.head,
+        read=looked,
     )
     commit = open_commit(context, f"publish {begun.requested_time}", write)
     while not commit.is_decided():
@@ -137,15 +140,17 @@ def _try_commit(
                 verdict, seen = validate_since(
                     context,
                     begun,
-                    candidate,
+                    pending_commit,
                     seen,
                     section.timeline,
                     head=section.head,
                     config=section.config,
                 )
                 if not isinstance(verdict, NoConflict):
-                    return Conflict(verdict=verdict, seen=seen)
-                slot = _slot_of(context, begun, candidate, seen, section, body=body, nonce=nonce)
+                    return Conflict(verdict=verdict, base_state=seen)
+                slot = _slot_of(
+                    context, begun, pending_commit, seen, section, body=body, nonce=nonce
+                )
                 commit.take(section, slot)
         if unread:
             commit.wait_until_read(unread)
@@ -156,18 +161,18 @@ def _try_commit(
         state=State.COMPLETED,
         completion_time=slot.completion_time,
     )
-    context.commits.remember(mine, body.metadata_with(slot.owner.fencing_token))
+    context.commits.cache(mine, body.metadata_with(slot.owner.fencing_token))
     context.timelines.add(instant_file_name(mine))
-    context.pin.release(begun.requested_time)
+    context.low_water_mark.release(begun.requested_time)
     _notice_second_writer(context, known, slot)
-    delete_hiding_metadata(context, candidate.inside)
+    delete_hiding_metadata(context, pending_commit.outer_folders)
     return CommittedWrite(slot=slot, lost_slots=commit.lost)
 
 
 def _slot_of(
     context: TableContext,
     begun: StartedWrite,
-    candidate: PendingCommit,
+    pending_commit: PendingCommit,
     seen: BaseState,
     section: CommitSection,
     *,
@@ -181,14 +186,16 @@ def _slot_of(
         kind=SlotKind.COMMIT,
         action=begun.action,
         requested_time=begun.requested_time,
-        completion_time=section.draw(context, Residue.SLOT_COMPLETION, above=begun.requested_time),
+        completion_time=section.draw_time(
+            context, Residue.SLOT_COMPLETION, above=begun.requested_time
+        ),
         base=seen.head,
         nonce=nonce,
         owner=section.owner,
-        claim=candidate.claim,
-        schema_before=candidate.schema_before,
-        schema_after=candidate.schema_after,
-        batches=candidate.batches,
+        write_set=pending_commit.write_set,
+        schema_before=pending_commit.schema_before,
+        schema_after=pending_commit.schema_after,
+        batches=pending_commit.batches,
         body=body.bytes_with(section.owner.fencing_token),
     )
 
@@ -203,14 +210,14 @@ def _notice_second_writer(context: TableContext, known: int, mine: Slot) -> None
     """
     if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
         return
-    for slot in without_void(context.chain.newest_first(mine.number - 1)):
+    for slot in without_void(context.commit_log.newest_first(mine.number - 1)):
         if slot.number <= known:
             break
         planned = slot.action.completes_as is not slot.action
         if slot.kind is not SlotKind.COMMIT or planned:
             continue
         if slot.owner.writer_id != mine.owner.writer_id:
-            context.world.events.emit(
+            context.ports.events.emit(
                 "writer.second_noticed",
                 writer=slot.owner.text,
                 number=slot.number,

@@ -55,12 +55,12 @@ def acquire_exclusively(context: TableContext, purpose: str) -> Iterator[Lease]:
     Raises:
         LockTimeoutError: The lock was not free in time.
     """
-    if not context.world.storage.capabilities.far:
-        with context.world.lock.acquire(purpose) as lease:
+    if not context.ports.storage.capabilities.high_latency:
+        with context.ports.lock.acquire(purpose) as lease:
             yield lease
         return
     with follow_commit_log(context) as ended:
-        lease = context.world.lock.acquire(purpose)
+        lease = context.ports.lock.acquire(purpose)
         ended()
         with lease:
             yield lease
@@ -78,13 +78,13 @@ def follow_commit_log(context: TableContext) -> Iterator[Callable[[], None]]:
 
     def keep_up() -> None:
         if waiting:
-            context.chain.head()
+            context.commit_log.head()
 
     def end() -> None:
         nonlocal waiting
         waiting = False
 
-    beat = context.world.executor.every(_KEEP_UP_MS, keep_up)
+    beat = context.ports.executor.every(_KEEP_UP_MS, keep_up)
     try:
         yield end
     finally:
@@ -116,8 +116,8 @@ def has_lease(lease: Lease | None) -> bool:
 
 def is_commit_lock_kept(context: TableContext) -> bool:
     """Return whether the commit lock is kept for a retry, so that no other writer commits first."""
-    lock = context.world.lock
-    return isinstance(lock, _KeptLock) and not lock.given_back
+    lock = context.ports.lock
+    return isinstance(lock, _KeptLock) and not lock.is_stopped
 
 
 @contextmanager
@@ -144,19 +144,19 @@ def keep_commit_lock(
     Raises:
         LockTimeoutError: The lock was not free in time.
     """
-    world = context.world
+    ports = context.ports
     with acquire_exclusively(context, purpose) as lease:
-        world.events.emit("write.queued", purpose=purpose)
-        held = _KeptLock(world.lock, lease, world.lock.provider, world.lock.identity)
+        ports.events.emit("write.queued", purpose=purpose)
+        held = _KeptLock(ports.lock, lease, ports.lock.provider, ports.lock.identity)
 
         def give_back() -> None:
-            if not held.sections and not held.given_back:
-                held.give_back()
-                world.events.emit("write.queue_given_back", purpose=purpose, held_ms=ms_max)
+            if not held.sections and not held.is_stopped:
+                held.stop_keeping()
+                ports.events.emit("write.queue_given_back", purpose=purpose, held_ms=ms_max)
 
-        beat = world.executor.every(ms_max, give_back) if ms_max else None
+        beat = ports.executor.every(ms_max, give_back) if ms_max else None
         try:
-            yield replace(context, world=replace(world, lock=held))
+            yield replace(context, ports=replace(ports, lock=held))
         finally:
             if beat is not None:
                 beat.stop()
@@ -170,14 +170,14 @@ class _KeptLock:
     lease: Lease
     provider: str
     identity: str
-    in_order: bool = True  # no other process is ahead of the holder
-    shares: bool = False  # the holder has the lock alone
+    is_fifo: bool = True  # no other process is ahead of the holder
+    is_shareable: bool = False  # the holder has the lock alone
     sections: list[object] = field(default_factory=list)  # borrowed leases in use
-    given_back: bool = False
+    is_stopped: bool = False
 
-    def give_back(self) -> None:
+    def stop_keeping(self) -> None:
         """Release the lock; later requests go to the lock itself."""
-        self.given_back = True
+        self.is_stopped = True
         self.lease.release()
 
     def acquire(self, purpose: str) -> Lease:
@@ -216,9 +216,9 @@ class _BorrowedLease:
         """Return the lease's own value."""
         return self.held.lease.remaining_ms()
 
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         """Return the lease's own value."""
-        return self.held.lease.has_room()
+        return self.held.lease.has_time_for_request()
 
     def assert_held(self) -> None:
         """Raise as the lease itself does."""
@@ -226,7 +226,7 @@ class _BorrowedLease:
 
     def release(self) -> None:
         """Give the lock back: the retry has its slot, so other writers need not wait (PAR-1)."""
-        self.held.give_back()
+        self.held.stop_keeping()
 
     def __enter__(self) -> Self:
         return self
@@ -247,13 +247,13 @@ def read_table(context: TableContext, *, asks_config: bool) -> TimelineState:
     """
     Read the commit log, then the timeline, and with ``asks_config`` also the properties.
 
-    Outside: as ``TableContext.look_with``; without ``asks_config`` 1 get when the properties are
+    Outside: as ``TableContext.refresh_with``; without ``asks_config`` 1 get when the properties are
     first read.
     """
-    config = cache(partial(load_config, context.world.storage))
+    config = cache(partial(load_config, context.ports.storage))
     if asks_config:
-        return context.look_with(config)
-    return *context.look(), config
+        return context.refresh_with(config)
+    return *context.refresh(), config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,16 +284,16 @@ CommitCheck: TypeAlias = Callable[
 class PendingCommit:
     """A write with all files written that is to be committed."""
 
-    claim: WriteSet  # what it changes; stored in the slot
+    write_set: WriteSet  # what it changes; stored in the slot
     metadata: CommitMetadata
     read_only: tuple[
         AccessedFileGroup, ...
     ] = ()  # read but not changed; validated, not in the slot
-    inside: tuple[str, ...] = ()  # folders around the partitions that it creates
+    outer_folders: tuple[str, ...] = ()  # folders around the partitions that it creates
     schema_before: str = ""
     schema_after: str = ""
     batches: tuple[Batch, ...] = ()
-    logs_may_meet: bool = False  # NBCC-1
+    logs_may_conflict: bool = False  # NBCC-1
     check: CommitCheck | None = None
 
 
@@ -326,8 +326,10 @@ class CommitSection:
     lease: Lease | None
     entered_ms: int = 0  # on the monotonic clock
     overruns: int = 0  # of the low-water mark, when the section was entered
-    before: str = ""  # digest of the head slot, empty when there is none
-    unshown: Slot | None = None  # the head, if its file and the next slot are created together
+    head_digest: str = ""  # digest of the head slot, empty when there is none
+    deferred_slot: Slot | None = (
+        None  # the head, if its file and the next slot are created together
+    )
     unread: tuple[InstantTime, ...] = ()  # writes of another engine to wait for (FOR-5)
     config: Callable[[], TableConfig]  # the table's properties, read once in this section
 
@@ -337,15 +339,15 @@ class CommitSection:
     ) -> CommitSection:
         """Return the section on a table state; ``last`` is the newest slot that decides."""
         head, timeline, config = read
-        top = context.chain.read(head) if head else None  # SLOT-8: may differ from ``last``
+        top = context.commit_log.read(head) if head else None  # SLOT-8: may differ from ``last``
         times = [one.newest_time for one in (top, last) if one is not None]
         newest = max(filter(None, (timeline.newest_time, *times)), default=None)
-        who = context.world.ids.identity()
+        who = context.ports.ids.identity()
         return CommitSection(
             head=head,
             timeline=timeline,
             newest_time=newest,
-            before=top.digest if top else "",
+            head_digest=top.digest if top else "",
             config=config,
             lease=lease,
             owner=SlotOwner(
@@ -357,15 +359,15 @@ class CommitSection:
             ),
         )
 
-    def draw(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
+    def draw_time(self, context: TableContext, residue: Residue, *, above: InstantTime = "") -> str:
         """Draw a time above all others in this commit section (PUB-7)."""
         newest = max(self.newest_time or "", above) or None
-        now = WallMs(context.world.clock.now_ms())
+        now = WallMs(context.ports.clock.now_ms())
         return next_instant_time(
             now, newest, residue, limits=context.limits.skew, zone=context.zone
         )
 
-    def slot(
+    def next_slot(
         self,
         context: TableContext,
         kind: SlotKind,
@@ -393,7 +395,7 @@ class CommitSection:
             action=action,
             requested_time=requested_time,
             own_requested_time=own_requested_time,
-            completion_time=self.draw(context, Residue.SLOT_COMPLETION, above=above),
+            completion_time=self.draw_time(context, Residue.SLOT_COMPLETION, above=above),
             base=self.head if base is None else base,
             nonce=nonce,
             owner=self.owner,
@@ -403,6 +405,8 @@ class CommitSection:
             floor=floor,
         )
 
-    def sealed(self, context: TableContext, slot: Slot) -> Slot:
+    def with_hash_link(self, context: TableContext, slot: Slot) -> Slot:
         """Return the slot with hash link and signature, if this process signs slots (SLOT-7)."""
-        return replace(slot, seal=context.limits.sealing.seal(self.before, slot.body))
+        return replace(
+            slot, hash_link=context.limits.slot_signing.link(self.head_digest, slot.body)
+        )

@@ -73,7 +73,7 @@ def commit_of_slot(slot: Slot) -> ConcurrentCommit:
         action=slot.action,
         requested_time=slot.instant_time,
         completion_time=slot.completion_time,
-        claim=slot.claim,
+        write_set=slot.write_set,
         aborts=slot.requested_time if slot.kind is SlotKind.ABORT else None,
         restores=slot.kind is SlotKind.RESTORE,
         writer=slot.owner.text,
@@ -98,25 +98,25 @@ def foreign_commits(
                 completion_time,
             ):
                 continue
-            context.world.events.emit("publish.foreign", rt=requested_time)
+            context.ports.events.emit("publish.foreign", rt=requested_time)
             found.append(_foreign_rival(context, instant))
     return found
 
 
 def verdict_on(
     context: TableContext,
-    candidate: PendingCommit,
+    pending_commit: PendingCommit,
     requested_time: InstantTime,
     rivals: list[ConcurrentCommit],
 ) -> NoConflict | Rebase | Rejected:
     """Return the verdict of the conflict matrix and, after it, of the conflict strategy."""
     judged = WriteSet.of(
-        [*candidate.claim.file_groups, *candidate.read_only],
-        candidate.claim.partitions,
-        candidate.claim.inserting,
+        [*pending_commit.write_set.file_groups, *pending_commit.read_only],
+        pending_commit.write_set.partitions,
+        pending_commit.write_set.inserting,
     )
     verdict = validate_write_set(
-        judged, requested_time, rivals, logs_may_meet=candidate.logs_may_meet
+        judged, requested_time, rivals, logs_may_conflict=pending_commit.logs_may_conflict
     )
     if isinstance(verdict, Rejected):
         return verdict
@@ -134,7 +134,7 @@ def archived_commits(
     Outside: the archived timeline's times that were not read before; its instants if there are such
     writes.
     """
-    times = context.history.times().completions.items()
+    times = context.archived_timeline.times().completions.items()
     if not any(requested >= first and (requested, done) not in known for requested, done in times):
         return []
     return [
@@ -147,7 +147,7 @@ def archived_commits(
                 completion_time=row.completion_time,
             ),
         )
-        for row in context.history.instants()
+        for row in context.archived_timeline.instants()
         if row.action in ARCHIVED_WRITES
         and row.requested_time >= first
         and row.completion_time
@@ -173,7 +173,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> ConcurrentCommit:
         action=instant.action,
         requested_time=instant.requested_time,
         completion_time=instant.completion_time or instant.requested_time,
-        claim=claim,
+        write_set=claim,
         aborts=aborts,
         restores=instant.action is Action.RESTORE,
         writer="another engine",
@@ -216,7 +216,7 @@ def rollback_target(context: TableContext, instant: Instant) -> InstantTime | No
     requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
     path = timeline_path(requested)
     try:
-        plan = decode_rollback_plan(context.world.storage.read(path), path=path)
+        plan = decode_rollback_plan(context.ports.storage.read(path), path=path)
     except ObjectMissingError:
         return None
     return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
@@ -262,7 +262,7 @@ def write_set_of(metadata: CommitMetadata) -> WriteSet:
             touched.append(
                 AccessedFileGroup(
                     file_group=FileGroupId(partition_path, stat.file_id),
-                    touch=touch,
+                    access=touch,
                     source_requested_time=source,
                     files=(name,) if name else (),
                     written_bytes=stat.file_size_in_bytes,
@@ -271,7 +271,9 @@ def write_set_of(metadata: CommitMetadata) -> WriteSet:
     replaced = metadata.partition_to_replace_file_ids or {}
     for partition_path, file_ids in replaced.items():
         touched.extend(
-            AccessedFileGroup(file_group=FileGroupId(partition_path, file_id), touch=Access.REPLACE)
+            AccessedFileGroup(
+                file_group=FileGroupId(partition_path, file_id), access=Access.REPLACE
+            )
             for file_id in file_ids
         )
     claimed: set[str] = set()
@@ -335,7 +337,7 @@ def foreign_clean_conflict(
         meant = [
             rival
             for rival in rivals
-            if not gone.isdisjoint(item.file_group for item in rival.claim.file_groups)
+            if not gone.isdisjoint(item.file_group for item in rival.write_set.file_groups)
         ]
         if meant:
             return _refused(clean.requested_time, meant)
@@ -401,23 +403,23 @@ def announced_writes(
         one for one in timeline.pending_ingestion if below is None or one.requested_time < below
     ]
     times = tuple(one.requested_time for one in pending)
-    dead = instants_with_expired_heartbeat(context.world.storage, times, context.limits.heartbeat)
+    dead = instants_with_expired_heartbeat(context.ports.storage, times, context.limits.heartbeat)
     found = []
     for one in pending:
         if one.requested_time in dead:
             continue
         path = context.instant_path(pending_file_names(one.action, one.requested_time)[0])
         try:
-            profile = decode_commit(context.world.storage.read(path), path=path)
+            profile = decode_commit(context.ports.storage.read(path), path=path)
         except ObjectMissingError:
             continue  # it has announced nothing yet, or has ended
-        writer = SlotOwner.told_in(profile.extra_metadata)
+        writer = SlotOwner.from_metadata(profile.extra_metadata)
         found.append(
             ConcurrentCommit(
                 action=one.action,
                 requested_time=one.requested_time,
                 completion_time=one.requested_time,
-                claim=_announced_write_set(context, profile, one.requested_time, one.action),
+                write_set=_announced_write_set(context, profile, one.requested_time, one.action),
                 writer=writer.text if writer is not None else "",
             )
         )
@@ -434,13 +436,13 @@ def _announced_write_set(
     """
     claim = write_set_of(profile)
     if not any(item.file_group.file_id for item in claim.file_groups):
-        listing = list_markers(context.world.storage, requested_time)
+        listing = list_markers(context.ports.storage, requested_time)
         marked = [each for one in listing.files if (each := _file_group_of(one)) is not None]
         return WriteSet.of([*claim.file_groups, *marked], claim.partitions, claim.inserting)
     if action is not Action.DELTACOMMIT:
         return claim
     touched = (
-        replace(item, touch=Access.LOG) if item.touch is Access.BASE else item
+        replace(item, access=Access.LOG) if item.access is Access.BASE else item
         for item in claim.file_groups
     )
     return WriteSet.of(touched, claim.partitions, claim.inserting)
@@ -457,4 +459,4 @@ def _file_group_of(marked: MarkedFile) -> AccessedFileGroup | None:
         touch = Access.NEW if marked.io_type is IOType.CREATE else Access.BASE
     else:
         return None
-    return AccessedFileGroup(file_group=FileGroupId(marked.partition_path, file_id), touch=touch)
+    return AccessedFileGroup(file_group=FileGroupId(marked.partition_path, file_id), access=touch)

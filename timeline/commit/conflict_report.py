@@ -113,7 +113,7 @@ def conflict_report_of(instant: InstantTime, verdict: Rebase | Rejected) -> Conf
         winners=tuple(
             f"{rival.requested_time} {rival.action.value}"
             + (f" by {rival.writer}" if rival.writer else " by an unknown writer")
-            for rival in verdict.rivals[:_SHOWN_MAX]
+            for rival in verdict.concurrent_commits[:_SHOWN_MAX]
         ),
         file_groups=tuple(str(group) for group in verdict.file_groups[:_SHOWN_MAX]),
         partitions=() if isinstance(verdict, Rebase) else verdict.partitions[:_SHOWN_MAX],

@@ -64,7 +64,7 @@ class MarkerListing:
     """All markers of one instant, and the other entries of its marker folder."""
 
     files: tuple[MarkedFile, ...]
-    strange: tuple[str, ...]  # for reports only, never for building paths
+    unrecognised: tuple[str, ...]  # for reports only, never for building paths
 
 
 def create_marker(
@@ -123,7 +123,9 @@ def list_markers(storage: Storage, requested_time: InstantTime) -> MarkerListing
                     _sort_in(line, found, strange)
             else:
                 _sort_in(relative, found, strange)
-    return MarkerListing(files=tuple(sorted(found, key=_order)), strange=tuple(sorted(strange)))
+    return MarkerListing(
+        files=tuple(sorted(found, key=_order)), unrecognised=tuple(sorted(strange))
+    )
 
 
 def marker_files(

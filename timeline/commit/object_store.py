@@ -110,7 +110,7 @@ class ObjectStoreCommit(CommitProtocol):
             yield None
             return
         before, self._read = self._read, None
-        if self.context.world.lock.in_order and self.context.chain.is_busy:
+        if self.context.ports.lock.is_fifo and self.context.commit_log.is_contended:
             with acquire_exclusively(self.context, self.purpose) as lease:
                 yield lease
         else:
@@ -128,14 +128,14 @@ class ObjectStoreCommit(CommitProtocol):
         as it does without a lock.
         """
         context = self.context
-        clock = context.world.clock
-        sharing = LockSharing.START if context.chain.is_busy else LockSharing.JOIN
+        clock = context.ports.clock
+        sharing = LockSharing.START if context.commit_log.is_contended else LockSharing.JOIN
         had: list[Lease] = []
-        started_ms = clock.monotonic_ms() - (context.looked.took_ms if before else 0)
+        started_ms = clock.monotonic_ms() - (context.last_refresh.took_ms if before else 0)
         ended_ms: list[int] = []
 
         def acquire() -> None:
-            lease = context.world.lock.acquire_while(self._is_hopeful, self.purpose, sharing)
+            lease = context.ports.lock.acquire_while(self._is_hopeful, self.purpose, sharing)
             ended()
             if lease is None:
                 return
@@ -152,7 +152,7 @@ class ObjectStoreCommit(CommitProtocol):
 
         with follow_commit_log(context) as ended:
             try:
-                _, looked = context.world.together(acquire, read)
+                _, looked = context.ports.concurrently(acquire, read)
             except BaseException:
                 for lease in had:
                     lease.release()
@@ -163,7 +163,7 @@ class ObjectStoreCommit(CommitProtocol):
                 return
             with had[0] as lease:
                 waited_ms = clock.monotonic_ms() - ended_ms[0]
-                known = looked[0] == context.chain.known_head
+                known = looked[0] == context.commit_log.known_head
                 fresh = waited_ms <= ended_ms[0] - started_ms and known
                 # An exclusive holder may have changed the properties since the wait in the waiting
                 # line ended.
@@ -183,15 +183,15 @@ class ObjectStoreCommit(CommitProtocol):
         """
         if self.write is None:
             return False
-        chain, pending = self.context.chain, self.write.pending
-        slots = chain.known_between(self._validated, chain.known_head)
+        commit_log, pending = self.context.commit_log, self.write.pending
+        slots = commit_log.known_between(self._validated, commit_log.known_head)
         commits = [commit_of_slot(slot) for slot in slots if slot.kind in CONCURRENT_KINDS]
         if not commits:
             return False
         verdict = verdict_on(self.context, pending, self.write.requested_time, commits)
-        mine = set(pending.claim.inserting)
+        mine = set(pending.write_set.inserting)
         # If both inserted keys, only the files show whether the keys are equal (C9).
-        may_conflict = any(not mine.isdisjoint(one.claim.inserting) for one in commits)
+        may_conflict = any(not mine.isdisjoint(one.write_set.inserting) for one in commits)
         return may_conflict or not isinstance(verdict, NoConflict)
 
     def _give_up_lock(self) -> None:
@@ -225,7 +225,7 @@ class ObjectStoreCommit(CommitProtocol):
         ]
         shown = context.active() if len(names) < len(left) else timeline.with_names(names)
         section = CommitSection.of(context, (head, shown, config), left[-1], lease)
-        return replace(section, unshown=deferred)
+        return replace(section, deferred_slot=deferred)
 
     def _leave(self, section: CommitSection) -> None:
         if not self._has_asked:
@@ -233,14 +233,14 @@ class ObjectStoreCommit(CommitProtocol):
             self._revert_deferred(section)
 
     def _apply_deferred(self, section: CommitSection) -> None:
-        if section.unshown is not None and self._applied < section.unshown.number:
-            try_apply(self.context, section.unshown)
-            self._applied = section.unshown.number
+        if section.deferred_slot is not None and self._applied < section.deferred_slot.number:
+            try_apply(self.context, section.deferred_slot)
+            self._applied = section.deferred_slot.number
 
     def _revert_deferred(self, section: CommitSection) -> None:
         """Revert the previous commit's file if RST-4 requires it, after the next slot was lost."""
-        if section.unshown is not None:
-            revert_helped(self.context, section.unshown)
+        if section.deferred_slot is not None:
+            revert_helped(self.context, section.deferred_slot)
 
     # ---- The slot
 
@@ -262,7 +262,7 @@ class ObjectStoreCommit(CommitProtocol):
 
     def _wait_before_slot(self, section: CommitSection, slot: Slot) -> bool:
         """Wait for the writers ahead; return whether the caller must refresh."""
-        if self._has_place or self._is_without_lock or not self.context.chain.is_busy:
+        if self._has_place or self._is_without_lock or not self.context.commit_log.is_contended:
             return False
         ahead = _writes_ahead_count(section.timeline, slot.requested_time)
         if ahead > _BESIDE and self._waits_left and section.head != self._waited_at:
@@ -270,17 +270,17 @@ class ObjectStoreCommit(CommitProtocol):
             self._waited_at = section.head
             self._read_until(section.head + ahead - _BESIDE)
             return True
-        self.context.world.clock.sleep_ms(_STEP_MS * min(ahead, _STEPS_MAX))
+        self.context.ports.clock.sleep_ms(_STEP_MS * min(ahead, _STEPS_MAX))
         return False
 
     def _create(self, section: CommitSection, slot: Slot) -> bool:
         """Take the slot; apply the slot before it first, or at the same time where allowed."""
         take = partial(
-            self.context.chain.take,
+            self.context.commit_log.take,
             slot,
             look=partial(self._read_after_loss, section),
         )
-        if section.unshown is None:
+        if section.deferred_slot is None:
             return take()
         if not may_overlap(slot):
             self._apply_deferred(section)
@@ -291,7 +291,7 @@ class ObjectStoreCommit(CommitProtocol):
                 self._apply_deferred(section)
 
         try:
-            _, taken = self.context.world.together(help_on, take)
+            _, taken = self.context.ports.concurrently(help_on, take)
         except TableReplacedError:
             delete_from_wrong_table(self.context, slot)
             raise
@@ -311,17 +311,19 @@ class ObjectStoreCommit(CommitProtocol):
         if section.lease is None or section.lease.is_shared:
             apply(self.context, slot)
         else:
-            self.context.world.together(partial(apply, self.context, slot), section.lease.release)
+            self.context.ports.concurrently(
+                partial(apply, self.context, slot), section.lease.release
+            )
         return ""
 
     def assert_same_table(self, slot: Slot) -> None:
         """Check the table's identity and, at the same time, RST-4."""
         context = self.context
-        asks = [partial(repeat_until_known, context, slot, context.chain.assert_same_table)]
+        asks = [partial(repeat_until_known, context, slot, context.commit_log.assert_same_table)]
         if slot.kind in APPLIED_BY_A_FILE:
             revert = partial(revert_if_restored, context, slot, None)
             asks.append(partial(repeat_until_known, context, slot, revert))
-        check_same_table(context, slot, partial(context.world.together, *asks))
+        check_same_table(context, slot, partial(context.ports.concurrently, *asks))
 
     def _lose(self, section: CommitSection, slot: Slot, outcome: str) -> None:
         self._revert_deferred(section)
@@ -346,16 +348,18 @@ class ObjectStoreCommit(CommitProtocol):
 
         The last read is a whole refresh.
         """
-        chain, clock = self.context.chain, self.context.world.clock
+        commit_log, clock = self.context.commit_log, self.context.ports.clock
         still = 0
-        while still < _STILL_MAX and (before := chain.known_head) < head:
+        while still < _STILL_MAX and (before := commit_log.known_head) < head:
             others = head - before - 1  # at most one slot appears in a round trip
-            clock.sleep_ms(_STEP_MS + min(others * self.context.looked.took_ms, _PAUSE_MS_MAX))
+            clock.sleep_ms(
+                _STEP_MS + min(others * self.context.last_refresh.took_ms, _PAUSE_MS_MAX)
+            )
             if others:
-                chain.head()
+                commit_log.head()
             else:
                 self._read = self._refresh_at_once()
-            still = 0 if chain.known_head > before else still + 1
+            still = 0 if commit_log.known_head > before else still + 1
 
     def _refresh_at_once(self) -> TimelineState:
         return refresh_at_once(self.context, asks_config=self.write is not None)
@@ -368,7 +372,7 @@ class ObjectStoreCommit(CommitProtocol):
 
     def shares_lock(self) -> bool:
         """Return whether writers share the lock of the busy store now, as far as is known."""
-        return self.context.world.lock.shares
+        return self.context.ports.lock.is_shareable
 
     def waits_in_line(self) -> bool:
         """Return True where no lock is taken, or writers share it."""
@@ -397,18 +401,22 @@ def refresh_at_once(context: TableContext, *, asks_config: bool = True) -> Timel
 
     Outside: commit log probes, 1 list and, with ``asks_config``, 1 get, all at the same time.
     """
-    config = cache(partial(load_config, context.world.storage))
-    known = context.chain.known_head
-    head, timeline, asked = context.look_at_once(config if asks_config else None)
+    config = cache(partial(load_config, context.ports.storage))
+    known = context.commit_log.known_head
+    head, timeline, asked = context.refresh_concurrently(config if asks_config else None)
     try:
         # The last two known slots may not have been applied when the listing began.
-        came = (*newest_slots(context, known), *context.chain.between(known, head))
+        came = (*newest_slots(context, known), *context.commit_log.between(known, head))
     except MissingFileError:  # truncated since: the known slots are too old to be of use
         return head, context.active(), asked or config
     if not all(may_overlap(slot) and has_instant_file(slot, timeline) for slot in came):
         return head, context.active(), asked or config
     before = [slot for slot in came if slot.number < head - 1]  # applied by now (PUB-3)
-    names = [slot.file_name for slot in before if not is_applied(slot, timeline, context.history)]
+    names = [
+        slot.file_name
+        for slot in before
+        if not is_applied(slot, timeline, context.archived_timeline)
+    ]
     return head, timeline.with_names(filter(None, names)), asked or config
 
 

@@ -112,11 +112,11 @@ class CommitProtocol:
         Return whether the slot is taken; another attempt is needed while it is not.
 
         Raises:
-            BudgetSpentError: Other writers took ``publish_attempts_max`` slots.
+            BudgetSpentError: Other writers took ``commit_attempts_max`` slots.
         """
         if self.slot is not None:
             return True
-        attempts = self.context.limits.retry.publish_attempts_max
+        attempts = self.context.limits.retry.commit_attempts_max
         if self.lost >= attempts:
             raise BudgetSpentError(
                 "other writers took the next commit slot every time; try again later or raise "
@@ -169,8 +169,8 @@ class CommitProtocol:
             OutcomeUnknownError: The storage never answered the request for the slot.
         """
         context = self.context
-        slot = section.sealed(context, slot)
-        context.chain.encoded(slot)  # raises if the slot is too large, before the request
+        slot = section.with_hash_link(context, slot)
+        context.commit_log.encoded(slot)  # raises if the slot is too large, before the request
         assert_lease(section.lease)
         with with_metadata_table_off(context, section, slot) as lease:
             try:
@@ -186,8 +186,8 @@ class CommitProtocol:
                 return
             if self.write is None:
                 self.assert_same_table(slot)
-            held_ms = context.world.clock.monotonic_ms() - section.entered_ms
-            context.world.events.emit(
+            held_ms = context.ports.clock.monotonic_ms() - section.entered_ms
+            context.ports.events.emit(
                 "publish.done", kind=slot.kind.value, number=slot.number, held_ms=held_ms
             )
             self.slot = slot
@@ -206,12 +206,12 @@ class CommitProtocol:
             read = self._read_table()
             head, timeline, _ = read
             assert_not_truncated(context)
-            last = context.chain.deciding(head)
+            last = context.commit_log.newest_own_slot(head)
             gone = last is not None and was_rolled_back(context, last, timeline)
-            if last is None or (is_applied(last, timeline, context.history) and not gone):
+            if last is None or (is_applied(last, timeline, context.archived_timeline) and not gone):
                 return CommitSection.of(context, read, last, lease)
-            context.world.events.emit("publish.helped", number=last.number)
-            if not last.foreign:
+            context.ports.events.emit("publish.helped", number=last.number)
+            if not last.timeline_digest:
                 return self._apply_earlier(read, lease)
             assert_lease(lease)
             section = CommitSection.of(context, read, last, lease)
@@ -220,12 +220,12 @@ class CommitProtocol:
 
     def _entered(self, held: ExitStack) -> CommitSection | None:
         """Acquire the lock and refresh; return None if the lease was lost meanwhile."""
-        clock = self.context.world.clock
+        clock = self.context.ports.clock
         if self._is_pausing:
             self._is_pausing = False
             self._pause()
         lease = held.enter_context(self._acquire())
-        entered_ms, overruns = clock.monotonic_ms(), self.context.pin.overruns
+        entered_ms, overruns = clock.monotonic_ms(), self.context.low_water_mark.overruns
         try:
             section = self.refresh(lease)
         except LeaseLostError as error:
@@ -235,14 +235,14 @@ class CommitProtocol:
 
     def _lose_lease(self, error: LeaseLostError) -> None:
         """Count a lost lease; raise its error in the last attempt."""
-        if self.lost + 1 == self.context.limits.retry.publish_attempts_max:
+        if self.lost + 1 == self.context.limits.retry.commit_attempts_max:
             raise error
-        self.context.world.events.emit("publish.lease_lost", purpose=self.purpose)
+        self.context.ports.events.emit("publish.lease_lost", purpose=self.purpose)
         self._count_lost()
 
     def _lose(self, section: CommitSection, slot: Slot, outcome: str) -> None:  # noqa: ARG002
         """Count a slot that was lost, or whose file may not appear."""
-        self.context.world.events.emit(f"publish.{outcome}", number=slot.number)
+        self.context.ports.events.emit(f"publish.{outcome}", number=slot.number)
         self._count_lost()
 
     def _count_lost(self) -> None:
@@ -253,16 +253,16 @@ class CommitProtocol:
         context = self.context
         self._paused_ms = pause_ms(
             self.lost - 1,
-            context.world.ids.jitter(),
+            context.ports.ids.jitter(),
             context.limits.retry,
             previous_ms=self._paused_ms,
         )
-        context.world.clock.sleep_ms(self._paused_ms)
+        context.ports.clock.sleep_ms(self._paused_ms)
 
     def _take_and_apply(self, section: CommitSection, slot: Slot) -> str:
         """Return "" if the slot is taken and applied, else the name of the other outcome."""
         context = self.context
-        with staged_completed_file(context.world.storage, slot):
+        with staged_completed_file(context.ports.storage, slot):
             if not self._create(section, slot):
                 return "slot_lost"
             if is_truncated(context, slot, section.overruns):
@@ -275,7 +275,7 @@ class CommitProtocol:
                 # The write ends with this error. No later check would delete what it may have
                 # created in another table (SLOT-10).
                 with suppress(StorageUnavailableError):
-                    check_same_table(context, slot, context.chain.assert_same_table)
+                    check_same_table(context, slot, context.commit_log.assert_same_table)
                 raise
 
     # ---- The steps in which the implementations differ
@@ -310,7 +310,7 @@ class CommitProtocol:
 
     def _create(self, section: CommitSection, slot: Slot) -> bool:  # noqa: ARG002
         """Create the slot; return False if another writer took its number."""
-        return self.context.chain.take(slot)
+        return self.context.commit_log.take(slot)
 
     def _apply_own(self, section: CommitSection, slot: Slot) -> str:
         """Apply the slot that this commit took; return "", or "undecided"."""
@@ -335,7 +335,7 @@ class CommitProtocol:
             OutcomeUnknownError: The storage did not answer.
         """
         context = self.context
-        ask = partial(repeat_until_known, context, slot, context.chain.assert_same_table)
+        ask = partial(repeat_until_known, context, slot, context.commit_log.assert_same_table)
         check_same_table(context, slot, ask)
 
     # ---- Before the section
@@ -347,8 +347,8 @@ class CommitProtocol:
         A writer that commits every other round trip would pass each time drawn from the clock
         before that time is visible.
         """
-        ahead_ms = min(self.context.drawn.took_ms, _AHEAD_MS_MAX)
-        return self.context.zone.instant_time(self.context.world.clock.now_ms() + ahead_ms)
+        ahead_ms = min(self.context.drawn_times.took_ms, _AHEAD_MS_MAX)
+        return self.context.zone.instant_time(self.context.ports.clock.now_ms() + ahead_ms)
 
     def draws_without_lock(self) -> int:
         """Return how many times to draw a requested time before a begin takes the lock."""
@@ -364,9 +364,9 @@ class CommitProtocol:
         for the lock before its refresh, and hardly anything while no other writer commits.
         """
         context = self.context
-        if not context.world.storage.capabilities.far:
+        if not context.ports.storage.capabilities.high_latency:
             return True
-        if is_commit_lock_kept(context) or not context.chain.is_busy:
+        if is_commit_lock_kept(context) or not context.commit_log.is_contended:
             return False
         return context.limits.publish_lock is CommitLockMode.LOCK and not self.shares_lock()
 
@@ -392,7 +392,7 @@ class LocalCommit(CommitProtocol):
 
 def repeat_until_known(context: TableContext, slot: Slot, call: Callable[[], object]) -> None:
     """Repeat a call that follows a slot until the storage answers (UNK-5)."""
-    clock = context.world.clock
+    clock = context.ports.clock
     started = clock.monotonic_ms()
     while True:
         try:
@@ -423,16 +423,16 @@ def check_same_table(context: TableContext, slot: Slot, ask: Callable[[], object
         delete_from_wrong_table(
             context, slot, *pending_file_names(slot.own_action, slot.instant_time)
         )
-        context.chain.disown(slot)
+        context.commit_log.mark_void(slot)
         raise
 
 
 def delete_from_wrong_table(context: TableContext, slot: Slot, *names: str) -> None:
     """Delete the files that a slot, and slots helped with it (PUB-3), created in a wrong table."""
-    helped = filter(may_overlap, context.chain.newest_known(slot.number))
+    helped = filter(may_overlap, context.commit_log.newest_known(slot.number))
     shown = {slot.file_name, *(one.file_name for one in helped)}
     for name in sorted({*names, *filter(None, shown)}):
         path = timeline_path(name)
-        repeat_until_known(context, slot, partial(context.world.storage.delete, path))
-    if slot.kind is SlotKind.CUT:
+        repeat_until_known(context, slot, partial(context.ports.storage.delete, path))
+    if slot.kind is SlotKind.TRUNCATE:
         repeat_until_known(context, slot, partial(revert_truncation, context, slot))

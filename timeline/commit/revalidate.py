@@ -87,7 +87,7 @@ def is_still_valid(slot: Slot, timeline: ActiveTimeline) -> bool:
     mine = timeline.find(slot.requested_time, slot.action, slot.action.completes_as)
     if mine is not None and mine.completed and mine.completion_time != slot.completion_time:
         return False  # another engine executed the same plan
-    return timeline_digest(timeline, slot) == slot.foreign
+    return timeline_digest(timeline, slot) == slot.timeline_digest
 
 
 def is_ended_by(slot: Slot, later: Slot) -> bool:
@@ -121,7 +121,7 @@ def may_apply(context: TableContext, slot: Slot, lease: Lease | None) -> bool:
     Outside: 1 list, 1 read of the lock.
     """
     held = is_still_valid(slot, context.active()) and has_lease(lease)
-    return held and (lease is None or lease.has_room())
+    return held and (lease is None or lease.has_time_for_request())
 
 
 # ---- Decide an earlier slot whose file is missing: apply it, or end it (FOR-4, FOR-9)
@@ -135,7 +135,7 @@ def was_rolled_back(context: TableContext, last: Slot, timeline: ActiveTimeline)
     instant. An archived instant also has no file, but was completed (FOR-6). Outside: the archived
     timeline if no file is left.
     """
-    if not last.foreign or last.kind is not SlotKind.COMMIT:
+    if not last.timeline_digest or last.kind is not SlotKind.COMMIT:
         return False
     names = {last.file_name, *pending_file_names(last.action, last.requested_time)}
     return timeline.file_names.isdisjoint(names) and not _is_archived(context, last)
@@ -201,7 +201,7 @@ def _apply_condition(
 
 
 def _is_archived(context: TableContext, last: Slot) -> bool:
-    return last.requested_time in context.history.times().completions
+    return last.requested_time in context.archived_timeline.times().completions
 
 
 def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
@@ -216,16 +216,16 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
     names = [target.file_name] if target.file_name else []
     if target.kind in (SlotKind.SAVEPOINT, SlotKind.CLEAN):
         names += pending_file_names(target.action, target.requested_time)
-    end = section.slot(
+    end = section.next_slot(
         context,
         ENDED_BY[target.kind],
         target.action,
         target.requested_time,
-        nonce=context.world.ids.nonce(),
+        nonce=context.ports.ids.nonce(),
         deletes=() if target.kind is SlotKind.PLAN else tuple(map(timeline_path, names)),
     )
     try:
-        taken = context.chain.take(section.sealed(context, end))
+        taken = context.commit_log.take(section.with_hash_link(context, end))
     except OutcomeUnknownError as error:  # not the outcome of the caller's write
         raise StorageUnavailableError(
             "the storage did not let this process end an earlier publication; write again: "
@@ -233,6 +233,6 @@ def _end(context: TableContext, section: CommitSection, target: Slot) -> None:
             slot_number=target.number,
         ) from error
     if taken:
-        context.world.events.emit(
+        context.ports.events.emit(
             f"publish.{end.kind.value}", number=target.number, rt=target.requested_time
         )

@@ -32,7 +32,7 @@ def open_commit(
     """
     if context.limits.foreign_writers is ForeignWriters.EXPECTED:
         return SharedWithJava(context, purpose, write)
-    if context.world.storage.capabilities.far:
+    if context.ports.storage.capabilities.high_latency:
         return ObjectStoreCommit(context, purpose, write)
     return LocalCommit(context, purpose, write)
 
@@ -57,7 +57,7 @@ def commit_in_section(
         The slot, and the number of lost slots.
 
     Raises:
-        BudgetSpentError: Other writers took ``publish_attempts_max`` slots.
+        BudgetSpentError: Other writers took ``commit_attempts_max`` slots.
         InvalidInputError: The slot is too large to be read (``commit_too_large``).
         TableReplacedError: As ``assert_same_table_after_commit``.
         LockTimeoutError, LeaseLostError, OutcomeUnknownError: As ``commit_write``.

@@ -61,7 +61,7 @@ class SharedWithJava(CommitProtocol):
         return super().is_decided()
 
     def _decide(self, slot: Slot) -> None:
-        if self.lost >= self.context.limits.retry.publish_attempts_max:
+        if self.lost >= self.context.limits.retry.commit_attempts_max:
             raise unknown_outcome(slot, "the lock was lost while publishing, every time")
         if self._is_pausing:
             self._is_pausing = False
@@ -88,14 +88,16 @@ class SharedWithJava(CommitProtocol):
         make the slot void.
         """
         context = self.context
-        last = context.chain.deciding(section.head)
+        last = context.commit_log.newest_own_slot(section.head)
         if last is not None and last.number == mine.number:
-            requested_time = section.draw(context, Residue.SLOT_REQUESTED)
-            nonce = context.world.ids.nonce()
+            requested_time = section.draw_time(context, Residue.SLOT_REQUESTED)
+            nonce = context.ports.ids.nonce()
             assert_lease(section.lease)
-            noop = section.slot(context, SlotKind.NOOP, mine.action, requested_time, nonce=nonce)
+            noop = section.next_slot(
+                context, SlotKind.NOOP, mine.action, requested_time, nonce=nonce
+            )
             try:
-                context.chain.take(section.sealed(context, noop))
+                context.commit_log.take(section.with_hash_link(context, noop))
             except OutcomeUnknownError as error:
                 raise unknown_outcome(mine, "the storage did not answer") from error
         after = _next_of_this_table(context, mine)
@@ -104,17 +106,17 @@ class SharedWithJava(CommitProtocol):
         # Apply it again: a file of the own slot may have appeared since. After an unsavepoint,
         # another engine may have created a savepoint of the same write, which stays (FOR-9).
         if after.kind is not SlotKind.UNSAVEPOINT or not is_applied(
-            after, context.active(), context.history
+            after, context.active(), context.archived_timeline
         ):
             apply(context, after)
-        context.chain.disown(mine)
+        context.commit_log.mark_void(mine)
         return False
 
     def _lose_lease(self, error: LeaseLostError) -> None:
         if self._undecided is None:
             super()._lose_lease(error)
             return
-        self.context.world.events.emit("publish.lease_lost", purpose=self.purpose)
+        self.context.ports.events.emit("publish.lease_lost", purpose=self.purpose)
         self._count_lost()
 
     def _lose(self, section: CommitSection, slot: Slot, outcome: str) -> None:
@@ -138,12 +140,12 @@ class SharedWithJava(CommitProtocol):
         """
         adopts = slot.kind is SlotKind.CLEAN and has_instant_file(slot, section.timeline)
         if slot.kind in ENDED_BY and not adopts:
-            slot = replace(slot, foreign=timeline_digest(section.timeline, slot))
+            slot = replace(slot, timeline_digest=timeline_digest(section.timeline, slot))
         super().take(section, slot)
 
     def _apply_own(self, section: CommitSection, slot: Slot) -> str:
         """Validate again, then apply the slot; it stays undecided if that is forbidden."""
-        if not slot.foreign:
+        if not slot.timeline_digest:
             return super()._apply_own(section, slot)
         context, lease = self.context, section.lease
         if slot.deletes:  # SLOT-10
@@ -190,7 +192,7 @@ class SharedWithJava(CommitProtocol):
             if instant.state is State.REQUESTED and instant.requested_time < requested_time
         )
         dead = instants_with_expired_heartbeat(
-            self.context.world.storage, begun, self.context.limits.heartbeat
+            self.context.ports.storage, begun, self.context.limits.heartbeat
         )
         return tuple(time for time in begun if time not in dead)
 
@@ -206,7 +208,7 @@ class SharedWithJava(CommitProtocol):
         if self.write is None:
             return
         requested_time = self.write.requested_time
-        clock, events = self.context.world.clock, self.context.world.events
+        clock, events = self.context.ports.clock, self.context.ports.events
         started = clock.monotonic_ms()
         if self._wait_end_ms is None:
             self._wait_end_ms = started + _WAIT_MS_MAX
@@ -229,6 +231,6 @@ class SharedWithJava(CommitProtocol):
 
 def _next_of_this_table(context: TableContext, slot: Slot) -> Slot | None:
     number = slot.number + 1
-    while (found := context.chain.read(number)) and context.chain.is_of_another(found):
+    while (found := context.commit_log.read(number)) and context.commit_log.is_of_another(found):
         number += 1  # it decides nothing (SLOT-8)
     return found

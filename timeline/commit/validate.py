@@ -43,7 +43,7 @@ def validate_early(
     claim: WriteSet,
     seen: BaseState,
     *,
-    logs_may_meet: bool = False,
+    logs_may_conflict: bool = False,
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Validate a planned write set without the lock, before any data file is written.
@@ -51,12 +51,14 @@ def validate_early(
     Finding the keys of a large batch takes long. A conflict that appeared meanwhile costs less now
     than after writing (early conflict detection). Outside: 1 list, commit log probes.
     """
-    planned = PendingCommit(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
+    planned = PendingCommit(
+        write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
+    )
     return validate_unlocked(context, begun, planned, seen)
 
 
 def validate_unlocked(
-    context: TableContext, begun: StartedWrite, candidate: PendingCommit, seen: BaseState
+    context: TableContext, begun: StartedWrite, pending_commit: PendingCommit, seen: BaseState
 ) -> tuple[NoConflict | Rebase | Rejected, BaseState]:
     """
     Validate before the commit section, only to avoid entering it in vain.
@@ -68,13 +70,13 @@ def validate_unlocked(
     A rejection caused by a slot that is not applied is left to the commit section, which applies
     the slot first. The slot's owner may be dead, and a retry needs the slot's files.
     """
-    head = context.chain.head()
+    head = context.commit_log.head()
     if head == seen.head:
         return NoConflict(), seen
     timeline = context.active()
-    config = partial(load_config, context.world.storage)
+    config = partial(load_config, context.ports.storage)
     verdict, now_seen = validate_since(
-        context, begun, candidate, seen, timeline, head=head, config=config
+        context, begun, pending_commit, seen, timeline, head=head, config=config
     )
     if not isinstance(verdict, NoConflict) and not_applied(context, head, timeline):
         return NoConflict(), seen
@@ -102,7 +104,7 @@ def commits_since(
     fresh = completed - seen.completed - ours
     if fresh:
         # Our own commits after ``head`` was read have slots; the next refresh finds them.
-        later = context.chain.between(head, context.chain.head())
+        later = context.commit_log.between(head, context.commit_log.head())
         fresh -= {(slot.instant_time, slot.completion_time) for slot in later}
     if fresh:
         rivals.extend(foreign_commits(context, timeline, fresh))
@@ -122,7 +124,7 @@ def commits_since(
 def validate_since(
     context: TableContext,
     begun: StartedWrite,
-    candidate: PendingCommit,
+    pending_commit: PendingCommit,
     seen: BaseState,
     timeline: ActiveTimeline,
     *,
@@ -133,9 +135,9 @@ def validate_since(
     rivals, now_seen = commits_since(context, seen, timeline, head=head)
     verdict: NoConflict | Rebase | Rejected = NoConflict()
     if rivals:
-        verdict = verdict_on(context, candidate, begun.requested_time, rivals)
+        verdict = verdict_on(context, pending_commit, begun.requested_time, rivals)
     if rivals and not isinstance(verdict, Rejected):
-        slots = context.chain.between(seen.head, head)
+        slots = context.commit_log.between(seen.head, head)
         base = begun.snapshot.active
         rejected = clean_conflict(slots, rivals)
         if rejected is None and protocol_of(context).has_foreign_instants:
@@ -143,8 +145,8 @@ def validate_since(
         verdict = rejected or verdict
     # Also checked before a rebase: a rebase never validates against these commits again, and
     # merging again solves neither a changed schema nor a key inserted elsewhere.
-    if candidate.check is not None and not isinstance(verdict, Rejected):
-        refused = candidate.check(timeline, rivals, config)
+    if pending_commit.check is not None and not isinstance(verdict, Rejected):
+        refused = pending_commit.check(timeline, rivals, config)
         if refused is not None:
             return refused, now_seen
     return verdict, now_seen
@@ -163,7 +165,9 @@ def _slots_since_base(
     slots = slots_since(context, seen.head, head)
     for last in reversed(newest_slots(context, seen.head)):
         key = (last.instant_time, last.completion_time)
-        shows = key in timeline.completed_times or not is_applied(last, timeline, context.history)
+        shows = key in timeline.completed_times or not is_applied(
+            last, timeline, context.archived_timeline
+        )
         if shows and key not in seen.completed:
             slots = [last, *slots]
     return list(without_void(reversed(slots)))[::-1]

@@ -54,11 +54,11 @@ class WaitResult:
     """The verdict at the end of a wait, and the table state on which the slot may be taken."""
 
     verdict: NoConflict | Rebase | Rejected
-    seen: BaseState
+    base_state: BaseState
     read: TimelineState
     read_at_ms: int  # on the monotonic clock
 
-    def looked(self, context: TableContext) -> TimelineState | None:
+    def timeline_state(self, context: TableContext) -> TimelineState | None:
         """
         Return the table state while a commit section may use it.
 
@@ -66,8 +66,8 @@ class WaitResult:
         (TL-SUCC-1), and it contains the table's properties, so its age is limited to a few times
         its duration.
         """
-        age_ms = context.world.clock.monotonic_ms() - self.read_at_ms
-        return self.read if age_ms <= _FRESH_LOOKS * context.looked.took_ms else None
+        age_ms = context.ports.clock.monotonic_ms() - self.read_at_ms
+        return self.read if age_ms <= _FRESH_LOOKS * context.last_refresh.took_ms else None
 
 
 def must_wait_in_line(context: TableContext, claim: WriteSet) -> bool:
@@ -88,7 +88,7 @@ def wait_in_line(
     claim: WriteSet,
     seen: BaseState,
     *,
-    logs_may_meet: bool,
+    logs_may_conflict: bool,
 ) -> WaitResult | None:
     """
     Wait for earlier writers of the same file groups and validate against their commits.
@@ -111,27 +111,29 @@ def wait_in_line(
     waits.
     """
     wait = _LineWait(context, begun, _rewritten(claim))
-    asked_at_ms = context.world.clock.monotonic_ms()
-    looked = wait.until_it_comes()
+    asked_at_ms = context.ports.clock.monotonic_ms()
+    looked = wait.wait()
     if looked is None:
         return None
-    came_at_ms = context.world.clock.monotonic_ms()
-    context.world.events.emit(
+    came_at_ms = context.ports.clock.monotonic_ms()
+    context.ports.events.emit(
         "write.place_came", rt=begun.requested_time, wait_ms=came_at_ms - asked_at_ms
     )
     head, timeline, config = looked
-    planned = PendingCommit(claim=claim, metadata=CommitMetadata(), logs_may_meet=logs_may_meet)
+    planned = PendingCommit(
+        write_set=claim, metadata=CommitMetadata(), logs_may_conflict=logs_may_conflict
+    )
     verdict, now_seen = validate_since(
         context, begun, planned, seen, timeline, head=head, config=config
     )
     if isinstance(verdict, Rejected) and not_applied(context, head, timeline):
         return None  # the commit section applies that slot first: a retry needs its files
-    return WaitResult(verdict=verdict, seen=now_seen, read=looked, read_at_ms=came_at_ms)
+    return WaitResult(verdict=verdict, base_state=now_seen, read=looked, read_at_ms=came_at_ms)
 
 
 def _rewritten(claim: WriteSet) -> frozenset[FileGroupId]:
     """Return the rewritten file groups; log writers gain nothing by waiting, so they have none."""
-    return frozenset(item.file_group for item in claim.file_groups if item.touch is Access.BASE)
+    return frozenset(item.file_group for item in claim.file_groups if item.access is Access.BASE)
 
 
 def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> InstantTime | None:
@@ -141,12 +143,12 @@ def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> Instan
     Returns None if no other process committed there: as far as is known, earlier writers write
     elsewhere.
     """
-    chain, me = context.chain, context.world.ids.identity().writer_id
+    commit_log, me = context.commit_log, context.ports.ids.identity().writer_id
     there = [
         slot
-        for slot in chain.newest_known(chain.known_head)
+        for slot in commit_log.newest_known(commit_log.known_head)
         if slot.kind is SlotKind.COMMIT
-        and any(item.file_group in mine for item in slot.claim.file_groups)
+        and any(item.file_group in mine for item in slot.write_set.file_groups)
     ]
     if all(slot.owner.writer_id == me for slot in there):
         return None
@@ -156,74 +158,76 @@ def _newest_there(context: TableContext, mine: frozenset[FileGroupId]) -> Instan
 @dataclass(slots=True)
 class _LineWait:
     context: TableContext
-    begun: StartedWrite
+    started: StartedWrite
     mine: frozenset[FileGroupId]
     #: Files of writers ahead by requested time, and whether each was read.
-    ahead: dict[InstantTime, dict[str, bool]] = field(default_factory=dict)
-    has_looked: bool = False
+    writes_ahead: dict[InstantTime, dict[str, bool]] = field(default_factory=dict)
+    has_refreshed: bool = False
 
-    def until_it_comes(self) -> TimelineState | None:
+    def wait(self) -> TimelineState | None:
         """
         Wait until no writer ahead commits any more; return the last state.
 
         Returns None if no writer was ahead.
         """
-        context, chain = self.context, self.context.chain
+        context, commit_log = self.context, self.context.commit_log
         behind = _newest_there(context, self.mine)
         if behind is None:
             return None
-        front = self._front(context.timelines.last, behind)
+        front = self._writes_ahead(context.timelines.last, behind)
         if not front:
             return None
         still = 0
         looked: TimelineState | None = None
         while (front or looked is None) and still < _STILL_MAX:
-            before, left = chain.known_head, len(front)
-            self.begun.heartbeat.check()
+            before, left = commit_log.known_head, len(front)
+            self.started.heartbeat.check()
             looked = self._step(front)
-            came = chain.known_between(before, chain.known_head)
+            came = commit_log.known_between(before, commit_log.known_head)
             front = front - {slot.requested_time for slot in came}
             if looked is not None:
-                front = self._front(looked[1], _newest_there(context, self.mine) or behind)
+                front = self._writes_ahead(looked[1], _newest_there(context, self.mine) or behind)
             still = 0 if len(front) < left else still + 1  # new writers may follow without end
         return looked or refresh_at_once(context)
 
-    def _front(self, timeline: ActiveTimeline | None, behind: InstantTime) -> set[InstantTime]:
+    def _writes_ahead(
+        self, timeline: ActiveTimeline | None, behind: InstantTime
+    ) -> set[InstantTime]:
         """Return the pending writes that are to commit before this write and were not passed."""
-        chain = self.context.chain
-        shown = {slot.requested_time for slot in chain.newest_known(chain.known_head)}
+        commit_log = self.context.commit_log
+        shown = {slot.requested_time for slot in commit_log.newest_known(commit_log.known_head)}
         pending = () if timeline is None else timeline.pending
         return {
             one.requested_time
             for one in pending
             if one.state is State.INFLIGHT
-            and behind < one.requested_time < self.begun.requested_time
+            and behind < one.requested_time < self.started.requested_time
         } - shown
 
     def _step(self, front: set[InstantTime]) -> TimelineState | None:
         """Read the log after a pause; a writer that is next refreshes fully and reads ahead."""
-        context, chain = self.context, self.context.chain
+        context, commit_log = self.context, self.context.commit_log
         others = len(front) - 1
         if front:
             # A slot takes at most two round trips; the next two writers pause no longer.
-            longer_ms = min(max(others - 1, 0) * context.looked.took_ms, _LONGER_MS_MAX)
-            context.world.clock.sleep_ms(_STEP_MS + longer_ms)
-        chain.expects(_EXPECTED)
+            longer_ms = min(max(others - 1, 0) * context.last_refresh.took_ms, _LONGER_MS_MAX)
+            context.ports.clock.sleep_ms(_STEP_MS + longer_ms)
+        commit_log.prefetch(_EXPECTED)
         looks: list[TimelineState] = []
 
         def look() -> None:
             if others > 0:
-                chain.head()
+                commit_log.head()
             else:
                 looks.append(refresh_at_once(context))
 
         joins = (
             [self._join]
-            if protocol_of(context).shares_lock() and (others <= 0 or not self.has_looked)
+            if protocol_of(context).shares_lock() and (others <= 0 or not self.has_refreshed)
             else []
         )
-        self.has_looked = True
-        context.world.together(look, *self._reads_ahead(front), *joins)
+        self.has_refreshed = True
+        context.ports.concurrently(look, *self._reads_ahead(front), *joins)
         return looks[0] if looks else None
 
     def _reads_ahead(self, front: set[InstantTime]) -> list[Callable[[], None]]:
@@ -236,21 +240,21 @@ class _LineWait:
         if not front or len(front) > _NEAR:
             return []
         before = max(front)
-        files = self.ahead.setdefault(before, {})
+        files = self.writes_ahead.setdefault(before, {})
         if not files:
             return [partial(self._ask, before, files)]
         return [partial(self._read, path, files) for path, read in files.items() if not read]
 
     def _ask(self, requested_time: InstantTime, files: dict[str, bool]) -> None:
         with suppress(HoodooError):
-            for partition_path, name, _ in marker_files(self.context.world.storage, requested_time):
+            for partition_path, name, _ in marker_files(self.context.ports.storage, requested_time):
                 found = parse_base_file_name(name)
                 if found and FileGroupId(partition_path, found.file_id) in self.mine:
                     files.setdefault(join(partition_path, name), False)
 
     def _read(self, path: str, files: dict[str, bool]) -> None:
         # A file that is not there yet is requested again.
-        storage = self.context.world.storage
+        storage = self.context.ports.storage
         with suppress(HoodooError, ObjectMissingError), open_cached(storage, path):
             files[path] = True
 
@@ -260,7 +264,7 @@ class _LineWait:
 
         It is also started if it is free, because the writers ahead are about to need it.
         """
-        lock = self.context.world.lock
+        lock = self.context.ports.lock
         lease = lock.acquire_while(lambda: False, "take a place", LockSharing.START)
         if lease is not None:
             lease.release()

@@ -43,7 +43,7 @@ LEAST_FOR_SLOT: Mapping[SlotKind, int] = {
     SlotKind.ABORT: 1,
     SlotKind.CANCEL: 1,
     SlotKind.CLEAN: 1,
-    SlotKind.CUT: 1,
+    SlotKind.TRUNCATE: 1,
     SlotKind.SAVEPOINT: 1,
     SlotKind.UNSAVEPOINT: 1,
     SlotKind.RESTORE: 1,

@@ -352,7 +352,7 @@ class TimelineZone:
             shown = moment.astimezone(self.rules or UTC).replace(tzinfo=UTC)
         return instant_time(WallMs((shown - _EPOCH) // _MS))
 
-    def reached_by(self, moment: datetime) -> InstantTime:
+    def latest_for(self, moment: datetime) -> InstantTime:
         """
         Return the greatest digits for a datetime or an earlier one.
 
@@ -364,9 +364,9 @@ class TimelineZone:
         """
         if moment.utcoffset() is None:
             return self.of(moment)
-        return self.reached((moment - _EPOCH) // _MS)
+        return self.latest_until((moment - _EPOCH) // _MS)
 
-    def reached(self, at: int) -> InstantTime:
+    def latest_until(self, at: int) -> InstantTime:
         """
         Return the greatest digits that the clock has shown until a wall time.
 
@@ -376,7 +376,7 @@ class TimelineZone:
         turned = self._turned_back(at, since=True)
         return self.instant_time(at if turned is None else turned - 1)
 
-    def from_then_on(self, at: int) -> InstantTime:
+    def earliest_from(self, at: int) -> InstantTime:
         """
         Return the least digits that the clock shows from a wall time on.
 
@@ -387,7 +387,7 @@ class TimelineZone:
         return self.instant_time(max(0, at) if turned is None else turned)
 
     @property
-    def agreed(self) -> str:
+    def fingerprint(self) -> str:
         """
         A text that is equal for zones of equal offsets, from the year 2015 to 2100.
 

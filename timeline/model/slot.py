@@ -86,7 +86,7 @@ class SlotSigning:
         """The key that signs the slots of this process; None when they are not signed."""
         return self.keys[0] if self.evidence is TamperEvidence.HMAC else None
 
-    def seal(self, before: str, body: bytes) -> HashLink | None:
+    def link(self, before: str, body: bytes) -> HashLink | None:
         """
         Return the hash link of the slot that is taken next; None if this process adds none.
 
@@ -138,7 +138,7 @@ class SlotKind(Enum):
     ABORT = "abort"
     CANCEL = "cancel"  # ends a plan without executing it
     CLEAN = "clean"
-    CUT = "cut"  # archiving moves the truncation point
+    TRUNCATE = "cut"  # archiving moves the truncation point
     SAVEPOINT = "savepoint"
     UNSAVEPOINT = "unsavepoint"
     RESTORE = "restore"
@@ -148,7 +148,7 @@ class SlotKind(Enum):
 
 #: Kinds that only remove, or concern no instant, have no file of their own.
 _FILELESS = frozenset(
-    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.CUT, SlotKind.VOID}
+    {SlotKind.NOOP, SlotKind.CANCEL, SlotKind.UNSAVEPOINT, SlotKind.TRUNCATE, SlotKind.VOID}
 )
 
 
@@ -173,7 +173,7 @@ class SlotOwner:
         return f"{name}(pid {self.pid} on {self.host})"
 
     @classmethod
-    def told_in(cls, metadata: Mapping[str, str]) -> SlotOwner | None:
+    def from_metadata(cls, metadata: Mapping[str, str]) -> SlotOwner | None:
         """Return the owner named in an instant's extra metadata; None if there is none."""
         pid = metadata.get("hoodoo.pid", "")
         if "hoodoo.writer" not in metadata or not pid.isdecimal():
@@ -233,7 +233,7 @@ class Slot:
     base: int
     nonce: str
     owner: SlotOwner
-    claim: WriteSet = field(default_factory=WriteSet)
+    write_set: WriteSet = field(default_factory=WriteSet)
     own_requested_time: InstantTime | None = None
     schema_before: str = ""
     schema_after: str = ""
@@ -242,8 +242,8 @@ class Slot:
     plan: bytes = b""
     deletes: tuple[str, ...] = ()
     floor: InstantTime = ""  # of a clean
-    foreign: str = ""
-    seal: HashLink | None = None
+    timeline_digest: str = ""
+    hash_link: HashLink | None = None
     least_engine_version: int = 1
     digest: str = field(default="", compare=False)
 
@@ -262,7 +262,7 @@ class Slot:
         """The action of the slot's own instant; for an abort not that of its target."""
         return Action.ROLLBACK if self.kind is SlotKind.ABORT else self.action
 
-    def strange_names(self) -> list[str]:
+    def invalid_names(self) -> list[str]:
         """
         Return invalid content: times that are no times, and files that it may not delete.
 
@@ -299,16 +299,16 @@ class Slot:
             )
         )
 
-    def as_nothing(self) -> Slot:
+    def as_noop(self) -> Slot:
         """Return a slot with its number and bytes that decides nothing (SLOT-8)."""
         return replace(
             self,
             kind=SlotKind.NOOP,
-            claim=WriteSet(),
+            write_set=WriteSet(),
             batches=(),
             body=b"",
             plan=b"",
             deletes=(),
-            foreign="",
+            timeline_digest="",
             digest=self.digest,
         )

@@ -88,7 +88,7 @@ def parse_instant(value: TimeArgument, zone: TimelineZone, *, reached: bool = Fa
         raise _refused(value)
     try:
         moment = _read(value)
-        time = zone.reached_by(moment) if reached else zone.of(moment)
+        time = zone.latest_for(moment) if reached else zone.of(moment)
         if int(time[:4]) < _YEAR_MIN:
             raise ValueError(f"before the year {_YEAR_MIN}")
     except InvalidInputError:

@@ -45,7 +45,7 @@ class AccessedFileGroup:
     """One accessed file group, and the slice that its new content comes from."""
 
     file_group: FileGroupId
-    touch: Access
+    access: Access
     source_requested_time: InstantTime | None = None  # base instant of the slice that was read
     files: tuple[str, ...] = ()  # names relative to the partition
     written_bytes: int = 0
@@ -68,7 +68,7 @@ class WriteSet:
         """Build a write set in canonical order, so that equal content gives equal bytes."""
         return WriteSet(
             file_groups=tuple(
-                sorted(file_groups, key=lambda item: (item.file_group, item.touch.value))
+                sorted(file_groups, key=lambda item: (item.file_group, item.access.value))
             ),
             partitions=tuple(sorted(set(partitions))),
             inserting=tuple(sorted(set(inserting))),

@@ -80,7 +80,7 @@ class Lease(Protocol):
     def remaining_ms(self) -> int | None:
         """Return the time until the lease counts as lost, or None if it has no end."""
 
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         """Return whether enough time is left for one more request that cannot be undone (FOR-8)."""
 
     def assert_held(self) -> None:
@@ -106,11 +106,11 @@ class Lock(Protocol):
         """Name of the locked thing, comparable between writers (REG-1)."""
 
     @property
-    def in_order(self) -> bool:
+    def is_fifo(self) -> bool:
         """Whether waiting writers get it in the order of their requests."""
 
     @property
-    def shares(self) -> bool:
+    def is_shareable(self) -> bool:
         """Whether the lock is in shared use now, as far as known without a request."""
 
     def acquire(self, purpose: str) -> Lease:
@@ -245,7 +245,7 @@ class Executor(Protocol):
         The first exception is raised after all started tasks ended (PUB-2: no straggler).
         """
 
-    def at_once(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    def concurrently(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """As ``map``, for calls that only wait for the storage."""
 
     def every(self, interval_ms: int, work: Callable[[], None]) -> Ticker:
@@ -261,7 +261,9 @@ class ClusterExecutor(Executor, Protocol):
     and its tasks and results are values.
     """
 
-    def spread(self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]) -> list[Result]:
+    def map_on_cluster(
+        self, work: Callable[[Ports, Task], Result], tasks: Sequence[Task]
+    ) -> list[Result]:
         """
         Run ``work`` like ``map``, in other processes.
 
@@ -291,17 +293,19 @@ class Ports:
     zone: Callable[[], TimelineZone] = utc_zone  # this process's, for tables of zone LOCAL
 
     @overload
-    def together(self, one: Callable[[], One], two: Callable[[], Two], /) -> tuple[One, Two]: ...
+    def concurrently(
+        self, one: Callable[[], One], two: Callable[[], Two], /
+    ) -> tuple[One, Two]: ...
 
     @overload
-    def together(
+    def concurrently(
         self, one: Callable[[], One], two: Callable[[], Two], three: Callable[[], Three], /
     ) -> tuple[One, Two, Three]: ...
 
     @overload
-    def together(self, *calls: Callable[[], One]) -> tuple[One, ...]: ...
+    def concurrently(self, *calls: Callable[[], One]) -> tuple[One, ...]: ...
 
-    def together(self, *calls: Callable[[], Any]) -> tuple[Any, ...]:
+    def concurrently(self, *calls: Callable[[], Any]) -> tuple[Any, ...]:
         """
         Make independent calls and return their results in the order of the calls.
 
@@ -309,19 +313,19 @@ class Ports:
         longest. On a local store they run one after the other, because such a call ends before a
         thread has started. The first failure is raised after all started calls have ended.
         """
-        if len(calls) > 1 and self.storage.capabilities.far:
-            return tuple(self.executor.at_once(calls))
+        if len(calls) > 1 and self.storage.capabilities.high_latency:
+            return tuple(self.executor.concurrently(calls))
         return tuple(call() for call in calls)
 
-    def each(self, work: Callable[[One], Two], items: Sequence[One]) -> list[Two]:
+    def for_each(self, work: Callable[[One], Two], items: Sequence[One]) -> list[Two]:
         """
         Make the same small request for each item, in any order; return results in item order.
 
         On a high-latency store it works like ``together``, else on as many threads as there are
         processors.
         """
-        if self.storage.capabilities.far:
-            return list(self.together(*(partial(work, item) for item in items)))
+        if self.storage.capabilities.high_latency:
+            return list(self.concurrently(*(partial(work, item) for item in items)))
         return self.executor.map(work, items)
 
 
@@ -376,7 +380,7 @@ class StorageCapabilities:
     local_root: str | None  # absolute folder if the table is on this machine's disk
     slots: str = "storage"  # what decides commit slots; equal text means the same one (SLOT-6)
     # a high-latency store: each call is a round trip, and parallel calls take the time of one
-    far: bool = False
+    high_latency: bool = False
 
 
 class Storage(Protocol):

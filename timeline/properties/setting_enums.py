@@ -72,7 +72,7 @@ class EarlyDetection(Enum):
     )
 
     @property
-    def gives_way(self) -> bool:
+    def waits_for_announced(self) -> bool:
         """Whether the announced write sets of living writers count as conflicts."""
         return self is not EarlyDetection.PUBLISHED
 

@@ -57,7 +57,7 @@ def find_bad_slot(context: TableContext, number: int | None = None) -> BadSlot:
     Outside: 1 list, 1 get per slot, 1 stat for each file that it deletes; with a number the
     timeline.
     """
-    storage = context.world.storage
+    storage = context.ports.storage
     names = [name for name in storage.names(SLOTS) if name.isdecimal()]
     numbers = [int(name) for name in names if name == slot_path(int(name)).rpartition("/")[2]]
     if number is not None:
@@ -92,21 +92,21 @@ def end_slot(context: TableContext, number: int) -> BadSlot:
 
     Outside: the lock, twice the reads of ``find_bad_slot``, 1 get, at most 2 puts.
     """
-    world, path = context.world, slot_path(number)
-    storage = world.storage
-    with world.lock.acquire(f"end slot {number}"):
+    ports, path = context.ports, slot_path(number)
+    storage = ports.storage
+    with ports.lock.acquire(f"end slot {number}"):
         found = find_bad_slot(context, number)
-        identity = world.ids.identity()
+        identity = ports.ids.identity()
         time = _time_after_those_before(context, number)
         nothing = Slot(
             number=number,
-            table_id=context.identity.ensure(world),
+            table_id=context.identity.ensure(ports),
             kind=SlotKind.NOOP,
             action=Action.ROLLBACK,
             requested_time=time,
             completion_time=time,
             base=number - 1,
-            nonce=world.ids.nonce(),
+            nonce=ports.ids.nonce(),
             owner=SlotOwner(host=identity.host, pid=identity.pid, writer_id=identity.writer_id),
         )
         _keep(context, path, number)
@@ -115,12 +115,12 @@ def end_slot(context: TableContext, number: int) -> BadSlot:
         else:  # a slot store cannot replace a slot
             storage.delete(path)
             storage.create(path, encode_slot(nothing))
-    world.events.emit("slot.ended", number=number, why=found.why)
+    ports.events.emit("slot.ended", number=number, why=found.why)
     return found
 
 
 def _why_bad(context: TableContext, number: int, *, named: bool) -> str | None:
-    path, storage = slot_path(number), context.world.storage
+    path, storage = slot_path(number), context.ports.storage
     try:
         slot = decode_slot(storage.read(path), path=path, number=number)
         for one in slot.deletes:  # a link or a folder in the path would stop its clean for ever
@@ -139,7 +139,7 @@ def _why_bad(context: TableContext, number: int, *, named: bool) -> str | None:
 
 
 def _why_ahead(context: TableContext, slot: Slot) -> str | None:
-    ahead = ahead_ms(WallMs(context.world.clock.now_ms()), slot.newest_time, context.zone)
+    ahead = ahead_ms(WallMs(context.ports.clock.now_ms()), slot.newest_time, context.zone)
     shown = slot.file_name in context.active().file_names
     if shown or ahead <= context.limits.skew.refuse_ms:
         return None
@@ -154,7 +154,7 @@ def _time_after_those_before(context: TableContext, number: int) -> InstantTime:
     for earlier in range(number - 1, 0, -1):
         path = slot_path(earlier)
         try:
-            before = decode_slot(context.world.storage.read(path), path=path, number=earlier)
+            before = decode_slot(context.ports.storage.read(path), path=path, number=earlier)
         except ObjectMissingError:
             break  # truncated, with all slots before it
         except CorruptTableError:
@@ -164,7 +164,7 @@ def _time_after_those_before(context: TableContext, number: int) -> InstantTime:
 
 
 def _keep(context: TableContext, path: str, number: int) -> None:
-    storage = context.world.storage
+    storage = context.ports.storage
     try:
         data = storage.read(path)
     except (ObjectMissingError, CorruptTableError):

@@ -28,7 +28,7 @@ __all__ = ["Resolution", "WriteOutcome", "resolve"]
 #: The newest slot of these kinds may be ended before any of its files is visible (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
 #: These slots have a target or no instant at all; errors contain the slot's own time.
-_WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.CUT})
+_WITHOUT_WRITE = frozenset({SlotKind.ABORT, SlotKind.RESTORE, SlotKind.TRUNCATE})
 
 
 class WriteOutcome(Enum):
@@ -88,8 +88,8 @@ def resolve(context: TableContext, requested_time: InstantTime) -> Resolution:
 
 def _of_a_savepoint(context: TableContext, requested_time: InstantTime) -> str:
     """Return whether the write has its savepoint, as text; empty if no slot made one."""
-    for slot in context.chain.newest_first():
-        if context.chain.is_of_another(slot):
+    for slot in context.commit_log.newest_first():
+        if context.commit_log.is_of_another(slot):
             continue
         if slot.newest_time < requested_time:
             break
@@ -104,20 +104,20 @@ def _resolved(context: TableContext, requested_time: InstantTime) -> Resolution:
     by_slot = _from_commit_log(context, requested_time)
     if by_slot is not None:
         return by_slot
-    looked = context.chain.known_head
+    looked = context.commit_log.known_head
     active = context.active()
     instant = next((one for one in active.instants if one.requested_time == requested_time), None)
     if instant is not None and instant.completed:
         return _published(instant.requested_time, instant.completion_time, "it is completed")
     if instant is not None:
         return _decided(context, instant)
-    for row in context.history.instants():
+    for row in context.archived_timeline.instants():
         if row.requested_time == requested_time:
             return _published(requested_time, row.completion_time, "it is archived")
     undone = _undone(context, active, requested_time)
     if undone is not None:
         return undone
-    if context.chain.head() > looked:  # a slot may have ended it since, without any file yet
+    if context.commit_log.head() > looked:  # a slot may have ended it since, without any file yet
         return _resolved(context, requested_time)
     raise InstantNotFoundError(
         "no trace of this write is left: it is neither on the timeline nor archived and nobody "
@@ -133,8 +133,8 @@ def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Reso
 
     Times ascend, so the search ends at the first slot with smaller times.
     """
-    for slot in context.chain.newest_first():
-        if context.chain.is_of_another(slot):
+    for slot in context.commit_log.newest_first():
+        if context.commit_log.is_of_another(slot):
             continue  # SLOT-8: the times of another table
         if slot.newest_time < requested_time:
             return None
@@ -160,7 +160,7 @@ def _from_commit_log(context: TableContext, requested_time: InstantTime) -> Reso
 
 def _after_upkeep(context: TableContext, slot: Slot) -> Resolution | None:
     """Apply a rollback or restore, so that the timeline shows it; a truncation has no file."""
-    if slot.kind is SlotKind.CUT:
+    if slot.kind is SlotKind.TRUNCATE:
         why = f"as number {slot.number} of this table: the next archive does what is left of it"
         return _published(slot.instant_time, slot.completion_time, why)
     _apply_last(context, slot)
@@ -179,14 +179,16 @@ def _after_commit(context: TableContext, commit: Slot) -> Resolution | None:
 def _taken_away_without_slot(context: TableContext, time: InstantTime) -> Resolution | None:
     """Return the outcome if another engine removed a committed write without a slot (RST-3)."""
     active = context.active()
-    if active.find(time) is not None or time in context.history.times().completions:
+    if active.find(time) is not None or time in context.archived_timeline.times().completions:
         return None
     return _undone(context, active, time)
 
 
 def _undone(context: TableContext, active: ActiveTimeline, time: InstantTime) -> Resolution | None:
     """Return the outcome in rollbacks and restores, of a write that is on neither timeline."""
-    for one in rollback_records(context, active, context.history.instants(times_only=False)):
+    for one in rollback_records(
+        context, active, context.archived_timeline.instants(times_only=False)
+    ):
         if time in one.targets:
             why = f"the {one.action.value} {one.requested_time} took it away"
             return _not_published(time, why)
@@ -207,13 +209,13 @@ def _apply_last(context: TableContext, slot: Slot) -> bool:
 
     Returns whether that added another slot.
     """
-    head = context.chain.known_head
-    if slot != context.chain.deciding(head) and slot not in not_applied(
+    head = context.commit_log.known_head
+    if slot != context.commit_log.newest_own_slot(head) and slot not in not_applied(
         context, head, context.active()
     ):
         return False
     commit_in_section(context, f"resolve {slot.instant_time}", lambda _: None)
-    return context.chain.known_head != head
+    return context.commit_log.known_head != head
 
 
 def _decided(context: TableContext, pending: Instant) -> Resolution:
@@ -226,7 +228,7 @@ def _decided(context: TableContext, pending: Instant) -> Resolution:
             why="it is planned work that waits to be carried out",
         )
     if not instants_with_expired_heartbeat(
-        context.world.storage, (time,), context.limits.heartbeat
+        context.ports.storage, (time,), context.limits.heartbeat
     ):
         return Resolution(
             requested_time=time,

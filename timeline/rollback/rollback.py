@@ -118,9 +118,9 @@ def rollback_records(
 
 def _content(context: TableContext, instant: Instant, path: str) -> bytes | None:
     try:
-        return context.world.storage.read(path)
+        return context.ports.storage.read(path)
     except ObjectMissingError:  # archived since it was listed
-        row = context.history.find(instant.requested_time, instant.action.value)
+        row = context.archived_timeline.find(instant.requested_time, instant.action.value)
         return None if row is None else row.metadata
 
 
@@ -230,15 +230,15 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
             kind="rollback_target",
             requested_time=target.requested_time,
         )
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     ended: list[RollbackDecision] = []
 
-    def decide(turn: CommitSection) -> Slot | None:
-        ending = _ending_of(context, turn, target)
+    def decide(section: CommitSection) -> Slot | None:
+        ending = _ending_of(context, section, target)
         if ending is not None:
             ended.append(ending)
             return None
-        left = pending_rollback_of(context, turn.timeline, target.requested_time)
+        left = pending_rollback_of(context, section.timeline, target.requested_time)
         if left is not None and not is_abandoned(context, left):
             if context.limits.foreign_writers is ForeignWriters.EXPECTED:
                 # Java deletes without the lock, and fails if files it deletes are missing.
@@ -247,17 +247,17 @@ def rollback(context: TableContext, target: Instant) -> RollbackDecision:
                 return None
             left = None
         refuse_behind_metadata_table(
-            turn.config(), without_metadata_table=context.limits.without_metadata_table
+            section.config(), without_metadata_table=context.limits.without_metadata_table
         )
         info = InstantInfo(requested_time=target.requested_time, action=target.action.value)
-        return _abort_slot(context, turn, info, nonce, left=left)
+        return _abort_slot(context, section, info, nonce, left=left)
 
     slot, _ = commit_in_section(context, f"roll back {target.requested_time}", decide)
     if slot is None:
         return ended[-1]
     plan = decode_rollback_plan(slot.plan, path=f"slot {slot.number}")
     delete_hiding_metadata(context, {one.partition_path for one in plan.rollback_requests})
-    context.world.events.emit("rollback.done", target=target.requested_time)
+    context.ports.events.emit("rollback.done", target=target.requested_time)
     return RollbackDecision(target=target.requested_time, slot=slot, why="rolled back")
 
 
@@ -265,13 +265,13 @@ _UNDOABLE = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
 
 
 def _ending_of(
-    context: TableContext, turn: CommitSection, target: Instant
+    context: TableContext, section: CommitSection, target: Instant
 ) -> RollbackDecision | None:
     """Return how the target ended meanwhile, if it did; repeat the deletes of an aborted one."""
     time = target.requested_time
-    for number in range(turn.head, 0, -1):
-        slot = context.chain.read(number)
-        if slot is not None and context.chain.is_of_another(slot):
+    for number in range(section.head, 0, -1):
+        slot = context.commit_log.read(number)
+        if slot is not None and context.commit_log.is_of_another(slot):
             continue  # SLOT-8: the times of another table
         if slot is None or slot.completion_time < time:
             break  # every slot of the target was taken after its begin: times ascend
@@ -286,35 +286,35 @@ def _ending_of(
         if slot.kind is SlotKind.ABORT:
             apply(context, slot)  # RB-5: repeat the deletes
             return RollbackDecision(target=time, slot=slot, why="another process rolled it back")
-    now = turn.timeline.find(time, target.action, target.action.completes_as)
+    now = section.timeline.find(time, target.action, target.action.completes_as)
     if now is None or now.completed:
         return RollbackDecision(target=time, slot=None, why="it is no longer pending")
-    if time in context.history.times().completions:
+    if time in context.archived_timeline.times().completions:
         # RB-7: a late request created a pending file after archiving; the data is the commit's.
         for name in pending_file_names(target.action, time):
-            context.world.storage.delete(context.instant_path(name))
+            context.ports.storage.delete(context.instant_path(name))
         return RollbackDecision(target=time, slot=None, why="it was published and is archived")
     return None
 
 
 def _abort_slot(
     context: TableContext,
-    turn: CommitSection,
+    section: CommitSection,
     target: InstantInfo,
     nonce: str,
     *,
     left: Instant | None,
 ) -> Slot:
     """Return the slot that ends a target; it adopts the abandoned rollback ``left`` if given."""
-    storage = context.world.storage
+    storage = context.ports.storage
     files = data_files_of(storage, target.requested_time)
     if left is None:
         above = target.requested_time
-        own_time = turn.draw(context, Residue.SLOT_REQUESTED, above=above)
+        own_time = section.draw_time(context, Residue.SLOT_REQUESTED, above=above)
         plan = encode_rollback_plan(rollback_plan(storage, target, files))
     else:
         own_time, plan = left.requested_time, requested_plan_bytes(context, left)
-    return turn.slot(
+    return section.next_slot(
         context,
         SlotKind.ABORT,
         Action(target.action),
@@ -340,7 +340,7 @@ def rollback_dead_writers(
     pending = timeline.pending_ingestion
     times = tuple(instant.requested_time for instant in pending)
     dead = set(
-        instants_with_expired_heartbeat(context.world.storage, times, context.limits.heartbeat)
+        instants_with_expired_heartbeat(context.ports.storage, times, context.limits.heartbeat)
     )
     done = [
         rollback(context, instant)
@@ -368,17 +368,17 @@ def finish_abandoned(
         context, timeline, left
     ):
         return None
-    nonce = context.world.ids.nonce()
+    nonce = context.ports.ids.nonce()
     ended: RollbackDecision | None = None
 
-    def decide(turn: CommitSection) -> Slot | None:
+    def decide(section: CommitSection) -> Slot | None:
         nonlocal ended
-        now = turn.timeline.find(left.requested_time, Action.ROLLBACK)
+        now = section.timeline.find(left.requested_time, Action.ROLLBACK)
         if now is None or now.completed:
             return None
-        if completed_before_rollback(context, turn.timeline, now):
+        if completed_before_rollback(context, section.timeline, now):
             names = pending_file_names(Action.ROLLBACK, now.requested_time)
-            slot = turn.slot(
+            slot = section.next_slot(
                 context,
                 SlotKind.NOOP,
                 Action.ROLLBACK,
@@ -389,11 +389,11 @@ def finish_abandoned(
             why = "what another engine was to roll back has completed since"
             ended = RollbackDecision(target=now.requested_time, slot=slot, why=why)
             return slot
-        target = vanished_target(context, turn.timeline, now)
+        target = vanished_target(context, section.timeline, now)
         if target is None:
             return None
         info = InstantInfo(requested_time=target, action=Action.COMMIT.value)
-        slot = _abort_slot(context, turn, info, nonce, left=now)
+        slot = _abort_slot(context, section, info, nonce, left=now)
         ended = RollbackDecision(
             target=target, slot=slot, why="another engine had begun to roll it back"
         )
@@ -402,7 +402,7 @@ def finish_abandoned(
     slot, _ = commit_in_section(context, f"finish rollback {left.requested_time}", decide)
     if slot is None or ended is None:
         return None
-    context.world.events.emit("rollback.finished", rt=left.requested_time, why=ended.why)
+    context.ports.events.emit("rollback.finished", rt=left.requested_time, why=ended.why)
     return ended
 
 
@@ -418,8 +418,8 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
         OutcomeUnknownError: A commit slot of the instant was requested and not seen as lost, so it
             may exist: nothing was deleted (UNK-3).
     """
-    storage = context.world.storage
-    if context.chain.may_hold(begun.requested_time):
+    storage = context.ports.storage
+    if context.commit_log.may_have_committed(begun.requested_time):
         begun.heartbeat.stop()
         raise OutcomeUnknownError(
             "an error struck behind the publication; run 'hoodoo explain' on instant "
@@ -427,9 +427,9 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
             requested_time=begun.requested_time,
         )
     try:
-        if context.chain.has_shown:
+        if context.commit_log.has_created_files:
             with suppress(TableReplacedError):  # the error that ends the write reports it
-                context.chain.assert_same_table()  # or deletes what it applied for others (SLOT-10)
+                context.commit_log.assert_same_table()  # or deletes what it applied for others (SLOT-10)
         files = data_files_of(storage, begun.requested_time)
         for path in files:
             storage.delete(path)
@@ -441,7 +441,7 @@ def discard_attempt(context: TableContext, begun: StartedWrite) -> None:
     for name in pending_file_names(begun.action, begun.requested_time):
         storage.delete(timeline_path(name))
     delete_hiding_metadata(context, {path.rpartition("/")[0] for path in files})
-    context.world.events.emit("write.abandoned", rt=begun.requested_time)
+    context.ports.events.emit("write.abandoned", rt=begun.requested_time)
 
 
 # --- Recognise abandoned rollbacks: planned by another engine, not completed, with no live process
@@ -460,7 +460,7 @@ def is_abandoned(context: TableContext, instant: Instant) -> bool:
     Its requested file is older than the tolerated interval of heartbeats, and its heartbeat is not
     fresh. Few releases write a heartbeat for a rollback. Outside: 1 stat, 1 list.
     """
-    storage, limits = context.world.storage, context.limits.heartbeat
+    storage, limits = context.ports.storage, context.limits.heartbeat
     age_ms = requested_age_ms(context, instant)
     if age_ms is None or age_ms <= limits.tolerated_ms:
         return False
@@ -469,7 +469,7 @@ def is_abandoned(context: TableContext, instant: Instant) -> bool:
 
 def requested_age_ms(context: TableContext, instant: Instant) -> int | None:
     """Return the age of the requested file in ms; None without such a file. Outside: 1 stat."""
-    storage = context.world.storage
+    storage = context.ports.storage
     stat = storage.stat(_requested_path(instant))
     return None if stat is None else storage.now_ms() - stat.modified_ms
 
@@ -477,7 +477,7 @@ def requested_age_ms(context: TableContext, instant: Instant) -> int | None:
 def requested_plan_bytes(context: TableContext, instant: Instant) -> bytes:
     """Return the plan that its owner requested. Outside: 1 get."""
     try:
-        return context.world.storage.read(_requested_path(instant))
+        return context.ports.storage.read(_requested_path(instant))
     except ObjectMissingError as error:
         raise CorruptTableError(
             f"the plan of a pending instant is gone; list the timeline again: {instant}",
@@ -507,8 +507,8 @@ def vanished_target(
     ):
         return None
     if timeline.first_write_time is None or target < timeline.first_write_time:
-        archived = context.history.times()
-        if not archived.rules_out(target) and data_files_of(context.world.storage, target):
+        archived = context.archived_timeline.times()
+        if not archived.rules_out(target) and data_files_of(context.ports.storage, target):
             return None
     return target
 
@@ -530,7 +530,9 @@ def completed_before_rollback(
     for one in timeline.completed_writes:
         if one.requested_time == target:
             return (one.completion_time or "") > instant.requested_time
-    return context.history.times().completions.get(target or "", "") > instant.requested_time
+    return (
+        context.archived_timeline.times().completions.get(target or "", "") > instant.requested_time
+    )
 
 
 def _requested_path(instant: Instant) -> str:

@@ -54,10 +54,10 @@ class OtherProgress(Enum):
 class MatrixOutcome(Enum):
     """The result of my action."""
 
-    STANDS = "both stand"
-    REDO_FILE_GROUPS = "mine is redone for these file groups"
-    REDO_ALL = "mine is redone from the start"
-    REFUSED = "mine is refused"
+    COMMITS = "both stand"
+    REBASES = "mine is redone for these file groups"
+    RETRIES = "mine is redone from the start"
+    REJECTED = "mine is refused"
     LEAVES_OUT = "mine leaves out what the other has"
     YIELDS = "mine ends without a result"
     ENDS_IT = "mine ends the other"
@@ -75,7 +75,7 @@ class ActionCell:
 
 
 def _stands(why: str) -> ActionCell:
-    return ActionCell(RuleId.NO_CONFLICT, MatrixOutcome.STANDS, why)
+    return ActionCell(RuleId.NO_CONFLICT, MatrixOutcome.COMMITS, why)
 
 
 _APART = _stands("they touch different things")
@@ -99,49 +99,49 @@ _FINISHED = ActionCell(
 )
 _SAME_KEY = ActionCell(
     RuleId.SAME_NEW_KEY,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "one key is new to both: no row twice; other keys, or inserts that keep both, stand",
 )
 _WRITTEN = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    MatrixOutcome.REDO_FILE_GROUPS,
+    MatrixOutcome.REBASES,
     "merged again on the newest slice; all of it where the other began later",
 )
 _LOGGED = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "a log is met, and logs count in the order of requested times",
 )
 _BOTH_LOGGED = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "logs count in the order of requested times; both stand between non-blocking writers (NBCC-1)",
 )
 _REPLACED = ActionCell(
-    RuleId.FILE_GROUP_REPLACED, MatrixOutcome.REDO_ALL, "my rows must find their place again"
+    RuleId.FILE_GROUP_REPLACED, MatrixOutcome.RETRIES, "my rows must find their place again"
 )
 _CLAIMED = ActionCell(
     RuleId.PARTITION_CLAIMED_BY_OTHER,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "the other replaced what I wrote into as a whole",
 )
 _INTO_MINE = ActionCell(
     RuleId.WRITTEN_INTO_MY_CLAIM,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "what came into a partition that I replace as a whole must be replaced, too",
 )
 _HIDDEN = ActionCell(
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "planned after I began: its base file would hide mine (PUB-5)",
 )
 _UNDONE = ActionCell(
     RuleId.TARGET_OF_ROLLBACK,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "mine was taken for dead and rolled back (PUB-6)",
 )
 _TAKEN_BACK = ActionCell(
-    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.REDO_ALL, "what mine began from may be gone"
+    RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.RETRIES, "what mine began from may be gone"
 )
 _OWNED = ActionCell(
     RuleId.PENDING_PLAN_OWNS_FILE_GROUP,
@@ -171,13 +171,13 @@ _PUBLISHED = ActionCell(
     RuleId.NO_CONFLICT, MatrixOutcome.YIELDS, "a published instant is helped, never undone (RB-3)"
 )
 _ALIVE = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.REFUSED, "while its heartbeat lives, unless forced (RST-1)"
+    RuleId.NO_CONFLICT, MatrixOutcome.REJECTED, "while its heartbeat lives, unless forced (RST-1)"
 )
 _TAKES = ActionCell(
     RuleId.TARGET_OF_ROLLBACK, MatrixOutcome.ENDS_IT, "everything after the savepoint is taken away"
 )
 _FILES_GONE = ActionCell(
-    RuleId.NO_CONFLICT, MatrixOutcome.REFUSED, "where files of that state were deleted"
+    RuleId.NO_CONFLICT, MatrixOutcome.REJECTED, "where files of that state were deleted"
 )
 
 # Columns: insert, update, append, overwrite, compaction, log compaction, clustering. The other
@@ -273,7 +273,7 @@ ACTION_MATRIX: dict[tuple[MatrixAction, MatrixAction, OtherProgress], ActionCell
 }
 
 _ONE_WRITER = ActionCell(
-    RuleId.STRATEGY_REFUSED, MatrixOutcome.REDO_ALL, "a partition has one writer at a time"
+    RuleId.STRATEGY_REFUSED, MatrixOutcome.RETRIES, "a partition has one writer at a time"
 )
 _GOES_FIRST = ActionCell(
     RuleId.NO_CONFLICT,
@@ -285,7 +285,7 @@ _ANNOUNCED = ActionCell(
 )
 _SAME_BUCKET = ActionCell(
     RuleId.SAME_FILE_GROUP_WRITTEN,
-    MatrixOutcome.REDO_ALL,
+    MatrixOutcome.RETRIES,
     "both opened one bucket under different file ids; with a bucket index whatever the strategy",
 )
 

@@ -129,7 +129,7 @@ class ConcurrentCommit:
     action: Action
     requested_time: InstantTime
     completion_time: InstantTime
-    claim: WriteSet
+    write_set: WriteSet
     aborts: InstantTime | None = None  # the target of a rollback
     restores: bool = False  # it removed committed instants
     writer: str = ""  # host, pid, application, as far as known
@@ -151,7 +151,7 @@ class Rebase:
 
     rule: RuleId
     why: str
-    rivals: tuple[ConcurrentCommit, ...]
+    concurrent_commits: tuple[ConcurrentCommit, ...]
     file_groups: tuple[FileGroupId, ...]
 
 
@@ -161,7 +161,7 @@ class Rejected:
 
     rule: RuleId
     why: str
-    rivals: tuple[ConcurrentCommit, ...]
+    concurrent_commits: tuple[ConcurrentCommit, ...]
     file_groups: tuple[FileGroupId, ...] = ()
     partitions: tuple[str, ...] = ()
     retry_can_succeed: bool = True
@@ -176,7 +176,7 @@ def validate_write_set(
     requested_time: InstantTime,
     rivals: Sequence[ConcurrentCommit],
     *,
-    logs_may_meet: bool = False,
+    logs_may_conflict: bool = False,
 ) -> Verdict:
     """
     Decide whether an instant may be committed after its concurrent commits.
@@ -214,11 +214,11 @@ def validate_write_set(
     my_touches = {item.file_group: item for item in mine.file_groups}
     rebase: dict[FileGroupId, ConcurrentCommit] = {}
     for rival in rivals:
-        for item in rival.claim.file_groups:
+        for item in rival.write_set.file_groups:
             my_item = my_touches.get(item.file_group)
             if my_item is None or _built_on(my_item, item, rival):
                 continue
-            rule = _cell(my_item.touch, item.touch, rival, logs_may_meet=logs_may_meet)
+            rule = _cell(my_item.access, item.access, rival, logs_may_conflict=logs_may_conflict)
             if rule.rule is RuleId.NO_CONFLICT:
                 continue
             if not rule.rebaseable or rival.requested_time > requested_time:
@@ -234,16 +234,18 @@ def _built_on(mine: AccessedFileGroup, theirs: AccessedFileGroup, rival: Concurr
     """Return whether my rows were merged onto the commit's base file, or onto a later one."""
     source = mine.source_requested_time
     return (
-        theirs.touch in (Access.NEW, Access.BASE)
+        theirs.access in (Access.NEW, Access.BASE)
         and source is not None
         and source >= rival.requested_time
     )
 
 
-def _cell(mine: Access, theirs: Access, rival: ConcurrentCommit, *, logs_may_meet: bool) -> Rule:
+def _cell(
+    mine: Access, theirs: Access, rival: ConcurrentCommit, *, logs_may_conflict: bool
+) -> Rule:
     if rival.is_compaction and mine in (Access.LOG, Access.REPLACE):
         return _CLEAN
-    if logs_may_meet and mine is theirs is Access.LOG:
+    if logs_may_conflict and mine is theirs is Access.LOG:
         return _CLEAN
     return MATRIX[mine, theirs]
 
@@ -251,7 +253,7 @@ def _cell(mine: Access, theirs: Access, rival: ConcurrentCommit, *, logs_may_mee
 def _write_sets_conflict(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
     if rival.is_compaction:
         return None  # it moves rows of existing file groups, which a whole-partition write replaces
-    theirs = rival.claim
+    theirs = rival.write_set
     into_mine = _overlap(mine.partitions, theirs)
     if into_mine:
         return Rejected(
@@ -275,7 +277,7 @@ def _nested(mine: WriteSet, rival: ConcurrentCommit) -> Rejected | None:
     """Reject if one partition is inside the other's; readers find only the outer one."""
     if rival.is_compaction:
         return None
-    written, theirs = _written_to(mine), _written_to(rival.claim)
+    written, theirs = _written_to(mine), _written_to(rival.write_set)
     inner = {path for path in written if not theirs.isdisjoint(_above(path))}
     outer = written.intersection(chain.from_iterable(map(_above, theirs)))
     if not (inner or outer):
@@ -298,7 +300,7 @@ def _written_to(claim: WriteSet) -> frozenset[str]:
     return frozenset(
         item.file_group.partition_path
         for item in claim.file_groups
-        if item.touch is not Access.REPLACE
+        if item.access is not Access.REPLACE
     )
 
 
@@ -353,9 +355,9 @@ def _same_partition(mine: WriteSet, rival: ConcurrentCommit) -> Objection | None
     """Reject two writers of one partition; services only move rows."""
     if rival.is_compaction or rival.action is Action.CLUSTERING:
         return None
-    met = _partitions(mine) & _partitions(rival.claim)
-    if WHOLE_TABLE in _partitions(mine) | _partitions(rival.claim):
-        met = _partitions(mine) | _partitions(rival.claim)  # the matrix checked it already
+    met = _partitions(mine) & _partitions(rival.write_set)
+    if WHOLE_TABLE in _partitions(mine) | _partitions(rival.write_set):
+        met = _partitions(mine) | _partitions(rival.write_set)  # the matrix checked it already
     if not met:
         return None
     return Objection(

@@ -126,7 +126,7 @@ def ahead_ms(now: WallMs, newest: InstantTime | None, zone: TimelineZone) -> int
     """
     if newest is None:
         return 0
-    return min(zone.wall_ms(newest) - now, wall_ms(newest) - wall_ms(zone.reached(now)))
+    return min(zone.wall_ms(newest) - now, wall_ms(newest) - wall_ms(zone.latest_until(now)))
 
 
 # ---- Folder names of timestamp columns

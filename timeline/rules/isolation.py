@@ -40,7 +40,7 @@ class ReadScope:
         """Return whether the rows of a partition were read, or that it has none."""
         return self.partitions is None or partition_path in self.partitions
 
-    def claimed_by(self, claim: WriteSet) -> bool:
+    def overwritten_by(self, claim: WriteSet) -> bool:
         """Return whether a write set replaces a whole partition that was read."""
         return WHOLE_TABLE in claim.partitions or any(map(self.covers, claim.partitions))
 
@@ -54,10 +54,10 @@ class CommitProbe(Protocol):
     def has_reads(self, rival: ConcurrentCommit) -> bool:
         """Return whether the concurrent commit had a read set of its own."""
 
-    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         """Return whether no row that the commit wrote there matches the read filter."""
 
-    def held_none(self, group: FileGroupId) -> bool:
+    def had_no_match(self, group: FileGroupId) -> bool:
         """Return whether the file group existed and had no row that matches the read filter."""
 
 
@@ -124,12 +124,12 @@ def _changed_there(
     groups, and an upsert with a global index moves them to another partition, outside the read
     set. The result is not exact, because rows are not compared.
     """
-    theirs = rival.claim.file_groups
+    theirs = rival.write_set.file_groups
     groups = {one.file_group for one in theirs}
-    if any(one.touch is Access.REPLACE and one.file_group in changed for one in theirs):
+    if any(one.access is Access.REPLACE and one.file_group in changed for one in theirs):
         return groups
     came = {one.file_group for one in met}
-    inserts = not changed and all(one.touch is Access.NEW for one in met)
+    inserts = not changed and all(one.access is Access.NEW for one in met)
     if inserts or rival.action is Action.CLUSTERING:
         came = set()  # no row that was read has changed there
     known = came | groups & changed
@@ -197,33 +197,35 @@ def _moves_rows(rival: ConcurrentCommit) -> bool:
 
 
 def _conflict_of(reads: ReadScope, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
-    return [one for one in rival.claim.file_groups if reads.covers(one.file_group.partition_path)]
+    return [
+        one for one in rival.write_set.file_groups if reads.covers(one.file_group.partition_path)
+    ]
 
 
 def _changed_read(reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe) -> Rejected | None:
     changed = [
         one
         for one in _conflict_of(reads, rival)
-        if one.touch is not Access.NEW and not _leaves_read(one, rival, looks)
+        if one.access is not Access.NEW and not _leaves_read(one, rival, looks)
     ]
-    if not changed and not reads.claimed_by(rival.claim):
+    if not changed and not reads.overwritten_by(rival.write_set):
         return None
     return _changed("the other changed or deleted rows where this write had read", rival, changed)
 
 
 def _leaves_read(one: AccessedFileGroup, rival: ConcurrentCommit, looks: CommitProbe) -> bool:
     """Return whether an accessed file group keeps every row that was read; it may have more."""
-    if one.touch is not Access.BASE:
+    if one.access is not Access.BASE:
         return False
     if looks.only_inserted(rival, one.file_group):
         return True
-    return looks.misses(rival, one) and looks.held_none(one.file_group)
+    return looks.wrote_no_match(rival, one) and looks.had_no_match(one.file_group)
 
 
 def _appended_to_read(
     reads: ReadScope, rival: ConcurrentCommit, looks: CommitProbe
 ) -> Rejected | None:
-    appended = [one for one in _conflict_of(reads, rival) if not looks.misses(rival, one)]
+    appended = [one for one in _conflict_of(reads, rival) if not looks.wrote_no_match(rival, one)]
     if not appended:
         return None
     return _appended("the other inserted rows where this write had read", rival, appended)
@@ -240,7 +242,9 @@ def _changes_what_i_change(
     """
     groups = {item.file_group for item in mine.file_groups}
     written = {group.partition_path for group in groups} | set(mine.partitions)
-    claims = written if WHOLE_TABLE in rival.claim.partitions else set(rival.claim.partitions)
+    claims = (
+        written if WHOLE_TABLE in rival.write_set.partitions else set(rival.write_set.partitions)
+    )
     if any(reads.covers(path) for path in claims & written):
         return True
     whole = set(mine.partitions)
@@ -248,7 +252,7 @@ def _changes_what_i_change(
         path = item.file_group.partition_path
         if item.file_group in groups or path in whole or WHOLE_TABLE in whole:
             return True
-        if item.touch is not Access.NEW and path in mine.inserting:
+        if item.access is not Access.NEW and path in mine.inserting:
             return True
     return False
 
@@ -258,11 +262,11 @@ def _shared(mine: WriteSet, rival: ConcurrentCommit) -> list[AccessedFileGroup]:
     groups = {item.file_group for item in mine.file_groups}
     paths = {group.partition_path for group in groups}
     if WHOLE_TABLE in mine.partitions:  # the other's whole-table writes are rejected before
-        return list(rival.claim.file_groups)
-    whole = set(mine.partitions) | (paths & set(rival.claim.partitions))
+        return list(rival.write_set.file_groups)
+    whole = set(mine.partitions) | (paths & set(rival.write_set.partitions))
     return [
         one
-        for one in rival.claim.file_groups
+        for one in rival.write_set.file_groups
         if one.file_group in groups or one.file_group.partition_path in whole
     ]
 

@@ -83,14 +83,14 @@ class RetryBudget:
     """The limits of one write: retries, lost slots, time, bytes; and its pauses."""
 
     conflict_retries_max: int = 4
-    publish_attempts_max: int = 16
+    commit_attempts_max: int = 16
     policy: RetryPolicy = RetryPolicy.EXPONENTIAL_JITTER
     pause_base_ms: int = 50
     pause_cap_ms: int = 10_000
     total_ms_max: int = 1_800_000  # 0: no bound
     wasted_bytes_max: int = 0  # 0: no bound
-    queue_after: int = 0  # after so many conflicts each retry keeps the lock; 0: never
-    queue_short_ms: int = 0  # a retry up to this long keeps the lock; 0: none does
+    lock_after_conflicts: int = 0  # after so many conflicts each retry keeps the lock; 0: never
+    lock_short_ms: int = 0  # a retry up to this long keeps the lock; 0: none does
 
 
 def pause_ms(attempt: int, jitter: float, budget: RetryBudget, *, previous_ms: int = 0) -> int:
@@ -149,13 +149,13 @@ def keep_lock_ms(
         first_without: This many retries do not keep the lock, unless the user sets the number of
             conflicts.
     """
-    if 0 < budget.queue_after <= conflicts:
+    if 0 < budget.lock_after_conflicts <= conflicts:
         return 0
     if conflicts <= first_without:
         return None
     # On a busy host everything is slow: after each conflict the limit grows, up to a bound.
-    folded_ms = budget.queue_short_ms * conflicts + _LOOKS_SHORT * look_ms
-    short_ms = min(folded_ms, budget.queue_short_ms * _SHORT_FOLD_MAX)
+    folded_ms = budget.lock_short_ms * conflicts + _LOOKS_SHORT * look_ms
+    short_ms = min(folded_ms, budget.lock_short_ms * _SHORT_FOLD_MAX)
     return short_ms if work_ms <= short_ms > 0 else None
 
 
@@ -205,7 +205,7 @@ class RateLimit:
         return _MINUTE_MS / self.per_minute
 
 
-def next_begin_ms(begun_ms: Sequence[int], pace: RateLimit) -> int | None:
+def next_begin_ms(attempt_started_ms: Sequence[int], pace: RateLimit) -> int | None:
     """
     Return when the next write may begin, in ms; None if it may begin now.
 
@@ -213,7 +213,7 @@ def next_begin_ms(begun_ms: Sequence[int], pace: RateLimit) -> int | None:
         begun_ms: When other writes began, ascending; old ones may be left out.
         pace: The table's rate limit.
     """
-    newest_first = enumerate(reversed(begun_ms), start=1)
+    newest_first = enumerate(reversed(attempt_started_ms), start=1)
     # Of the k newest begins and mine, all but a burst need tokens added since the first of them.
     return max(
         (

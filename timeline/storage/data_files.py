@@ -153,7 +153,7 @@ class _Staged:
     written: Started[TemporaryFile]
 
     def drop(self) -> None:
-        self.written.afterwards(_remove)
+        self.written.then(_remove)
 
 
 class StagedFiles:
@@ -227,7 +227,7 @@ class FileCache:
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._size_bytes = 0
 
-    def keep(self, path: str, data: bytes) -> None:
+    def add(self, path: str, data: bytes) -> None:
         """Cache a file, unless it is too big."""
         if len(data) > _FILE_BYTES_MAX:
             return

@@ -138,12 +138,12 @@ class ExternalSlotStorage(NonAtomicStorage):
         addition, others 1 stat and 1 write.
         """
         if path == TABLE_DESCRIPTOR:
-            if self._born(data) != data:
+            if self._read_identity(data) != data:
                 raise ObjectExistsError(path)
         elif _is_slot(path):
             self._decide(f"{self._present_id()}/{path}", data, path)
         elif _CLAIMED.fullmatch(path):
-            self._claim(path, data, durable=durable)
+            self._reserve(path, data, durable=durable)
         else:
             super().create(path, data, durable=durable)
 
@@ -161,7 +161,7 @@ class ExternalSlotStorage(NonAtomicStorage):
         """Close the slot store's connections."""
         self._store.close()
 
-    def _claim(self, path: str, data: bytes, *, durable: bool) -> None:
+    def _reserve(self, path: str, data: bytes, *, durable: bool) -> None:
         name = f"{self._present_id()}/{path}"
         try:
             self._decide(name, data, path)
@@ -245,7 +245,7 @@ class ExternalSlotStorage(NonAtomicStorage):
             TableReplacedError: The table was dropped and made again under this handle (F27).
             UnsafeSetupError: The slot store was emptied: it would let taken numbers be taken again.
         """
-        facts = decode_table_descriptor(self._born())
+        facts = decode_table_descriptor(self._read_identity())
         table_id = facts.table_id
         if not self._is_present and facts.slots == self._slots_at:
             if not self._store.names(self._births):
@@ -260,7 +260,7 @@ class ExternalSlotStorage(NonAtomicStorage):
         self._table_id = table_id
         return table_id
 
-    def _born(self, fresh: bytes | None = None) -> bytes:
+    def _read_identity(self, fresh: bytes | None = None) -> bytes:
         """
         Return the content of the table's identity file; the slot store decides its maker.
 

@@ -184,7 +184,7 @@ class OpenFolder:
         found = os.fstat(descriptor)
         self.identity = (found.st_dev, found.st_ino)
 
-    def again(self) -> int:
+    def duplicate(self) -> int:
         """Return a new descriptor for the caller, with a position of its own."""
         return os.open(".", _FOLDER_FLAGS, dir_fd=self.descriptor)
 
@@ -272,7 +272,7 @@ class FolderWalker:
             if not durable or above in self._anchored:
                 kept = self._still_there(above)
                 if kept is not None:
-                    return above, kept.again()
+                    return above, kept.duplicate()
             above = above.rpartition("/")[0]
         return "", self._open_root(make=make, durable=durable)
 
@@ -286,11 +286,11 @@ class FolderWalker:
             if known == folder or known.startswith(prefix):
                 self._kept.pop(known, None)
 
-    def unanchored(self, folders: Iterable[str]) -> set[str]:
+    def not_durable(self, folders: Iterable[str]) -> set[str]:
         """Return those of these folders whose own name may not be on the disk yet."""
         return set(folders) - self._anchored
 
-    def anchor(self, folders: Iterable[str]) -> None:
+    def note_durable(self, folders: Iterable[str]) -> None:
         """Record that these folders' names are on the disk."""
         self._anchored.update(folders)
 
@@ -458,7 +458,7 @@ class NameLists:
             MalformedNameError: A symbolic link is among the new names.
             OSError: The folder cannot be listed.
         """
-        descriptor = opened.again()
+        descriptor = opened.duplicate()
         try:
             known, names = self._last.get(folder, (frozenset(), ()))
             present = set(os.listdir(descriptor)) if known else set()  # noqa: PTH208 - by descriptor

@@ -205,7 +205,7 @@ class LocalStorage:
                 self._link(folder, temporary, name, path)
                 self._sync_name(folder, path, durable=durable)
 
-        self._place(path, "creating", put, durable=durable)
+        self._link_into_folder(path, "creating", put, durable=durable)
 
     def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
         """Create or replace atomically: readers see the old bytes or the new."""
@@ -218,7 +218,7 @@ class LocalStorage:
                 if durable:
                     self._calls.fsync(folder)
 
-        self._place(path, "writing", put, durable=durable)
+        self._link_into_folder(path, "writing", put, durable=durable)
 
     def delete(self, path: str) -> None:
         """Delete an object and its ``.crc`` sibling; absent is no error."""
@@ -282,7 +282,7 @@ class LocalStorage:
             return descriptor
 
         return DataFile(
-            self._place(path, "creating a data file", put, durable=False),
+            self._link_into_folder(path, "creating a data file", put, durable=False),
             path,
             self._calls,
             durable=self._strict,
@@ -301,7 +301,7 @@ class LocalStorage:
         if not self._strict:
             return
         # A folder whose name is on the disk already needs no sync of its parent.
-        fresh = self._folders.unanchored(walked)
+        fresh = self._folders.not_durable(walked)
         wanted.update(folder.rpartition("/")[0] for folder in fresh)
         # Deepest first: a name on the disk is useful only if its content is there.
         for folder in sorted(wanted, key=lambda each: (-each.count("/") if each else 1, each)):
@@ -311,7 +311,7 @@ class LocalStorage:
                 fresh.discard(folder)  # no file was created there
             except OSError as error:
                 raise system_call_error(error, folder, "making a folder durable") from error
-        self._folders.anchor(fresh)
+        self._folders.note_durable(fresh)
 
     @contextlib.contextmanager
     def stage(self, path: str, data: bytes) -> Iterator[None]:
@@ -351,7 +351,7 @@ class LocalStorage:
         except OSError as error:
             raise system_call_error(error, path, doing) from error
 
-    def _place(
+    def _link_into_folder(
         self, path: str, doing: str, put: Callable[[int, str], Made], *, durable: bool
     ) -> Made:
         """Open the folder of a new object, create it if missing, then put the object there."""
@@ -439,7 +439,7 @@ class LocalStorage:
         if folder:
             check_relative_path(folder)
         try:
-            descriptor = self._folders.open(folder).again()
+            descriptor = self._folders.open(folder).duplicate()
         except (FileNotFoundError, NotADirectoryError):
             yield ()
             return

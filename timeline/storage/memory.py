@@ -87,14 +87,14 @@ class MemoryStorage:
         InvalidInputError: The address is not of this form.
     """
 
-    def __init__(self, uri: str = "memory://table", *, world: MemoryWorld | None = None) -> None:
+    def __init__(self, uri: str = "memory://table", *, ports: MemoryWorld | None = None) -> None:
         name = uri.removeprefix(_SCHEME).rstrip("/")
         if not uri.startswith(_SCHEME) or not name:
             raise InvalidInputError(
                 f"an address in memory is memory:// and a name, for example memory://t: {uri!r}",
                 uri=uri,
             )
-        self._world = world or MemoryWorld()
+        self._world = ports or MemoryWorld()
         self._name = name
         self._root = self._world.table(name)
 

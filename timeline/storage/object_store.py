@@ -276,7 +276,7 @@ class ObjectStorage:
     def capabilities(self) -> StorageCapabilities:
         """Conditional creation, seen by every process with access."""
         return StorageCapabilities(
-            atomic_create=True, shared_between_processes=True, local_root=None, far=True
+            atomic_create=True, shared_between_processes=True, local_root=None, high_latency=True
         )
 
     def now_ms(self) -> int:
@@ -403,7 +403,7 @@ class ObjectStorage:
         copy.write(tail)
         whole = copy.getvalue()
         if keep:
-            self._kept.keep(path, whole.to_pybytes())
+            self._kept.add(path, whole.to_pybytes())
         return cast(IO[bytes], pa.BufferReader(whole))
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -506,7 +506,7 @@ class ObjectStorage:
             cause = error.__cause__
             known = cause if isinstance(cause, Exception) else error
             raise request_error(known, path, "writing a data file") from error
-        self._kept.keep(path, data)
+        self._kept.add(path, data)
 
     def _forget(self, key: str) -> None:
         with self._guard:

@@ -144,19 +144,19 @@ def running(processes: Sequence[Any]) -> Iterator[None]:
 def _contend(race: Race, number: int, barrier: Any, told: Any) -> None:
     with hoodoo.open_table(race.address, properties=dict(race.properties)) as table:
         commit, thought = _commit_by(table, race), random.Random(number)
-        for turn in range(race.rounds):
-            rows = race.rows(number, turn)
+        for section in range(race.rounds):
+            rows = race.rows(number, section)
             barrier.wait(WAIT_S)
             time.sleep(thought.random() * race.think_ms / 1000)
             try:
                 receipt = commit(rows)
             except HoodooError as error:
-                told.put(Commit(writer=number, round=turn, error=f"{os.getpid()}: {error!r}"))
+                told.put(Commit(writer=number, round=section, error=f"{os.getpid()}: {error!r}"))
                 continue
             told.put(
                 Commit(
                     writer=number,
-                    round=turn,
+                    round=section,
                     requested_time=receipt.requested_time,
                     completion_time=receipt.completion_time,
                     lost_slots=receipt.lost_slots,
@@ -172,11 +172,11 @@ def _commit_by(table: hoodoo.Table, race: Race) -> Callable[[pa.Table], CommitRe
         by_name: Callable[[pa.Table], CommitResult] = getattr(table, race.operation.value)
         return by_name
     context = table.context
-    inner = context.world.storage
+    inner = context.ports.storage
     storage: Any = DistantStorage(inner, race.latency_ms)
     if race.careless:
         storage = CarelessStorage(inner)
-    world = replace(context.world, storage=storage)
-    behind = TableContext.of(world, context.config, context.limits)
+    ports = replace(context.ports, storage=storage)
+    behind = TableContext.of(ports, context.config, context.limits)
     plan = write_request_of(table.settings, table.config, race.operation)
-    return lambda rows: write(behind, plan, LocalWorkload(world, rows))
+    return lambda rows: write(behind, plan, LocalWorkload(ports, rows))

@@ -45,10 +45,12 @@ PROPERTIES = {
 }
 
 
-def rows(writer: int, turn: int) -> pa.Table:
+def rows(writer: int, section: int) -> pa.Table:
     """Rows that everybody writes, and one of this commit alone."""
-    keys = [*(f"shared-{one}" for one in range(SHARED)), f"{writer}-{turn}"]
-    return pa.Table.from_pylist([{"id": key, "by": writer, "round": turn} for key in keys], SCHEMA)
+    keys = [*(f"shared-{one}" for one in range(SHARED)), f"{writer}-{section}"]
+    return pa.Table.from_pylist(
+        [{"id": key, "by": writer, "round": section} for key in keys], SCHEMA
+    )
 
 
 def compact(address: str, ended: Any) -> None:

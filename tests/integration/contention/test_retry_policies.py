@@ -49,14 +49,14 @@ LOCK_FREE = {
 }
 
 
-def new_rows(writer: int, turn: int) -> pa.Table:
-    rows = [{"id": f"{writer}-{turn}", "p": "one", "v": writer}]
+def new_rows(writer: int, section: int) -> pa.Table:
+    rows = [{"id": f"{writer}-{section}", "p": "one", "v": writer}]
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def same_file_group(writer: int, turn: int) -> pa.Table:
+def same_file_group(writer: int, section: int) -> pa.Table:
     """Every writer raises its own row; all rows lie in one base file."""
-    return pa.Table.from_pylist([{"id": str(writer), "p": "one", "v": turn + 1}], SCHEMA)
+    return pa.Table.from_pylist([{"id": str(writer), "p": "one", "v": section + 1}], SCHEMA)
 
 
 def make(path: Path) -> None:

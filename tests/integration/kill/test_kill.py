@@ -149,7 +149,7 @@ def _check_leftovers(table: hoodoo.Table) -> None:
     """After the dead ones' heartbeats ran out one clean removes every trace of them."""
     time.sleep(4)
     clean(table.context, CleaningSettings.from_properties(table.properties))
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     snapshot = table.snapshot
     assert [str(instant) for instant in snapshot.active.pending] == []
     assert storage.names(".hoodie/.heartbeat") == []

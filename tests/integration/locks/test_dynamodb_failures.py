@@ -110,7 +110,7 @@ def test_killed_server_that_comes_back_in_time_costs_nobody_the_lock(
         before = rows(dynalite.url)[key]["recordVersionNumber"]
         dynalite.kill()
         lease._renew_at_ms = 0  # due at once
-        lease.tick()  # meets nobody
+        lease.beat()  # meets nobody
         lease.assert_held()
         dynalite.start()
         wait_for(lambda: rows(dynalite.url)[key]["recordVersionNumber"] != before)

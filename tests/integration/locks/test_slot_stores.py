@@ -146,14 +146,16 @@ def write_at_once(url: str, address: str) -> None:
             table.services.clean()
             table.services.archive()
             rows = table.to_arrow()
-            storage = table.context.world.storage
-            slots, boundary = storage.names(SLOTS), storage.names(BOUNDARIES)
+            storage = table.context.ports.storage
+            slots, truncation_point = storage.names(SLOTS), storage.names(BOUNDARIES)
         assert verify_at(address, Layers(code=told)).problems == ()
     found = dict(zip(rows["id"].to_pylist(), rows["seen"].to_pylist(), strict=True))
     assert len(found) == rows.num_rows, "a row is there twice"
     assert found == expected()
-    assert boundary, "nothing was archived"
-    assert int(slots[0]) == int(boundary[-1]) + 1, "slots were not collected up to the boundary"
+    assert truncation_point, "nothing was archived"
+    assert int(slots[0]) == int(truncation_point[-1]) + 1, (
+        "slots were not collected up to the boundary"
+    )
     assert not (Path(address) / SLOTS).exists(), "a slot was decided by the store"
 
 

@@ -106,7 +106,7 @@ def test_store_away_for_a_moment_costs_nobody_the_lock(server: S3Server, table: 
         server.freeze()
         try:
             lease._renew_at_ms = 0  # due at once
-            lease.tick()  # meets nobody
+            lease.beat()  # meets nobody
         finally:
             server.thaw()
         lease.assert_held()

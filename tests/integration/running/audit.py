@@ -44,7 +44,7 @@ class Audit:
     """Everything seen so far."""
 
     table: Path
-    world: SimulatedSystem = field(default_factory=SimulatedSystem)
+    ports: SimulatedSystem = field(default_factory=SimulatedSystem)
     samples: list[Sample] = field(default_factory=list)
     plans_in_row: Counter[str] = field(default_factory=Counter)
     longest_wait: int = 0  # samples in which one and the same plan was pending
@@ -72,8 +72,8 @@ class Audit:
         own = dict(self._files(HOODIE))
         self.glance()
         for path, slot in sorted(self.slots_seen.copy().items()):
-            if path not in self.world.files and path not in self.world.removed:
-                self.world.put("somebody", path, slot, durable=True, new=True)
+            if path not in self.ports.files and path not in self.ports.removed:
+                self.ports.put("somebody", path, slot, durable=True, new=True)
         for folder in (SLOTS, TIMELINE, HISTORY):
             self._mirror({one: size for one, size in own.items() if _lies_in(one, folder)}, folder)
         self._mirror(data, "")
@@ -98,8 +98,8 @@ class Audit:
 
     def violations(self, commits_retained: int) -> list[Violation]:
         """I5 to I9 over the whole run."""
-        facts = EngineObserver(self.world, commits_retained=commits_retained)
-        return facts.check_step(self.world)
+        facts = EngineObserver(self.ports, commits_retained=commits_retained)
+        return facts.check_step(self.ports)
 
     def data_files(self) -> set[str]:
         """Paths of what lies in the partitions, their own metadata left out."""
@@ -126,7 +126,7 @@ class Audit:
         """Bring what the world holds of a folder to what was found there."""
         content = folder != ""
         for path in sorted(found):
-            known = self.world.files.get(path)
+            known = self.ports.files.get(path)
             # The history's version is the one file that is written again.
             same = known is not None and len(known.data) == found[path]
             if same and not path.endswith("/_version_"):
@@ -136,12 +136,12 @@ class Audit:
                 data = (self.table / path).read_bytes() if content else bytes(found[path])
             except FileNotFoundError:
                 continue
-            self.world.put("somebody", path, data, durable=True, new=known is None)
+            self.ports.put("somebody", path, data, durable=True, new=known is None)
             if not content:
                 self.bytes_written += len(data) if known is None else 0
-        for path in [one for one in self.world.files if _belongs(one, folder)]:
+        for path in [one for one in self.ports.files if _belongs(one, folder)]:
             if path not in found:
-                self.world.remove("somebody", path)
+                self.ports.remove("somebody", path)
 
 
 def _lies_in(path: str, folder: str) -> bool:

@@ -216,7 +216,7 @@ def _read(address: str, folder: Path, name: str) -> None:
 
 def _pinned(table: hoodoo.Table, counts: dict[str, int], *, by_time: bool) -> Pin | None:
     """A new pin, read once; None when the time asked for is not settled yet."""
-    held: Any = table.pin()
+    held: Any = table.current_state()
     completed = held.snapshot.active.completed_writes
     if not completed:
         return None

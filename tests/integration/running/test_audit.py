@@ -33,10 +33,10 @@ def data_file(table: Path) -> str:
 
 def test_a_name_that_was_given_up_and_made_again_for_a_slot_is_no_stray_delete(table: Path) -> None:
     """Both drew one time: the first abandoned it, and its bucket's files have the same names."""
-    world, name = SimulatedSystem(), data_file(table)
-    world.put("somebody", name, b"former", durable=True, new=True)
-    world.remove("somebody", name)
-    audit = Audit(table, world)
+    ports, name = SimulatedSystem(), data_file(table)
+    ports.put("somebody", name, b"former", durable=True, new=True)
+    ports.remove("somebody", name)
+    audit = Audit(table, ports)
     audit.look()  # the slot and its file are seen at once
     assert audit.violations(RETAINED) == []
 
@@ -44,7 +44,7 @@ def test_a_name_that_was_given_up_and_made_again_for_a_slot_is_no_stray_delete(t
 def test_a_file_that_was_taken_away_after_its_slot_is_a_stray_delete(table: Path) -> None:
     audit, name = Audit(table), data_file(table)
     audit.look()
-    audit.world.remove("somebody", name)
+    audit.ports.remove("somebody", name)
     audit.look()  # and there again
     assert "I9" in "\n".join(map(str, audit.violations(RETAINED)))
 

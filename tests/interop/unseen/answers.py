@@ -87,14 +87,14 @@ def _rows(table: TableReader, account: dict[str, Any]) -> Iterator[str]:
             yield f"{what}: {_apart(mine, expected)}"
 
     meta = {"with_hoodie_columns": True}
-    yield from told("snapshot", account["snapshot"], lambda: table.pin().to_arrow(**meta))
+    yield from told("snapshot", account["snapshot"], lambda: table.current_state().to_arrow(**meta))
     read_optimized = account["read_optimized"] or account["snapshot"]
     if account["read_optimized"] is not None:
         read_optimized = account["read_optimized"]
     yield from told(
         "read_optimized",
         read_optimized,
-        lambda: table.pin().to_arrow(query_type="read_optimized", **meta),
+        lambda: table.current_state().to_arrow(query_type="read_optimized", **meta),
     )
     for time, theirs in account["as_of"].items():
         yield from told(

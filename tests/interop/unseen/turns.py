@@ -349,7 +349,7 @@ class _OurHands:
     def read(self) -> Rows:
         """The rows that a fresh reader sees."""
         with hoodoo.open_table(self._path) as table:
-            return encoded(table.pin().to_arrow(with_hoodie_columns=True))
+            return encoded(table.current_state().to_arrow(with_hoodie_columns=True))
 
     def close(self) -> None:
         """Close the table; the next step opens it again."""

@@ -85,9 +85,9 @@ def test_the_answer_about_a_write_stays_when_its_rollback_is_archived(
             begun = begin(table.context, Action.COMMIT)
             begun.heartbeat.stop()
             gone = begun.requested_time
-            table.context.pin.release(gone)
+            table.context.low_water_mark.release(gone)
         assert table.resolve(gone).outcome is WriteOutcome.NOT_PUBLISHED
-        head = table.context.chain.head()
+        head = table.context.commit_log.head()
         for _ in range(5):
             table.upsert(rows)
         slots = tmp_path / "t" / ".hoodie" / ".hoodoo" / "slots"
@@ -116,7 +116,7 @@ def test_an_archive_that_was_cut_off_is_found_by_the_time_in_its_error(
     time = unknown.value.fields["requested_time"]
     answer = table.resolve(time)
     assert answer.outcome is WriteOutcome.PUBLISHED
-    number = f"number {table.context.chain.head()} of this table"
+    number = f"number {table.context.commit_log.head()} of this table"
     assert answer.why == f"as {number}: the next archive does what is left of it"
     told = explain_instant(table, time)
     assert told.state == "decided"

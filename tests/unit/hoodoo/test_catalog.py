@@ -335,7 +335,7 @@ def test_properties_reach_the_limits(path: Path):
     assert limits.retry.conflict_retries_max == 7
     assert limits.heartbeat.tolerated_ms == 15_000
     assert limits.publish_lock is CommitLockMode.LOCK
-    assert table.context.world.lock.provider == "filesystem"
+    assert table.context.ports.lock.provider == "filesystem"
 
 
 def test_the_configured_operation_is_used(path: Path):
@@ -381,9 +381,9 @@ def test_deleting_no_partition_is_refused(path: Path):
         lambda table: table.delete_where([("ts", ">", 0)], "xy"),
         lambda table: table.to_arrow(partitions="xy"),
         lambda table: table.scan(partitions="xy"),
-        lambda table: table.look_up(["a"], partitions="xy"),
-        lambda table: table.look_up("ab"),
-        lambda table: table.hold().reads(partitions="xy"),
+        lambda table: table.get_rows(["a"], partitions="xy"),
+        lambda table: table.get_rows("ab"),
+        lambda table: table.pin().reads(partitions="xy"),
     ],
 )
 def test_one_text_is_not_taken_for_a_list_of_its_letters(
@@ -404,8 +404,8 @@ def test_one_text_is_not_taken_for_a_list_of_its_letters(
         lambda table, one: table.delete_partitions([one]),
         lambda table, one: table.delete_where([("ts", ">", 0)], [one]),
         lambda table, one: table.to_arrow(partitions=["x", one]),
-        lambda table, one: table.look_up([one]),
-        lambda table, one: table.hold().reads(partitions=[one]),
+        lambda table, one: table.get_rows([one]),
+        lambda table, one: table.pin().reads(partitions=[one]),
     ],
 )
 def test_what_is_no_text_names_no_partition_and_no_key(
@@ -422,7 +422,7 @@ def test_what_is_no_text_names_no_partition_and_no_key(
 
 def test_reads_of_a_path_that_no_partition_has_are_refused(path: Path):
     """They would be judged by nothing, and rows made from what was read there be kept."""
-    with made(path) as table, table.hold() as state, pytest.raises(MalformedNameError):
+    with made(path) as table, table.pin() as state, pytest.raises(MalformedNameError):
         state.reads(partitions=["x/"])
 
 
@@ -462,13 +462,13 @@ def test_what_was_read_of_another_table_is_refused(tmp_path: Path):
     with made(tmp_path / "source") as source, made(tmp_path / "target") as target:
         source.upsert(ROWS)
         target.upsert(ROWS)
-        with source.hold() as state:
+        with source.pin() as state:
             source.upsert([{"id": "a", "p": "x", "ts": 2}])
             with pytest.raises(InvalidInputError) as caught:
                 target.upsert([{"id": "c", "p": "x", "ts": 1}], reads=state.reads())
         assert caught.value.kind == "reads_of_another_table"
         assert keys(target) == ["a", "b"]
-        with hoodoo.open_table(tmp_path / "target").hold() as state:
+        with hoodoo.open_table(tmp_path / "target").pin() as state:
             target.upsert([{"id": "c", "p": "x", "ts": 1}], reads=state.reads())
 
 
@@ -523,14 +523,14 @@ def test_an_allowed_plug_in_provides_the_lock_of_a_table(
         made(path, properties=chosen)
     with made(path, properties={**chosen, "hoodoo.plugins.allow": "hoodoo-sqlite-lock"}) as table:
         table.insert(ROWS)
-        assert table.context.world.lock.provider == "sqlite"
+        assert table.context.ports.lock.provider == "sqlite"
     assert (tmp_path / "lock.db").exists()
 
 
 def test_a_metadata_table_is_refused_unless_switched_off_by_word(path: Path):
     with made(path) as table:
         table.insert(ROWS)
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
         update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
     with hoodoo.open_table(path) as table, pytest.raises(TableConfigConflictError):
         table.upsert(ROWS)

@@ -35,7 +35,7 @@ def table_of(root: Path, bare: bool, version: int = 8, **options: Any) -> Table:
         **options,
     )
     with made:  # what tells the form is forgotten, as by tables that Java made
-        update_properties(made.context.world.storage, {FORM: None}, now="now")
+        update_properties(made.context.ports.storage, {FORM: None}, now="now")
     return hoodoo.open_table(root, properties=said)
 
 
@@ -65,7 +65,7 @@ def test_a_writer_takes_the_form_of_the_stored_keys(
 def test_stored_keys_without_the_name_keep_their_form_in_version_9(tmp_path: Path) -> None:
     with table_of(tmp_path / "t", bare=True) as table:
         table.upsert(rows("a"))
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
         update_properties(storage, {"hoodie.table.version": "9"}, now="now")
     with opened(tmp_path / "t") as table:
         table.upsert(rows("a", v=2))
@@ -87,7 +87,7 @@ def mixed(root: Path, p: str = "x") -> None:
     with table_of(root, bare=True) as table:
         table.insert(rows("a", "b"))
     with opened(root) as table:
-        table.context.key_forms[""] = frozenset({True})
+        table.context.key_encodings[""] = frozenset({True})
         table.bulk_insert(rows("a", p=p, v=2))
 
 
@@ -104,7 +104,7 @@ def test_a_table_with_both_forms_is_refused(tmp_path: Path, p: str) -> None:
 def test_a_file_group_of_the_other_form_is_not_looked_into(tmp_path: Path) -> None:
     mixed(tmp_path / "t", "y")
     with opened(tmp_path / "t") as table:
-        table.context.key_forms[""] = frozenset({False})  # where a sample missed the others
+        table.context.key_encodings[""] = frozenset({False})  # where a sample missed the others
         table.upsert(rows("a", v=3))
         with pytest.raises(UnsupportedTableError, match="repair-keys"):
             table.upsert(rows("a", p="y", v=3))

@@ -54,7 +54,7 @@ def test_properties_choose_the_strategy(
 ) -> None:
     with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"], properties=said) as table:
         limits = table.context.limits
-        assert (limits.strategy.name, limits.cancels_met_plans) == (name, cancels)
+        assert (limits.strategy.name, limits.cancels_conflicting_plans) == (name, cancels)
 
 
 def test_a_strategy_nobody_has_is_refused_when_the_table_is_opened(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_strategy_nobody_has_is_refused_when_the_table_is_opened(tmp_path: Pat
 def test_a_dry_run_tells_nothing_where_nobody_else_is(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"]) as table:
         table.upsert([{"id": 1, "v": 1}])
-        assert table.would_conflict([{"id": 1, "v": 2}, {"id": 2, "v": 2}]) == ()
+        assert table.check_conflicts([{"id": 1, "v": 2}, {"id": 2, "v": 2}]) == ()
         assert table.to_arrow(columns=["id", "v"]).to_pylist() == [{"id": 1, "v": 1}]
 
 
@@ -87,8 +87,8 @@ def test_a_dry_run_of_a_delete_of_partitions_asks_for_those_that_the_write_would
         with hoodoo.open_table(tmp_path, properties={**MANY, **deletes}) as other:
             for there in "12":
                 changed = pa.Table.from_pylist([{"id": int(there), "v": 2, "p": there}])
-                inner = LocalWorkload(table.context.world, changed)
-                look = Meddled(inner, lambda: met.append(other.would_conflict(rows)))
+                inner = LocalWorkload(table.context.ports, changed)
+                look = Meddled(inner, lambda: met.append(other.check_conflicts(rows)))
                 table._run(WriteOperation.UPSERT, look)
         assert [[one.partitions for one in found] for found in met] == [[], [("2",)]]
 
@@ -97,7 +97,7 @@ def test_a_dry_run_that_names_no_partition_to_delete_is_refused_as_the_write_is(
     tmp_path: Path,
 ) -> None:
     with hoodoo.create_table(tmp_path, schema=SCHEMA, record_key=["id"]) as table:
-        for ask in (table.write, table.would_conflict):
+        for ask in (table.write, table.check_conflicts):
             with pytest.raises(InvalidInputError) as caught:
                 ask([], "delete_partition")
             assert caught.value.kind == "no_partition"

@@ -52,7 +52,7 @@ def test_a_second_path_to_the_same_table_is_no_copy(tmp_path: Path) -> None:
     ) as original:
         original.upsert(rows("a"))
         context = original.context
-        entry = context.pin.entry
+        entry = context.low_water_mark.entry
         assert entry is not None
         entry["address"] = "file:/another/way/t"
         raise_low_water_mark(original.context)

@@ -61,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table.savepoint()
     table.services.schedule("compact")
     table.upsert(rows(7, "b"))
-    with table.hold():
+    with table.pin():
         used = path.with_name("used")
         shutil.copytree(path, used)
     table.close()

@@ -77,7 +77,7 @@ def test_rows_made_from_reads_that_changed_are_refused_at_once(tmp_path: Path, o
     with (
         new_table(tmp_path / "t", **{LEVEL: "serializable"}) as table,
         hoodoo.open_table(str(tmp_path / "t"), properties=KEYS) as other,
-        table.hold() as state,
+        table.pin() as state,
     ):
         other.upsert([row("a", "x", 5, 2)])
         with pytest.raises(WriteConflictError) as refused:
@@ -95,7 +95,7 @@ def test_partitions_that_a_write_by_options_deletes_are_judged_by_its_reads(tmp_
     with (
         new_table(tmp_path / "t") as table,
         hoodoo.open_table(str(tmp_path / "t"), properties={**KEYS, **named}) as other,
-        other.hold() as state,
+        other.pin() as state,
     ):
         table.upsert([row("a", "x", 5, 2)])
         with pytest.raises(WriteConflictError) as refused:

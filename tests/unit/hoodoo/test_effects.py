@@ -214,7 +214,7 @@ def test_a_read_is_refused_whose_answer_an_option_would_change(
     hoodoo.create_table(tmp_path / "t", schema=SCHEMA, record_key="id").close()
     with hoodoo.open_table(tmp_path / "t", properties={key: value}) as table:
         table.upsert([{"id": "a", "v": 1}])
-        for read in (table.to_arrow, table.scan, table.hold, lambda: table.changes("earliest")):
+        for read in (table.to_arrow, table.scan, table.pin, lambda: table.changes("earliest")):
             with pytest.raises(SettingError, match=key) as caught:
                 read()
             assert caught.value.kind == "unsupported_setting"

@@ -22,7 +22,7 @@ SPARK = {"hoodoo.services.executor": "spark"}
 class OverThere(ThreadExecutor):
     """A cluster."""
 
-    def spread(self, *_: object) -> list[Any]:
+    def map_on_cluster(self, *_: object) -> list[Any]:
         return []
 
 
@@ -38,15 +38,15 @@ def test_this_process_works_as_it_reads(context: TableContext) -> None:
 
 def test_file_groups_at_a_time_are_limited(context: TableContext) -> None:
     working = service_context(context, {"hoodoo.services.file.groups.max": "3"})
-    assert isinstance(working.world.executor, ThreadExecutor)
-    assert working.world.executor.workers_max == 3
-    assert working.world.storage is context.world.storage
+    assert isinstance(working.ports.executor, ThreadExecutor)
+    assert working.ports.executor.workers_max == 3
+    assert working.ports.storage is context.ports.storage
 
 
 def test_who_works_on_a_cluster_already_stays_there(context: TableContext) -> None:
-    world = replace(context.world, executor=OverThere())
-    assert isinstance(world.executor, ClusterExecutor)
-    there = TableContext.of(world, context.config, context.limits)
+    ports = replace(context.ports, executor=OverThere())
+    assert isinstance(ports.executor, ClusterExecutor)
+    there = TableContext.of(ports, context.config, context.limits)
     assert service_context(there, SPARK) is there
 
 

@@ -161,7 +161,7 @@ def table_of_moments(folder: Path, how: TimestampTexts | None = None, **more: st
     )
     with table:
         if how is not None:
-            table.context.moment_texts[""] = how
+            table.context.timestamp_texts[""] = how
         table.upsert([{"id": "a", "at": AT, "v": 1}])
     return hoodoo.open_table(address)
 
@@ -202,15 +202,15 @@ def test_the_zone_of_folders_is_found_by_a_row(tmp_path: Path):
             table.upsert([{"id": "a", "at": AT, "v": 2}])
         assert caught.value.kind == "partition_zone"
     zone = TimelineZone("Asia/Kolkata", ZoneInfo("Asia/Kolkata"))
-    world = replace(table.context.world, zone=lambda: zone)
-    context = replace(table.context, world=world)
+    ports = replace(table.context.ports, zone=lambda: zone)
+    context = replace(table.context, ports=ports)
     keys = KeySpec(record_key_fields=("id",), partition_fields=("at",), hive_style=True)
     assert folders_as_stored(context, context.snapshot(), keys).moments == how
 
 
 def in_london(table: hoodoo.Table) -> TableContext:
     zone = TimelineZone("Europe/London", ZoneInfo("Europe/London"))
-    return replace(table.context, world=replace(table.context.world, zone=lambda: zone))
+    return replace(table.context, ports=replace(table.context.ports, zone=lambda: zone))
 
 
 WINTER, SUMMER = (
@@ -224,13 +224,13 @@ BY_MOMENT = KeySpec(record_key_fields=("id",), partition_fields=("at",), hive_st
 def test_the_zone_is_found_beside_folders_that_read_alike_in_both(tmp_path: Path, zone: str):
     how = TimestampTexts(TimestampForm.TIMESTAMP, zone)
     with table_of_moments(tmp_path, how) as table:
-        table.context.moment_texts[""] = how
+        table.context.timestamp_texts[""] = how
         winter = [{"id": f"{n}", "at": WINTER + dt.timedelta(n), "v": 1} for n in range(9)]
         table.upsert([*winter, {"id": "s", "at": SUMMER, "v": 1}])
     with hoodoo.open_table(tmp_path / "t") as table:
         context = in_london(table)
         assert folders_as_stored(context, context.snapshot(), BY_MOMENT).moments == how
-        assert context.moment_texts[""] == how
+        assert context.timestamp_texts[""] == how
 
 
 def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
@@ -244,9 +244,9 @@ def test_a_moment_whose_folder_no_row_tells_is_refused(tmp_path: Path):
         with pytest.raises(UnsupportedTableError) as caught:
             partition_paths(rows, keys)
         assert caught.value.kind == "partition_zone"
-        table.context.moment_texts[""] = how  # as another writer, who knows it
+        table.context.timestamp_texts[""] = how  # as another writer, who knows it
         table.upsert([{"id": "s", "at": SUMMER, "v": 1}])
-        context.moment_texts.clear()
+        context.timestamp_texts.clear()
         keys = folders_as_stored(context, context.snapshot(), keys)
         assert partition_paths(rows, keys).to_pylist() == ["at=2023-07-01 12:00:00.0"]
 
@@ -255,8 +255,8 @@ def test_another_name_of_utc_leaves_no_doubt(tmp_path: Path):
     how = TimestampTexts(TimestampForm.SQL, "UTC")
     with table_of_moments(tmp_path, how) as table:
         zone = TimelineZone("Etc/UTC", ZoneInfo("Etc/UTC"))
-        world = replace(table.context.world, zone=lambda: zone)
-        context = replace(table.context, world=world)
+        ports = replace(table.context.ports, zone=lambda: zone)
+        context = replace(table.context, ports=ports)
         assert folders_as_stored(context, context.snapshot(), BY_MOMENT).moments == how
 
 
@@ -269,7 +269,7 @@ def test_rows_in_folders_of_moments_need_no_repair(tmp_path: Path, form: Timesta
 
 def test_folders_of_several_forms_are_refused(tmp_path: Path):
     with table_of_moments(tmp_path) as table:
-        table.context.moment_texts[""] = TimestampTexts(TimestampForm.SQL)
+        table.context.timestamp_texts[""] = TimestampTexts(TimestampForm.SQL)
         table.upsert([{"id": "b", "at": AT, "v": 2}])
     with hoodoo.open_table(tmp_path / "t") as table:
         with pytest.raises(UnsupportedTableError) as caught:

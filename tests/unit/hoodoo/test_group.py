@@ -74,7 +74,7 @@ def test_a_write_with_reads_is_judged_by_them_where_others_may_come(
         hoodoo.open_table(path) as other,
     ):
         table.upsert(rows(1))
-        with table.hold() as state:
+        with table.pin() as state:
             other.upsert(rows(1).set_column(2, "v", [[7]]))
             keys = state.to_arrow(columns=["id", "p"], filter=[("v", "==", 1)])
             with pytest.raises(WriteConflictError) as refused:
@@ -108,7 +108,7 @@ def test_what_a_write_was_made_from_is_judged_although_others_might_come(tmp_pat
     path = tmp_path / "t"
     with table_at(path, **serializable) as table, hoodoo.open_table(path) as other:
         table.insert(rows(1))
-        with table.hold() as state:
+        with table.pin() as state:
             other.insert(rows(2))
             with pytest.raises(ConflictError, match="read"):
                 table.insert(rows(3), reads=state.reads())
@@ -129,7 +129,7 @@ class OfACluster(LocalWorkload):
 @pytest.mark.spec("GRP-2")
 def test_files_of_repeated_tasks_are_gone_although_others_might_come(tmp_path: Path) -> None:
     with table_at(tmp_path / "t") as table:
-        workload = OfACluster(table.context.world, rows(1))
+        workload = OfACluster(table.context.ports, rows(1))
         table._run(WriteOperation.INSERT, workload)
         [_] = (tmp_path / "t" / "p1").glob("*.parquet")
 

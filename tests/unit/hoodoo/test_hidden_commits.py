@@ -12,7 +12,6 @@ from tests.unit.hoodoo.verify.test_sealed_slots import (
     HASH,
     KEY,
     Properties,
-    boundary,
     check,
     digest,
     document,
@@ -20,6 +19,7 @@ from tests.unit.hoodoo.verify.test_sealed_slots import (
     made,
     slot_file,
     told,
+    truncation_point,
 )
 from timeline.codecs.commit_log import TruncationPoint, encode_truncation_point
 
@@ -52,8 +52,8 @@ def test_a_boundary_under_a_greater_name_is_not_believed(tmp_path: Path) -> None
     path = made(tmp_path, *[FEW] * 6)
     with hoodoo.open_table(path, properties=FEW) as table:
         table.services.archive()
-    moved = boundary(path).parent / f"{100:020d}"
-    moved.write_bytes(boundary(path).read_bytes())
+    moved = truncation_point(path).parent / f"{100:020d}"
+    moved.write_bytes(truncation_point(path).read_bytes())
     found = check(path, FEW)
     assert not found.ok
     assert "says it is number" in str(found.problems)

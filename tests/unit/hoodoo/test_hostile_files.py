@@ -227,7 +227,7 @@ def test_the_storage_asks_for_the_size_before_it_reads(tmp_path: Path) -> None:
     with made(tmp_path) as table:
         sparse(tmp_path / "t" / path, 3 << 30)
         with pytest.raises(CorruptTableError) as refused:
-            table.context.world.storage.read(path)
+            table.context.ports.storage.read(path)
         assert refused.value.kind == "file_too_large"
         os.truncate(tmp_path / "t" / path, 0)
 

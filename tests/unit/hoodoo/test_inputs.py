@@ -83,7 +83,7 @@ def test_a_pandas_series_is_no_table():
     ("call", "kind"),
     [
         (lambda table: table.write(ROWS, operation="merge"), "operation"),
-        (lambda table: table.would_conflict(ROWS, "merge"), "operation"),
+        (lambda table: table.check_conflicts(ROWS, "merge"), "operation"),
         (lambda table: table.upsert(ROWS, reads="all"), "reads"),
         (lambda table: table.upsert(ROWS, batch_id=5), "batch_id"),
     ],
@@ -106,4 +106,4 @@ def test_a_schema_is_one_of_arrow(tmp_path: Path) -> None:
 def test_an_operation_may_be_told_by_its_word(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path / "t", record_key="id") as table:
         assert table.write(ROWS, "INSERT").operation == "insert"
-        assert table.would_conflict(ROWS, "upsert") == ()
+        assert table.check_conflicts(ROWS, "upsert") == ()

@@ -43,8 +43,8 @@ def test_a_writer_that_is_refused_beside_another_leaves_no_buckets_in_the_table(
             with pytest.raises(WriterDisagreementError):
                 other.upsert(ROWS)
 
-        world = first.context.world
-        first._run(WriteOperation.UPSERT, Meddled(LocalWorkload(world, ROWS), meet))
+        ports = first.context.ports
+        first._run(WriteOperation.UPSERT, Meddled(LocalWorkload(ports, ROWS), meet))
     with hoodoo.open_table(path, properties=MANY) as later:
         assert later.upsert(ROWS).rows_updated == 1
 

@@ -42,7 +42,7 @@ def put(table: Table, row: dict[str, Any], key: str, path: str) -> None:
     keys = replace(plan.rules.keys, carried=True, partition_fields=("gone",))
     lookup = replace(plan.rules.lookup, whole_table=False)
     plan = replace(plan, rules=replace(plan.rules, keys=keys, lookup=lookup))
-    write(table.context, plan, LocalWorkload(table.context.world, rows))
+    write(table.context, plan, LocalWorkload(table.context.ports, rows))
 
 
 def stored(table: Table) -> list[tuple[str, str, int]]:
@@ -231,7 +231,7 @@ def test_a_writer_that_finds_the_other_form_looks_again(tmp_path: Path) -> None:
     with hoodoo.open_table(tmp_path / "t", properties={FORM: "false"}) as table:
         table.repair_keys()
     with hoodoo.open_table(tmp_path / "t") as table:
-        table.context.key_forms[""] = frozenset({False})  # found before the repair
+        table.context.key_encodings[""] = frozenset({False})  # found before the repair
         with pytest.raises(UnsupportedTableError):
             table.upsert([row(1.0, 2, 11)])
         assert table.upsert([row(1.0, 2, 11)]).rows_updated == 1
@@ -244,7 +244,7 @@ def test_rows_under_the_key_of_a_right_row_are_refused(tmp_path: Path) -> None:
         plan = plan.with_keys(replace(plan.rules.keys, carried=True))
         rows = pa.Table.from_pylist([row(8.0, 1, 9)], SCHEMA)
         rows = rows.append_column("_hoodie_record_key", pa.array(["7.0"]))
-        write(table.context, plan, LocalWorkload(table.context.world, rows))
+        write(table.context, plan, LocalWorkload(table.context.ports, rows))
         with pytest.raises(InvalidInputError) as refused:
             table.repair_keys()
         assert refused.value.kind == "key_twice"

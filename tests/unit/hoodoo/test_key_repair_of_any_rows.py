@@ -114,7 +114,7 @@ def put(table: Table, rows: list[dict[str, Any]], operation: WriteOperation) -> 
     )
     text = [pa.field(name, pa.string()) for name in META[:2]]
     incoming = pa.Table.from_pylist(rows, pa.schema([*SCHEMA, *text]))
-    workload = LocalWorkload(table.context.world, incoming)
+    workload = LocalWorkload(table.context.ports, incoming)
     write(table.context, replace(plan, rules=rules), workload)
 
 

@@ -27,7 +27,7 @@ def table_of(root: Path, table_type: str = "COPY_ON_WRITE", **options: Any) -> T
 
 
 def read(table: Table) -> pa.Table:
-    return table.pin().to_arrow(with_hoodie_columns=True).sort_by("id")
+    return table.current_state().to_arrow(with_hoodie_columns=True).sort_by("id")
 
 
 def with_v(rows: pa.Table, value: int) -> pa.Table:

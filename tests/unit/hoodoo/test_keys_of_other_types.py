@@ -149,15 +149,15 @@ def test_a_type_that_changes_stored_texts_is_refused_by_name(
     options: dict[str, Any] = {"record_key": ["id"]}
     if place == "partition":
         options = {"record_key": ["n"], "partition_by": ["id"]}
-    given_rows = pa.table({"id": pa.array([value], wider), "n": [1]})
+    received_rows = pa.table({"id": pa.array([value], wider), "n": [1]})
     with hoodoo.create_table(tmp_path / "t", schema=schema, **options) as table:
         table.upsert(pa.table({"id": pa.array([1], kind), "n": [1]}))
         for write in (table.upsert, table.insert, table.delete, table.insert_overwrite):
             with pytest.raises(InvalidInputError, match="'id'") as refusal:
-                write(given_rows)
+                write(received_rows)
             assert refusal.value.kind == "schema_mismatch"
         with pytest.raises(InvalidInputError, match="'id'"):
-            table.would_conflict(given_rows, "upsert")
+            table.check_conflicts(received_rows, "upsert")
         assert table.schema.field("id").type == kind
 
 
@@ -249,7 +249,7 @@ def test_rows_prepared_for_another_key_type_are_written_again(tmp_path: Path) ->
         before = table.context.snapshot()
         other.upsert(rows(7.0, pa.float64()))
         plan = write_request_of(table.settings, table.config, WriteOperation.UPSERT)
-        workload = LocalWorkload(table.context.world, rows(7, pa.int64(), 2))
+        workload = LocalWorkload(table.context.ports, rows(7, pa.int64(), 2))
         work = prepare_write(table.context, plan, workload, before)
         with pytest.raises(SchemaConflictError, match="write the rows again"):
             write_prepared(work)

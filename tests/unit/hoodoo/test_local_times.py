@@ -216,11 +216,11 @@ def test_an_hour_that_comes_twice_makes_nothing_older_than_it_is() -> None:
 
 def test_writes_go_on_through_the_hour_that_comes_twice() -> None:
     clock = StillClock(int(datetime(2026, 10, 25, 0, 50, tzinfo=UTC).timestamp() * 1000))
-    storage = MemoryStorage(world=MemoryWorld(clock))
+    storage = MemoryStorage(ports=MemoryWorld(clock))
     founded = new_table(storage, clock=clock)
     update_properties(storage, {KEY: "LOCAL"}, now="now")
-    world = replace(founded.context.world, zone=lambda: BERLIN)
-    table = open_reader(world, founded.context.limits)
+    ports = replace(founded.context.ports, zone=lambda: BERLIN)
+    table = open_reader(ports, founded.context.limits)
     newest = ""
     for step in range(24):
         receipt = upsert(table, [{"id": "a", "p": "p", "ts": step, "v": step}])

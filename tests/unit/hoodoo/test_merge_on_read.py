@@ -56,7 +56,7 @@ def test_appends_join_the_slice_of_a_pending_compaction(tmp_path: Path) -> None:
     requested = "20261121100843334"
     with hoodoo.open_table(path, properties=MANUAL) as table:
         table.upsert(newer(table.to_arrow()))
-        view = table.pin().view
+        view = table.current_state().view
         for one in table.file_slices():
             newest = view.slices(one.file_group.partition_path)[one.file_group][-1]
             assert (newest.base_instant_time, newest.base_file) == (requested, None)
@@ -185,7 +185,7 @@ def test_rows_are_ordered_by_a_field_inside_a_struct(
     told = {"record_key": "id", "partition_by": "p", "ordering": "v", "table_type": table_type}
     with hoodoo.create_table(tmp_path, **told, properties=properties) as table:
         table.upsert([row(5, "x", 1)])
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
     said = {"hoodie.table.ordering.fields": "s.at"}  # as Java says it
     update_properties(storage, said, now="20261121000000000")
     with hoodoo.open_table(tmp_path, properties=properties) as table:

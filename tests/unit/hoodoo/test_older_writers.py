@@ -99,7 +99,7 @@ def test_found_tables_are_read_as_java_reads_them(tmp_path: Path, name: str) -> 
             changed = table.changes("earliest", until, columns=names).read_all()
             assert as_java_tells(changed, names) == java(rows)
         for row in newest.slice(0, 4).to_pylist():
-            assert row in table.look_up([row["_hoodie_record_key"]], names).to_pylist()
+            assert row in table.get_rows([row["_hoodie_record_key"]], names).to_pylist()
             for column in ("ts_millis", "local_ts_millis", "local_ts_micros"):
                 same = table.to_arrow(names, filter=[(column, "=", row[column])])
                 assert row in same.to_pylist()
@@ -223,7 +223,7 @@ def test_rows_of_older_writers_keep_their_moments_in_every_read_and_service(
         lately = [one["before"] for one in images if one["op"] == "u" and one["after"]["v"] == 3]
         assert lately == [by_id(rows("abcdef", 1, older=False))["f"]]
         for row in expected.values():
-            assert table.look_up([row["id"]]).to_pylist() == [row]
+            assert table.get_rows([row["id"]]).to_pylist() == [row]
             alike = {one["id"] for one in expected.values() if one["moment"] == row["moment"]}
             found = table.to_arrow(filter=[("moment", "=", row["moment"])])
             assert set(by_id(found)) == alike
@@ -332,7 +332,7 @@ def test_moments_that_an_earlier_release_divided_are_found_and_rewritten(
             table.upsert(pa.table([["b"], [2], pa.array([seconds], UTC_MS)], schema=after))
         numbers_of = {row["id"]: row["c"] for row in table.to_arrow().to_pylist()}
         assert numbers_of["a"].year == 1970
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
         update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
     told = verify_at(path, Layers(), all_columns=True)
     assert [(one.kind, one.message[:6]) for one in told.notes] == [("doubtful_moments", "1 rows")]
@@ -370,7 +370,7 @@ def test_only_moments_that_were_divided_are_multiplied_with_and_without_keys(
         with newer_writer(monkeypatch, after), monkeypatch.context() as patch:
             patch.setattr("filegroups.schema.casting.stored_in", lambda *_: None)  # as it was
             table.insert(pa.table([["x", "y"], ones, seconds.view(UTC_MS), day], schema=after))
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
         update_properties(storage, {"hoodie.table.initial.version": "6"}, now="20261127000000000")
     with hoodoo.open_table(tmp_path / "t") as table:
         assert years(table, "c") == {"a": 1970, "b": 1970, "x": 2020, "y": 2020}

@@ -169,9 +169,9 @@ def test_overwrites_and_deletes_of_partitions_take_all_buckets(tmp_path: Path) -
 def test_a_dry_run_refuses_the_same(tmp_path: Path) -> None:
     path = made(tmp_path)
     with hoodoo.open_table(path, properties=LOW) as table:
-        assert table.would_conflict(batch("0-3")) == ()
+        assert table.check_conflicts(batch("0-3")) == ()
         with pytest.raises(InvalidInputError):
-            table.would_conflict(batch("4"))
+            table.check_conflicts(batch("4"))
 
 
 # ---- the registry
@@ -241,9 +241,11 @@ def test_writers_of_disjoint_buckets_are_never_refused(tmp_path: Path, kind: str
 
     def write(properties: dict[str, str]) -> None:
         with hoodoo.open_table(path, properties=properties) as table:
-            for turn in range(4):
+            for section in range(4):
                 start.wait()  # both begin anew at the same moment
-                rows = batch(properties[RANGE], turn, ts=turn, partitions="xyz"[: 1 + turn])
+                rows = batch(
+                    properties[RANGE], section, ts=section, partitions="xyz"[: 1 + section]
+                )
                 receipts.append(table.upsert(rows))
 
     threads = [threading.Thread(target=write, args=(told,)) for told in (LOW, HIGH)]

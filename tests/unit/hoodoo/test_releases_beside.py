@@ -134,7 +134,7 @@ DONE: dict[str, tuple[Callable[[hoodoo.Table], object], SlotKind | Action, str]]
     "upsert": (lambda table: table.upsert(rows("b", v=9)), SlotKind.COMMIT, TYPES[0]),
     "upsert of logs": (lambda table: table.upsert(rows("b", v=9)), SlotKind.COMMIT, TYPES[1]),
     "clean": (lambda table: table.services.clean(), SlotKind.CLEAN, TYPES[0]),
-    "archive": (lambda table: table.services.archive(), SlotKind.CUT, TYPES[0]),
+    "archive": (lambda table: table.services.archive(), SlotKind.TRUNCATE, TYPES[0]),
     "savepoint": (lambda table: table.savepoint(), SlotKind.SAVEPOINT, TYPES[0]),
     "end of a savepoint": (_unsaved, SlotKind.UNSAVEPOINT, TYPES[0]),
     "cancel": (_cancelled, SlotKind.CANCEL, TYPES[0]),

@@ -30,7 +30,7 @@ def key_file(folder: Path, text: str = f"{KEY}\n\n{OLD}\n", mode: int = 0o600) -
 def test_nothing_is_sealed_unless_it_is_asked_for():
     assert slot_signing_of(PropertySet(), environment={}) == NO_SEALS
     assert slot_signing_of(said(evidence="", file=""), environment={}) == NO_SEALS
-    assert NO_SEALS.seal("a" * 64, b"") is None
+    assert NO_SEALS.link("a" * 64, b"") is None
 
 
 def test_a_file_holds_the_key_and_older_ones(tmp_path: Path):

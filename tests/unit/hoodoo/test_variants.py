@@ -171,7 +171,7 @@ def a_table(path: Path, table_type: str) -> hoodoo.Table:
         path, schema=schema, record_key="id", table_type=table_type, name="t", properties=options
     ) as made:
         told = {"hoodie.table.create.schema": json.dumps(AVRO)}
-        update_properties(made.context.world.storage, told, now="20261127000000000")
+        update_properties(made.context.ports.storage, told, now="20261127000000000")
     return hoodoo.open_table(path, properties=options)
 
 
@@ -183,7 +183,7 @@ def test_variants_are_written_as_json_and_moved_byte_for_byte(
     with a_table(tmp_path / "t", table_type) as table:
         table.insert([{"id": "a", "v": '{"x": [1, 2.50, "é"]}', "d": b"d" * 12}])
         table.upsert([{"id": "b", "v": odd, "d": None}, {"id": "c", "v": None, "d": None}])
-        table.upsert(table.look_up(["b"]))
+        table.upsert(table.get_rows(["b"]))
         if table_type == "MERGE_ON_READ":
             table.services.compact()
         table.services.cluster()

@@ -143,7 +143,7 @@ def test_a_write_that_meets_another_leaves_it(path: Path, monkeypatch: pytest.Mo
 
 def test_a_write_that_does_not_get_the_lock_leaves_it(path: Path) -> None:
     before = state(path)
-    with hoodoo.open_table(path) as other, other.context.world.lock.acquire("held"):
+    with hoodoo.open_table(path) as other, other.context.ports.lock.acquire("held"):
         options = {**OFF, "hoodie.write.lock.client.num_retries": "0"}
         options |= {"hoodie.write.lock.wait_time_ms": "1", "hoodie.write.lock.num_retries": "0"}
         with hoodoo.open_table(path, properties=options) as table, pytest.raises(LockTimeoutError):

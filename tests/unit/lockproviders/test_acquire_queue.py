@@ -55,8 +55,8 @@ def client(machine) -> QueueClient:
 def test_client_with_a_queue_is_recognised(machine, client: QueueClient) -> None:
     assert isinstance(client, QueueingLockClient)
     assert not isinstance(machine.client(), QueueingLockClient)
-    assert machine.lock(client).in_order
-    assert not machine.lock(machine.client()).in_order
+    assert machine.lock(client).is_fifo
+    assert not machine.lock(machine.client()).is_fifo
 
 
 def test_one_acquire_has_one_place_over_all_rounds(machine, client: QueueClient) -> None:

@@ -37,14 +37,14 @@ def test_a_lease_has_room_until_a_sixth_of_its_time_is_left(
 ) -> None:
     lease = lease_over(machine, machine.holding(60_000), margin_ms=margin_ms)
     machine.clock.time_ms += room_until_ms
-    assert lease.has_room()
+    assert lease.has_time_for_request()
     machine.clock.time_ms += 1
-    assert not lease.has_room()
+    assert not lease.has_time_for_request()
     lease.assert_held()
 
 
 def test_a_lease_without_end_has_room(machine) -> None:
-    assert lease_over(machine, machine.holding()).has_room()
+    assert lease_over(machine, machine.holding()).has_time_for_request()
 
 
 def test_lease_without_end_stays_held(machine) -> None:
@@ -68,7 +68,7 @@ def test_lost_lease_is_not_revived_by_a_renewal(machine) -> None:
     holding = machine.holding(60_000)
     lease = lease_over(machine, holding)
     machine.clock.time_ms += 59_000
-    lease.tick()
+    lease.beat()
     assert holding.renewals == 0
     holding.ends_ms += 60_000
     with pytest.raises(LeaseLostError):
@@ -80,10 +80,10 @@ def test_lease_is_renewed_after_a_third(machine) -> None:
     lease = lease_over(machine, holding)
     assert machine.executor.tickers[0].interval_ms == 10_000
     machine.clock.time_ms += 10_000
-    lease.tick()
+    lease.beat()
     assert holding.renewals == 0
     machine.clock.time_ms += 10_000
-    lease.tick()
+    lease.beat()
     assert holding.renewals == 1
     assert lease.remaining_ms() == 54_000
 
@@ -93,11 +93,11 @@ def test_renewal_without_answer_is_tried_at_the_next_beat(machine) -> None:
     lease = lease_over(machine, holding)
     holding.trouble = StorageUnavailableError("no answer")
     machine.clock.time_ms += 20_000
-    lease.tick()
+    lease.beat()
     lease.assert_held()
     holding.trouble = None
     machine.clock.time_ms += 10_000
-    lease.tick()
+    lease.beat()
     assert holding.renewals == 1
     assert machine.events.names() == ["lock.renew_failed", "lock.renewed"]
     assert machine.events.fields("lock.renewed")["expires_in_ms"] == 60_000
@@ -108,7 +108,7 @@ def test_refused_renewal_loses_the_lease(machine) -> None:
     lease = lease_over(machine, holding)
     holding.trouble = LeaseLostError("taken by somebody")
     machine.clock.time_ms += 20_000
-    lease.tick()
+    lease.beat()
     with pytest.raises(LeaseLostError, match="taken by somebody"):
         lease.assert_held()
 
@@ -204,8 +204,8 @@ def test_a_renewal_that_is_refused_is_told_and_tried_again(machine) -> None:
     lease = lease_over(machine, holding)
     holding.trouble = UnsafeSetupError("access denied", kind="lock_database")
     machine.clock.time_ms += 20_000
-    lease.tick()
+    lease.beat()
     assert machine.events.fields("lock.renew_failed")["error"] == "access denied"
     holding.trouble = None
-    lease.tick()
+    lease.beat()
     assert holding.renewals == 1

@@ -85,10 +85,10 @@ class Kazoo:
         self.asked: list[str] = []
         self.faults: dict[str, list[str]] = {}  # "lost" before, "unanswered" after, "denied"
         self.handler = SimpleNamespace(spawn=self._spawn)
-        self._hear: Callable[[str], None] = lambda state: None
+        self._receive: Callable[[str], None] = lambda state: None
 
     def add_listener(self, hear: Callable[[str], None]) -> None:
-        self._hear = hear
+        self._receive = hear
 
     def start_async(self) -> None:
         if self.tree.accepts:
@@ -103,11 +103,11 @@ class Kazoo:
 
     def reconnect(self) -> None:
         self.connected, self.client_state = True, "CONNECTED"
-        self._hear("CONNECTED")
+        self._receive("CONNECTED")
 
     def suspend(self) -> None:
         self.connected, self.client_state = False, "CONNECTING"
-        self._hear("SUSPENDED")
+        self._receive("SUSPENDED")
         for watches in self.tree.watches.values():
             for watch in [w for w in watches if w.__self__ and self._owns(w)]:
                 watches.discard(watch)
@@ -116,7 +116,7 @@ class Kazoo:
     def expire(self) -> None:
         self.connected, self.client_state = False, "EXPIRED_SESSION"
         self.tree.end_session(self)
-        self._hear("LOST")
+        self._receive("LOST")
 
     def create_async(
         self,

@@ -93,7 +93,7 @@ class PlainLease:
     def remaining_ms(self) -> int | None:
         return None
 
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         return True
 
     def assert_held(self) -> None:
@@ -137,14 +137,14 @@ class Bench:
         self.clock = ManualClock()
         self.events = KeptEvents()
         self.lock = PlainLock()
-        self.storage = MemoryStorage(world=MemoryWorld(self.clock))
+        self.storage = MemoryStorage(ports=MemoryWorld(self.clock))
         properties = new_table_properties("t", record_key_fields=("id",))
         create_properties(self.storage, properties, now="now")
         self.context = self.open(self.storage)
 
     def open(self, storage: Any) -> TableContext:
         """Another process's handle, perhaps over a storage that fails."""
-        world = Ports(
+        ports = Ports(
             storage=storage,
             clock=self.clock,
             ids=PlainIds(),
@@ -152,7 +152,7 @@ class Bench:
             executor=InlineExecutor(),
             lock=self.lock,
         )
-        return TableContext.of(world, load_config(storage), TableLimits())
+        return TableContext.of(ports, load_config(storage), TableLimits())
 
     def begin(self, action: Action = Action.COMMIT) -> StartedWrite:
         self.clock.time_ms += 1_000
@@ -191,8 +191,8 @@ class Bench:
             partition_to_write_stats={partition: tuple(stats)} if stats else {},
             partition_to_replace_file_ids={partition: tuple(replaces)} if replaces else None,
         )
-        candidate = PendingCommit(claim=write_set_of(metadata), metadata=metadata)
-        outcome = commit_write(self.context, begun, candidate, BaseState.by(begun.snapshot))
+        pending_commit = PendingCommit(write_set=write_set_of(metadata), metadata=metadata)
+        outcome = commit_write(self.context, begun, pending_commit, BaseState.by(begun.snapshot))
         assert isinstance(outcome, CommittedWrite), outcome
         begun.heartbeat.stop()
         self.storage.delete_folder(f".hoodie/.temp/{begun.requested_time}")

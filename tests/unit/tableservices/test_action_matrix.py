@@ -90,7 +90,7 @@ def test_strategies_differ_in_cells_that_are_there_and_never_for_less_safety() -
     for table in BY_STRATEGY.values():
         for place, cell in table.items():
             assert cell != ACTION_MATRIX[place]
-            assert cell.outcome is not MatrixOutcome.STANDS
+            assert cell.outcome is not MatrixOutcome.COMMITS
 
 
 # against the rules
@@ -103,11 +103,11 @@ def touching(deed: MatrixAction, fresh: FileGroupId) -> WriteSet:
         deed, Access.LOG
     )
     if deed is MatrixAction.INSERT:
-        return WriteSet.of([AccessedFileGroup(file_group=fresh, touch=Access.NEW)])
-    one = AccessedFileGroup(file_group=GROUP, touch=touch)
+        return WriteSet.of([AccessedFileGroup(file_group=fresh, access=Access.NEW)])
+    one = AccessedFileGroup(file_group=GROUP, access=touch)
     if deed in (MatrixAction.OVERWRITE, MatrixAction.CLUSTERING):
-        replaced = replace(one, touch=Access.REPLACE)
-        new = AccessedFileGroup(file_group=fresh, touch=Access.NEW)
+        replaced = replace(one, access=Access.REPLACE)
+        new = AccessedFileGroup(file_group=fresh, access=Access.NEW)
         return WriteSet.of([replaced, new], ["x"] if deed is MatrixAction.OVERWRITE else [])
     return WriteSet.of([one])
 
@@ -121,7 +121,7 @@ def judged(
         action=Action.CLUSTERING if theirs is MatrixAction.CLUSTERING else Action.COMMIT,
         requested_time="20260102030405000",
         completion_time="20260102030405011",
-        claim=touching(theirs, OTHER),
+        write_set=touching(theirs, OTHER),
         is_compaction=moves,
     )
     claim, strategy = touching(mine, FRESH), find_strategy(strategy_name)
@@ -130,8 +130,8 @@ def judged(
     if not isinstance(verdict, Rejected):
         verdict = objection_to(claim, [rival], strategy) or verdict
     if isinstance(verdict, NoConflict):
-        return "C0", MatrixOutcome.STANDS
-    redo = MatrixOutcome.REDO_FILE_GROUPS if isinstance(verdict, Rebase) else MatrixOutcome.REDO_ALL
+        return "C0", MatrixOutcome.COMMITS
+    redo = MatrixOutcome.REBASES if isinstance(verdict, Rebase) else MatrixOutcome.RETRIES
     return verdict.rule.value, redo
 
 
@@ -145,7 +145,7 @@ def test_cells_of_writes_are_what_the_rules_say(
     cell = BY_STRATEGY[strategy].get(place, ACTION_MATRIX[place])
     expected = (cell.rule.value, cell.outcome)
     if cell.rule.value == "C9":
-        expected = ("C0", MatrixOutcome.STANDS)  # keys are compared by a check, played below
+        expected = ("C0", MatrixOutcome.COMMITS)  # keys are compared by a check, played below
     assert judged(mine, theirs, strategy) == expected
 
 
@@ -252,12 +252,12 @@ def ran(work: Callable[[], CommitResult]) -> tuple[str, MatrixOutcome]:
     try:
         receipt = work()
     except HoodooError as error:
-        return error.fields.get("report", {}).get("rule", "C8"), MatrixOutcome.REFUSED
+        return error.fields.get("report", {}).get("rule", "C8"), MatrixOutcome.REJECTED
     if receipt.attempts == 1:
-        return "C0", MatrixOutcome.STANDS
+        return "C0", MatrixOutcome.COMMITS
     first = receipt.refusals[0]
     groups = first.redo == "file groups"
-    return first.rule, MatrixOutcome.REDO_FILE_GROUPS if groups else MatrixOutcome.REDO_ALL
+    return first.rule, MatrixOutcome.REBASES if groups else MatrixOutcome.RETRIES
 
 
 def play_write(
@@ -298,8 +298,8 @@ def test_what_becomes_of_a_write(
     scene = Scene.of({mine, theirs})
     cell = ACTION_MATRIX[mine, theirs, standing]
     rule, outcome = play_write(scene, mine, theirs, standing)
-    if outcome is MatrixOutcome.REDO_ALL and cell.outcome is MatrixOutcome.REDO_FILE_GROUPS:
-        outcome = MatrixOutcome.REDO_FILE_GROUPS  # the rival began later
+    if outcome is MatrixOutcome.RETRIES and cell.outcome is MatrixOutcome.REBASES:
+        outcome = MatrixOutcome.REBASES  # the rival began later
     if theirs is MatrixAction.RESTORE and rule == "C7":
         rule = "C6"  # the file to merge into was gone before the restore was looked for
     assert (rule, outcome) == (cell.rule.value, cell.outcome)
@@ -315,10 +315,10 @@ def test_a_clustering_that_refuses_writes_is_met_or_cancelled(mine: MatrixAction
     operation, rows, files = write_rows(mine, theirs=False)
     assert ran(lambda: put(scene.table, operation, rows, files=files)) == (
         "C8",
-        MatrixOutcome.REFUSED,
+        MatrixOutcome.REJECTED,
     )
-    first = opened(scene.table, limits=replace(refusing, cancels_met_plans=True))
-    assert ran(lambda: put(first, operation, rows, files=files)) == ("C0", MatrixOutcome.STANDS)
+    first = opened(scene.table, limits=replace(refusing, cancels_conflicting_plans=True))
+    assert ran(lambda: put(first, operation, rows, files=files)) == ("C0", MatrixOutcome.COMMITS)
     assert (
         BY_STRATEGY["prefer_writer"][mine, MatrixAction.CLUSTERING, PENDING].outcome
         is MatrixOutcome.ENDS_IT
@@ -347,7 +347,7 @@ def test_what_becomes_of_a_plan(
         receipt = carry_out(scene.table, mine, planned)
     except InstantNotFoundError:
         receipt = None  # a restore took the plan away
-    outcome = MatrixOutcome.YIELDS if receipt is None else MatrixOutcome.STANDS
+    outcome = MatrixOutcome.YIELDS if receipt is None else MatrixOutcome.COMMITS
     if receipt is not None and getattr(receipt, "groups_left_out", 0):
         outcome = MatrixOutcome.LEAVES_OUT
     assert outcome is cell.outcome
@@ -401,9 +401,9 @@ def test_a_restore_takes_away_what_came_after_and_spares_the_living(
         restore(context, savepoint_of(scene.table))
         outcome = MatrixOutcome.ENDS_IT
     except HoodooError:
-        outcome = MatrixOutcome.REFUSED
+        outcome = MatrixOutcome.REJECTED
     assert outcome is ACTION_MATRIX[MatrixAction.RESTORE, theirs, standing].outcome
-    assert outcome is MatrixOutcome.REFUSED or context.active().pending == ()
+    assert outcome is MatrixOutcome.REJECTED or context.active().pending == ()
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_a_restore_takes_away_what_came_after_and_spares_the_living(
         pytest.param(mine, theirs, standing, id=f"{mine.name}-{theirs.name}-{standing.value}")
         for mine in (MatrixAction.CLEAN, MatrixAction.SAVEPOINT, MatrixAction.ARCHIVE)
         for theirs, standing in COLUMNS
-        if ACTION_MATRIX[mine, theirs, standing].outcome is not MatrixOutcome.REFUSED
+        if ACTION_MATRIX[mine, theirs, standing].outcome is not MatrixOutcome.REJECTED
         and (mine, theirs) != (MatrixAction.SAVEPOINT, MatrixAction.SAVEPOINT)  # a write has one
     ],
 )
@@ -427,7 +427,7 @@ def test_upkeep_takes_nothing_from_others(
     assert context.active().pending == before
     assert rows_of(scene.other(), "id", "v") == rows
     assert ACTION_MATRIX[mine, theirs, standing].outcome in (
-        MatrixOutcome.STANDS,
+        MatrixOutcome.COMMITS,
         MatrixOutcome.LEAVES_OUT,
     )
 
@@ -442,5 +442,5 @@ def test_a_state_whose_files_were_cleaned_gets_no_savepoint() -> None:
         savepoint(scene.table.context, old)
     assert (
         ACTION_MATRIX[MatrixAction.SAVEPOINT, MatrixAction.CLEAN, COMPLETED].outcome
-        is MatrixOutcome.REFUSED
+        is MatrixOutcome.REJECTED
     )

@@ -32,7 +32,7 @@ COW, MOR = TableType.COPY_ON_WRITE, TableType.MERGE_ON_READ
 def old_table(table_type: TableType = COW) -> tuple[TableReader, StillClock]:
     """A table whose one commit is two days old."""
     clock = StillClock()
-    table = new_table(MemoryStorage(world=MemoryWorld(clock)), clock=clock, table_type=table_type)
+    table = new_table(MemoryStorage(ports=MemoryWorld(clock)), clock=clock, table_type=table_type)
     upsert(table, [{"id": "k", "p": "p", "ts": 1, "v": 1}])
     return table, clock
 
@@ -40,7 +40,7 @@ def old_table(table_type: TableType = COW) -> tuple[TableReader, StillClock]:
 def lay(table: TableReader, clock: StillClock, name: str, *, hours: int = 1) -> str:
     """A file in the partition; ``{}`` in its name is the time now; time then goes on."""
     path = f"p/{name.format(instant_time(WallMs(clock.now_ms())))}"
-    table.context.world.storage.create(path, b"data")
+    table.context.ports.storage.create(path, b"data")
     clock.sleep_ms(hours * 3_600_000)
     return path
 
@@ -62,7 +62,7 @@ def test_files_of_no_instant_are_found_and_removed(table_type: TableType) -> Non
     assert found(table) == [log, base]
     assert [one.path for one in remove_orphans(table.context)] == [log, base]
     assert found(table) == []
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     assert storage.stat(kept) is not None
     assert storage.stat("p/.hoodie_partition_metadata") is not None
     assert rows_of(table) == rows
@@ -83,7 +83,7 @@ def test_nothing_at_or_above_the_oldest_pending_instant_is_an_orphan() -> None:
 
 def test_what_is_archived_or_marked_stays() -> None:
     table, clock = old_table()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create("p/f-0_0-0-0_20200101000000000.parquet", b"archived")
     clock.sleep_ms(1_000)
     marked = lay(table, clock, "f-1_0-0-0_{}.parquet")
@@ -141,7 +141,7 @@ def test_a_short_horizon_and_a_metadata_table_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="silent"):
         find_orphans(table.context, horizon_ms=60_000)
     update_properties(
-        table.context.world.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
+        table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
     )
     with pytest.raises(TableConfigConflictError):
         find_orphans(table.context)

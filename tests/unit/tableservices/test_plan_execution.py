@@ -44,7 +44,7 @@ def clock() -> Eventful:
 
 @pytest.fixture
 def table(clock: Eventful) -> TableReader:
-    storage = MemoryStorage(world=MemoryWorld(clock))
+    storage = MemoryStorage(ports=MemoryWorld(clock))
     made = new_table(storage, table_type=TableType.MERGE_ON_READ, clock=clock)
     upsert(made, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     upsert(made, [{"id": "a", "p": "x", "ts": 2, "v": 2}])

@@ -166,7 +166,7 @@ class Story:
             other.upsert(rows)
             self.reader.poll(self.table, rows=self.only_rows)
 
-        workload: Any = Meddled(LocalWorkload(self.table.context.world, self.rows_of(told)), meddle)
+        workload: Any = Meddled(LocalWorkload(self.table.context.ports, self.rows_of(told)), meddle)
         self.table._run(WriteOperation.UPSERT, workload)
         other.close()
 

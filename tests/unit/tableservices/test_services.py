@@ -33,8 +33,8 @@ class Watching:
 
 class Failing:
     name = "failing"
-    inline = True
-    beside = False
+    runs_inline = True
+    runs_in_background = False
 
     def __init__(self, good_rounds: tuple[int, ...] = ()) -> None:
         self.rounds = 0
@@ -50,7 +50,7 @@ def test_inline_cleaning_follows_a_commit(bench: Any) -> None:
     times = bench.commits(5)
     service = CleaningService(settings=CleaningSettings(commits_retained=2))
     outcome = run_inline(bench.context, [service])
-    assert [receipt.text for receipt in outcome.receipts] == [
+    assert [receipt.text for receipt in outcome.results] == [
         f"cleaned 2 files, everything since {times[3]} is kept"
     ]
     assert outcome.warnings == ()
@@ -79,7 +79,7 @@ def test_inline_cleaning_rests_while_nothing_can_have_become_old(bench: Any) -> 
 def test_asynchronous_cleaning_is_left_to_the_worker(bench: Any) -> None:
     times = bench.commits(5)
     settings = CleaningSettings(commits_retained=2, asynchronous=True)
-    assert run_inline(bench.context, [CleaningService(settings=settings)]).receipts == ()
+    assert run_inline(bench.context, [CleaningService(settings=settings)]).results == ()
     assert bench.times_left() == times
 
 

@@ -38,7 +38,7 @@ def of_version_8(table_type: TableType = TableType.COPY_ON_WRITE, **options: obj
 
 
 def said(table: TableReader) -> dict[str, str]:
-    return dict(load_config(table.context.world.storage).raw)
+    return dict(load_config(table.context.ports.storage).raw)
 
 
 def test_version_9_says_the_same_merging_in_its_own_words() -> None:
@@ -98,7 +98,7 @@ def test_a_writer_at_work_stands_in_the_way() -> None:
     registration = register_process(other.context, {})
     with pytest.raises(InvalidInputError, match="at work"):
         upgrade(table.context)
-    registration.leave()
+    registration.unregister()
     assert upgrade(table.context) is not None
 
 
@@ -119,7 +119,7 @@ def test_logs_of_version_8_are_compacted_first() -> None:
 def test_a_compaction_that_an_upgrade_began_is_gone_on_with() -> None:
     table = of_version_8(MOR)
     upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     class Dies(Behind):
         def create(self, path: str, data: bytes, *, durable: bool = True) -> None:
@@ -138,7 +138,7 @@ def test_a_compaction_that_an_upgrade_began_is_gone_on_with() -> None:
 def test_logs_that_are_written_after_the_compaction_stand_in_the_way() -> None:
     table = of_version_8(MOR)
     upsert(table, [{"id": "k", "p": "p", "ts": 6, "v": 2}])
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     late = opened(table, limits=replace(BRISK, publish_lock=CommitLockMode.NONE))
 
     class Overtaken(Behind):
@@ -157,7 +157,7 @@ def test_logs_that_are_written_after_the_compaction_stand_in_the_way() -> None:
 
 def test_keys_that_version_9_writes_differently_are_refused() -> None:
     table = of_version_8()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     update_properties(storage, {"hoodie.table.keygenerator.type": "COMPLEX"}, now="now")
     with pytest.raises(UnsupportedTableError, match="complex key"):
         upgrade(opened(table).context)
@@ -165,7 +165,7 @@ def test_keys_that_version_9_writes_differently_are_refused() -> None:
 
 def test_a_metadata_table_is_refused() -> None:
     table = of_version_8()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
     with pytest.raises(TableConfigConflictError):
         upgrade(table.context)
@@ -179,7 +179,7 @@ def test_a_metadata_table_is_switched_off_before_anything_changes(table_type: Ta
     table = of_version_8(table_type)
     if table_type is MOR:  # its logs are compacted, which no metadata table may miss
         upsert(table, ROWS)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     update_properties(storage, {PARTITIONS: "files"}, now="now")
     storage.create(".hoodie/metadata/.hoodie/hoodie.properties", b"")
     planned = plan_upgrade(opened(table).context, without_metadata_table=True)
@@ -196,7 +196,7 @@ def test_a_metadata_table_is_switched_off_before_anything_changes(table_type: Ta
 
 def test_a_metadata_table_stays_on_where_something_else_stands_in_the_way() -> None:
     table = of_version_8()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     changes = {PARTITIONS: "files", "hoodie.table.keygenerator.type": "COMPLEX"}
     update_properties(storage, changes, now="now")
     with pytest.raises(UnsupportedTableError, match="complex key"):
@@ -211,7 +211,7 @@ def test_the_metadata_table_of_version_6_is_switched_off_by_the_upgrade(tmp_path
     """A write switches it off else, and this table is not written."""
     path = golden_tables.unpack("v6_cow_nonpart", tmp_path)
     with hoodoo.open_table(path) as table:
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
         update_properties(storage, {PARTITIONS: "files"}, now="now")
     before = shown(path)
     with hoodoo.open_table(path) as table:
@@ -227,7 +227,7 @@ WITHOUT_LOGS = ("v6_cow_nonpart", "v6_cow_clean_archive", "v6_overwrite", "v6_co
 def shown(path: Path) -> tuple[list[tuple[Any, ...]], list[tuple[str, str]]]:
     """Rows with their meta columns, and every instant with its action, archived ones too."""
     with hoodoo.open_table(path) as table:
-        rows = table.pin().to_arrow(with_hoodie_columns=True)
+        rows = table.current_state().to_arrow(with_hoodie_columns=True)
         texts = [[str(value) for value in column.to_pylist()] for column in rows.columns]
         instants = [(one.requested_time, one.action) for one in table.timeline]
     return sorted(zip(*texts, strict=True)), instants
@@ -286,9 +286,9 @@ def test_an_upgrade_of_version_6_that_is_cut_off_leaves_one_whole_table(tmp_path
     for calls in range(0, 60, 3):
         Cut.left = calls
         with hoodoo.open_table(path) as table:
-            world = table.context.world
+            ports = table.context.ports
             context = TableContext.of(
-                replace(world, storage=Cut(world.storage)), load_config(world.storage)
+                replace(ports, storage=Cut(ports.storage)), load_config(ports.storage)
             )
             with suppress(KeyboardInterrupt):
                 upgrade(context)
@@ -325,9 +325,9 @@ def begin_to_merge(path: Path) -> str:
             raise KeyboardInterrupt
 
     with hoodoo.open_table(path) as table, suppress(KeyboardInterrupt):
-        world = table.context.world
+        ports = table.context.ports
         upgrade(
-            TableContext.of(replace(world, storage=Cut(world.storage)), load_config(world.storage))
+            TableContext.of(replace(ports, storage=Cut(ports.storage)), load_config(ports.storage))
         )
     [plan] = pending_in(path)
     return plan.partition(".")[0]
@@ -344,7 +344,7 @@ def test_logs_of_version_6_are_merged_before_the_upgrade(tmp_path: Path) -> None
     assert logs_of(path) == logs, "older slices keep theirs"
     with hoodoo.open_table(path) as table:
         assert table.config.table_version == 9
-        pinned = table.pin()
+        pinned = table.current_state()
         assert [one.log_files for one in pinned.view.latest_slices()] == [(), ()]
         [*older, merged] = [(one.requested_time, one.action) for one in table.timeline]
         assert (older, merged[1]) == (instants, "commit")
@@ -441,7 +441,7 @@ def test_a_log_that_is_written_on_top_of_a_begun_merge_is_merged_too(tmp_path: P
     assert contents(path) == before
     assert name in logs_of(path)
     with hoodoo.open_table(path) as table:
-        assert [one.log_files for one in table.pin().view.latest_slices()] == [(), ()]
+        assert [one.log_files for one in table.current_state().view.latest_slices()] == [(), ()]
         merges = [one.requested_time for one in table.timeline if one.action == "commit"]
         assert merges[0] == planned
         assert len(merges) == 2
@@ -481,6 +481,6 @@ def test_a_table_that_was_upgraded_meanwhile_is_opened_again_first(tmp_path: Pat
     with hoodoo.open_table(path) as table:
         stale = table.context
         to_8 = {"hoodie.table.version": "8", "hoodie.timeline.layout.version": "2"}
-        update_properties(stale.world.storage, to_8, now="now")
+        update_properties(stale.ports.storage, to_8, now="now")
         with pytest.raises(TableConfigConflictError, match="open it again"):
             upgrade(stale)

@@ -87,7 +87,7 @@ class Far(Behind):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        return replace(self.inner.capabilities, far=True)
+        return replace(self.inner.capabilities, high_latency=True)
 
 
 def wait_for(there: Callable[[], bool]) -> None:
@@ -185,7 +185,7 @@ def opened(
     clock: Any = None,
 ) -> TableReader:
     """Another writer of the same table, perhaps through another storage."""
-    seen = storage or table.context.world.storage
+    seen = storage or table.context.ports.storage
     return open_reader(world_of(seen, application=application, clock=clock), limits)
 
 
@@ -260,7 +260,7 @@ def put_watched(
     **options: Any,
 ) -> tuple[CommitResult, list[list[str]]]:
     """As ``put``; ``early`` happens before conflicts are looked for; tells what was written."""
-    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts, early=early)
+    workload = Meddled(LocalWorkload(table.context.ports, as_table(rows)), *acts, early=early)
     receipt = write(table.context, planned(table, operation, **options), workload)
     return receipt, workload.rewritten
 
@@ -282,7 +282,7 @@ def begun(
     """Begin a write now; what comes back ends it: placed on what was visible at its begin."""
     context = table.context
     plan = planned(table, operation, **options)
-    workload = LocalWorkload(context.world, as_table(rows))
+    workload = LocalWorkload(context.ports, as_table(rows))
     schema, before = schema_for(context, context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema)
     started = begin(context, action_of(context, operation))
@@ -305,7 +305,7 @@ def begun(
 
 def rows_of(table: TableReader, *columns: str, **how: Any) -> list[tuple[Any, ...]]:
     """The newest rows as sorted tuples; of all columns unless some are named."""
-    found = table.pin().to_arrow(columns=columns or None, **how)
+    found = table.current_state().to_arrow(columns=columns or None, **how)
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
@@ -319,12 +319,12 @@ def files_below(storage: Any, folder: str = "") -> list[str]:
 
 
 def data_files(table: TableReader) -> list[str]:
-    return [path for path in files_below(table.context.world.storage) if path.endswith(".parquet")]
+    return [path for path in files_below(table.context.ports.storage) if path.endswith(".parquet")]
 
 
 def leftovers(table: TableReader) -> list[str]:
     """What a finished or failed write must not leave: markers, heartbeats, pending instants."""
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     found = files_below(storage, ".hoodie/.temp") + files_below(storage, ".hoodie/.heartbeat")
     return found + [str(instant) for instant in table.context.active().pending]
 
@@ -337,6 +337,6 @@ def limited(**budget: int) -> TableLimits:
 def heard(context: TableContext | TableReader, name: str) -> list[dict[str, Any]]:
     """Events of one name that a context's world emitted."""
     used = context.context if isinstance(context, TableReader) else context
-    events = used.world.events
+    events = used.ports.events
     assert isinstance(events, Heard)
     return events.named(name)

@@ -56,7 +56,7 @@ class Meeting(StillClock):
 class Joined(Behind):
     """A lock that writers have together."""
 
-    shares = True
+    is_shareable = True
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -79,7 +79,7 @@ class Line:
         self.storage = RecordingStorage(Far(self.base))
         self.clock = Meeting()
         self.mine = new_table(self.storage, limits=FREE, clock=self.clock)
-        object.__setattr__(self.mine.context.world, "executor", ThreadExecutor(1))
+        object.__setattr__(self.mine.context.ports, "executor", ThreadExecutor(1))
         upsert(self.mine, [row("a", 1), row("b", 1), row("q", 1, "y")])
         self.front_times: list[InstantTime] = []
 
@@ -89,7 +89,7 @@ class Line:
 
     @property
     def events(self) -> Heard:
-        events = self.mine.context.world.events
+        events = self.mine.context.ports.events
         assert isinstance(events, Heard)
         return events
 
@@ -107,7 +107,7 @@ class Line:
     def written_by_others(self) -> None:
         """Another published into my file group, and I know."""
         upsert(self.other(), [row("b", 2)])
-        self.mine.context.chain.head()
+        self.mine.context.commit_log.head()
 
     def one_in_front(self, value: int, partition: str = "x") -> Callable[[], None]:
         """A write that is about to make its files; what comes back lets it go on to its end."""

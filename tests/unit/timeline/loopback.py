@@ -80,7 +80,7 @@ def commit_offers(
 
     def name(time: InstantTime, numbers: frozenset[int]) -> frozenset[int]:
         named = {number: channels[number] for number in sorted(numbers)}
-        return name_instant(named, time, context.world.clock, answer_ms=1000)
+        return name_instant(named, time, context.ports.clock, answer_ms=1000)
 
     works = [remote(context, one) for one in channels]
     return commit_group(context, works, publishing=publishing, name_instant=name)

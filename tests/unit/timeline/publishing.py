@@ -21,11 +21,11 @@ A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 
 
 def touching(*groups: FileGroupId, touch: Access = Access.BASE) -> WriteSet:
-    return WriteSet.of([AccessedFileGroup(file_group=group, touch=touch) for group in groups])
+    return WriteSet.of([AccessedFileGroup(file_group=group, access=touch) for group in groups])
 
 
-def candidate(*groups: FileGroupId, **more: object) -> PendingCommit:
-    return PendingCommit(claim=touching(*groups), metadata=CommitMetadata(), **more)
+def pending_commit(*groups: FileGroupId, **more: object) -> PendingCommit:
+    return PendingCommit(write_set=touching(*groups), metadata=CommitMetadata(), **more)
 
 
 def started(table: TableReader) -> StartedWrite:
@@ -43,14 +43,14 @@ def publish_one(
     table: TableReader, *groups: FileGroupId, **more: object
 ) -> CommittedWrite | Conflict:
     begun = started(table)
-    return commit_write(table.context, begun, candidate(*groups, **more), seen_by(begun))
+    return commit_write(table.context, begun, pending_commit(*groups, **more), seen_by(begun))
 
 
 def begun_after(other: TableReader, mine: TableReader, *groups: FileGroupId) -> StartedWrite:
     """Mine began after the other's write, which was published since: a redo is enough."""
     theirs = started(other)
     begun = started(mine)
-    commit_write(other.context, theirs, candidate(*groups), seen_by(theirs))
+    commit_write(other.context, theirs, pending_commit(*groups), seen_by(theirs))
     return begun
 
 
@@ -60,19 +60,21 @@ def two_writers(**changes: object) -> tuple[TableReader, TableReader]:
 
 
 def clock_of(table: TableReader) -> StillClock:
-    clock = table.context.world.clock
+    clock = table.context.ports.clock
     assert isinstance(clock, StillClock)
     return clock
 
 
 def numbers(table: TableReader) -> list[int]:
-    chain = table.context.chain
-    return [slot.number for slot in chain.between(0, chain.head())]
+    commit_log = table.context.commit_log
+    return [slot.number for slot in commit_log.between(0, commit_log.head())]
 
 
 def write_at(requested_time: str, **more: Any) -> WriteToCommit:
     """A write that changes nothing, with this requested time."""
-    return WriteToCommit(requested_time=requested_time, pending=candidate(), base_head=0, **more)
+    return WriteToCommit(
+        requested_time=requested_time, pending=pending_commit(), base_head=0, **more
+    )
 
 
 def commit_by(

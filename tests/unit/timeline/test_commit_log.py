@@ -57,40 +57,40 @@ def test_an_empty_chain_has_head_zero():
 @pytest.mark.spec("SLOT-2")
 def test_a_chain_that_was_empty_is_looked_at_again():
     storage = filled()
-    chain = chain_over(storage)
-    assert not chain.has_looked
-    assert [chain.head(), chain.head()] == [0, 0]
-    assert chain.has_looked
+    commit_log = chain_over(storage)
+    assert not commit_log.is_loaded
+    assert [commit_log.head(), commit_log.head()] == [0, 0]
+    assert commit_log.is_loaded
     storage.create(slot_path(1), encode_slot(slot(1)))
-    assert chain.head() == 1
-    chain.restart()
-    assert not chain.has_looked
+    assert commit_log.head() == 1
+    commit_log.restart()
+    assert not commit_log.is_loaded
 
 
 @pytest.mark.spec("SLOT-2")
 def test_who_saw_an_empty_chain_finds_it_when_its_first_slots_were_collected():
     """A reader has no pin: what it missed may be gone, and it needs a lease all the same."""
     storage = filled()
-    chain = chain_over(storage)
-    assert chain.head() == 0
+    commit_log = chain_over(storage)
+    assert commit_log.head() == 0
     for number in (70, 71):
         storage.create(slot_path(number), encode_slot(slot(number)))
-    assert chain.head() == 71
+    assert commit_log.head() == 71
 
 
 def test_an_empty_chain_is_looked_at_in_one_round_far_away():
     asked: list[int] = []
 
     class Counting(ThreadExecutor):
-        def at_once(self, calls):
+        def concurrently(self, calls):
             asked.append(len(calls))
             return [call() for call in calls]
 
-    world = replace(world_of(Far(filled()), clock=StillClock()), executor=Counting())
-    chain = CommitLog(world, "t")
-    chain.head()
+    ports = replace(world_of(Far(filled()), clock=StillClock()), executor=Counting())
+    commit_log = CommitLog(ports, "t")
+    commit_log.head()
     asked.clear()
-    assert chain.head() == 0
+    assert commit_log.head() == 0
     assert asked == [2]  # the listing and the first slot
 
 
@@ -114,10 +114,10 @@ def test_a_stale_listing_does_not_hide_the_first_slot_of_a_chain_that_was_empty(
             return []
 
     storage = filled()
-    chain = chain_over(Stale(storage))
-    assert chain.head() == 0
+    commit_log = chain_over(Stale(storage))
+    assert commit_log.head() == 0
     storage.create(slot_path(1), encode_slot(slot(1)))
-    assert chain.head() == 1
+    assert commit_log.head() == 1
 
 
 def test_files_that_are_no_slots_do_not_count():
@@ -128,11 +128,11 @@ def test_files_that_are_no_slots_do_not_count():
 
 def test_known_slots_are_not_read_again():
     observed = RecordingStorage(filled(1, 2, 3))
-    chain = chain_over(observed)
-    chain.head()
-    chain.between(0, 3)
+    commit_log = chain_over(observed)
+    commit_log.head()
+    commit_log.between(0, 3)
     observed.forget()
-    assert [each.number for each in chain.between(0, chain.head())] == [1, 2, 3]
+    assert [each.number for each in commit_log.between(0, commit_log.head())] == [1, 2, 3]
     assert observed.operations() == [f"read {slot_path(4)}"]
 
 
@@ -152,17 +152,17 @@ def test_a_damaged_slot_is_told():
 
 def test_a_free_number_is_taken():
     storage = filled(1)
-    chain = chain_over(storage)
-    assert chain.head() == 1
-    assert chain.take(slot(2))
-    assert chain.head() == 2
+    commit_log = chain_over(storage)
+    assert commit_log.head() == 1
+    assert commit_log.take(slot(2))
+    assert commit_log.head() == 2
     assert storage.read(slot_path(2)) == encode_slot(slot(2))
 
 
 def test_a_taken_number_is_lost():
-    chain = chain_over(filled(1))
-    assert not chain.take(slot(1, nonce="late"))
-    assert chain.read(1).nonce == "mine"
+    commit_log = chain_over(filled(1))
+    assert not commit_log.take(slot(1, nonce="late"))
+    assert commit_log.read(1).nonce == "mine"
 
 
 class Unanswered(Behind):
@@ -198,19 +198,19 @@ class Unanswered(Behind):
     ],
 )
 def test_a_lost_answer_is_found_out(fates: list[str], won: bool):
-    chain = chain_over(Unanswered(MemoryStorage(), *fates))
-    assert chain.take(slot(1)) is won
-    assert chain.read(1).nonce == ("mine" if won else "theirs")
+    commit_log = chain_over(Unanswered(MemoryStorage(), *fates))
+    assert commit_log.take(slot(1)) is won
+    assert commit_log.read(1).nonce == ("mine" if won else "theirs")
 
 
 @pytest.mark.parametrize("fate", ["lost", "unavailable"])
 def test_an_answer_that_never_comes_is_unknown(fate: str):
     clock = StillClock()
-    chain = chain_over(
+    commit_log = chain_over(
         Unanswered(MemoryStorage(), *[fate] * 1_000), clock=clock, unknown_ms_max=5_000
     )
     with pytest.raises(OutcomeUnknownError) as caught:
-        chain.take(slot(1))
+        commit_log.take(slot(1))
     assert caught.value.fields == {
         "requested_time": "20260102030400001",
         "slot_number": 1,

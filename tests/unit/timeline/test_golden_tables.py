@@ -58,13 +58,13 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], TableReader]]:
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
 def test_snapshot_is_java_s(opened: Callable[[str], TableReader], name: str) -> None:
-    mine = rows_of(name, opened(name).pin().to_arrow(with_hoodie_columns=True))
+    mine = rows_of(name, opened(name).current_state().to_arrow(with_hoodie_columns=True))
     assert_same(name, mine, answer_of(name, "snapshot"))
 
 
 @pytest.mark.parametrize("name", EVERY_TABLE)
 def test_read_optimized_is_java_s(opened: Callable[[str], TableReader], name: str) -> None:
-    pinned = opened(name).pin()
+    pinned = opened(name).current_state()
     found = pinned.to_arrow(with_hoodie_columns=True, query_type="read_optimized")
     theirs = answer_of(name, "read_optimized")
     if theirs is None:  # on copy-on-write it is the snapshot
@@ -111,7 +111,7 @@ def test_what_java_1_0_2_fails_to_read_is_consistent(
 ) -> None:
     table = opened(name)
     newest = max(one["requested"] for one in golden_tables.account(name)["timeline"])
-    now = rows_of(name, table.pin().to_arrow(with_hoodie_columns=True))
+    now = rows_of(name, table.current_state().to_arrow(with_hoodie_columns=True))
     assert rows_of(name, table.as_of(newest).to_arrow(with_hoodie_columns=True)) == now
     assert rows_of(name, table.changes("0", with_hoodie_columns=True).read_all()) == now
 
@@ -205,8 +205,8 @@ def in_order(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def slices_of(table: TableReader) -> list[dict[str, Any]]:
     """Every slice of every file group as the accounts list them, newest slice first."""
-    view = table.pin().view
-    everything = dataclasses.replace(view, show_replaced=True, _slices={})
+    view = table.current_state().view
+    everything = dataclasses.replace(view, include_replaced=True, _slices={})
     found = []
     for partition_path in everything.partition_paths():
         for group, slices in everything.slices(partition_path).items():

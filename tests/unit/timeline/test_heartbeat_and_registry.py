@@ -40,7 +40,7 @@ MINE = {"mode": "occ", "lock": "a"}
 
 
 def storage_at(clock: StillClock) -> MemoryStorage:
-    return MemoryStorage("memory://t", world=MemoryWorld(clock))
+    return MemoryStorage("memory://t", ports=MemoryWorld(clock))
 
 
 @pytest.mark.spec("HB-1")
@@ -61,8 +61,8 @@ def test_a_beat_renews_the_file_and_a_stop_removes_it():
 def test_a_writer_that_paused_too_long_is_fenced_for_good():
     clock = StillClock()
     storage = storage_at(clock)
-    world = world_of(storage, clock=clock)
-    beating = Heartbeat.start(world, RT, LIMITS)
+    ports = world_of(storage, clock=clock)
+    beating = Heartbeat.start(ports, RT, LIMITS)
     clock.sleep_ms(LIMITS.tolerated_ms)
     beating.check()
     clock.sleep_ms(1)
@@ -87,8 +87,8 @@ def test_a_failed_beat_is_an_event_and_the_next_may_succeed():
 
     clock = StillClock()
     storage = Failing(storage_at(clock))
-    world = world_of(storage, clock=clock)
-    beating = Heartbeat.start(world, RT, LIMITS)
+    ports = world_of(storage, clock=clock)
+    beating = Heartbeat.start(ports, RT, LIMITS)
     storage.failing = True
     clock.sleep_ms(1_500_000)
     beating.beat()
@@ -97,7 +97,7 @@ def test_a_failed_beat_is_an_event_and_the_next_may_succeed():
     beating.beat()
     clock.sleep_ms(1_900_000)
     beating.check()
-    assert len(world.events.named("heartbeat.failed")) == 1
+    assert len(ports.events.named("heartbeat.failed")) == 1
     beating.stop()
 
 
@@ -150,8 +150,8 @@ def test_nobody_reads_its_own_entry_when_it_enters():
     table = new_table(storage)
     register_process(opened(table, application="second").context, MINE)
     storage.forget()
-    register_process(table.context, MINE).leave()
-    own = table.context.world.ids.identity().writer_id
+    register_process(table.context, MINE).unregister()
+    own = table.context.ports.ids.identity().writer_id
     reads = [text for text in storage.operations() if text.startswith(f"read {WRITERS}/")]
     assert len(reads) == 2  # the other's, before and after the own one was shown
     assert not any(own in text for text in reads)
@@ -164,10 +164,10 @@ def test_writers_that_agree_are_listed():
     found = registered_writers(table.context)
     assert {writer.application for writer in found} == {"", "second"}
     assert all(writer.alive and writer.agreement == MINE for writer in found)
-    own = table.context.world.ids.identity().writer_id
+    own = table.context.ports.ids.identity().writer_id
     assert [one.application for one in registered_writers(table.context, but=own)] == ["second"]
-    first.leave()
-    second.leave()
+    first.unregister()
+    second.unregister()
     assert registered_writers(table.context) == []
 
 
@@ -182,13 +182,13 @@ def test_a_writer_configured_differently_is_refused_with_the_difference():
         "more": {"mine": "x", "theirs": ""},
     }
     assert len(registered_writers(table.context)) == 1
-    first.leave()
+    first.unregister()
 
 
 @pytest.mark.spec("REG-1")
 def test_of_two_newcomers_at_once_one_sees_the_other():
     table = new_table()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     class Racing(Behind):
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
@@ -210,7 +210,7 @@ def test_entries_of_writers_long_silent_are_ignored():
     clock.sleep_ms(table.context.limits.heartbeat.tolerated_ms + 1)
     other = register_process(opened(table, clock=clock).context, {"lock": "b"})
     assert [writer.alive for writer in registered_writers(table.context)] == [False, True]
-    other.leave()
+    other.unregister()
 
 
 @pytest.mark.spec("REG-1")
@@ -224,21 +224,21 @@ def test_the_entry_of_a_dropped_table_s_writer_counts_for_nothing_in_the_new_one
     idle.beat()
     assert len(storage.names(WRITERS)) == 2
     (entry,) = registered_writers(table.context)
-    assert entry.writer_id == table.context.world.ids.identity().writer_id
+    assert entry.writer_id == table.context.ports.ids.identity().writer_id
     register_process(opened(table, clock=clock).context, {"lock": "b"})
-    idle.leave()
-    mine.leave()
+    idle.unregister()
+    mine.unregister()
 
 
 @pytest.mark.spec("REG-1")
 def test_an_entry_that_names_no_table_counts():
     table = new_table()
     register_process(table.context, MINE)
-    (name,) = table.context.world.storage.names(WRITERS)
+    (name,) = table.context.ports.storage.names(WRITERS)
     path = f"{WRITERS}/{name}"
-    document = json.loads(table.context.world.storage.read(path))
+    document = json.loads(table.context.ports.storage.read(path))
     assert document.pop("table") == table.context.table_id
-    table.context.world.storage.write(path, json.dumps(document).encode())
+    table.context.ports.storage.write(path, json.dumps(document).encode())
     with pytest.raises(WriterDisagreementError):
         register_process(opened(table).context, {"lock": "b"})
 
@@ -254,7 +254,9 @@ def test_a_writer_that_ended_without_a_word_can_be_forgotten():
         forget(other.context, entry.writer_id)
     assert caught.value.kind == "writer_alive"
     clock.sleep_ms(table.context.limits.heartbeat.tolerated_ms + 1)
-    assert forget(other.context, entry.writer_id, dry_run=True).pin == entry.pin
+    assert (
+        forget(other.context, entry.writer_id, dry_run=True).low_water_mark == entry.low_water_mark
+    )
     assert len(registered_writers(other.context)) == 1
     assert forget(other.context, entry.writer_id).writer_id == entry.writer_id
     assert registered_writers(other.context) == []
@@ -271,7 +273,7 @@ def test_a_writer_that_seems_alive_is_forgotten_by_force_and_shows_itself_again(
     assert registered_writers(table.context) == []
     living.beat()
     assert [one.writer_id for one in registered_writers(table.context)] == [entry.writer_id]
-    living.leave()
+    living.unregister()
 
 
 def strange(**changes: object) -> bytes:
@@ -300,8 +302,8 @@ DAMAGED = {
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damaged_entries_are_ignored(damage: str):
     table = new_table()
-    table.context.world.storage.write(f"{WRITERS}/strange.json", DAMAGED[damage])
-    register_process(table.context, MINE).leave()
+    table.context.ports.storage.write(f"{WRITERS}/strange.json", DAMAGED[damage])
+    register_process(table.context, MINE).unregister()
     assert registered_writers(table.context) == []
 
 
@@ -312,7 +314,7 @@ def test_a_table_registers_once_and_leaves_on_close():
     table.register(MINE)
     assert len(registered_writers(table.context)) == 1
     table.close()
-    assert table.context.world.storage.names(WRITERS) == []
+    assert table.context.ports.storage.names(WRITERS) == []
     assert heard(table, "background.failed") == []
 
 

@@ -53,13 +53,13 @@ class Bench:
 
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
         self.clock = StillClock()
-        self.storage = MemoryStorage(world=MemoryWorld(self.clock))
+        self.storage = MemoryStorage(ports=MemoryWorld(self.clock))
         self.writer = new_table(self.storage, clock=self.clock)
         self.commit(0)
-        world = world_of(self.storage, application="report", clock=self.clock)
-        self.tickers = Tickers(world.executor)
+        ports = world_of(self.storage, application="report", clock=self.clock)
+        self.tickers = Tickers(ports.executor)
         limits = replace(BRISK, reader_lease_ms=lease_ms)
-        self.reader = open_reader(replace(world, executor=self.tickers), limits)
+        self.reader = open_reader(replace(ports, executor=self.tickers), limits)
 
     def commit(self, *values: int) -> None:
         for value in values:
@@ -84,7 +84,7 @@ def values(table: Any) -> list[int]:
 
 def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> None:
     bench = Bench()
-    with bench.reader.hold() as state:
+    with bench.reader.pin() as state:
         bench.commit(1, 2, 3)
         assert bench.clean() == 3  # the slice of 1 goes at once: nobody reads it
         assert files_below(bench.storage, DEFERRED_DELETES) != []
@@ -97,7 +97,7 @@ def test_a_held_state_is_spared_by_cleaning_and_deleted_by_the_next_one() -> Non
 
 def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_ended() -> None:
     bench = Bench()
-    with bench.reader.hold() as state:
+    with bench.reader.pin() as state:
         bench.commit(1, 2, 3)
         assert bench.clean() == 3
         assert clean(bench.writer.context, ONE) is None
@@ -115,7 +115,7 @@ def test_what_is_owed_is_not_cleaned_again_by_every_clean_until_the_reader_has_e
 def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
     bench = Bench()
     bench.commit(1, 2)
-    with bench.reader.hold() as state:
+    with bench.reader.pin() as state:
         bench.commit(3)
         assert bench.clean() == 2
         assert values(state) == [2]
@@ -125,14 +125,14 @@ def test_a_reader_above_the_floor_of_a_clean_spares_nothing() -> None:
 def test_a_reader_that_meets_a_clean_after_its_lease_takes_a_newer_state() -> None:
     bench = Bench()
     bench.commit(1, 2)
-    at = bench.reader.pin()
+    at = bench.reader.current_state()
     assert at.snapshot.newest_completion is not None
     bench.commit(3, 4)
     bench.clean()
     with pytest.raises(SnapshotExpiredError, match="read a newer one"):
-        at.hold()
+        at.pin()
     assert bench.leases() == []
-    with bench.reader.hold() as state:
+    with bench.reader.pin() as state:
         assert values(state) == [4]
 
 
@@ -200,7 +200,7 @@ def test_a_read_of_the_newest_state_begins_anew_where_nothing_came_out() -> None
 
 def test_a_pinned_state_that_was_cleaned_is_expired_and_not_corrupt() -> None:
     bench = Bench()
-    at = bench.reader.pin()
+    at = bench.reader.current_state()
     assert at.file_slices() != []
     bench.commit(1, 2, 3)
     bench.clean()
@@ -212,7 +212,7 @@ def test_a_pinned_state_that_was_cleaned_is_expired_and_not_corrupt() -> None:
 
 def test_a_file_that_nobody_cleaned_is_missing() -> None:
     bench = Bench()
-    at = bench.reader.pin()
+    at = bench.reader.current_state()
     [one] = at.file_slices()
     assert one.base_file is not None
     bench.storage.delete(one.base_file.path)
@@ -222,14 +222,14 @@ def test_a_file_that_nobody_cleaned_is_missing() -> None:
 
 def test_leases_are_switched_off_by_zero() -> None:
     bench = Bench(lease_ms=0)
-    with bench.reader.hold() as state:
+    with bench.reader.pin() as state:
         assert bench.leases() == []
         assert values(state) == [0]
 
 
 def test_an_ended_lease_spares_nothing_and_goes_when_it_is_old() -> None:
     bench = Bench()
-    bench.reader.hold()  # a reader that dies
+    bench.reader.pin()  # a reader that dies
     bench.clock.sleep_ms(LEASE_MS + 1)
     bench.commit(1, 2, 3)
     assert bench.clean() == 2
@@ -246,7 +246,7 @@ def test_a_reader_of_changes_needs_every_file_of_its_range() -> None:
     lease = ReaderLease(
         bench.reader.context, bench.reader.snapshot, since="00000000000000000", held=True
     )
-    assert lease.show()
+    assert lease.acquire()
     bench.commit(2, 3, 4)
     assert bench.clean() == 4  # of 0 and 1, which it reads, and the two that are kept
     lease.end()

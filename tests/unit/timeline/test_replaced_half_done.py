@@ -66,7 +66,7 @@ def later(table: TableReader, **how: Any) -> TableReader:
 
 def with_a_late_slot(table: TableReader) -> None:
     """Another table's slot in the next number."""
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     number = max(int(name) for name in storage.names(SLOTS)) + 1
     storage.create(slot_path(number), encode_slot(slot(number, "old")))
 
@@ -147,7 +147,7 @@ def test_a_repeated_batch_is_answered_when_its_rows_are_there(late: bool) -> Non
 def test_verify_does_not_blame_the_late_slot(sealed: bool) -> None:
     limits = FREE
     if sealed:
-        limits = replace(FREE, sealing=SlotSigning(evidence=TamperEvidence.HASH))
+        limits = replace(FREE, slot_signing=SlotSigning(evidence=TamperEvidence.HASH))
     storage = Swapped(MemoryStorage(), commits=2)
     handle = old_handle(storage)
     object.__setattr__(handle.context, "limits", limits)

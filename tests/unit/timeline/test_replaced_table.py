@@ -42,7 +42,7 @@ from timeline.system import ThreadExecutor
 
 def slot(number: int, table_id: str) -> Slot:
     batches = (Batch(batch_id="b/1"),)
-    return commit_slot(number, table_id, batches=batches, body=b"{}", foreign="seen")
+    return commit_slot(number, table_id, batches=batches, body=b"{}", timeline_digest="seen")
 
 
 def holding(*slots: tuple[int, str]) -> MemoryStorage:
@@ -63,15 +63,20 @@ def chain_over(storage: object, table_id: str | None = "new") -> CommitLog:
 @pytest.mark.spec("SLOT-8")
 @pytest.mark.parametrize("table_id", ["new", None])
 def test_a_slot_of_an_earlier_table_takes_its_number_and_decides_nothing(table_id: str | None):
-    chain = chain_over(holding((1, "new"), (2, "old"), (3, "new")), table_id)
-    assert chain.head() == 3
-    found = chain.read(2)
+    commit_log = chain_over(holding((1, "new"), (2, "old"), (3, "new")), table_id)
+    assert commit_log.head() == 3
+    found = commit_log.read(2)
     assert found is not None
     assert found.kind is SlotKind.NOOP
-    assert (found.file_name, found.batches, found.body, found.foreign) == (None, (), b"", "")
+    assert (found.file_name, found.batches, found.body, found.timeline_digest) == (
+        None,
+        (),
+        b"",
+        "",
+    )
     assert found.newest_time == slot(2, "old").newest_time
     assert found.digest, "the seal of the next slot is made from its bytes"
-    assert chain.body_of(found.requested_time, found.completion_time) is None
+    assert commit_log.body_of(found.requested_time, found.completion_time) is None
 
 
 @pytest.mark.spec("SLOT-8")
@@ -149,10 +154,10 @@ def test_a_damaged_slot_is_told_to_who_reads_it_not_to_who_counts():
 @pytest.mark.spec("SLOT-8")
 def test_who_opened_a_table_amid_its_drop_takes_no_slot_of_the_new_one_for_the_old():
     storage = holding((1, "new"))
-    chain = chain_over(storage, None)  # nothing told an identity when it was opened
-    assert chain.head() == 1
+    commit_log = chain_over(storage, None)  # nothing told an identity when it was opened
+    assert commit_log.head() == 1
     with pytest.raises(TableReplacedError, match="open it again"):
-        chain.take(slot(2, "old"))
+        commit_log.take(slot(2, "old"))
     assert storage.names(SLOTS) == [slot_path(1).rpartition("/")[2]]
 
 
@@ -160,29 +165,29 @@ def test_who_opened_a_table_amid_its_drop_takes_no_slot_of_the_new_one_for_the_o
 @pytest.mark.spec("SLOT-10")
 def test_the_file_of_a_slot_that_was_helped_on_tells_no_table_and_goes_with_the_drop():
     storage = holding((1, "old"))
-    chain = chain_over(storage, "old")
+    commit_log = chain_over(storage, "old")
     helped = slot(1, "old")
     assert helped.file_name is not None
     names = {helped.file_name}
-    assert chain.tells_table(helped, names)
+    assert commit_log.shows_same_table(helped, names)
     storage.create(timeline_path(helped.file_name), b"{}")
-    chain.will_show(helped)
-    assert not chain.tells_table(helped, names)
+    commit_log.will_create_file(helped)
+    assert not commit_log.shows_same_table(helped, names)
     with pytest.raises(TableReplacedError):
-        chain.assert_same_table()
+        commit_log.assert_same_table()
     assert storage.names(TIMELINE) == []
-    assert not chain.has_shown
+    assert not commit_log.has_created_files
 
 
 @pytest.mark.spec("SLOT-10")
 def test_a_helped_file_tells_again_once_the_identity_was_seen():
-    chain = chain_over(holding((1, "new")))
+    commit_log = chain_over(holding((1, "new")))
     helped = slot(1, "new")
-    chain.will_show(helped)
-    chain.assert_same_table()
-    assert not chain.has_shown
+    commit_log.will_create_file(helped)
+    commit_log.assert_same_table()
+    assert not commit_log.has_created_files
     assert helped.file_name is not None
-    assert chain.tells_table(helped, {helped.file_name})
+    assert commit_log.shows_same_table(helped, {helped.file_name})
 
 
 A, B, C = ({"id": key, "p": "x", "ts": 1} for key in "abc")
@@ -283,7 +288,7 @@ def test_who_tells_the_table_by_its_newest_files_asks_for_no_identity():
     table = new_table(observed, clock=StillClock())
     upsert(table, [A])
     observed.forget()
-    table.context.look()
+    table.context.refresh()
     assert f"read {TABLE_DESCRIPTOR}" not in observed.operations()
 
 
@@ -303,7 +308,7 @@ def test_a_write_under_which_the_table_is_replaced_leaves_nothing_in_the_new_one
 
 
 class Reversed(ThreadExecutor):
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() for call in reversed(calls)][::-1]
 
 
@@ -329,9 +334,9 @@ def test_a_commit_that_was_helped_on_beside_the_own_slot_is_not_shown_in_the_new
     with pytest.raises(OutcomeUnknownError):
         upsert(dead, [C])
     helper = opened(handle, storage=Far(storage), clock=StillClock(OLD_MS), limits=FREE)
-    world = replace(helper.context.world, executor=executor(1))
-    object.__setattr__(helper.context, "world", world)
-    object.__setattr__(helper.context.chain, "_world", world)
+    ports = replace(helper.context.ports, executor=executor(1))
+    object.__setattr__(helper.context, "ports", ports)
+    object.__setattr__(helper.context.commit_log, "_world", ports)
     storage.at = SLOTS
     with pytest.raises(TableReplacedError):
         upsert(helper, [{"id": "d", "p": "z", "ts": 1}])
@@ -351,9 +356,9 @@ def test_a_service_whose_slot_is_in_another_table_deletes_nothing(far: bool, lim
     data = "y/a-0_0-0-0_20260101000000000.parquet"
     storage.inner.create(data, b"of the other table")
 
-    def decide(turn: CommitSection) -> Slot:
-        time = turn.draw(handle.context, Residue.SLOT_REQUESTED)
-        return turn.slot(
+    def decide(section: CommitSection) -> Slot:
+        time = section.draw_time(handle.context, Residue.SLOT_REQUESTED)
+        return section.next_slot(
             handle.context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", deletes=(data,)
         )
 

@@ -27,7 +27,7 @@ from timeline.storage.recording import RecordingStorage
 
 KEY = b"k" * 32
 SIGNED = SlotSigning(evidence=TamperEvidence.HMAC, keys=(KEY,))
-SEALED = replace(BRISK, sealing=SIGNED)
+SEALED = replace(BRISK, slot_signing=SIGNED)
 ROWS = [{"id": "1", "p": "x", "ts": 1}]
 
 
@@ -44,7 +44,7 @@ def expected(storage: MemoryStorage) -> list[str]:
 
 
 def test_a_signed_slot_comes_back_and_is_signed():
-    sealed = replace(slot(1), seal=SIGNED.seal("", b""))
+    sealed = replace(slot(1), hash_link=SIGNED.link("", b""))
     data = encode_slot(sealed, KEY)
     found = decode_slot(data, path="p", number=1)
     assert (found, found.digest) == (sealed, digest_of(data))
@@ -54,7 +54,7 @@ def test_a_signed_slot_comes_back_and_is_signed():
 
 
 def test_every_byte_of_a_signed_slot_counts():
-    data = encode_slot(replace(slot(1), seal=SIGNED.seal("", b"")), KEY)
+    data = encode_slot(replace(slot(1), hash_link=SIGNED.link("", b"")), KEY)
     line = data.index(b"\n")
     for place in range(line):
         changed = bytearray(data)
@@ -72,11 +72,11 @@ def test_an_unanswered_create_is_repeated_with_the_same_bytes():
             self.inner.create(path, data, durable=durable)
 
     told = Told(Unanswered(MemoryStorage(), "lost", "applied"))
-    chain = CommitLog(world_of(told), "t", key=KEY)
-    assert chain.take(replace(slot(1), seal=SIGNED.seal("", b"")))
+    commit_log = CommitLog(world_of(told), "t", key=KEY)
+    assert commit_log.take(replace(slot(1), hash_link=SIGNED.link("", b"")))
     assert len(set(told.sent)) == 1
     assert len(told.sent) == 3
-    assert chain.read(1).digest == digest_of(told.inner.read(slot_path(1)))
+    assert commit_log.read(1).digest == digest_of(told.inner.read(slot_path(1)))
 
 
 def test_seals_ask_the_storage_for_nothing_more():

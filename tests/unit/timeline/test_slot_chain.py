@@ -58,8 +58,8 @@ class Silent(Behind):
 
 def asking(silences: int, **more: int) -> tuple[CommitLog, Clock, Ports]:
     clock = Clock()
-    world = world_of(Silent(MemoryStorage(), silences), clock=clock)
-    return CommitLog(world, "t", **more), clock, world
+    ports = world_of(Silent(MemoryStorage(), silences), clock=clock)
+    return CommitLog(ports, "t", **more), clock, ports
 
 
 def chain_over(storage: object) -> CommitLog:
@@ -71,8 +71,8 @@ DOUBLING = [10, 20, 40, 80, 160, 320, 640]
 
 @pytest.mark.spec("UNK-1")
 def test_pauses_double_from_ten_milliseconds_to_a_second():
-    chain, clock, _ = asking(9)
-    assert chain.take(slot(1))
+    commit_log, clock, _ = asking(9)
+    assert commit_log.take(slot(1))
     assert clock.pauses == [*DOUBLING, 1_000, 1_000]
 
 
@@ -80,83 +80,83 @@ def test_pauses_double_from_ten_milliseconds_to_a_second():
 @pytest.mark.parametrize(("limit", "pauses"), [(1_269, DOUBLING), (1_270, [*DOUBLING, 1_000])])
 def test_an_answer_is_awaited_as_long_as_the_limit_and_no_longer(limit: int, pauses: list[int]):
     """The first seven pauses are 1,270 ms together."""
-    chain, clock, _ = asking(1_000, unknown_ms_max=limit)
+    commit_log, clock, _ = asking(1_000, unknown_ms_max=limit)
     with pytest.raises(OutcomeUnknownError):
-        chain.take(slot(1))
+        commit_log.take(slot(1))
     assert clock.pauses == pauses
 
 
 def test_every_silence_is_told_with_the_number_and_the_instant():
-    chain, _, world = asking(2)
-    chain.take(slot(1))
-    assert isinstance(world.events, Heard)
-    assert world.events.named("slot.unknown") == [
+    commit_log, _, ports = asking(2)
+    commit_log.take(slot(1))
+    assert isinstance(ports.events, Heard)
+    assert ports.events.named("slot.unknown") == [
         {"number": 1, "rt": "20260102030400001"},
         {"number": 1, "rt": "20260102030400001"},
     ]
 
 
 def test_the_newest_own_slot_is_the_last_one_that_was_won():
-    chain = chain_over(filled(1))
-    assert chain.last_own == 0
-    assert chain.take(slot(2))
-    assert chain.last_own == 2
-    chain_over_same = chain.take(slot(1, nonce="late"))
-    assert (chain_over_same, chain.last_own) == (False, 2)
+    commit_log = chain_over(filled(1))
+    assert commit_log.last_own == 0
+    assert commit_log.take(slot(2))
+    assert commit_log.last_own == 2
+    chain_over_same = commit_log.take(slot(1, nonce="late"))
+    assert (chain_over_same, commit_log.last_own) == (False, 2)
 
 
 @pytest.mark.spec("UNK-3")
 def test_an_instant_may_be_published_from_its_first_request_until_it_was_seen_lost():
     mine = slot(1).requested_time
-    assert not chain_over(MemoryStorage()).may_hold(mine)
+    assert not chain_over(MemoryStorage()).may_have_committed(mine)
 
     def won() -> CommitLog:
-        chain = chain_over(MemoryStorage())
-        chain.take(slot(1))
-        return chain
+        commit_log = chain_over(MemoryStorage())
+        commit_log.take(slot(1))
+        return commit_log
 
     def lost() -> CommitLog:
-        chain = chain_over(filled(1))
-        chain.take(slot(1, nonce="late"))
-        return chain
+        commit_log = chain_over(filled(1))
+        commit_log.take(slot(1, nonce="late"))
+        return commit_log
 
     def unanswered() -> CommitLog:
-        chain, _, _ = asking(1_000, unknown_ms_max=0)
+        commit_log, _, _ = asking(1_000, unknown_ms_max=0)
         with pytest.raises(OutcomeUnknownError):
-            chain.take(slot(1))
-        return chain
+            commit_log.take(slot(1))
+        return commit_log
 
     def disowned() -> CommitLog:
-        chain = won()
-        chain.disown(slot(1))
-        return chain
+        commit_log = won()
+        commit_log.mark_void(slot(1))
+        return commit_log
 
     def ended() -> CommitLog:
-        chain = won()
-        chain.ended(mine)
-        return chain
+        commit_log = won()
+        commit_log.ended(mine)
+        return commit_log
 
     ends: list[tuple[Callable[[], CommitLog], bool]] = [
         *((won, True), (lost, False), (unanswered, True), (disowned, False), (ended, False)),
     ]
-    assert [end().may_hold(mine) for end, _ in ends] == [may for _, may in ends]
+    assert [end().may_have_committed(mine) for end, _ in ends] == [may for _, may in ends]
 
 
 def test_a_slot_that_was_won_is_known_without_another_look():
     observed = RecordingStorage(MemoryStorage())
-    chain = chain_over(observed)
-    chain.take(slot(1))
+    commit_log = chain_over(observed)
+    commit_log.take(slot(1))
     assert observed.operations() == [f"create {slot_path(1)}"]
-    assert chain.known_head == 1
-    assert chain.read(1) == slot(1)
+    assert commit_log.known_head == 1
+    assert commit_log.read(1) == slot(1)
     assert observed.operations() == [f"create {slot_path(1)}"]
 
 
 def test_winning_an_early_number_does_not_bring_the_head_back():
-    chain = chain_over(filled(2, 3))
-    assert chain.head() == 3
-    chain.take(slot(1))
-    assert chain.known_head == 3
+    commit_log = chain_over(filled(2, 3))
+    assert commit_log.head() == 3
+    commit_log.take(slot(1))
+    assert commit_log.known_head == 3
 
 
 @pytest.mark.spec("SLOT-2")
@@ -166,12 +166,12 @@ def test_the_head_of_a_chain_whose_first_slots_were_collected():
 
 def test_a_glance_counts_on_from_the_head():
     storage = filled(3, 4)
-    chain = chain_over(storage)
-    assert chain.head() == 4
+    commit_log = chain_over(storage)
+    assert commit_log.head() == 4
     for number in (5, 6, 9):
         storage.create(slot_path(number), encode_slot(slot(number)))
-    chain.glance()
-    assert chain.known_head == 6, "what lies behind a gap is not of the chain"
+    commit_log.cached_head()
+    assert commit_log.known_head == 6, "what lies behind a gap is not of the chain"
 
 
 def test_a_stale_glance_does_not_bring_the_head_back():
@@ -183,44 +183,44 @@ def test_a_stale_glance_does_not_bring_the_head_back():
             return names[:1] if self.stale else names
 
     storage = Stale(filled(3, 4))
-    chain = chain_over(storage)
-    assert chain.head() == 4
+    commit_log = chain_over(storage)
+    assert commit_log.head() == 4
     storage.stale = True
-    chain.glance()
-    assert chain.known_head == 4
+    commit_log.cached_head()
+    assert commit_log.known_head == 4
 
 
 def test_a_chain_that_restarts_has_seen_nothing():
     storage = filled(1, 2, 3)
-    chain = chain_over(storage)
-    assert (chain.head(), len(chain.between(0, 3))) == (3, 3)
+    commit_log = chain_over(storage)
+    assert (commit_log.head(), len(commit_log.between(0, 3))) == (3, 3)
     for number in (1, 2, 3):
         storage.delete(slot_path(number))
-    assert (chain.head(), len(chain.between(0, 3))) == (3, 3), "slots never change"
-    chain.restart()
-    assert chain.known_head == 0
-    assert (chain.read(3), chain.head()) == (None, 0)
+    assert (commit_log.head(), len(commit_log.between(0, 3))) == (3, 3), "slots never change"
+    commit_log.restart()
+    assert commit_log.known_head == 0
+    assert (commit_log.read(3), commit_log.head()) == (None, 0)
 
 
 def test_collected_slots_are_forgotten_and_those_above_them_are_not():
     storage = filled(1, 2, 3)
-    chain = chain_over(storage)
-    assert (chain.head(), len(chain.between(0, 3))) == (3, 3)
+    commit_log = chain_over(storage)
+    assert (commit_log.head(), len(commit_log.between(0, 3))) == (3, 3)
     for number in (1, 2, 3):
         storage.delete(slot_path(number))
-    chain.forget(2)
-    assert [chain.read(number) is None for number in (1, 2, 3)] == [True, True, False]
-    assert chain.known_head == 3
+    commit_log.forget(2)
+    assert [commit_log.read(number) is None for number in (1, 2, 3)] == [True, True, False]
+    assert commit_log.known_head == 3
 
 
 def test_slots_come_newest_first_down_to_the_first_that_was_collected():
-    chain = chain_over(filled(3, 4, 5))
-    assert [one.number for one in chain.newest_first()] == [5, 4, 3]
-    assert [one.number for one in chain.newest_first(4)] == [4, 3]
+    commit_log = chain_over(filled(3, 4, 5))
+    assert [one.number for one in commit_log.newest_first()] == [5, 4, 3]
+    assert [one.number for one in commit_log.newest_first(4)] == [4, 3]
     assert [one.number for one in chain_over(filled(1, 2)).newest_first()] == [2, 1]
 
 
 def test_what_lies_between_two_numbers():
-    chain = chain_over(filled(1, 2, 3, 4))
-    assert [one.number for one in chain.between(1, 3)] == [2, 3]
-    assert chain.between(3, 3) == []
+    commit_log = chain_over(filled(1, 2, 3, 4))
+    assert [one.number for one in commit_log.between(1, 3)] == [2, 3]
+    assert commit_log.between(3, 3) == []

@@ -49,7 +49,7 @@ class Rounds(ThreadExecutor):
         super().__init__(1)
         self.sizes: list[int] = []
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         self.sizes.append(len(calls))
         return [call() for call in calls]
 
@@ -60,9 +60,9 @@ class Looker:
     def __init__(self, inner: Any, table_id: str | None = "t") -> None:
         self.storage = RecordingStorage(inner)
         self.executor = Rounds()
-        world = world_of(self.storage, clock=StillClock())
-        self.world = replace(world, executor=self.executor)
-        self.chain = CommitLog(self.world, table_id)
+        ports = world_of(self.storage, clock=StillClock())
+        self.ports = replace(ports, executor=self.executor)
+        self.commit_log = CommitLog(self.ports, table_id)
 
     def asked(self) -> list[int]:
         """Since the last call, in order; what is asked of the chain's folder only."""
@@ -87,10 +87,10 @@ def overtaken(look: Callable[[Any], Looker], last: int, *, glances: bool = False
     """Who knows the first slot, while others took those up to this one."""
     storage = filled(1)
     mine = look(storage)
-    mine.chain.head()
+    mine.commit_log.head()
     add(storage, *range(2, last + 1))
     if glances:
-        mine.chain.glance()
+        mine.commit_log.cached_head()
     mine.forget()
     return mine
 
@@ -104,7 +104,7 @@ BOTH = pytest.mark.parametrize("look", [near, far])
 @BOTH
 def test_the_first_look_lists_once(look: Callable[[Any], Looker]) -> None:
     mine = look(filled(1, 2, 3))
-    assert mine.chain.head() == 3
+    assert mine.commit_log.head() == 3
     assert sorted(mine.asked()) == [0, 3, 4], "the slot named last is read, and the absent one"
 
 
@@ -114,14 +114,14 @@ def test_an_empty_chain_is_found_empty_with_one_listing_and_one_read(
 ) -> None:
     mine = look(filled())
     for _ in range(2):
-        assert mine.chain.head() == 0
+        assert mine.commit_log.head() == 0
         assert mine.asked() == [0, 1]
 
 
 @pytest.mark.parametrize("last", [1, 3])
 def test_the_slot_named_last_is_read_in_the_round_of_the_first_probe_far_away(last: int) -> None:
     mine = far(filled(*range(1, last + 1)))
-    assert mine.chain.head() == last
+    assert mine.commit_log.head() == last
     assert mine.executor.sizes == [2]
     assert sorted(mine.asked()) == [0, last, last + 1]
 
@@ -129,9 +129,9 @@ def test_the_slot_named_last_is_read_in_the_round_of_the_first_probe_far_away(la
 @BOTH
 def test_a_look_at_known_slots_asks_for_the_next_one_alone(look: Callable[[Any], Looker]) -> None:
     mine = look(filled(1))
-    mine.chain.head()
+    mine.commit_log.head()
     mine.forget()
-    assert mine.chain.head() == 1
+    assert mine.commit_log.head() == 1
     assert mine.asked() == [2]
 
 
@@ -140,15 +140,15 @@ def test_a_look_at_known_slots_asks_for_the_next_one_alone(look: Callable[[Any],
 
 def test_near_by_no_more_than_the_first_absent_slot_is_asked_for() -> None:
     mine = overtaken(near, 11)
-    assert mine.chain.head() == 11
+    assert mine.commit_log.head() == 11
     assert mine.asked() == list(range(2, 13))
-    assert mine.chain.head() == 11
+    assert mine.commit_log.head() == 11
     assert mine.asked() == [12], "however many came between two looks"
 
 
 def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() -> None:
     mine = overtaken(far, 31)
-    assert mine.chain.head() == 31
+    assert mine.commit_log.head() == 31
     assert mine.executor.sizes == [2, 4, 8, 8, 8], "after the one of the first round"
     assert mine.asked() == list(range(2, 33))
 
@@ -156,9 +156,9 @@ def test_far_away_twice_as_many_slots_are_asked_for_in_each_round_up_to_eight() 
 @BOTH
 def test_a_chain_is_busy_once_a_single_slot_came_far_away(look: Callable[[Any], Looker]) -> None:
     mine = overtaken(look, 2)
-    assert not mine.chain.is_busy
-    mine.chain.head()
-    assert mine.chain.is_busy is (look is far)
+    assert not mine.commit_log.is_contended
+    mine.commit_log.head()
+    assert mine.commit_log.is_contended is (look is far)
 
 
 # ---------------------------------------------------------------- what a listing names
@@ -167,7 +167,7 @@ def test_a_chain_is_busy_once_a_single_slot_came_far_away(look: Callable[[Any], 
 @BOTH
 def test_of_two_listed_ends_the_greatest_is_the_head(look: Callable[[Any], Looker]) -> None:
     """The slots in the gap were collected; those before it, which were not, lead nowhere."""
-    assert look(filled(1, 2, 5, 6)).chain.head() == 6
+    assert look(filled(1, 2, 5, 6)).commit_log.head() == 6
 
 
 @BOTH
@@ -176,7 +176,7 @@ def test_an_end_before_a_gap_of_one_counts_where_what_is_beyond_it_is_another_ta
 ) -> None:
     storage = filled(5)
     add(storage, 7, table_id="earlier")
-    assert look(storage).chain.head() == 5
+    assert look(storage).commit_log.head() == 5
 
 
 @BOTH
@@ -187,14 +187,14 @@ def test_slots_that_were_collected_since_the_listing_lead_to_the_head(
         def names(self, folder: str) -> list[str]:
             return [slot_path(number).rpartition("/")[2] for number in range(1, 6)]
 
-    assert look(Stale(filled(6, 7))).chain.head() == 7
+    assert look(Stale(filled(6, 7))).commit_log.head() == 7
 
 
 def test_each_listed_end_is_looked_at_once_and_each_slot_before_it_down_to_the_gap() -> None:
     storage = filled(1, 2)
     add(storage, 7, 8, table_id="earlier")
     mine = near(storage)
-    assert mine.chain.head() == 2
+    assert mine.commit_log.head() == 2
     assert mine.asked() == [0, 9, 8, 7, 6, 3, 2]
 
 
@@ -202,7 +202,7 @@ def test_a_chain_whose_slots_are_all_of_an_earlier_table_is_followed_to_its_firs
     storage = filled()
     add(storage, 1, 2, table_id="earlier")
     mine = near(storage)
-    assert mine.chain.head() == 2
+    assert mine.commit_log.head() == 2
     assert mine.asked() == [0, 3, 2, 1]
 
 
@@ -217,7 +217,7 @@ def test_a_first_slot_of_the_table_made_in_place_of_this_one_is_told_by_the_firs
     )
     add(storage, 1, table_id="new")
     with pytest.raises(TableReplacedError):
-        look(storage).chain.head()
+        look(storage).commit_log.head()
 
 
 @BOTH
@@ -232,66 +232,66 @@ def test_a_slot_for_a_newer_engine_at_the_head_is_refused_on_the_first_and_on_ea
 ) -> None:
     storage = filled(1)
     early = look(storage)
-    assert early.chain.head() == 1
+    assert early.commit_log.head() == 1
     line = encode_slot(slot(2)).split(b"\n")[0].replace(known, newer)
     storage.create(slot_path(2), line + f"\n{zlib.crc32(line):08x} {len(line)}\n".encode())
     for mine in (early, early, look(storage)):
         with pytest.raises(UnsupportedTableError) as refused:
-            mine.chain.head()
+            mine.commit_log.head()
         assert refused.value.fields["least_engine_version"] == 2
 
 
 def test_a_glance_counts_a_single_new_slot_once() -> None:
     storage = filled(3, 4)
     mine = near(storage)
-    mine.chain.head()
+    mine.commit_log.head()
     add(storage, 5)
     mine.forget()
-    mine.chain.glance()
-    assert mine.chain.known_head == 5
+    mine.commit_log.cached_head()
+    assert mine.commit_log.known_head == 5
     assert mine.asked() == [0]
 
 
 def test_far_away_the_last_eight_that_a_glance_saw_are_read_by_the_next_look() -> None:
     """Else who judges would read them one after the other, perhaps while all others wait."""
     mine = overtaken(far, 31, glances=True)
-    assert mine.chain.head() == 31
+    assert mine.commit_log.head() == 31
     assert sorted(mine.asked()) == [*range(23, 33)], "and the one before them"
-    assert mine.chain.is_busy
-    assert len(mine.chain.between(1, 31)) == 30
+    assert mine.commit_log.is_contended
+    assert len(mine.commit_log.between(1, 31)) == 30
     assert mine.executor.sizes == [8, 8, 8]
     assert sorted(mine.asked()) == [*range(2, 23)]
-    assert mine.chain.head() == 31
+    assert mine.commit_log.head() == 31
     assert mine.asked()[0] == 32, "what was read is not read again"
 
 
 def test_far_away_no_slot_is_read_beyond_those_that_were_asked_for() -> None:
     mine = far(filled(*range(1, 13)))
-    assert len(mine.chain.between(1, 11)) == 10
+    assert len(mine.commit_log.between(1, 11)) == 10
     assert mine.executor.sizes == [8, 2]
     assert sorted(mine.asked()) == [*range(2, 12)]
 
 
 def test_what_a_glance_saw_before_the_first_look_tells_of_nobody_who_publishes() -> None:
     mine = far(filled(*range(1, 13)))
-    mine.chain.glance()
+    mine.commit_log.cached_head()
     mine.forget()
-    assert mine.chain.head() == 12
+    assert mine.commit_log.head() == 12
     assert sorted(mine.asked()) == [12, 13]
-    assert not mine.chain.is_busy
+    assert not mine.commit_log.is_contended
 
 
 @pytest.mark.parametrize("came", [1, 2, 8])
 def test_far_away_a_glance_hides_not_that_others_publish(came: int) -> None:
     glancing, looking = (overtaken(far, 1 + came, glances=it) for it in (True, False))
-    assert glancing.chain.head() == looking.chain.head() == 1 + came
-    assert glancing.chain.is_busy
-    assert looking.chain.is_busy
+    assert glancing.commit_log.head() == looking.commit_log.head() == 1 + came
+    assert glancing.commit_log.is_contended
+    assert looking.commit_log.is_contended
 
 
 def test_near_by_a_look_after_a_glance_asks_for_the_next_slot_alone() -> None:
     mine = overtaken(near, 5, glances=True)
-    assert mine.chain.head() == 5
+    assert mine.commit_log.head() == 5
     assert mine.asked() == [6]
 
 
@@ -302,17 +302,17 @@ def test_what_a_glance_saw_counts_though_it_was_collected_since(
     mine = overtaken(look, 5, glances=True)
     for number in range(1, 5):
         mine.storage.delete(slot_path(number))
-    assert mine.chain.head() == 5
+    assert mine.commit_log.head() == 5
 
 
 def test_an_own_slot_is_not_looked_at_again() -> None:
     mine = far(filled(1))
-    mine.chain.head()
-    mine.chain.take(slot(2))
+    mine.commit_log.head()
+    mine.commit_log.take(slot(2))
     mine.forget()
-    assert mine.chain.head() == 2
+    assert mine.commit_log.head() == 2
     assert mine.asked() == [3]
-    assert not mine.chain.is_busy, "nobody else published"
+    assert not mine.commit_log.is_contended, "nobody else published"
 
 
 @BOTH
@@ -321,20 +321,20 @@ def test_slots_between_two_that_were_read_are_told_without_asking(
 ) -> None:
     mine = look(filled(*range(1, 7)))
     for number in (2, 3, 5):
-        mine.chain.read(number)
+        mine.commit_log.read(number)
     mine.forget()
-    assert [one.number for one in mine.chain.known_between(1, 5)] == [2, 3, 5]
-    assert [one.number for one in mine.chain.known_between(2, 4)] == [3]
+    assert [one.number for one in mine.commit_log.known_between(1, 5)] == [2, 3, 5]
+    assert [one.number for one in mine.commit_log.known_between(2, 4)] == [3]
     assert mine.asked() == []
 
 
 @BOTH
 def test_who_took_a_slot_or_glanced_at_one_has_looked(look: Callable[[Any], Looker]) -> None:
-    taking, glancing = look(filled()).chain, look(filled(1)).chain
-    assert [chain.has_looked for chain in (taking, glancing)] == [False, False]
+    taking, glancing = look(filled()).commit_log, look(filled(1)).commit_log
+    assert [commit_log.is_loaded for commit_log in (taking, glancing)] == [False, False]
     taking.take(slot(1))
-    glancing.glance()
-    assert [chain.has_looked for chain in (taking, glancing)] == [True, True]
+    glancing.cached_head()
+    assert [commit_log.is_loaded for commit_log in (taking, glancing)] == [True, True]
 
 
 # ---------------------------------------------------------------- from the newest down
@@ -342,7 +342,7 @@ def test_who_took_a_slot_or_glanced_at_one_has_looked(look: Callable[[Any], Look
 
 def test_near_by_no_slot_is_read_before_it_is_wanted() -> None:
     mine = near(filled(*range(1, 13)))
-    newest = mine.chain.newest_first(12)
+    newest = mine.commit_log.newest_first(12)
     for number in (12, 11):
         assert next(newest).number == number
         assert mine.asked() == [number]
@@ -350,24 +350,24 @@ def test_near_by_no_slot_is_read_before_it_is_wanted() -> None:
 
 def test_far_away_eight_are_read_with_the_first_that_is_not_known() -> None:
     mine = far(filled(*range(1, 13)))
-    assert [one.number for one in mine.chain.newest_first(12)] == list(range(12, 0, -1))
+    assert [one.number for one in mine.commit_log.newest_first(12)] == list(range(12, 0, -1))
     assert mine.executor.sizes == [8, 4]
     assert sorted(mine.asked()) == list(range(1, 13))
 
 
 def test_the_newest_known_slots_are_the_last_eight_up_to_a_number() -> None:
     mine = near(filled(*range(1, 13)))
-    mine.chain.between(0, 12)
+    mine.commit_log.between(0, 12)
     for head, least in ((12, 5), (9, 2), (8, 1), (3, 1)):
-        known = [one.number for one in mine.chain.newest_known(head)]
+        known = [one.number for one in mine.commit_log.newest_known(head)]
         assert known == list(range(head, least - 1, -1))
 
 
 def test_a_slot_that_was_not_read_is_not_among_the_newest_known() -> None:
     mine = near(filled(1, 2, 3))
-    mine.chain.read(2)
+    mine.commit_log.read(2)
     mine.forget()
-    assert [one.number for one in mine.chain.newest_known(3)] == [2]
+    assert [one.number for one in mine.commit_log.newest_known(3)] == [2]
     assert mine.asked() == []
 
 
@@ -375,13 +375,13 @@ def test_a_slot_that_was_not_read_is_not_among_the_newest_known() -> None:
 
 
 def body(mine: Looker, requested: int, completed: int) -> bytes | None:
-    return mine.chain.body_of(slot(requested).requested_time, slot(completed).completion_time)
+    return mine.commit_log.body_of(slot(requested).requested_time, slot(completed).completion_time)
 
 
 @pytest.mark.spec("SLOT-5")
 def test_a_known_commit_tells_its_body_by_both_of_its_times() -> None:
     mine = near(filled(1, 2))
-    mine.chain.between(0, 2)
+    mine.commit_log.between(0, 2)
     mine.forget()
     assert [body(mine, number, number) for number in (1, 2)] == [b"body 1", b"body 2"]
     assert body(mine, 1, 2) is None, "this instant was completed at another time"
@@ -395,32 +395,32 @@ def test_only_a_commit_tells_a_body_and_only_while_it_is_known() -> None:
     storage.create(slot_path(2), encode_slot(slot(2, kind=SlotKind.NOOP)))
     mine = near(storage)
     assert body(mine, 1, 1) is None, "it was not read yet"
-    mine.chain.between(0, 2)
+    mine.commit_log.between(0, 2)
     assert body(mine, 1, 1) == b"body 1"
     assert body(mine, 2, 2) is None
-    mine.chain.forget(1)
+    mine.commit_log.forget(1)
     assert body(mine, 1, 1) is None
-    mine.chain.read(1)
+    mine.commit_log.read(1)
     assert body(mine, 1, 1) == b"body 1"
 
 
 def test_twice_as_many_slots_as_are_to_be_kept_are_all_kept() -> None:
     mine = near(filled(*range(1, 6)))
-    mine.chain.glance()
-    mine.chain.between(0, 4)
-    mine.chain.keep_newest(2)
+    mine.commit_log.cached_head()
+    mine.commit_log.between(0, 4)
+    mine.commit_log.keep_newest(2)
     mine.forget()
-    assert len(mine.chain.between(0, 4)) == 4
+    assert len(mine.commit_log.between(0, 4)) == 4
     assert mine.asked() == []
 
 
 def test_with_one_more_the_newest_are_kept_and_the_others_read_again() -> None:
     mine = near(filled(*range(1, 6)))
-    mine.chain.head()
-    mine.chain.between(0, 5)
-    mine.chain.keep_newest(2)
+    mine.commit_log.head()
+    mine.commit_log.between(0, 5)
+    mine.commit_log.keep_newest(2)
     mine.forget()
-    assert len(mine.chain.between(0, 5)) == 5
+    assert len(mine.commit_log.between(0, 5)) == 5
     assert mine.asked() == [1, 2, 3]
 
 
@@ -428,14 +428,14 @@ def test_with_one_more_the_newest_are_kept_and_the_others_read_again() -> None:
 def test_a_slot_that_decides_nothing_is_asked_for_again() -> None:
     storage = filled()
     mine = near(storage)
-    mine.chain.take(slot(1))
-    mine.chain.disown(slot(1))
+    mine.commit_log.take(slot(1))
+    mine.commit_log.mark_void(slot(1))
     mine.forget()
-    assert mine.chain.read(1) is not None
+    assert mine.commit_log.read(1) is not None
     assert mine.asked() == [1]
-    mine.chain.disown(slot(1))
+    mine.commit_log.mark_void(slot(1))
     storage.delete(slot_path(1))
-    assert mine.chain.read(1) is None
+    assert mine.commit_log.read(1) is None
 
 
 # ---------------------------------------------------------------- which table it is
@@ -446,28 +446,28 @@ def test_a_slot_of_another_table_is_told_with_its_number_and_table() -> None:
     storage = filled(1)
     add(storage, 2, table_id="earlier")
     mine = near(storage)
-    mine.chain.between(0, 2)
-    mine.chain.between(0, 2)
-    events = mine.world.events
+    mine.commit_log.between(0, 2)
+    mine.commit_log.between(0, 2)
+    events = mine.ports.events
     assert isinstance(events, Heard)
     assert events.events == [("slot.of_another_table", {"number": 2, "table": "earlier"})]
 
 
 def test_a_chain_that_knows_no_table_yet_holds_what_is_there_for_no_other_one() -> None:
     mine = Looker(filled(), table_id=None)
-    mine.chain.assert_same_table()
+    mine.commit_log.assert_same_table()
     assert mine.storage.calls == []
 
 
 def test_a_chain_learns_its_table_from_the_first_slot_that_it_takes() -> None:
     mine = Looker(filled(), table_id=None)
-    mine.chain.take(slot(1))
-    mine.chain.assert_same_table()
+    mine.commit_log.take(slot(1))
+    mine.commit_log.assert_same_table()
     mine.storage.write(
         TABLE_DESCRIPTOR, encode_table_descriptor(TableDescriptor(table_id="new", slots=""))
     )
     with pytest.raises(TableReplacedError):
-        mine.chain.assert_same_table()
+        mine.commit_log.assert_same_table()
 
 
 def test_a_chain_is_of_the_table_that_it_knew_whatever_is_taken_in_it() -> None:
@@ -477,7 +477,7 @@ def test_a_chain_is_of_the_table_that_it_knew_whatever_is_taken_in_it() -> None:
     )
     mine = near(storage)
     with pytest.raises(TableReplacedError):
-        mine.chain.take(slot(1, "new"))
+        mine.commit_log.take(slot(1, "new"))
     assert storage.names(SLOTS) == []
     with pytest.raises(TableReplacedError):
-        mine.chain.assert_same_table()
+        mine.commit_log.assert_same_table()

@@ -260,7 +260,7 @@ def test_several_ordering_fields_go_into_a_delete_in_their_order() -> None:
 
 def test_rows_that_say_they_are_deleted_go_into_a_delete_block_with_their_own_ordering() -> None:
     storage = first()
-    schema = SCHEMA.grown([pa.field("_hoodie_is_deleted", pa.bool_())])
+    schema = SCHEMA.with_new_columns([pa.field("_hoodie_is_deleted", pa.bool_())])
     task = replace(APPENDING, avro_json=schema.avro_json, deletes=DeleteKind.COLUMN)
     incoming = rows(("a", 2, "A2"), ("b", 4, "late"), ("c", 3, "gone")).append_column(
         "_hoodie_is_deleted", pa.array([False, True, True])

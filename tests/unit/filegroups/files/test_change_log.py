@@ -93,7 +93,7 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
     receipt = table.upsert([{**ROWS[0], "ts": 11}])
     (stat,) = newest_stats(table)
     ((path, size_bytes),) = (stat.cdc_stats or {}).items()
-    storage, time = table.context.world.storage, receipt.requested_time
+    storage, time = table.context.ports.storage, receipt.requested_time
     token = (stat.path or "").rpartition("/")[2].split("_")[1]
     assert path == f"p/.{stat.file_id}_{time}.log.1_{token}.cdc"
     found = storage.stat(path)
@@ -117,7 +117,7 @@ def test_the_log_is_java_s(table: hoodoo.Table) -> None:
 def test_a_log_of_another_instant_or_cut_short_is_refused(table: hoodoo.Table) -> None:
     receipt = table.upsert([{**ROWS[0], "ts": 11}])
     (path,) = newest_stats(table)[0].cdc_stats or {}
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     with pytest.raises(CorruptTableError):
         list(read_cdc_log(storage, path, "20200101000000000"))
     whole = storage.read(path)
@@ -152,7 +152,7 @@ def test_a_column_added_since_is_null_in_older_images(tmp_path: Path) -> None:
 
 
 def test_a_rollback_finds_the_log_by_its_marker_and_by_its_name(table: hoodoo.Table) -> None:
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     (one,) = table.file_slices()
     base, time = one.base_file, "29991121100000000"
     assert base is not None
@@ -294,7 +294,7 @@ def test_superseded_change_logs_of_a_redo_are_deleted_before_the_publication() -
     assert receipt.attempts == 2
     files = [
         name
-        for name in mine.context.world.storage.names("x")
+        for name in mine.context.ports.storage.names("x")
         if receipt.requested_time in name and not name.endswith(".crc")
     ]
     assert len(files) == 2, files  # a base file and its change log
@@ -308,10 +308,10 @@ def test_logs_tell_what_the_files_tell_after_any_writes(mode: str, seed: int) ->
     """The same writes to a table with logs and to one without: the same story of both."""
     tables = with_logs(new_table(), mode), new_table()
     draw = np.random.default_rng(seed)
-    for turn in range(8):
+    for section in range(8):
         keys = draw.choice(list("abcdefgh"), size=3, replace=False)
         rows = [row(str(key), int(draw.integers(5)), int(draw.integers(99))) for key in keys]
-        chosen = int(draw.integers(7)) if turn > 1 else 0
+        chosen = int(draw.integers(7)) if section > 1 else 0
         operation = OPERATIONS[chosen] if chosen < len(OPERATIONS) else WriteOperation.UPSERT
         for table in tables:
             put(table, operation, rows)
@@ -335,5 +335,5 @@ def with_logs(table: TableReader, mode: str = "DATA_BEFORE_AFTER") -> TableReade
         "hoodie.table.cdc.enabled": "true",
         "hoodie.table.cdc.supplemental.logging.mode": mode,
     }
-    update_properties(table.context.world.storage, keys, now="20261121100000000")
+    update_properties(table.context.ports.storage, keys, now="20261121100000000")
     return opened(table, application="")

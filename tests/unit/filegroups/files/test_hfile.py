@@ -24,7 +24,7 @@ def opened(data: bytes) -> HFile:
 
 
 def pairs(file: HFile, keys: Sequence[bytes] | None = None) -> list[tuple[bytes, bytes]]:
-    table = file.read_all() if keys is None else file.look_up(keys)
+    table = file.read_all() if keys is None else file.get_rows(keys)
     return [(row["key"], row["value"]) for row in table.to_pylist()]
 
 
@@ -216,7 +216,7 @@ def test_damage_is_named_and_never_more() -> None:
         try:
             file = opened(bytes(data))
             file.read_all()
-            file.look_up([b"k0001", b"k0022", b"k0039"])
+            file.get_rows([b"k0001", b"k0022", b"k0039"])
         except (CorruptTableError, UnsupportedTableError):
             named += 1
     assert named > 500

@@ -52,7 +52,7 @@ def insert(storage: Permits, rows: pa.Table) -> None:
     table = new_table(storage)
     plan = planned(table, WriteOperation.BULK_INSERT)
     storage.taken = 0
-    write(table.context, plan, LocalWorkload(table.context.world, rows))
+    write(table.context, plan, LocalWorkload(table.context.ports, rows))
 
 
 def test_a_small_write_takes_a_permit_for_its_rows_and_one_for_its_file() -> None:

@@ -184,7 +184,7 @@ def test_an_insert_appends_without_looking_at_keys():
 
 
 def test_rows_marked_deleted_make_no_record_in_a_new_file_group():
-    schema = SCHEMA.grown([pa.field("_hoodie_is_deleted", pa.bool_())])
+    schema = SCHEMA.with_new_columns([pa.field("_hoodie_is_deleted", pa.bool_())])
     task = replace(FIRST_TASK, avro_json=schema.avro_json, deletes=DeleteKind.COLUMN)
     incoming = rows(("a", 1, "A"), ("b", 1, "B")).append_column(
         "_hoodie_is_deleted", pa.array([True, False])
@@ -195,7 +195,7 @@ def test_rows_marked_deleted_make_no_record_in_a_new_file_group():
 
 def test_a_column_added_meanwhile_is_null_in_old_rows():
     storage = first()
-    schema = SCHEMA.grown([pa.field("extra", pa.int32())])
+    schema = SCHEMA.with_new_columns([pa.field("extra", pa.int32())])
     incoming = rows(("d", 1, "D")).append_column("extra", pa.array([7], pa.int8()))
     write_file_group(storage, replace(SECOND_TASK, avro_json=schema.avro_json), incoming)
     table = read_base_file(storage, f"p=1/{SECOND_FILE}")

@@ -41,8 +41,8 @@ def row(key: str, v: int, *, p: str = "x", gone: bool = False) -> dict[str, Any]
 
 def offered(table: TableReader, rows: Rows, **options: Any) -> PreparedWrite:
     plan = planned(table, options.pop("operation", UPSERT), **options)
-    workload = LocalWorkload(table.context.world, as_table(rows))
-    return prepare_write(table.context, plan, workload, table.context.glance())
+    workload = LocalWorkload(table.context.ports, as_table(rows))
+    return prepare_write(table.context, plan, workload, table.context.cached_snapshot())
 
 
 def together(table: TableReader, *works: PreparedWrite) -> list[CommitResult]:
@@ -83,7 +83,7 @@ def test_writes_of_the_same_rows_make_one_file_and_have_receipts_of_their_own() 
     assert len(data_files(table)) == len(before) + 2
     assert rows_of(table, "id", "v") == [("a", 3), ("b", 4), ("c", 4), ("d", 4)]
     assert leftovers(table) == []
-    slot = table.context.chain.read(table.context.chain.head())
+    slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
     told = [(one.batch_id, one.rows_inserted, one.rows_updated) for one in slot.batches]
     assert sorted(told) == [("s/1", 1, 1), ("s/2", 0, 1), ("s/4", 1, 0)]
@@ -162,7 +162,7 @@ def test_deletes_in_event_time_are_not_joined() -> None:
     assert numbers(table, delete, late) == [(0,), (1,)]
     first, second = commit_group(table.context, [delete, late])
     assert isinstance(first, CommitResult)
-    assert second is NotCommitted.MEETS
+    assert second is NotCommitted.CONFLICTS
     write_prepared(late)
     assert rows_of(table, "id", "v") == [("a", 3)]
 
@@ -175,7 +175,7 @@ def test_two_of_one_batch_are_not_joined_and_a_published_one_is_told_so() -> Non
     assert numbers(table, *twins) == [(0,), (1,)]
     first, second = commit_group(table.context, twins)
     assert isinstance(first, CommitResult)
-    assert second is NotCommitted.MEETS
+    assert second is NotCommitted.CONFLICTS
     again = [offered(table, [row("a", v)], batch_id=f"s/{v}") for v in (1, 2, 3)]
     left, *others = commit_group(table.context, again)
     assert left is NotCommitted.ALONE

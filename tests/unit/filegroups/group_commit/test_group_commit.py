@@ -95,7 +95,7 @@ class Threads:
         operation: WriteOperation = WriteOperation.UPSERT,
     ) -> Write:
         def run() -> CommitResult:
-            inner = LocalWorkload(self.table.context.world, as_table(list(rows)))
+            inner = LocalWorkload(self.table.context.ports, as_table(list(rows)))
             plan = planned(self.table, operation)
             return self.committer.write(plan, Meddled(inner, *acts))
 
@@ -172,7 +172,7 @@ def test_who_met_is_not_placed_again_before_its_turn() -> None:
     workloads: list[Counted] = []
 
     def counted(value: int) -> Write:
-        inner = LocalWorkload(threads.table.context.world, as_table([row("a", "x", value)]))
+        inner = LocalWorkload(threads.table.context.ports, as_table([row("a", "x", value)]))
         workloads.append(Counted(inner))
         plan = planned(threads.table, WriteOperation.UPSERT)
         return partial(threads.committer.write, plan, workloads[-1])
@@ -185,14 +185,14 @@ def test_who_met_is_not_placed_again_before_its_turn() -> None:
 
 def test_of_those_that_met_on_one_file_group_the_first_goes() -> None:
     one, two = FileGroupId("x", "f1"), FileGroupId("x", "f2")
-    met_on = {
+    conflict_on = {
         "fresh": frozenset[FileGroupId](),
         "first": frozenset({one}),
         "behind it": frozenset({one, two}),
         "apart": frozenset({two}),
         "fresh, too": frozenset[FileGroupId](),
     }
-    chosen = without_known_conflict(met_on, met_on.__getitem__)
+    chosen = without_known_conflict(conflict_on, conflict_on.__getitem__)
     assert chosen == ["fresh", "first", "apart", "fresh, too"]
 
 
@@ -249,7 +249,7 @@ def test_who_still_writes_for_an_interrupted_leader_is_in_no_other_group() -> No
             return
         writes.set()
         (mine,) = [one for one in committer._waiting if one.thread == threading.get_ident()]
-        wait_for(lambda: led.is_set() or mine.part is not None)
+        wait_for(lambda: led.is_set() or mine.phase is not None)
 
     committer._wait_for = interrupted  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
@@ -328,7 +328,7 @@ def test_a_group_waits_for_those_who_were_just_answered(monkeypatch: pytest.Monk
     committer = GroupCommitter(table.context, writes_max=16)
 
     def write(key: str, early: Callable[[], object] | None = None) -> CommitResult:
-        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        inner = LocalWorkload(table.context.ports, as_table([row(key, key, 1)]))
         workload: Any = Meddled(inner, early=early)
         return committer.write(planned(table, WriteOperation.UPSERT), workload)
 
@@ -360,7 +360,7 @@ def test_what_fails_before_anybody_is_chosen_is_told_to_all_who_wait() -> None:
     committer = GroupCommitter(table.context, writes_max=16, before=before)
 
     def write(key: str) -> str:
-        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        inner = LocalWorkload(table.context.ports, as_table([row(key, key, 1)]))
         with pytest.raises(StorageUnavailableError) as caught:
             committer.write(planned(table, WriteOperation.UPSERT), inner)
         return str(caught.value)
@@ -386,7 +386,7 @@ def test_who_was_answered_does_not_wait_for_the_markers_to_go() -> None:
     committer = GroupCommitter(table.context, writes_max=16, before=both_wait)
 
     def write(key: str) -> CommitResult:
-        inner = LocalWorkload(table.context.world, as_table([row(key, key, 1)]))
+        inner = LocalWorkload(table.context.ports, as_table([row(key, key, 1)]))
         receipt = committer.write(planned(table, WriteOperation.UPSERT), inner)
         answered.append(key)
         return receipt
@@ -405,7 +405,7 @@ def test_many_threads_lose_no_row() -> None:
         rows = as_table([row(f"k{number}", f"p{number % 8}", number), row("hot", "h", number)])
         mine = rows if number % 4 == 0 else rows.slice(0, 1)
         plan = planned(table, WriteOperation.UPSERT, batch_id=f"s/{number}")
-        return committer.write(plan, LocalWorkload(table.context.world, mine))
+        return committer.write(plan, LocalWorkload(table.context.ports, mine))
 
     with ThreadExecutor(8, events=Heard()) as threads:
         receipts = threads.map(write, list(range(32)))

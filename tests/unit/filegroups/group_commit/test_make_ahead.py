@@ -35,9 +35,9 @@ class Noting(LocalWorkload):
         super().__init__(*args)
         self.asked: list[str] = []
 
-    def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
+    def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
         self.asked.append("make_ahead")
-        super().make_ahead(tasks)
+        super().precompute(tasks)
 
     def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
         self.asked.append("rewrite")
@@ -59,7 +59,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def written(table: TableReader, rows: Any, operation: WriteOperation = UPSERT) -> Noting:
-    workload = Noting(table.context.world, as_table(rows))
+    workload = Noting(table.context.ports, as_table(rows))
     write(table.context, planned(table, operation), workload)
     return workload
 
@@ -123,7 +123,7 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
 ) -> None:
     table = new_table(Far(MemoryStorage()))
     plan = planned(table, UPSERT)
-    workload = LocalWorkload(table.context.world, as_table([row("a", "x", 1)]))
+    workload = LocalWorkload(table.context.ports, as_table([row("a", "x", 1)]))
     schema, _ = schema_for(table.context, table.context.snapshot(), workload, plan)
     workload.prepare(plan.rules, schema)
     task = FileGroupTask(
@@ -146,7 +146,7 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
             ],
             {0: "f-0"},
         )
-        workload.make_ahead([task])
+        workload.precompute([task])
 
     placed_and_made_ahead()
     workload.rewrite([replace(task, write_token="0-1-0")])
@@ -160,8 +160,8 @@ def test_files_made_for_an_earlier_attempt_are_not_written(
 
 def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
     class Failing(Noting):
-        def make_ahead(self, tasks: Sequence[FileGroupTask]) -> None:
-            super().make_ahead(tasks)
+        def precompute(self, tasks: Sequence[FileGroupTask]) -> None:
+            super().precompute(tasks)
             raise InvalidInputError("no")
 
         def rewrite(self, tasks: Sequence[FileGroupTask]) -> Any:
@@ -169,6 +169,6 @@ def test_what_fails_while_it_is_made_ahead_is_told_when_it_is_written() -> None:
             return super().rewrite(tasks)
 
     table = new_table(Far(MemoryStorage()))
-    workload = Failing(table.context.world, as_table([row("a", "x", 1)]))
+    workload = Failing(table.context.ports, as_table([row("a", "x", 1)]))
     assert write(table.context, planned(table, UPSERT), workload).rows_inserted == 1
     assert workload.asked == ["make_ahead", "rewrite"]

@@ -60,9 +60,9 @@ def member(
 ) -> Member:
     """A write of another process: with its own look at the table."""
     own = opened(table, storage=storage)
-    workload = LocalWorkload(own.context.world, as_table(rows))
+    workload = LocalWorkload(own.context.ports, as_table(rows))
     work = prepare_write(
-        own.context, planned(own, operation, **how), workload, own.context.glance()
+        own.context, planned(own, operation, **how), workload, own.context.cached_snapshot()
     )
     return Member(work, RELEASE)
 
@@ -217,7 +217,7 @@ def left_by(table: TableReader, *channels: Loopback, after: str) -> TableReader:
                 raise KeyboardInterrupt
             self.inner.delete(path)
 
-    dying = opened(table, storage=Deadly(table.context.world.storage))
+    dying = opened(table, storage=Deadly(table.context.ports.storage))
     with pytest.raises(KeyboardInterrupt):
         together(dying, *channels)
     return dying
@@ -233,7 +233,7 @@ def test_a_writer_finds_that_its_committer_published_before_it_died() -> None:
     ]
     left_by(table, *channels, after="/slots/")
     assert len(table.context.active().pending) == 1, "its completed file is missing"
-    receipts = [one.member.find_out(one.member.work.context) for one in channels]
+    receipts = [one.member.resolve(one.member.work.context) for one in channels]
     assert [one and (one.rows_inserted, one.rows_updated, one.group) for one in receipts] == [
         (0, 1, 2),
         (1, 0, 2),
@@ -257,8 +257,8 @@ def test_a_writer_sees_to_it_that_a_dead_committer_never_publishes() -> None:
         commit_offers(table.context, channels, publishing=dies)
     assert len(data_files(table)) == len(before) + 1
     for one in channels:
-        assert one.member.find_out(one.member.work.context) is None
-    head = table.context.chain.read(table.context.chain.head())
+        assert one.member.resolve(one.member.work.context) is None
+    head = table.context.commit_log.read(table.context.commit_log.head())
     assert head is not None
     assert head.kind is SlotKind.ABORT
     assert data_files(table) == before
@@ -281,14 +281,14 @@ def test_a_committer_that_only_slept_is_refused_once_its_writer_went_on() -> Non
     def times_out(_: str, __: frozenset[int]) -> None:
         if receipts:
             return
-        receipts.append(sleeper.member.find_out(sleeper.member.work.context))
+        receipts.append(sleeper.member.resolve(sleeper.member.work.context))
         receipts.append(write_prepared(sleeper.member.work))
 
     answers = commit_offers(table.context, [sleeper, other], publishing=times_out)
     assert receipts[0] is None
     assert receipts[1] is not None
     assert not any(isinstance(one, CommitResult) for one in answers)
-    assert other.member.find_out(other.member.work.context) is None
+    assert other.member.resolve(other.member.work.context) is None
     assert rows_of(table, "id") == [("a",)]
     assert published(together(table, other)[0]).rows_inserted == 1
     assert rows_of(table, "id") == [("a",), ("b",)]
@@ -302,10 +302,10 @@ def test_a_writer_that_met_is_not_in_the_instant_of_the_others() -> None:
     channels = [Loopback(member(table, [row(key, "x", 2)], DELETE)) for key in "kl"]
     [one, two] = together(table, *channels)
     assert published(one).rows_deleted == 1
-    assert two is NotCommitted.MEETS
+    assert two is NotCommitted.CONFLICTS
     assert channels[1].member.requested_time == published(one).requested_time, "it was named"
-    assert channels[0].member.find_out(channels[0].member.work.context) is not None
-    assert channels[1].member.find_out(channels[1].member.work.context) is None
+    assert channels[0].member.resolve(channels[0].member.work.context) is not None
+    assert channels[1].member.resolve(channels[1].member.work.context) is None
     assert rows_of(table, "id") == [("l",)]
     before = channels[1].member.requested_time
     assert published(together(table, channels[1])[0]).rows_deleted == 1
@@ -318,13 +318,13 @@ def test_an_unknown_outcome_does_not_pass_the_group_s_instant_for_the_write_s() 
     """Its rows were to be in that instant, which was committed without it."""
     table = new_table()
     upsert(table, [row("k", "x", 1), row("l", "x", 1)])
-    wire = Cut(table.context.world.storage)
+    wire = Cut(table.context.ports.storage)
     first = Loopback(member(table, [row("k", "x", 2)], DELETE))
     met = Loopback(member(table, [row("l", "x", 2)], DELETE, storage=wire, batch_id="s/1"))
     time = published(together(table, first, met)[0]).requested_time
     wire.cut = True
     with pytest.raises(OutcomeUnknownError) as caught:
-        met.member.find_out(met.member.work.context)
+        met.member.resolve(met.member.work.context)
     assert resolve(table.context, time).outcome is WriteOutcome.PUBLISHED
     assert f"instant {time} may be published without it" in caught.value.message
     wire.cut = False
@@ -339,10 +339,10 @@ def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> Non
     table = new_table()
     mine = Loopback(member(table, [row("a", "x", 1)]))
     receipt = published(together(table, mine)[0])
-    late = commit_slot(table.context.chain.head() + 1, "dropped")
+    late = commit_slot(table.context.commit_log.head() + 1, "dropped")
     assert late.completion_time < receipt.requested_time
-    table.context.world.storage.create(slot_path(late.number), encode_slot(late))
-    found = mine.member.find_out(mine.member.work.context)
+    table.context.ports.storage.create(slot_path(late.number), encode_slot(late))
+    found = mine.member.resolve(mine.member.work.context)
     assert found is not None
     assert found.requested_time == receipt.requested_time
 
@@ -350,12 +350,12 @@ def test_a_slot_of_a_dropped_table_hides_no_publication_from_its_writer() -> Non
 @pytest.mark.spec("GRP-6")
 def test_what_cannot_be_found_out_is_told_as_unknown() -> None:
     table = new_table()
-    wire = Cut(table.context.world.storage)
+    wire = Cut(table.context.ports.storage)
     mine = Loopback(member(table, [row("a", "x", 1)], storage=wire))
     receipt = published(together(table, mine)[0])
     wire.cut = True
     with pytest.raises(OutcomeUnknownError) as caught:
-        mine.member.find_out(mine.member.work.context)
+        mine.member.resolve(mine.member.work.context)
     assert caught.value.fields["requested_time"] == receipt.requested_time
     wire.cut = False
     found = write_by_committer(Script(OutcomeUnknown()), mine.member, wait_ms=1)

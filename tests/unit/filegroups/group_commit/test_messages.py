@@ -103,7 +103,7 @@ def test_each_change_of_a_plan_is_told_also_after_others() -> None:
             plan, files=replace(plan.files, parquet=ParquetSettings(page_bytes=7))
         ),
         "extra_metadata": replace(plan, extra_metadata={"a": "7"}),  # a mapping, which has no hash
-        "paced": replace(plan, paced=False),
+        "rate_limited": replace(plan, rate_limited=False),
     }
     for _ in range(2):
         before = request_fields(plan)

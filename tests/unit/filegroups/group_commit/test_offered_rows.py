@@ -52,7 +52,7 @@ def offering(table: TableReader, *rows: dict[str, Any], **how: Any) -> Loopback:
 
 
 def found(channel: Loopback) -> CommitResult | None:
-    return channel.member.find_out(channel.member.work.context)
+    return channel.member.resolve(channel.member.work.context)
 
 
 def counts(receipt: CommitResult | None) -> tuple[int, int, int] | None:
@@ -81,7 +81,7 @@ def test_rows_of_several_processes_of_one_partition_make_one_file() -> None:
     for channel, answer in zip(channels, answers, strict=True):
         assert channel.member.receipt(told(answer)) == answer
         assert found(channel) == answer
-    slot = table.context.chain.read(table.context.chain.head())
+    slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
     assert set(member_results(decode_commit(slot.body, path="slot"))) == {"0", "1", "2", "3"}
     assert [(one.batch_id, one.rows_updated) for one in slot.batches] == [("s/2", 1)]
@@ -107,7 +107,7 @@ def test_deletes_in_event_time_order_are_not_coalesced_and_come_in_the_next_grou
     second = offering(table, row("b", "x", 2) | {"_hoodie_is_deleted": True})
     answers = together(table, first, second)
     assert counts(published(answers[0])) == (0, 1, 1)
-    assert answers[1] is NotCommitted.MEETS
+    assert answers[1] is NotCommitted.CONFLICTS
     assert found(second) is None
     before = second.member.requested_time
     receipt = published(together(table, second)[0])
@@ -250,7 +250,7 @@ def test_threads_of_one_process_record_no_results() -> None:
         (1, 0, 2),
         (0, 1, 2),
     ]
-    slot = table.context.chain.read(table.context.chain.head())
+    slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
     assert member_results(decode_commit(slot.body, path="slot")) == {}
 

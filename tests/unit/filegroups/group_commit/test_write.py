@@ -73,9 +73,9 @@ def member(
     batch_id: str | None = None,
     **options: Any,
 ) -> PreparedWrite:
-    workload = Meddled(LocalWorkload(table.context.world, as_table(rows)), *acts)
+    workload = Meddled(LocalWorkload(table.context.ports, as_table(rows)), *acts)
     plan = planned(table, operation, batch_id=batch_id, **options)
-    return prepare_write(table.context, plan, workload, table.context.glance())
+    return prepare_write(table.context, plan, workload, table.context.cached_snapshot())
 
 
 def together(table: TableReader, *works: PreparedWrite) -> list[Answer]:
@@ -83,7 +83,7 @@ def together(table: TableReader, *works: PreparedWrite) -> list[Answer]:
 
 
 def newest_slot(table: TableReader) -> Slot:
-    slot = table.context.chain.read(table.context.chain.head())
+    slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
     return slot
 
@@ -100,9 +100,9 @@ def test_far_away_all_members_are_announced_together_before_the_first_data_file(
     table = new_table(storage)
     works = [member(table, [row(f"k{one}", f"p{one}", 1)], operation=BULK) for one in range(3)]
     executor = Together()
-    world = replace(table.context.world, executor=executor)
+    ports = replace(table.context.ports, executor=executor)
     storage.forget()
-    answers = commit_group(replace(table.context, world=world), works)
+    answers = commit_group(replace(table.context, ports=ports), works)
     assert [published(one).group for one in answers] == [3, 3, 3]
     # The inflight file, three markers, three partitions' metadata, three files made meanwhile.
     assert executor.most == 10
@@ -121,7 +121,7 @@ def test_a_process_that_lives_on_remembers_no_commit_of_a_group_that_ended() -> 
     table = new_table()
     answers = together(table, *(member(table, [row(f"k{one}", "x", 1)]) for one in range(2)))
     times = {published(one).requested_time for one in answers}
-    assert not any(map(table.context.chain.may_hold, times))
+    assert not any(map(table.context.commit_log.may_have_committed, times))
 
 
 @pytest.mark.spec("PAR-1")
@@ -140,7 +140,7 @@ def test_no_partition_is_made_ahead_of_rows_that_may_all_be_deletes() -> None:
     )
     tasks = [task, replace(task, partition_path="y", deletes=DeleteKind.COLUMN)]
     storage.forget()
-    rows = LocalWorkload(table.context.world, as_table([]))
+    rows = LocalWorkload(table.context.ports, as_table([]))
     [shown] = announce_tasks(table.context, mine, CommitMetadata(), [(rows, tasks)])
     mine.heartbeat.stop()
     assert [one.announced for one in shown] == [True, True]
@@ -156,7 +156,7 @@ class Together(ThreadExecutor):
         super().__init__(1)
         self.most = 0
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         self.most = max(self.most, len(calls))
         return [call() for call in calls]
 
@@ -179,7 +179,7 @@ def test_only_who_is_in_an_unanswered_publication_is_told_that_nobody_knows(
     first, met, last = together(table, *works)
     assert isinstance(first, OutcomeUnknownError)
     assert first is last
-    assert met is NotCommitted.MEETS
+    assert met is NotCommitted.CONFLICTS
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 
@@ -215,7 +215,7 @@ def test_who_comes_while_the_instant_is_begun_joins_it() -> None:
     answers = commit_group(table.context, [member(table, [row("a", "x", 1)])], join=join)
     assert pending == [1]
     assert [published(one).group for one in answers[:2]] == [2, 2]
-    assert answers[2] is NotCommitted.MEETS
+    assert answers[2] is NotCommitted.CONFLICTS
     assert rows_of(table, "id", "v") == [("a", 1), ("b", 1)]
 
 
@@ -239,8 +239,8 @@ def test_who_only_leads_groups_lets_old_slots_go() -> None:
     registration = register_process(table.context, {})
     for number in range(20):
         together(table, member(table, [row("a", "x", number)]))
-    assert table.context.pin.number > 0
-    registration.leave()
+    assert table.context.low_water_mark.number > 0
+    registration.unregister()
 
 
 @pytest.mark.spec("GRP-1")
@@ -297,7 +297,11 @@ def test_who_meets_a_base_file_waits_for_the_next_group() -> None:
     first, second, third = together(
         table, member(table, [row("a", "x", 2)]), later, member(table, [row("c", "y", 2)])
     )
-    assert (published(first).group, second, published(third).group) == (2, NotCommitted.MEETS, 2)
+    assert (published(first).group, second, published(third).group) == (
+        2,
+        NotCommitted.CONFLICTS,
+        2,
+    )
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 1), ("c", 2)]
     write_prepared(later)
     assert rows_of(table, "id", "v") == [("a", 2), ("b", 3), ("c", 2)]
@@ -318,7 +322,7 @@ def test_one_new_key_of_two_members_is_inserted_once() -> None:
     table = new_table()
     twin = member(table, [row("a", "x", 3), row("f", "x", 3)])
     first, second = together(table, member(table, [row("a", "x", 2)]), twin)
-    assert (published(first).group, second) == (1, NotCommitted.MEETS)
+    assert (published(first).group, second) == (1, NotCommitted.CONFLICTS)
     assert len(data_files(table)) == 1  # what the other wrote went before the slot (PUB-1)
     write_prepared(twin)
     assert rows_of(table, "id", "v") == [("a", 3), ("f", 3)]
@@ -328,7 +332,7 @@ def test_one_batch_counts_once_in_a_group() -> None:
     table = new_table()
     works = [member(table, [row("a", path, 2)], batch_id="s/1") for path in ("x", "y")]
     first, second = together(table, *works)
-    assert second is NotCommitted.MEETS
+    assert second is NotCommitted.CONFLICTS
     assert write_prepared(works[1]) == replace(
         published(first),
         already_published=True,
@@ -386,7 +390,9 @@ def test_a_group_that_was_taken_for_dead_is_aborted_once_and_written_anew() -> N
         member(table, [row("b", "y", 2)], batch_id="s/2"),
     ]
     assert together(table, *works) == [NotCommitted.ALONE, NotCommitted.ALONE]
-    kinds = [slot.kind for slot in table.context.chain.between(0, table.context.chain.head())]
+    kinds = [
+        slot.kind for slot in table.context.commit_log.between(0, table.context.commit_log.head())
+    ]
     assert kinds == [SlotKind.COMMIT, SlotKind.ABORT]
     assert [write_prepared(work).group for work in works] == [1, 1]
     assert rows_of(table, "id") == [("a",), ("b",), ("c",)]

@@ -69,7 +69,7 @@ def test_upserts_reach_the_file_group_of_the_key_without_a_look_up(tmp_path: Pat
     with made(tmp_path) as table:
         table.upsert(batch(range(40), 1))
         assert groups(table) == [("p", 0), ("p", 1), ("p", 2), ("p", 3)]
-        rows = Blind(table.context.world, batch(range(30, 60), 2, ts=2))
+        rows = Blind(table.context.ports, batch(range(30, 60), 2, ts=2))
         receipt = table._run(WriteOperation.UPSERT, rows)
         assert (receipt.rows_updated, receipt.rows_inserted) == (10, 20)
         table.upsert(batch([5], 3, p="q"))
@@ -87,13 +87,13 @@ def test_every_row_lies_in_the_bucket_of_its_key(tmp_path: Path) -> None:
         slices = table.file_slices()
         assert len(slices) == 4
         where = find_buckets(
-            table.context.world.storage,
+            table.context.ports.storage,
             snapshot,
             rules,
             ["p"],
             [one.file_group for one in slices],
         )
-        rows = table.pin().to_arrow(with_hoodie_columns=True)
+        rows = table.current_state().to_arrow(with_hoodie_columns=True)
         for one in slices:
             mine = rows.filter(pa.compute.equal(rows["_hoodie_file_name"], one.base_file.name))
             assert mine.num_rows
@@ -305,7 +305,7 @@ def test_a_bucket_that_two_writers_open_at_once_gets_one_file_group(
         "hoodie.write.lock.provider": "filesystem",
     }
     with made(tmp_path, many) as table, hoodoo.open_table(tmp_path / "t", properties=many) as other:
-        workload = Meddled(table.context.world, batch(range(20), 1, ts=1))
+        workload = Meddled(table.context.ports, batch(range(20), 1, ts=1))
         workload.act = lambda: other.upsert(batch(range(10, 30), 2, ts=2))
         table._run(WriteOperation.UPSERT, workload)
         assert workload.attempts == 2
@@ -340,14 +340,14 @@ def test_rows_of_the_golden_ring_are_routed_to_their_file_groups(tmp_path: Path)
     context = table.context
     files = [one.file_group for one in table.file_slices()]
     rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=256, hash_fields=("id",))
-    where = find_buckets(context.world.storage, context.snapshot(), rules, ["region=us"], files)
+    where = find_buckets(context.ports.storage, context.snapshot(), rules, ["region=us"], files)
     rows = golden_tables.account("v9_consistent_bucket")["snapshot"]
     assert {group.file_id for group in where.known.values()} == {
         row["_hoodie_file_name"] for row in rows
     }
     for row in rows:
         keys = pa.array([row["_hoodie_record_key"]])
-        number = int(where.shares.numbers(keys, pa.array(["region=us"]))[0])
+        number = int(where.assigner.numbers(keys, pa.array(["region=us"]))[0])
         assert where.known["region=us", number].file_id == row["_hoodie_file_name"]
 
 
@@ -390,11 +390,11 @@ def test_ranges_of_a_later_instant_count_once_it_is_committed(tmp_path: Path) ->
         context = table.context
         rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=4, hash_fields=("id",))
         files = [one.file_group for one in table.file_slices()]
-        where = find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)
+        where = find_buckets(context.ports.storage, context.snapshot(), rules, ["p"], files)
         assert len(where.fixed) == 4
         (folder / "29991231235959999.commit").write_bytes(b"")
         with pytest.raises(SettingError) as caught:  # the newer ranges know other file groups
-            find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)
+            find_buckets(context.ports.storage, context.snapshot(), rules, ["p"], files)
         assert caught.value.kind == "no_bucket"
 
 
@@ -414,7 +414,7 @@ def test_golden_merge_on_read_buckets_are_written_on(
         files = {one.file_group.file_id for one in table.file_slices()}
         rows = [{**row, "ts": 99, "val": 9.5} for row in table.to_arrow().to_pylist()]
         table.upsert(pa.Table.from_pylist(rows, schema=table.schema))
-        found = table.pin().to_arrow(with_hoodie_columns=True).to_pylist()
+        found = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
         assert {one.file_group.file_id for one in table.file_slices()} == files
         assert sorted((row["id"], row["val"]) for row in found) == sorted(
             (row["id"], 9.5) for row in before
@@ -450,10 +450,10 @@ def test_archived_ranges_count_by_file_groups_of_their_own(tmp_path: Path) -> No
         context = table.context
         rules = BucketRules(engine=BucketEngine.CONSISTENT_HASHING, buckets=4, hash_fields=("id",))
         files = [one.file_group for one in table.file_slices()]
-        where = find_buckets(context.world.storage, context.snapshot(), rules, ["p"], files)
+        where = find_buckets(context.ports.storage, context.snapshot(), rules, ["p"], files)
         assert len(where.fixed) == 4
         where = find_buckets(
-            context.world.storage,
+            context.ports.storage,
             context.snapshot(),
             rules,
             ["p"],

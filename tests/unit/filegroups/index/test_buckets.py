@@ -91,7 +91,7 @@ def insert_into_log(
     """Another engine inserts rows into the log of a file group; its requested time."""
     java = java_of(table)
     context = java.context
-    workload = IntoLog(context.world, pa.Table.from_pylist(rows))
+    workload = IntoLog(context.ports, pa.Table.from_pylist(rows))
     slices = sorted(
         view_of(context, context.snapshot()).latest_slices(), key=lambda one: one.base_instant_time
     )
@@ -116,12 +116,12 @@ def _tell(
     instant = opened(table).context.active().find(time)
     assert instant is not None
     path = timeline_path(instant_file_name(instant))
-    told = decode_commit(table.context.world.storage.read(path), path=path)
+    told = decode_commit(table.context.ports.storage.read(path), path=path)
     _put(table, path, encode_commit(change(told)))
 
 
 def _put(table: TableReader, path: str, data: bytes) -> None:
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.delete(path)
     storage.create(path, data)
 
@@ -144,7 +144,7 @@ class Counting(Behind):
 
 def logs_opened(table: TableReader, rows: Rows, **options: Any) -> int:
     """How many log files an upsert of a new handle opens."""
-    storage = Counting(table.context.world.storage)
+    storage = Counting(table.context.ports.storage)
     upsert(opened(table, storage=storage), rows, **options)
     return storage.logs
 
@@ -204,7 +204,7 @@ def test_an_insert_minds_a_key_that_lies_only_in_a_log() -> None:
     assert values(table) == {"a": 1, "b": 5, "c": 6}
     plan = planned(table, INSERT, drop_found=True)
     refusing = replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
-    workload = LocalWorkload(table.context.world, pa.Table.from_pylist([row("b", 7)]))
+    workload = LocalWorkload(table.context.ports, pa.Table.from_pylist([row("b", 7)]))
     with pytest.raises(InvalidInputError) as refused:
         write(opened(table).context, refusing, workload)
     assert refused.value.kind == "duplicate_key"
@@ -231,11 +231,11 @@ def _gone(table: TableReader, time: str) -> None:
     instant = opened(table).context.active().find(time)
     assert instant is not None
     for name in pending_file_names(instant.action, time):
-        table.context.world.storage.delete(timeline_path(name))
+        table.context.ports.storage.delete(timeline_path(name))
 
 
 def _ring(table: TableReader, time: str) -> None:
-    table.context.world.storage.create(f"{FOLDER}/x/00000000000000.hashing_meta", b"{}")
+    table.context.ports.storage.create(f"{FOLDER}/x/00000000000000.hashing_meta", b"{}")
 
 
 UNTOLD: dict[str, tuple[Change, bool, Callable[[TableReader, str], None] | None]] = {
@@ -300,7 +300,7 @@ def test_only_the_file_group_with_inserts_in_its_log_is_read_whole() -> None:
     put(table, INSERT, [row("k", 1)], files=FileRules(small_files_max=0))
     upsert(table, [row("a", 2), row("k", 2)])
     insert_into_log(table, [row("b", 1)], number=1)
-    storage = Counting(table.context.world.storage)
+    storage = Counting(table.context.ports.storage)
     upsert(opened(table, storage=storage), [row("b", 2)])
     assert len({path.partition("_")[0] for path in storage.opens if ".log." in path}) == 1
     assert values(table) == {"a": 2, "b": 2, "k": 2}

@@ -67,7 +67,7 @@ def batch(*rows: tuple[str, str, int, int], deleted: bool = False) -> pa.Table:
 
 def stored(table: hoodoo.Table) -> list[tuple[str, str, int, str]]:
     """Key, partition path it lies in, value, and its partition column."""
-    found = table.pin().to_arrow(with_hoodie_columns=True).to_pylist()
+    found = table.current_state().to_arrow(with_hoodie_columns=True).to_pylist()
     return sorted((r["id"], r["_hoodie_partition_path"], r["v"], r["p"]) for r in found)
 
 
@@ -191,7 +191,7 @@ def test_two_writers_never_leave_a_key_twice(
         hoodoo.open_table(tmp_path / "t", properties=told) as other,
     ):
         table.upsert(batch(("a", "p", 0, 0), ("x", "q", 0, 0)))
-        workload = Meddled(table.context.world, batch(mine))
+        workload = Meddled(table.context.ports, batch(mine))
         workload.act = lambda: other.upsert(batch(theirs))
         table._run(WriteOperation.UPSERT, workload)
         assert workload.attempts == 2

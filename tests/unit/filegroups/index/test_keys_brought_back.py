@@ -65,7 +65,7 @@ def test_an_insert_finds_the_key_that_an_update_brought_back() -> None:
 def test_an_insert_that_refuses_known_keys_finds_one_that_was_brought_back() -> None:
     mine, other, files = logged()
     rival = begun(other, UPSERT, [row("a", 4)], files=files)
-    workload = Meddled(LocalWorkload(mine.context.world, as_table([row("a", 5)])), rival)
+    workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("a", 5)])), rival)
     with pytest.raises(InvalidInputError) as refused:
         write(mine.context, refusing(mine, files=files), workload)
     assert (refused.value.kind, values_of_a(mine)) == ("duplicate_key", [4])

@@ -27,7 +27,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def index_of(path: Path) -> RecordIndex | None:
     with hoodoo.open_table(path) as table:
         context = table.context
-        return open_record_index(context.world.storage, table.config, context.snapshot())
+        return open_record_index(context.ports.storage, table.config, context.snapshot())
 
 
 def found(table: pa.Table) -> set[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from timeline.errors import CorruptTableError
 
 
 def values(path: str, *fields: str, **more: bool) -> list[str | None]:
-    columns = DroppedPartitionColumns(fields=fields, left_out=fields, **more)
+    columns = DroppedPartitionColumns(fields=fields, dropped=fields, **more)
     return list(columns.values(path).values())
 
 
@@ -51,12 +51,12 @@ def test_a_folder_of_another_form_is_refused(path: str, style: dict[str, bool]) 
 
 
 def test_only_what_files_lack_is_filled() -> None:
-    columns = DroppedPartitionColumns(fields=("r", "y"), left_out=("y",))
+    columns = DroppedPartitionColumns(fields=("r", "y"), dropped=("y",))
     filled = columns.fill(pa.table({"r": [1], "a": [2]}), "us/2024")
     assert filled.to_pylist() == [{"r": 1, "a": 2, "y": "2024"}]
 
 
 def test_levels_without_a_name_belong_to_the_field_before_them() -> None:
-    columns = DroppedPartitionColumns(fields=("a", "b"), left_out=("a", "b"), hive_style=True)
+    columns = DroppedPartitionColumns(fields=("a", "b"), dropped=("a", "b"), hive_style=True)
     assert columns.values("a=1/x/b=2/y/z") == {"a": "1/x", "b": "2/y/z"}
     assert columns.values("a=1/x=2/b=3") == {"a": "1/x=2", "b": "3"}

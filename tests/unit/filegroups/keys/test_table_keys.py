@@ -34,7 +34,7 @@ def row(key: str, ts: int, val: float = 9.0, **more: Any) -> dict[str, Any]:
 
 def placed(table: hoodoo.Table, *columns: str) -> list[tuple[Any, ...]]:
     """Record key, partition path and the named columns of every row."""
-    found = table.pin().to_arrow(with_hoodie_columns=True)
+    found = table.current_state().to_arrow(with_hoodie_columns=True)
     return sorted(tuple(one[name] for name in (*META, *columns)) for one in found.to_pylist())
 
 
@@ -83,7 +83,7 @@ def test_a_java_table_without_meta_columns_is_written(tmp_path: Path) -> None:
         assert table.delete([{"id": "a01", "region": "us"}]).rows_deleted == 1
         found = {one["id"]: one["val"] for one in table.to_arrow().to_pylist()}
         assert found == {"a00": 9.0, "a02": 2.0, "b00": 0.0, "b01": 1.0, "c": 9.0, "d": 9.0}
-        assert table.pin().to_arrow(with_hoodie_columns=True).num_rows == 6
+        assert table.current_state().to_arrow(with_hoodie_columns=True).num_rows == 6
     newest = max(path.glob("region=us/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
     with pq.ParquetFile(newest) as file:
         stored = file.read(columns=["_hoodie_record_key", "_hoodie_commit_time"])
@@ -121,7 +121,7 @@ def test_a_batch_without_rows_needs_no_key(tmp_path: Path, empty: Any, populates
             receipt = write(empty)
             assert receipt.requested_time
             assert receipt.rows_deleted == receipt.rows_updated == receipt.rows_inserted == 0
-            assert table.would_conflict(empty, "delete") == ()
+            assert table.check_conflicts(empty, "delete") == ()
         assert table.to_arrow().to_pylist() == [{"id": "a", "v": 1}]
 
 
@@ -208,7 +208,7 @@ def test_a_key_that_two_writers_insert_is_there_once_though_no_file_stores_it(
         mine.upsert([row("a", 1)])
         rows = pa.Table.from_pylist([row("b", 2, 2.0), row("c", 2)])
         workload = Meddled(
-            LocalWorkload(mine.context.world, rows), lambda: other.upsert([row("b", 1, 1.0)])
+            LocalWorkload(mine.context.ports, rows), lambda: other.upsert([row("b", 1, 1.0)])
         )
         receipt = mine._run(WriteOperation.UPSERT, workload)
         assert receipt.attempts == 2

@@ -132,7 +132,7 @@ def test_an_insert_that_refuses_known_keys_refuses_one_that_came_into_its_small_
     rival = begun(other, UPSERT, [row("n", 4)])
     plan = planned(mine, INSERT, drop_found=True)
     refusing = replace(plan, rules=replace(plan.rules, drop_found=False, refuse_found=True))
-    workload = Meddled(LocalWorkload(mine.context.world, as_table([row("n", 5)])), rival)
+    workload = Meddled(LocalWorkload(mine.context.ports, as_table([row("n", 5)])), rival)
     with pytest.raises(InvalidInputError) as refused:
         write(mine.context, refusing, workload)
     assert refused.value.kind == "duplicate_key"

@@ -91,7 +91,7 @@ def test_where_single_values_may_not_count(
 @pytest.mark.parametrize("mode", PartialUpdateMode)
 def test_columns_that_a_record_lacks_are_kept_in_one_mode_only(mode: PartialUpdateMode) -> None:
     found = rules(partial_update_mode=mode)
-    assert found.keeps_lacking is (mode is PartialUpdateMode.KEEP_VALUES)
+    assert found.retains_missing_columns is (mode is PartialUpdateMode.KEEP_VALUES)
 
 
 def test_logs_may_have_ordering_fields_of_their_own() -> None:

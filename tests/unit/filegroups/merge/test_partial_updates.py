@@ -65,7 +65,7 @@ def update(
                 self.acts.pop()()
             return super().rewrite(tasks)
 
-    return write(table.context, plan, Interrupted(table.context.world, as_table(rows)))
+    return write(table.context, plan, Interrupted(table.context.ports, as_table(rows)))
 
 
 def started(table_type: TableType, **options: Any) -> TableReader:
@@ -111,7 +111,7 @@ def test_a_log_block_has_the_changed_columns_alone(log_format) -> None:
     files = replace(SMALL, logs=LogSettings(format=log_format))
     update(table, [part("a", 20, b=5)], files=files)
     (log,) = [log for one in table.file_slices() for log in one.log_files]
-    content = table.context.world.storage.read(log.path)
+    content = table.context.ports.storage.read(log.path)
     (block,) = iter_blocks(BytesSource(content), len(content), path=log.path)
     assert block.is_partial
     names = [*META_COLUMNS, "id", "p", "ts", "b"]
@@ -138,7 +138,7 @@ def test_keys_that_are_not_there_are_refused(table_type, options) -> None:
 def remove(table: TableReader, key: str, **options: Any) -> None:
     plan = planned(table, WriteOperation.DELETE, **options)
     keys = pa.table({"id": [key], "p": ["x"]})
-    write(table.context, plan, LocalWorkload(table.context.world, keys))
+    write(table.context, plan, LocalWorkload(table.context.ports, keys))
 
 
 @pytest.mark.parametrize("table_type", [COW, MOR])

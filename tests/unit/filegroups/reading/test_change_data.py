@@ -59,7 +59,7 @@ def test_changes_replay_to_the_table(opened: Callable[[str], TableReader], name:
             rows.remove(text(change["before"]))  # fails where it was never there
         if change["after"] is not None:
             rows.append(text(change["after"]))
-    assert sorted(rows) == sorted(text(row) for row in table.pin().to_arrow().to_pylist())
+    assert sorted(rows) == sorted(text(row) for row in table.current_state().to_arrow().to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_range_whose_files_were_cleaned_is_refused_by_name(
 
 def test_a_range_behind_what_was_cleaned_is_told(opened: Callable[[str], TableReader]) -> None:
     table = opened("v9_cow_clean_archive")
-    last = table.pin().snapshot.active.completed_writes[-2].completion_time
+    last = table.current_state().snapshot.active.completed_writes[-2].completion_time
     assert last is not None
     (change,) = table.changes(last, images=True).read_all().to_pylist()
     assert change["op"] == "u"
@@ -101,7 +101,9 @@ def test_a_range_is_open_at_its_start_and_closed_at_its_end(
     opened: Callable[[str], TableReader],
 ) -> None:
     table = opened("v9_cdc_cow")
-    times = [one.completion_time or "" for one in table.pin().snapshot.active.completed_writes]
+    times = [
+        one.completion_time or "" for one in table.current_state().snapshot.active.completed_writes
+    ]
     found = table.changes(times[0], times[1], images=True).read_all()
     assert found.column("op").to_pylist() == ["u", "i"]
 

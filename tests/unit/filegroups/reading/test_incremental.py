@@ -41,7 +41,7 @@ def test_only_blocks_and_rows_of_the_range_count():
 def test_where_files_are_gone_the_newest_slices_are_read_in_full():
     table, times = written(1, 2, 3)
     changed = plan_incremental_read(table.context, times[0], times[1])
-    table.context.world.storage.delete(changed.slices[0].base_file.path)
+    table.context.ports.storage.delete(changed.slices[0].base_file.path)
     fallen_back = plan_incremental_read(table.context, times[0], times[1])
     assert [one.base_instant_time for one in fallen_back.slices] == [
         table.context.active().completed_writes[-1].requested_time
@@ -56,7 +56,7 @@ def test_where_files_are_gone_the_newest_slices_are_read_in_full():
 def test_older_files_of_the_range_may_be_gone():
     table, times = written(1, 2, 3)
     first = plan_incremental_read(table.context, "0", times[0])
-    table.context.world.storage.delete(first.slices[0].base_file.path)
+    table.context.ports.storage.delete(first.slices[0].base_file.path)
     assert not plan_incremental_read(table.context, "0", None).cleaned
     assert table.changes("0").read_all()["v"].to_pylist() == [3]
     assert rows_of(table, "v") == [(3,)]
@@ -74,7 +74,7 @@ def updated_in_part(table: TableReader, rows: list[dict[str, Any]]) -> None:
     """An upsert of some columns."""
     plan = planned(table, WriteOperation.UPSERT)
     partial = replace(plan, rules=replace(plan.rules, partial_columns=()))
-    write(table.context, partial, LocalWorkload(table.context.world, pa.Table.from_pylist(rows)))
+    write(table.context, partial, LocalWorkload(table.context.ports, pa.Table.from_pylist(rows)))
 
 
 def test_a_filter_of_a_range_chooses_among_partially_updated_rows_as_well():
@@ -99,8 +99,8 @@ def test_only_partial_updates_list_the_partitions_of_a_range():
     assert [one for one in storage.operations() if one.startswith("list ")] == ["list y"]
     there = plan_incremental_read(table.context, since, None, ahead=True)
     storage.forget()
-    assert [there.wholes.of(one.file_group).base_file is None for one in there.slices] == [
-        False
-    ] * 3
+    assert [
+        there.whole_file_groups.of(one.file_group).base_file is None for one in there.slices
+    ] == [False] * 3
     assert not storage.calls
-    assert pickle.loads(pickle.dumps(there.wholes.of)) is not None
+    assert pickle.loads(pickle.dumps(there.whole_file_groups.of)) is not None

@@ -66,7 +66,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Any) -> TableReader:
 
 
 def logs(table: TableReader) -> list[str]:
-    found = files_below(table.context.world.storage)
+    found = files_below(table.context.ports.storage)
     return [path for path in found if parse_log_file_name(path.rpartition("/")[2])]
 
 
@@ -215,7 +215,7 @@ def test_the_metadata_names_the_log_and_the_profile_its_file_group(table: TableR
     (one,) = slices(table)
     assert (path, stat.file_id, stat.base_file) == ("x", one.file_group.file_id, "")
     assert stat.prev_commit == receipt.requested_time
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     name = f".hoodie/timeline/{receipt.requested_time}.deltacommit.inflight"
     profile = decode_commit(storage.read(name), path=name)
     planned_update = profile.partition_to_write_stats["x"][1]
@@ -239,7 +239,7 @@ def test_keys_are_looked_up_in_logs_where_only_they_hold_them() -> None:
     table = new_table(table_type=MERGE_ON_READ)
     upsert(table, START, buckets=BUCKETS)
     upsert(table, [row("a", "x", 6, 2)], buckets=BUCKETS)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     (base,) = (path for path in data_files(table) if path.startswith("x/"))
     storage.delete(base)  # as another engine leaves it that writes logs only
     upsert(table, [row("a", "x", 7, 3)])
@@ -350,9 +350,9 @@ def test_another_engine_s_compaction_does_not_meet_an_append(table: TableReader)
 
 def compacted(table: TableReader, requested: str, completed: str) -> None:
     """What Java leaves that compacted the partition x, without a slot."""
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     (one,) = slices(table)
-    rows = table.pin().to_arrow(with_hoodie_columns=True, partitions=["x"])
+    rows = table.current_state().to_arrow(with_hoodie_columns=True, partitions=["x"])
     name = BaseFileName(one.file_group.file_id, "9-9-9", requested).text
     schema = table.context.snapshot().newest_schema_json or ""
     size = write_base_file(storage, f"x/{name}", rows, avro_json=schema)
@@ -409,7 +409,7 @@ def test_a_dead_writer_s_log_is_rolled_back(table: TableReader) -> None:
     context = table.context
 
     def die() -> None:
-        storage = context.world.storage
+        storage = context.ports.storage
         (pending,) = context.active().pending
         (one,) = slices(table)
         name = f".{one.file_group.file_id}_{pending.requested_time}.log.1_0-0-0"

@@ -31,7 +31,7 @@ def filled(path: Path, properties: dict[str, str]) -> hoodoo.Table:
 
 
 def considered(table: hoodoo.Table, *keys: str) -> int:
-    pinned = table.pin()
+    pinned = table.current_state()
     slices = pinned.file_slices()
     context = table.context
     return len(
@@ -54,11 +54,11 @@ def test_a_key_is_read_from_few_files(
     with filled(tmp_path, properties) as table:
         assert 6 <= len(table.file_slices()) <= files
         assert considered(table, "k13") == of_one_key
-        assert table.look_up(["k13"]).to_pylist() == [{"id": "k13", "p": "q", "v": 13}]
-        found = table.look_up(["k13", "k02", "k29", "nobody"], columns=["v"])
+        assert table.get_rows(["k13"]).to_pylist() == [{"id": "k13", "p": "q", "v": 13}]
+        found = table.get_rows(["k13", "k02", "k29", "nobody"], columns=["v"])
         assert sorted(found.column("v").to_pylist()) == [2, 13, 29]
-        assert table.look_up(["k13"], partitions=["p"]).num_rows == 0
-        assert table.look_up([]).num_rows == 0
+        assert table.get_rows(["k13"], partitions=["p"]).num_rows == 0
+        assert table.get_rows([]).num_rows == 0
         assert considered(table) == 0
 
 
@@ -68,7 +68,7 @@ def test_the_record_index_names_the_one_file_group(tmp_path: Path, name: str) ->
         assert len(table.file_slices()) == 2
         assert considered(table, "e01") == 1
         assert considered(table, "nobody") == 0
-        assert table.look_up(["e01", "a00"], columns=["id"]).num_rows == 2
+        assert table.get_rows(["e01", "a00"], columns=["id"]).num_rows == 2
 
 
 @pytest.mark.parametrize("kind", ["COPY_ON_WRITE", "MERGE_ON_READ"])
@@ -87,20 +87,20 @@ def test_keys_that_files_do_not_store_are_found(tmp_path: Path, kind: str, left_
     ) as table:
         table.upsert([{"id": f"k{n}", "v": n, "p": "pq"[n % 2], "w": n} for n in range(4)])
         table.upsert([{"id": "k1", "v": 1, "p": "q", "w": 7}])  # in a log of a merge-on-read table
-        found = table.look_up(["id:k1,v:1", "id:k2,v:2", "id:k3,v:4"], columns=["w"])
+        found = table.get_rows(["id:k1,v:1", "id:k2,v:2", "id:k3,v:4"], columns=["w"])
         assert sorted(found.column("w").to_pylist()) == [2, 7]
-        assert table.look_up(["id:k1,v:1"], columns=["_hoodie_record_key", "p"]).to_pylist() == [
+        assert table.get_rows(["id:k1,v:1"], columns=["_hoodie_record_key", "p"]).to_pylist() == [
             {"_hoodie_record_key": None, "p": "q"}
         ]
         none = [("_hoodie_record_key", "=", "id:k1,v:1")]
         assert table.to_arrow(columns=["p"], filter=none).num_rows == 0, "as it is shown"
-        assert table.look_up(["id:k1,v:1"]).num_rows == 1
+        assert table.get_rows(["id:k1,v:1"]).num_rows == 1
 
 
 @pytest.mark.parametrize("given", [[None], [1], ["a", None], "a"])
 def test_keys_that_are_no_texts_are_refused(tmp_path: Path, given: Any) -> None:
     with filled(tmp_path, {}) as table, pytest.raises(InvalidInputError):
-        table.look_up(given)
+        table.get_rows(given)
 
 
 def test_rows_without_any_key_are_not_looked_up(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_rows_without_any_key_are_not_looked_up(tmp_path: Path) -> None:
     with hoodoo.create_table(tmp_path / "t", schema=SCHEMA, properties=properties) as table:
         table.insert([{"id": "a", "p": "p", "v": 1}])
         with pytest.raises(InvalidInputError) as caught:
-            table.look_up(["a"])
+            table.get_rows(["a"])
         assert caught.value.kind == "keyless"
 
 
@@ -126,7 +126,7 @@ def test_a_record_index_that_was_switched_off_tells_nothing(tmp_path: Path, left
         table.upsert([row])
         if left:  # whoever switched it off died before the folder went
             shutil.copytree(kept, index)
-        found = opened_before.look_up(["e01", "a00", "new"], columns=["id"])
+        found = opened_before.get_rows(["e01", "a00", "new"], columns=["id"])
         assert sorted(found.column("id").to_pylist()) == ["a00", "e01", "new"]
 
 
@@ -136,11 +136,11 @@ def test_a_damaged_record_index_is_named_unless_it_was_switched_off(tmp_path: Pa
         file.write_bytes(file.read_bytes().replace(b"DATABLK*", b"damaged!"))
     with hoodoo.open_table(path) as table:
         with pytest.raises(CorruptTableError) as caught:
-            table.look_up(["e01"])
+            table.get_rows(["e01"])
         assert caught.value.kind == "bad_hfile"
         properties = path / ".hoodie/hoodie.properties"
         properties.write_bytes(without_index(properties.read_bytes()))
-        assert table.look_up(["e01"]).num_rows == 1
+        assert table.get_rows(["e01"]).num_rows == 1
 
 
 def without_index(properties: bytes) -> bytes:
@@ -159,11 +159,11 @@ def test_the_record_index_of_a_table_of_version_6_is_not_asked(tmp_path: Path) -
     name = "record-index-0000-0_0-0-0_00000000000000010.hfile"
     (path / ".hoodie/metadata/record_index" / name).touch()
     with hoodoo.open_table(path) as table:
-        rows = table.pin().to_arrow(with_hoodie_columns=True)
+        rows = table.current_state().to_arrow(with_hoodie_columns=True)
         keys = rows.column("_hoodie_record_key").to_pylist()
-        assert table.look_up(keys).num_rows == len(keys) > 0
+        assert table.get_rows(keys).num_rows == len(keys) > 0
 
 
 def test_slices_with_logs_are_merged(tmp_path: Path) -> None:
     with hoodoo.open_table(golden_tables.unpack("v9_simple_bucket", tmp_path)) as table:
-        assert table.look_up(["a01"]).column("ts").to_pylist() == [20]
+        assert table.get_rows(["a01"]).column("ts").to_pylist() == [20]

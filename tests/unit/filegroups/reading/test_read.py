@@ -162,7 +162,7 @@ def test_rows_stream_file_by_file():
 
 def test_a_pinned_table_does_not_move():
     table, _ = three_commits()
-    pinned = table.pin()
+    pinned = table.current_state()
     upsert(table, [row("a", "x", 9, 9)])
     assert sorted(pinned.to_arrow()["v"].to_pylist()) == [1, 2, 3]
     assert sorted(table.to_arrow()["v"].to_pylist()) == [1, 3, 9]
@@ -176,9 +176,9 @@ def test_a_table_never_written_has_no_schema():
 
 def test_a_file_that_vanished_is_told():
     table, _ = three_commits()
-    pinned = table.pin()
+    pinned = table.current_state()
     [slice_] = pinned.file_slices(["y"])
-    table.context.world.storage.delete(slice_.base_file.path)
+    table.context.ports.storage.delete(slice_.base_file.path)
     with pytest.raises(MissingFileError):
         pinned.to_arrow()
 
@@ -189,7 +189,7 @@ def test_uncommitted_files_are_invisible():
     time = table.context.active().pending[0].requested_time
     [slice_] = table.file_slices(["x"])
     name = f"{slice_.file_group.file_id}_9-9-9_{time}.parquet"
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create(f"x/{name}", storage.read(slice_.base_file.path))
     assert table.file_slices(["x"]) == [slice_]
     storage.delete(f"x/{name}")
@@ -303,7 +303,7 @@ def test_the_timeline_lists_every_instant():
     assert {(entry.action, entry.state, entry.archived) for entry in entries} == {
         ("commit", "completed", False)
     }
-    assert len(table.context.world.storage.names(TIMELINE)) == 9
+    assert len(table.context.ports.storage.names(TIMELINE)) == 9
 
 
 def test_batches_of_a_table_are_those_of_its_scan():

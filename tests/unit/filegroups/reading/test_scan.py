@@ -95,7 +95,7 @@ class Story:
 READS: dict[str, Callable[[Any], list[int]]] = {
     "collected": lambda table: table.to_arrow(columns=["v"])["v"].to_pylist(),
     "streamed": lambda table: table.scan(columns=["v"]).read_all()["v"].to_pylist(),
-    "looked up": lambda table: table.look_up(["a"], columns=["v"])["v"].to_pylist(),
+    "looked up": lambda table: table.get_rows(["a"], columns=["v"])["v"].to_pylist(),
 }
 
 
@@ -161,7 +161,7 @@ def test_a_list_of_files_lacks_none_that_was_cleaned_meanwhile() -> None:
 def test_a_pinned_state_says_so_when_its_files_were_gone_before_they_were_listed() -> None:
     """It read as a table without that row."""
     story = Story()
-    pinned = story.reader.pin()
+    pinned = story.reader.current_state()
     story.go_on()
     with pytest.raises(SnapshotExpiredError):
         pinned.to_arrow()
@@ -177,7 +177,7 @@ def test_a_state_that_was_held_is_whole_as_long_as_the_lease_was_there(
 ) -> None:
     """Its reader stood still before it listed the files."""
     story = Story()
-    with story.reader.hold() as state:
+    with story.reader.pin() as state:
         story.clock.sleep_ms(slept_ms)
         story.go_on()
         if whole:
@@ -190,7 +190,7 @@ def test_a_state_that_was_held_is_whole_as_long_as_the_lease_was_there(
 def test_a_clean_of_older_files_disturbs_nobody() -> None:
     story = Story()
     story.commit()
-    pinned = story.reader.pin()
+    pinned = story.reader.current_state()
     assert clean(story.writer.context, LAST) is not None
     assert READS["collected"](pinned) == [2]
 
@@ -200,7 +200,7 @@ def test_a_state_after_a_restore_can_be_held() -> None:
     then = story.writer.context.active().completed_writes[-1].requested_time
     story.commit()
     _restored(story.writer, then)
-    with story.reader.hold() as state:
+    with story.reader.pin() as state:
         assert READS["collected"](state) == [1]
 
 
@@ -249,7 +249,7 @@ def test_another_engine_s_clean_is_believed_as_far_as_it_promises(
     keeps: str, whole: bool, pending: bool
 ) -> None:
     story = Story(ForeignWriters.EXPECTED)
-    pinned = story.reader.pin()
+    pinned = story.reader.current_state()
     first = pinned.snapshot.newest_completion or ""
     story.commit()
     newest = story.writer.context.active().completed_writes[-1].requested_time
@@ -342,11 +342,11 @@ def test_a_restore_whose_owner_died_before_its_end_keeps_no_reader_out() -> None
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     upsert(table, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
     restore(opened(table).context, kept.requested_time)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     (end,) = (path for path in files_below(storage, TIMELINE) if path.endswith(".restore"))
     storage.delete(end)
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
-    with opened(table).hold() as held:
+    with opened(table).pin() as held:
         assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
 
 
@@ -368,10 +368,10 @@ def test_a_restore_whose_owner_died_behind_its_slot_keeps_no_reader_out(
         patched.setattr(MemoryStorage, "delete", die)
         with pytest.raises(KeyboardInterrupt):
             restore(owner.context, kept.requested_time)
-    listed = files_below(table.context.world.storage, TIMELINE)
+    listed = files_below(table.context.ports.storage, TIMELINE)
     assert sum(path.endswith(".commit") for path in listed) == 3
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
-    with opened(table).hold() as held:
+    with opened(table).pin() as held:
         assert held.to_arrow(columns=["v"]).to_pylist() == [{"v": 1}]
     upsert(opened(table), [{"id": "b", "p": "x", "ts": 1, "v": 4}])
     found = opened(table).to_arrow(columns=["id", "v"]).sort_by("id").to_pylist()

@@ -31,7 +31,7 @@ def twin_of(table: TableReader, path: str, token: str) -> str:
     folder, _, name = path.rpartition("/")
     parsed = parse_base_file_name(name)
     twin = f"{folder}/{parsed.file_id}_{token}_{parsed.requested_time}.parquet"
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create(twin, storage.read(path))
     return twin
 
@@ -49,7 +49,7 @@ def test_two_files_of_one_instant_that_its_metadata_does_not_tell_apart_are_refu
     [path] = [each for each in data_files(table) if each.startswith("x/")]
     twin_of(table, path, "9-9-9")
     twin_of(table, path, "8-8-8")
-    table.context.world.storage.delete(path)
+    table.context.ports.storage.delete(path)
     with pytest.raises(CorruptTableError) as caught:
         table.file_slices(["x"])
     assert "9-9-9" in caught.value.message
@@ -57,7 +57,7 @@ def test_two_files_of_one_instant_that_its_metadata_does_not_tell_apart_are_refu
 
 def test_files_that_follow_no_grammar_are_ignored():
     table = written()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     for name in ("x/notes.parquet", "x/.hidden", "x/part-0000.snappy.parquet"):
         storage.create(name, b"")
     assert rows_of(table, "id") == [("a",), ("b",)]
@@ -66,9 +66,9 @@ def test_files_that_follow_no_grammar_are_ignored():
 def test_hidden_groups_show_when_the_cleaner_asks():
     table = written()
     put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "n", "p": "x", "ts": 1, "v": 1}])
-    storage, snapshot = table.context.world.storage, table.context.snapshot()
+    storage, snapshot = table.context.ports.storage, table.context.snapshot()
     shown = FileSystemView(storage=storage, snapshot=snapshot)
-    everything = FileSystemView(storage=storage, snapshot=snapshot, show_replaced=True)
+    everything = FileSystemView(storage=storage, snapshot=snapshot, include_replaced=True)
     assert (len(shown.slices("x")), len(everything.slices("x"))) == (1, 2)
 
 
@@ -87,7 +87,7 @@ def test_every_version_of_a_file_group_is_a_slice():
 def test_instants_below_the_timeline_count_as_committed():
     table = written()
     upsert(table, [{"id": "b", "p": "y", "ts": 2, "v": 2}])
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     first = table.context.active().completed_writes[0]
     for name in storage.names(".hoodie/timeline"):
         if name.startswith(first.requested_time):
@@ -98,16 +98,16 @@ def test_instants_below_the_timeline_count_as_committed():
 def test_an_instant_removed_while_reading_is_told():
     table = written()
     [instant] = table.context.active().completed_writes
-    table.context.world.storage.delete(timeline_path(instant_file_name(instant)))
+    table.context.ports.storage.delete(timeline_path(instant_file_name(instant)))
     with pytest.raises(MissingFileError):
-        CommitReader(table.context.world.storage).read(instant)
+        CommitReader(table.context.ports.storage).read(instant)
 
 
 def test_metadata_read_once_is_kept():
     table = written()
     [instant] = table.context.active().completed_writes
     first = table.context.commits.read(instant)
-    table.context.world.storage.delete(timeline_path(instant_file_name(instant)))
+    table.context.ports.storage.delete(timeline_path(instant_file_name(instant)))
     assert table.context.commits.read(instant) is first
 
 

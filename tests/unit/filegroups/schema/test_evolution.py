@@ -410,13 +410,13 @@ def test_a_write_beside_java_writers_refuses_null_elements_and_changes_nothing(f
     rows = pa.Table.from_pylist([{"id": "a", "p": "x", "ts": 1, "v": 1, "many": [1, None]}])
     plan = planned(table, WriteOperation.UPSERT)
     plan = replace(plan, rules=replace(plan.rules, for_java=for_java))
-    workload = LocalWorkload(table.context.world, rows)
+    workload = LocalWorkload(table.context.ports, rows)
     if not for_java:
         write(table.context, plan, workload)
         assert rows_of(table, "many") == [([1, None],)]
         return
-    before = files_below(table.context.world.storage)
+    before = files_below(table.context.ports.storage)
     with pytest.raises(InvalidInputError) as caught:
         write(table.context, plan, workload)
     assert caught.value.kind == "null_element"
-    assert files_below(table.context.world.storage) == before
+    assert files_below(table.context.ports.storage) == before

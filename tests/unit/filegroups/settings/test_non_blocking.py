@@ -169,7 +169,7 @@ def delete_partition(table: TableReader) -> str:
 def test_two_names_of_one_bucket_are_met_before_both_are_published() -> None:
     """One began before a partition was deleted and archived, so to say, the other after."""
     mine, other = made()
-    stranger = open_reader(other.context.world, BRISK)  # does not agree on file ids
+    stranger = open_reader(other.context.ports, BRISK)  # does not agree on file ids
     rival = begun(stranger, WriteOperation.UPSERT, [row("a", 5, 7)], buckets=ONE)
     receipt = upsert(mine, [row("a", 5, 8)], rival, buckets=ONE)
     assert [one.why for one in receipt.refusals] == [
@@ -195,7 +195,7 @@ def test_partial_updates_are_refused_by_name() -> None:
     plan = replace(plan, rules=replace(plan.rules, partial_columns=()))
     rows = as_table([{"id": "a", "p": "x", "ts": 9, "v": 3}])
     with pytest.raises(UnsupportedTableError, match="OPTIMISTIC_CONCURRENCY_CONTROL") as refused:
-        write(mine.context, plan, LocalWorkload(mine.context.world, rows))
+        write(mine.context, plan, LocalWorkload(mine.context.ports, rows))
     assert refused.value.kind == "partial_non_blocking"
 
 

@@ -47,13 +47,13 @@ def inserted(table: TableReader, *rows: dict[str, object]) -> Slot:
     """Rows in file groups of their own, published; what decided it."""
     context = table.context
     put(table, WriteOperation.INSERT, [*rows], files=APART)
-    slot = context.chain.read(context.chain.head())
+    slot = context.commit_log.read(context.commit_log.head())
     assert slot is not None
     return slot
 
 
 def touching(name: str, touch: Access = Access.BASE, partition: str = "x") -> AccessedFileGroup:
-    return AccessedFileGroup(file_group=FileGroupId(partition, name), touch=touch)
+    return AccessedFileGroup(file_group=FileGroupId(partition, name), access=touch)
 
 
 def mine(**facts: Any) -> CommitFacts:
@@ -63,8 +63,8 @@ def mine(**facts: Any) -> CommitFacts:
         keys_looked_up=True,
         batch_ids=(),
         schemas=(SCHEMA, SCHEMA),
-        claim=WriteSet(),
-        missed_in=(),
+        write_set=WriteSet(),
+        partitions_without_match=(),
         inserted_into=(),
         appended=(),
         virtual_keys=None,
@@ -79,13 +79,13 @@ def as_mine(slot: Slot, **facts: Any) -> CommitFacts:
     """What a slot published, as if it were still to be."""
     paths = tuple(
         join(item.file_group.partition_path, name)
-        for item in slot.claim.file_groups
+        for item in slot.write_set.file_groups
         for name in item.files
     )
     told = mine(
         requested_time=slot.requested_time,
         schemas=(slot.schema_after, slot.schema_before),
-        claim=slot.claim,
+        write_set=slot.write_set,
         inserted_into=paths,
     )
     return replace(told, **facts)
@@ -93,7 +93,10 @@ def as_mine(slot: Slot, **facts: Any) -> CommitFacts:
 
 def rival(**facts: Any) -> ConcurrentCommit:
     other = ConcurrentCommit(
-        action=Action.COMMIT, requested_time=AFTER_ME, completion_time=AFTER_ME, claim=WriteSet()
+        action=Action.COMMIT,
+        requested_time=AFTER_ME,
+        completion_time=AFTER_ME,
+        write_set=WriteSet(),
     )
     return replace(other, **facts)
 
@@ -115,20 +118,20 @@ def test_only_the_same_batch_is_met_twice(batches: tuple[str, ...], met: RuleId 
 def test_a_delete_that_found_all_its_keys_does_not_care_who_inserts(
     whole_table: bool, in_buckets: bool
 ) -> None:
-    other = rival(claim=WriteSet(inserting=("x",)))
+    other = rival(write_set=WriteSet(inserting=("x",)))
     context = new_table().context
     found = mine(whole_table=whole_table, in_buckets=in_buckets)
     assert rejected_by(context, found, [other]) is None
-    missed = replace(found, missed_in=("x",))
+    missed = replace(found, partitions_without_match=("x",))
     assert rule(rejected_by(context, missed, [other])) is RuleId.INSERTED_WHERE_I_MISSED
 
 
 def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_in_the_table() -> (
     None
 ):
-    other, context = rival(claim=WriteSet(inserting=("y", "z"))), new_table().context
-    assert rejected_by(context, mine(missed_in=("x",)), [other]) is None
-    refused = rejected_by(context, mine(missed_in=("x",), whole_table=True), [other])
+    other, context = rival(write_set=WriteSet(inserting=("y", "z"))), new_table().context
+    assert rejected_by(context, mine(partitions_without_match=("x",)), [other]) is None
+    refused = rejected_by(context, mine(partitions_without_match=("x",), whole_table=True), [other])
     assert refused is not None
     assert refused.partitions == ("y", "z")
 
@@ -137,8 +140,8 @@ def test_a_key_missed_in_one_partition_may_be_inserted_anywhere_only_if_unique_i
 
 
 def test_another_file_group_for_a_bucket_of_mine_is_met() -> None:
-    me = mine(in_buckets=True, claim=WriteSet(file_groups=(touching(BUCKET, Access.NEW),)))
-    other = rival(claim=WriteSet(file_groups=(touching(TWIN, Access.NEW),)))
+    me = mine(in_buckets=True, write_set=WriteSet(file_groups=(touching(BUCKET, Access.NEW),)))
+    other = rival(write_set=WriteSet(file_groups=(touching(TWIN, Access.NEW),)))
     refused = rejected_by(new_table().context, me, [other])
     assert refused is not None
     assert (refused.rule, refused.file_groups) == (
@@ -161,8 +164,8 @@ def test_another_file_group_for_a_bucket_of_mine_is_met() -> None:
 def test_no_bucket_has_two_file_groups_where(
     in_buckets: bool, my_touch: Access, theirs: AccessedFileGroup
 ) -> None:
-    me = mine(in_buckets=in_buckets, claim=WriteSet(file_groups=(touching(BUCKET, my_touch),)))
-    other = rival(claim=WriteSet(file_groups=(theirs,)))
+    me = mine(in_buckets=in_buckets, write_set=WriteSet(file_groups=(touching(BUCKET, my_touch),)))
+    other = rival(write_set=WriteSet(file_groups=(theirs,)))
     assert rejected_by(new_table().context, me, [other]) is None
 
 
@@ -198,11 +201,11 @@ def test_every_file_that_got_new_keys_is_looked_at(first: str) -> None:
     """The first one is of another partition, or the very file group that the other wrote."""
     table = new_table()
     other, me = inserted(table, row("a"), row("n", "y")), inserted(table, row("n", "y"))
-    name = other.claim.file_groups[0].files[0]
+    name = other.write_set.file_groups[0].files[0]
     paths = (join(first, name), *as_mine(me).inserted_into)
-    claim = replace(me.claim, inserting=("w", "x", "y"))
+    claim = replace(me.write_set, inserting=("w", "x", "y"))
     refused = rejected_by(
-        table.context, as_mine(me, claim=claim, inserted_into=paths), [commit_of_slot(other)]
+        table.context, as_mine(me, write_set=claim, inserted_into=paths), [commit_of_slot(other)]
     )
     assert refused is not None
     assert refused.partitions == ("y",)
@@ -212,7 +215,7 @@ def test_only_partitions_that_got_new_keys_of_both_are_read() -> None:
     storage = RecordingStorage(MemoryStorage())
     table = new_table(storage)
     other, me = inserted(table, row("n")), inserted(table, row("n"))
-    elsewhere = replace(other, claim=replace(other.claim, inserting=("y",)))
+    elsewhere = replace(other, write_set=replace(other.write_set, inserting=("y",)))
     storage.forget()
     assert rejected_by(table.context, as_mine(me), [commit_of_slot(elsewhere)]) is None
     assert storage.operations() == []
@@ -224,17 +227,19 @@ def test_every_log_of_mine_is_compared_with_what_the_other_inserted_elsewhere() 
     for key in ("a", "c"):
         inserted(table, row(key))
     upsert(table, [{**row("a"), "ts": 2}, {**row("c"), "ts": 2}])
-    slot = table.context.chain.read(table.context.chain.head())
+    slot = table.context.commit_log.read(table.context.commit_log.head())
     assert slot is not None
     schema = TableSchema.from_avro(slot.schema_after).arrow
     found = {
-        keys_of_log(table.context.world.storage, log, schema, None)[0].as_py(): log
+        keys_of_log(table.context.ports.storage, log, schema, None)[0].as_py(): log
         for log in logs_of(slot)
     }
     other = inserted(table, row("a"))
-    [touched] = other.claim.file_groups
+    [touched] = other.write_set.file_groups
     moved = replace(touched, file_group=found["c"].file_group)
-    theirs = commit_of_slot(replace(other, claim=replace(other.claim, file_groups=(moved,))))
+    theirs = commit_of_slot(
+        replace(other, write_set=replace(other.write_set, file_groups=(moved,)))
+    )
     me = as_mine(slot, inserted_into=(), appended=(found["c"], found["a"]))
     refused = rejected_by(table.context, me, [theirs])
     assert refused is not None
@@ -247,7 +252,7 @@ def test_every_log_of_mine_is_compared_with_what_the_other_inserted_elsewhere() 
 def logs_of(slot: Slot) -> list[LogFile]:
     found = [
         LogFile.found(item.file_group.partition_path, name, item.written_bytes)
-        for item in slot.claim.file_groups
+        for item in slot.write_set.file_groups
         for name in item.files
     ]
     return [log for log in found if log is not None]
@@ -264,7 +269,7 @@ def compaction_of(group: FileGroupId) -> bytes:
 
 
 def planned(table: TableReader, name: str, content: bytes) -> None:
-    table.context.world.storage.create(f"{TIMELINE}/{name}.requested", content)
+    table.context.ports.storage.create(f"{TIMELINE}/{name}.requested", content)
 
 
 def looked(table: TableReader, me: CommitFacts) -> Rejected | None:
@@ -288,7 +293,7 @@ def test_a_newer_compaction_would_hide_a_base_file_of_mine(
     table = new_table()
     planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
     touched = WriteSet(file_groups=(touching("f", touch), touching("g", touch)))
-    refused = looked(table, mine(claim=touched))
+    refused = looked(table, mine(write_set=touched))
     assert rule(refused) is met
     assert refused is None or refused.file_groups == (FileGroupId("x", "f"),)
 
@@ -299,7 +304,7 @@ def test_plans_of_compactions_are_read_only_where_one_is_newer_than_i_am() -> No
     planned(table, f"{BEFORE_ME}.compaction", compaction_of(FileGroupId("x", "f")))
     planned(table, f"{AFTER_ME}.commit", b"")
     storage.forget()
-    assert looked(table, mine(claim=WriteSet(file_groups=(touching("f"),)))) is None
+    assert looked(table, mine(write_set=WriteSet(file_groups=(touching("f"),)))) is None
     assert not [one for one in storage.operations() if "compaction" in one]
 
 
@@ -308,7 +313,7 @@ def test_the_newest_of_two_compactions_hides_a_base_file_of_mine() -> None:
     table = new_table()
     for when in (BEFORE_ME, AFTER_ME):
         planned(table, f"{when}.compaction", compaction_of(FileGroupId("x", "f")))
-    refused = looked(table, mine(claim=WriteSet(file_groups=(touching("f"),))))
+    refused = looked(table, mine(write_set=WriteSet(file_groups=(touching("f"),))))
     assert rule(refused) is RuleId.PENDING_PLAN_OWNS_FILE_GROUP
 
 
@@ -321,4 +326,4 @@ def test_another_engines_clustering_would_lose_what_i_write(group: str, met: Rul
     inputs = ClusteringGroup(slices=(SliceInfo(file_id="f", partition_path="x"),))
     plan = RequestedReplaceMetadata(clustering_plan=ClusteringPlan(input_groups=(inputs,)))
     planned(table, f"{AFTER_ME}.clustering", encode_requested_replace(plan))
-    assert rule(looked(table, mine(claim=WriteSet(file_groups=(touching(group),))))) is met
+    assert rule(looked(table, mine(write_set=WriteSet(file_groups=(touching(group),))))) is met

@@ -43,7 +43,7 @@ from timeline.rules.conflicts import find_strategy
 
 UPSERT, INSERT = WriteOperation.UPSERT, WriteOperation.INSERT
 APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
-YIELDING = replace(BRISK, gives_way=True)
+YIELDING = replace(BRISK, waits_for_announced=True)
 ON_SERVER = "org.apache.hudi.timeline.service.handlers.marker"
 STRATEGY = "hoodie.write.concurrency.early.conflict.detection.strategy"
 
@@ -126,7 +126,7 @@ def test_the_earlier_one_goes_on():
 
 def test_what_is_announced_counts_only_when_it_is_asked_for():
     table = table_of()
-    later = opened(table, limits=replace(AT_ONCE, gives_way=False), clock=StillClock())
+    later = opened(table, limits=replace(AT_ONCE, waits_for_announced=False), clock=StillClock())
     first: list[Any] = []
     upsert(
         table,
@@ -189,7 +189,7 @@ def test_a_writer_that_fell_silent_is_not_waited_for():
 
 def test_a_wait_ends_when_the_other_falls_silent():
     table = table_of()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     def meanwhile() -> None:
         (first,) = table.context.active().pending
@@ -207,7 +207,7 @@ def test_a_wait_ends_when_the_other_falls_silent():
 
 def test_a_wait_is_kept_with_the_write_and_summed_up_for_the_table():
     table = table_of()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     waited: list[str] = []
 
     def meanwhile() -> None:
@@ -248,7 +248,7 @@ def test_a_wait_is_bounded_as_retries_are():
 def test_a_writer_that_sleeps_too_long_while_it_waits_begins_anew():
     """Others may have taken it for dead (HB-3): it must not go on under its old name."""
     table = table_of()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     def meanwhile() -> None:
         (first,) = table.context.active().pending
@@ -289,7 +289,7 @@ RT = "20260921141320500"  # half a second after the table's own
 
 def by_java(table: TableReader, *, server: bool) -> None:
     """A writer that lives and has markers, but no file group in its profile."""
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     assert (table.context.active().newest_time or "") < RT
     (path,) = [path for path in data_files(table) if "a" in keys_in(table, path)]
     partition_path, _, name = path.rpartition("/")
@@ -307,7 +307,7 @@ def by_java(table: TableReader, *, server: bool) -> None:
 
 
 def keys_in(table: TableReader, path: str) -> list[str]:
-    found = read_base_file(table.context.world.storage, path, columns=["id"])
+    found = read_base_file(table.context.ports.storage, path, columns=["id"])
     return [str(key) for key in found.column("id").to_pylist()]
 
 
@@ -333,8 +333,10 @@ def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Acce
     look = lambda: found.extend(announced_writes(table.context, table.context.active()))  # noqa: E731
     upsert(table, [row("a")], look, files=APART)
     (rival,) = found
-    assert [item.touch for item in rival.claim.file_groups if item.file_group.file_id] == [touch]
-    who = table.context.world.ids.identity()
+    assert [item.access for item in rival.write_set.file_groups if item.file_group.file_id] == [
+        touch
+    ]
+    who = table.context.ports.ids.identity()
     assert rival.writer == f"(pid {who.pid} on {who.host})"
 
 
@@ -342,7 +344,7 @@ def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Acce
 
 
 @pytest.mark.parametrize(
-    ("said", "gives_way"),
+    ("said", "waits_for_announced"),
     [
         ("published", False),
         ("announced", True),
@@ -354,10 +356,13 @@ def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Acce
         ),
     ],
 )
-def test_classes_of_hudi_compare_announcements(said: str, gives_way: bool):
+def test_classes_of_hudi_compare_announcements(said: str, waits_for_announced: bool):
     settings = WriteSettings.from_properties({STRATEGY: said})
-    assert settings.early_detection.gives_way is gives_way
-    assert limits_of(settings, as_property_set({STRATEGY: said})).gives_way is gives_way
+    assert settings.early_detection.waits_for_announced is waits_for_announced
+    assert (
+        limits_of(settings, as_property_set({STRATEGY: said})).waits_for_announced
+        is waits_for_announced
+    )
 
 
 def test_announcements_do_not_count_by_default():

@@ -79,13 +79,13 @@ def partitions(table: TableReader) -> list[str]:
 
 def claim(touch: Access, *paths: str) -> WriteSet:
     return WriteSet.of(
-        AccessedFileGroup(file_group=FileGroupId(path, path), touch=touch) for path in paths
+        AccessedFileGroup(file_group=FileGroupId(path, path), access=touch) for path in paths
     )
 
 
 def rival(theirs: WriteSet, **more: Any) -> ConcurrentCommit:
     return ConcurrentCommit(
-        action=Action.COMMIT, requested_time="1", completion_time="3", claim=theirs, **more
+        action=Action.COMMIT, requested_time="1", completion_time="3", write_set=theirs, **more
     )
 
 
@@ -158,7 +158,7 @@ class Failing(Meddled):
 def failing(
     table: TableReader, partition: str, *acts: Callable[[], object], dies: bool = False
 ) -> None:
-    workload = Failing(LocalWorkload(table.context.world, as_table([row(partition)])), *acts)
+    workload = Failing(LocalWorkload(table.context.ports, as_table([row(partition)])), *acts)
     workload.error = KeyboardInterrupt() if dies else RuntimeError("no more room")
     with pytest.raises(type(workload.error)):
         write(table.context, planned(table, UPSERT), workload)
@@ -187,7 +187,7 @@ def test_who_ends_a_write_uncovers_what_was_published_before(dies: bool):
 def test_a_metadata_file_stays_where_rows_of_its_partition_are_committed():
     one, other = two_writers()
     upsert(one, [row("a")])
-    one.context.world.storage.write("a/b/.hoodie_partition_metadata", b"")
+    one.context.ports.storage.write("a/b/.hoodie_partition_metadata", b"")
     failing(other, "a")
     assert partitions(one) == ["a"]
 
@@ -200,7 +200,7 @@ def test_a_refusal_names_the_file_that_a_failed_write_left(written: bool):
         upsert(other, [row("a/b")])
     assert "delete the .hoodie_partition_metadata files" in refused.value.message
     assert refused.value.message.endswith("['a']: 'a/b', ['a']")
-    one.context.world.storage.delete("a/.hoodie_partition_metadata")
+    one.context.ports.storage.delete("a/.hoodie_partition_metadata")
     upsert(other, [row("a/b")])
     assert partitions(one) == ["a/b"]
     with pytest.raises(InvalidInputError) as refused:
@@ -244,12 +244,12 @@ def test_members_of_a_group_nest_no_partitions():
     table, _ = two_writers()
     works = []
     for path in ("a", "a/b"):
-        workload = LocalWorkload(table.context.world, as_table([row(path)]))
-        glance = table.context.glance()
+        workload = LocalWorkload(table.context.ports, as_table([row(path)]))
+        glance = table.context.cached_snapshot()
         works.append(prepare_write(table.context, planned(table, UPSERT), workload, glance))
     first, second = commit_group(table.context, works)
     assert isinstance(first, CommitResult)
-    assert second is NotCommitted.MEETS
+    assert second is NotCommitted.CONFLICTS
     assert partitions(table) == ["a"]
 
 
@@ -258,13 +258,13 @@ def test_members_of_a_group_nest_no_partitions():
 @pytest.mark.parametrize("theirs", ["a", "a/b/c"])
 def test_a_partition_that_another_engine_opens_meanwhile_is_met(theirs: str, limits: TableLimits):
     table, _ = two_writers()
-    one, storage = opened(table, limits=limits), table.context.world.storage
+    one, storage = opened(table, limits=limits), table.context.ports.storage
     [source] = table.file_slices(["x/y"])
     assert source.base_file is not None
     content = storage.read(source.base_file.path)
 
     def another_engine() -> None:
-        now = table.context.world.clock.now_ms()
+        now = table.context.ports.clock.now_ms()
         began, ended = instant_time(WallMs(now + 50)), instant_time(WallMs(now + 60))
         path = f"{theirs}/{source.file_group.file_id}_0-9-9_{began}.parquet"
         stat = WriteStat(
@@ -292,8 +292,8 @@ def test_beside_other_engines_a_folder_stays_while_a_pending_write_has_files_the
     table, _ = two_writers()
     upsert(table, [row("a/b")])
     one = opened(table, limits=replace(BRISK, foreign_writers=EXPECTED))
-    storage = table.context.world.storage
-    began = instant_time(WallMs(table.context.world.clock.now_ms() + 50))
+    storage = table.context.ports.storage
+    began = instant_time(WallMs(table.context.ports.clock.now_ms() + 50))
     pending = [timeline_path(name) for name in pending_file_names(Action.COMMIT, began)]
     for path in (*pending, "a/.hoodie_partition_metadata", f"a/f-0_0-9-9_{began}.parquet"):
         storage.create(path, b"")

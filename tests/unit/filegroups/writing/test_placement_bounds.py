@@ -32,7 +32,7 @@ def bucket(number: int, path: str, rows: int = 0, share: int | None = None) -> I
         file_id=None,
         base_requested_time=None,
         rows=rows,
-        share=share,
+        weight=share,
     )
 
 

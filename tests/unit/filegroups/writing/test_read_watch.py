@@ -55,14 +55,14 @@ class Scene:
         self.context = self.table.context
         self.reads = ReadSet(
             snapshot=self.context.snapshot(),
-            address=self.context.world.storage.base_uri,
+            address=self.context.ports.storage.base_uri,
             partitions=("x",),
             filter=None if v is None else pc.field("v") == v,
         )
-        self.group = self.newest().claim.file_groups[0].file_group
+        self.group = self.newest().write_set.file_groups[0].file_group
 
     def newest(self) -> ConcurrentCommit:
-        slot = self.context.chain.read(self.context.chain.head())
+        slot = self.context.commit_log.read(self.context.commit_log.head())
         assert slot is not None
         return commit_of_slot(slot)
 
@@ -76,7 +76,7 @@ class Scene:
         return ReadValidation(self.context, begun, self.reads)
 
     def lose(self, ending: str, folder: str = "x") -> None:
-        storage = self.context.world.storage
+        storage = self.context.ports.storage
         for path in files_below(storage, folder):
             if path.endswith(ending):
                 storage.delete(path)
@@ -110,9 +110,9 @@ def test_a_rewritten_file_group_got_new_rows_only_where_its_counts_say_so(
 def test_who_was_made_from_reads_says_so_and_who_is_not_known_may_have_been() -> None:
     scene = Scene()
     rival = scene.theirs(INSERT, [row("n", 5)])
-    plan = replace(planned(scene.other, INSERT), reads=scene.other.pin().reads())
+    plan = replace(planned(scene.other, INSERT), reads=scene.other.current_state().reads())
     write(
-        scene.other.context, plan, LocalWorkload(scene.other.context.world, as_table([row("m", 5)]))
+        scene.other.context, plan, LocalWorkload(scene.other.context.ports, as_table([row("m", 5)]))
     )
     watch = scene.watch()
     assert [watch.has_reads(one) for one in (rival, scene.newest(), strange(rival))] == [
@@ -139,11 +139,11 @@ def test_a_rival_misses_what_was_asked_for_by_its_own_rows(
 ) -> None:
     scene = Scene(v=asked, stores_keys=stores_keys)
     rival = scene.theirs(INSERT, [row("n", 5)])
-    [item] = rival.claim.file_groups
+    [item] = rival.write_set.file_groups
     watch = scene.watch()
-    assert watch.misses(rival, item) is misses
+    assert watch.wrote_no_match(rival, item) is misses
     scene.lose(".parquet")
-    assert watch.misses(rival, item) is misses, "its files are read once"
+    assert watch.wrote_no_match(rival, item) is misses, "its files are read once"
 
 
 def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
@@ -151,8 +151,8 @@ def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
     rival = scene.theirs(INSERT, [row("n", 5), {**row("m", 7), "p": "y"}])
     watch = scene.watch()
     found = {
-        item.file_group.partition_path: watch.misses(rival, item)
-        for item in rival.claim.file_groups
+        item.file_group.partition_path: watch.wrote_no_match(rival, item)
+        for item in rival.write_set.file_groups
     }
     assert found == {"x": False, "y": True}
 
@@ -160,12 +160,12 @@ def test_each_file_group_of_a_rival_is_looked_at_for_itself() -> None:
 def test_a_rival_whose_rows_are_not_to_be_read_may_have_written_what_was_asked_for() -> None:
     scene = Scene(v=7)
     rival = scene.theirs(INSERT, [row("n", 5)])
-    [item] = rival.claim.file_groups
+    [item] = rival.write_set.file_groups
     log = f".{item.file_group.file_id}_{rival.requested_time}.log.1_0-1-0"
-    assert not scene.watch().misses(rival, replace(item, files=()))
-    assert not scene.watch().misses(rival, replace(item, files=(*item.files, log)))
+    assert not scene.watch().wrote_no_match(rival, replace(item, files=()))
+    assert not scene.watch().wrote_no_match(rival, replace(item, files=(*item.files, log)))
     scene.lose(item.files[0])
-    assert not scene.watch().misses(rival, item), "it was cleaned meanwhile"
+    assert not scene.watch().wrote_no_match(rival, item), "it was cleaned meanwhile"
 
 
 @pytest.mark.parametrize(("asked", "none"), [(1, False), (5, True), (None, False)])
@@ -174,12 +174,12 @@ def test_a_slice_that_was_read_held_none_of_what_was_asked_for(
 ) -> None:
     scene = Scene(v=asked)
     watch = scene.watch()
-    assert watch.held_none(scene.group) is none
+    assert watch.had_no_match(scene.group) is none
     scene.lose(".parquet")
-    assert watch.held_none(scene.group) is none, "it is read once"
-    assert not scene.watch().held_none(scene.group), "gone, it may have held some"
-    assert not scene.watch().held_none(FileGroupId("x", "another")), "it was not there"
-    assert not scene.watch().held_none(FileGroupId("../x", "f")), "nobody can tell"
+    assert watch.had_no_match(scene.group) is none, "it is read once"
+    assert not scene.watch().had_no_match(scene.group), "gone, it may have held some"
+    assert not scene.watch().had_no_match(FileGroupId("x", "another")), "it was not there"
+    assert not scene.watch().had_no_match(FileGroupId("../x", "f")), "nobody can tell"
 
 
 # ---- the judgement
@@ -188,37 +188,37 @@ def test_a_slice_that_was_read_held_none_of_what_was_asked_for(
 def touching(
     scene: Scene, requested_time: str, group: FileGroupId | None = None
 ) -> ConcurrentCommit:
-    touched = AccessedFileGroup(file_group=group or scene.group, touch=Access.BASE)
+    touched = AccessedFileGroup(file_group=group or scene.group, access=Access.BASE)
     return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time=LATER,
-        claim=WriteSet(file_groups=(touched,)),
+        write_set=WriteSet(file_groups=(touched,)),
     )
 
 
 def test_rivals_that_completed_at_once_are_all_judged() -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    mine = WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
+    mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     rivals = [touching(scene, "1"), touching(scene, "2", FileGroupId("y", "elsewhere"))]
-    assert scene.watch().judge(mine, rivals) is not None
-    assert scene.watch().judge(mine, rivals[1:]) is None
+    assert scene.watch().validate_reads(mine, rivals) is not None
+    assert scene.watch().validate_reads(mine, rivals[1:]) is None
 
 
 def test_who_was_met_before_is_judged_again() -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    mine = WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
+    mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     watch = scene.watch()
-    assert watch.judge(WriteSet(), [touching(scene, "1")]) is None
-    refused = watch.judge(mine, [])
+    assert watch.validate_reads(WriteSet(), [touching(scene, "1")]) is None
+    refused = watch.validate_reads(mine, [])
     assert refused is not None
-    assert refused.rivals == (touching(scene, "1"),)
+    assert refused.concurrent_commits == (touching(scene, "1"),)
 
 
 @pytest.mark.parametrize("met", [False, True])
 def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    mine = WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
+    mine = WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
     other = Rejected(RuleId.SCHEMA_CHANGED, "another reason", ())
     asked: list[int] = []
 
@@ -228,7 +228,7 @@ def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
         asked.append(len(rivals))
         return other
 
-    both = scene.watch().before(check, mine)
+    both = scene.watch().reads_first(check, mine)
     rivals = [touching(scene, "1")] if met else []
     refused = both(scene.context.active(), rivals, lambda: scene.context.config)
     assert refused is not None
@@ -237,7 +237,7 @@ def test_the_reads_are_judged_before_what_else_must_hold(met: bool) -> None:
 
 
 def my_claim(scene: Scene) -> WriteSet:
-    return WriteSet(file_groups=touching(scene, LATER).claim.file_groups)
+    return WriteSet(file_groups=touching(scene, LATER).write_set.file_groups)
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -248,7 +248,7 @@ def test_what_came_between_the_reads_and_the_begin_is_judged_once_it_is_settled(
     rival = scene.theirs(UPSERT, [row("a", 5, 2)])
     if not settled:
         scene.lose(f"{rival.requested_time}_{rival.completion_time}.commit", TIMELINE)
-    assert bool(scene.watch().before_begin(my_claim(scene))) is settled
+    assert bool(scene.watch().validate_before_begin(my_claim(scene))) is settled
 
 
 def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None:
@@ -257,14 +257,14 @@ def test_of_a_timeline_that_begins_elsewhere_nobody_can_tell_what_came() -> None
     [first, _] = scene.context.active().completed_writes
     for name in (f"_{first.completion_time}.commit", ".commit.requested", ".inflight"):
         scene.lose(f"{first.requested_time}{name}", TIMELINE)
-    refused = scene.watch().before_begin(WriteSet())
+    refused = scene.watch().validate_before_begin(WriteSet())
     assert refused is not None
     assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)
 
 
 def test_where_nothing_came_nothing_is_refused() -> None:
     scene = Scene(Isolation.SNAPSHOT)
-    assert scene.watch().before_begin(my_claim(scene)) is None
+    assert scene.watch().validate_before_begin(my_claim(scene)) is None
 
 
 def test_where_slots_were_collected_since_the_reads_nobody_can_tell_what_came() -> None:
@@ -272,7 +272,7 @@ def test_where_slots_were_collected_since_the_reads_nobody_can_tell_what_came() 
     upsert(scene.table, [row("b", 2)])
     scene.reads = replace(scene.reads, snapshot=replace(scene.reads.snapshot, head=0))
     scene.context = opened(scene.table, limits=scene.context.limits).context
-    scene.context.world.storage.delete(slot_path(1))
-    refused = scene.watch().before_begin(WriteSet())
+    scene.context.ports.storage.delete(slot_path(1))
+    refused = scene.watch().validate_before_begin(WriteSet())
     assert refused is not None
     assert (refused.rule, refused.retry_can_succeed) == (RuleId.READ_WAS_CHANGED, False)

@@ -51,17 +51,17 @@ def slots_read(observed: RecordingStorage) -> int:
     return sum(call.operation == "read" and call.path.startswith(SLOTS) for call in observed.calls)
 
 
-def let_go(table: TableReader) -> None:
+def evict(table: TableReader) -> None:
     """As each beat does, of all but the last slots."""
-    chain = table.context.chain
-    chain.forget(chain.head() - NOT_APPLIED_MAX)
+    commit_log = table.context.commit_log
+    commit_log.forget(commit_log.head() - NOT_APPLIED_MAX)
 
 
 @pytest.mark.spec("BATCH-1")
 def test_a_new_batch_does_not_read_again_what_was_let_go(
     observed: RecordingStorage, table: TableReader
 ):
-    let_go(table)
+    evict(table)
     observed.forget()
     assert asked(table, FIRST) is None
     assert slots_read(observed) == 1, "the absence of the next slot, and no more"
@@ -69,7 +69,7 @@ def test_a_new_batch_does_not_read_again_what_was_let_go(
 
 @pytest.mark.spec("BATCH-1")
 def test_an_old_batch_is_known_after_its_slot_was_let_go(table: TableReader):
-    let_go(table)
+    evict(table)
     assert not write_batch(table, FIRST).already_published
     for number in range(FIRST + 1):
         assert write_batch(table, number).already_published
@@ -81,7 +81,7 @@ def test_what_another_one_published_since_is_looked_through(table: TableReader):
     assert asked(table, FIRST) is None
     write_batch(other, FIRST)
     write_batch(other, FIRST + 1)
-    let_go(table)
+    evict(table)
     assert [asked(table, FIRST + more) is None for more in range(3)] == [False, False, True]
 
 
@@ -90,11 +90,13 @@ def test_ids_of_slots_that_were_collected_are_not_kept(
     observed: RecordingStorage, table: TableReader
 ):
     assert asked(table, FIRST) is None
-    assert sorted(table.context.batches.seen.ids) == list(range(1, FIRST + 1))
-    boundary = TruncationPoint(number=FIRST - 1, time="0")
-    observed.create(truncation_point_path(boundary.number), encode_truncation_point(boundary))
+    assert sorted(table.context.batches.cached.ids) == list(range(1, FIRST + 1))
+    truncation_point = TruncationPoint(number=FIRST - 1, time="0")
+    observed.create(
+        truncation_point_path(truncation_point.number), encode_truncation_point(truncation_point)
+    )
     assert asked(table, FIRST) is None
-    assert sorted(table.context.batches.seen.ids) == [FIRST]
+    assert sorted(table.context.batches.cached.ids) == [FIRST]
 
 
 @pytest.mark.spec("BATCH-2")

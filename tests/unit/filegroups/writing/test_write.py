@@ -48,7 +48,7 @@ def table_of(kind: TableType = TableType.COPY_ON_WRITE, limits: TableLimits = BR
 def would_meet(
     table: TableReader, operation: WriteOperation, rows: list[dict[str, Any]]
 ) -> tuple[ConflictReport, ...]:
-    workload = LocalWorkload(table.context.world, pa.Table.from_pylist(rows))
+    workload = LocalWorkload(table.context.ports, pa.Table.from_pylist(rows))
     return dry_run_write(table.context, planned(table, operation, files=APART), workload)
 
 
@@ -98,7 +98,7 @@ def test_a_clustering_that_would_refuse_is_named_and_not_cancelled() -> None:
     schedule_clustering(table.context, ClusteringSettings())
     [met] = would_meet(table, UPSERT, [row("a")])
     assert (met.kind, met.retry_can_succeed) == ("service_conflict", False)
-    first = opened(table, limits=replace(refusing, cancels_met_plans=True))
+    first = opened(table, limits=replace(refusing, cancels_conflicting_plans=True))
     assert would_meet(first, UPSERT, [row("a")]) == ()
     assert len(table.context.active().pending) == 1
 
@@ -111,7 +111,7 @@ def test_a_writer_that_only_began_has_said_nothing_yet() -> None:
 
 def test_nothing_is_written() -> None:
     table = table_of()
-    before = files_below(table.context.world.storage)
+    before = files_below(table.context.ports.storage)
     would_meet(table, UPSERT, [row("a"), row("n")])
-    assert files_below(table.context.world.storage) == before
+    assert files_below(table.context.ports.storage) == before
     assert upsert(table, [row("a")]).attempts == 1

@@ -284,7 +284,7 @@ def test_what_was_late_is_judged_again_when_its_file_group_was_written():
 def test_a_base_file_cleaned_during_the_merge_is_met_by_a_new_attempt():
     mine, _ = two_writers()
     [old] = [path for path in data_files(mine) if path.startswith("x/")]
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
     content = storage.read(old)
 
     class Again(LocalWorkload):
@@ -300,7 +300,7 @@ def test_a_base_file_cleaned_during_the_merge_is_met_by_a_new_attempt():
                     storage.create(old, content)
 
     new_place = "happened"
-    workload = Again(mine.context.world, pa.Table.from_pylist([row("n", "x", 2, 2)]))
+    workload = Again(mine.context.ports, pa.Table.from_pylist([row("n", "x", 2, 2)]))
     receipt = write(mine.context, planned(mine, INSERT), workload)
     assert receipt.attempts == 2
     assert rows_of(mine, "id") == [("a",), ("b",), ("n",)]
@@ -311,18 +311,18 @@ def test_a_base_file_that_stays_away_is_told_in_the_end():
     table = new_table(limits=limited(conflict_retries_max=1))
     upsert(table, START)
     [old] = [path for path in data_files(table) if path.startswith("x/")]
-    table.context.world.storage.delete(old)
-    table.context.world.storage.create(old, b"")
-    table.context.world.storage.delete(old)
+    table.context.ports.storage.delete(old)
+    table.context.ports.storage.create(old, b"")
+    table.context.ports.storage.delete(old)
 
     class Gone(Behind):
         def list(self, folder):
             found = self.inner.list(folder)
             return [*found, *kept] if folder == "x" else found
 
-    kept = [e for e in opened(table).context.world.storage.list("y") if e.name.endswith("parquet")]
+    kept = [e for e in opened(table).context.ports.storage.list("y") if e.name.endswith("parquet")]
     kept = [replace(kept[0], name=old.partition("/")[2])]
-    seen = opened(table, storage=Gone(table.context.world.storage), limits=table.context.limits)
+    seen = opened(table, storage=Gone(table.context.ports.storage), limits=table.context.limits)
     with pytest.raises(MissingFileError):
         put(seen, INSERT, [row("n", "x", 2, 2)])
     assert leftovers(table) == []
@@ -331,7 +331,7 @@ def test_a_base_file_that_stays_away_is_told_in_the_end():
 @pytest.mark.spec("FOR-7")
 def test_a_metadata_table_switched_on_meanwhile_refuses_the_publication():
     mine, _ = two_writers()
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
     with pytest.raises(TableConfigConflictError) as caught:
         upsert(
             mine,
@@ -355,7 +355,7 @@ def test_a_metadata_table_switched_on_meanwhile_refuses_the_publication():
 )
 def test_properties_changed_meanwhile_refuse_the_publication(key: str, value: str, field: str):
     mine, _ = two_writers()
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
     with pytest.raises(TableConfigConflictError, match=field) as caught:
         upsert(
             mine,
@@ -369,14 +369,14 @@ def test_properties_changed_meanwhile_refuse_the_publication(key: str, value: st
 
 def test_a_property_that_says_nothing_about_rows_may_change():
     mine, _ = two_writers()
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
     act = lambda: update_properties(storage, {"hoodoo.note": "moved"}, now="now")  # noqa: E731
     assert upsert(mine, [row("a", "x", 2, 2)], act).attempts == 1
 
 
 def test_properties_in_the_middle_of_a_change_are_read_from_the_backup():
     mine, _ = two_writers()
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
 
     def interrupted() -> None:
         storage.create(
@@ -413,7 +413,7 @@ def test_a_workload_that_fails_after_some_files_leaves_nothing():
         write(
             mine.context,
             planned(mine, UPSERT),
-            Half(mine.context.world, pa.Table.from_pylist([row("a", "x", 2, 2)])),
+            Half(mine.context.ports, pa.Table.from_pylist([row("a", "x", 2, 2)])),
         )
     assert data_files(mine) == before
     assert leftovers(mine) == []
@@ -427,7 +427,7 @@ def test_what_fails_behind_the_publication_is_no_failed_write():
 
     table = new_table()
     upsert(table, START)
-    mine = opened(table, storage=KeepsMarkers(table.context.world.storage))
+    mine = opened(table, storage=KeepsMarkers(table.context.ports.storage))
     receipt = upsert(mine, [row("a", "x", 2, 2)])
     assert receipt.rows_updated == 1
     assert heard(mine, "write.cleanup_failed")[0]["rt"] == receipt.requested_time
@@ -492,7 +492,7 @@ def test_a_write_rolled_back_in_every_attempt_says_so():
 @pytest.mark.spec("PUB-6")
 def test_pending_files_removed_by_another_engine_stop_the_publication():
     mine, _ = two_writers()
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
 
     def remove() -> None:
         [pending] = mine.context.active().pending
@@ -602,13 +602,13 @@ def test_the_same_batch_published_before_writing_gives_the_first_receipt():
 @pytest.mark.spec("FOR-2")
 def test_a_commit_of_another_engine_is_a_rival_without_a_slot():
     mine, _ = two_writers()
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
     [slice_] = mine.file_slices(["x"])
     group = slice_.file_group
 
     def another_engine() -> None:
-        now = instant_time(WallMs(mine.context.world.clock.now_ms() + 50))
-        end = instant_time(WallMs(mine.context.world.clock.now_ms() + 60))
+        now = instant_time(WallMs(mine.context.ports.clock.now_ms() + 50))
+        end = instant_time(WallMs(mine.context.ports.clock.now_ms() + 60))
         name = f"{group.file_id}_0-9-9_{now}.parquet"
         storage.create(f"x/{name}", storage.read(slice_.base_file.path))
         stat = WriteStat(
@@ -649,7 +649,7 @@ def test_a_long_preparation_is_no_part_of_the_retries_budget():
                 upsert(other, [row("a", "x", 2, 7)])
             return super().rewrite(tasks)
 
-    workload = Slow(table.context.world, as_table([row("a", "x", 3, 8)]))
+    workload = Slow(table.context.ports, as_table([row("a", "x", 3, 8)]))
     receipt = write(table.context, planned(table, UPSERT), workload)
     assert receipt.attempts == 2
     assert rows_of(table, "id", "v") == [("a", 8), ("b", 1)]

@@ -164,10 +164,10 @@ def test_narrower_numbers_widen_into_the_table():
 
 
 def test_values_of_another_type_change_nothing(table: TableReader):
-    before = files_below(table.context.world.storage, ".hoodie/timeline")
+    before = files_below(table.context.ports.storage, ".hoodie/timeline")
     with pytest.raises(InvalidInputError):
         upsert(table, [{**row("a", "x", 6, 0), "v": True}])
-    assert files_below(table.context.world.storage, ".hoodie/timeline") == before
+    assert files_below(table.context.ports.storage, ".hoodie/timeline") == before
 
 
 @pytest.mark.parametrize(
@@ -184,13 +184,13 @@ def test_values_of_another_type_change_nothing(table: TableReader):
 def test_bad_rows_are_refused_before_anything_begins(
     table: TableReader, bad: dict[str, Any], kind: str | None
 ):
-    before = files_below(table.context.world.storage)
+    before = files_below(table.context.ports.storage)
     schema = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64())])
     rows = pa.Table.from_pylist([bad], pa.schema([f for f in schema if f.name in bad]))
     with pytest.raises(InvalidInputError) as caught:
         upsert(table, rows)
     assert kind is None or caught.value.kind == kind
-    assert files_below(table.context.world.storage) == before
+    assert files_below(table.context.ports.storage) == before
 
 
 def test_a_key_column_the_first_batch_lacks_is_named():
@@ -284,7 +284,7 @@ def test_layouts_of_partitions(version: int, how: dict[str, Any], folder: str):
     assert {path.rpartition("/")[0] for path in data_files(table)} == {folder}
     assert rows_of(table) == [("a", "a b%", 2, 2)]
     expected = f"{folder}/.hoodie_partition_metadata".lstrip("/")
-    assert table.context.world.storage.stat(expected) is not None
+    assert table.context.ports.storage.stat(expected) is not None
 
 
 def test_two_key_and_two_partition_fields():

@@ -94,9 +94,9 @@ def serving(
         closing(SocketListener(at, CLOCK, send_ms=5000)) as listener,
     ):
         served = replace(committer_table(table), before=before)
-        world = served.context.world
-        world = replace(world, storage=behind(world.storage))
-        served = replace(served, context=replace(served.context, world=world))
+        ports = served.context.ports
+        ports = replace(ports, storage=behind(ports.storage))
+        served = replace(served, context=replace(served.context, ports=ports))
         committer = Committer(listener, [served])
         run: Started[Any] = start_in_background(lambda: (begin(), committer.run(stop)))
         try:
@@ -190,11 +190,11 @@ def test_a_committer_takes_the_form_of_stored_complex_keys(tmp_path: Path) -> No
     path, version = tmp_path / "t", {"hoodie.write.table.version": "8"}
     with table_at(path, **kind, **form, **version) as table:
         table.upsert(rows(1))
-        storage = table.context.world.storage
+        storage = table.context.ports.storage
         update_properties(storage, dict.fromkeys(form), now="now")
     with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
         assert one.upsert(rows(1)).rows_updated == 1
-        assert one.look_up(["id:k1"]).num_rows == 1
+        assert one.get_rows(["id:k1"]).num_rows == 1
     assert (committer.report.writes, committer.report.handed_back) == (1, 0)
 
 
@@ -203,7 +203,7 @@ def test_a_committer_takes_the_form_of_the_folders_of_moments(tmp_path: Path) ->
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     made = {"record_key": "id", "partition_by": "at", "properties": OCC}
     with hoodoo.create_table(path, schema=schema, **made) as table:
-        table.context.moment_texts[""] = TimestampTexts(TimestampForm.SQL)
+        table.context.timestamp_texts[""] = TimestampTexts(TimestampForm.SQL)
         table.upsert([{"id": "a", "at": at}])
     with serving(path, tmp_path / "s") as committer, writing(path, tmp_path / "s", Heard()) as one:
         assert one.upsert([{"id": "a", "at": at}]).rows_updated == 1
@@ -303,7 +303,7 @@ def test_a_writer_looks_anew_only_when_its_look_is_old(tmp_path: Path) -> None:
         writing(tmp_path / "t", tmp_path / "s", Heard()) as table,
     ):
         table.insert(rows(0))
-        looked = table.context.looked
+        looked = table.context.last_refresh
         for passed_ms, anew in ((0, False), (1_000, False), (20_000, True)):
             looked.at_ms = CLOCK.monotonic_ms() - passed_ms
             before = looked.at_ms
@@ -324,7 +324,7 @@ def test_the_table_of_a_committer_has_seen_what_its_groups_published(tmp_path: P
             assert writer.insert(rows(0)).group == 1
         stop.set()
         assert run.wait().writes == 1
-        assert table.context.chain.known_head == 1
+        assert table.context.commit_log.known_head == 1
 
 
 def test_a_connection_is_used_again_and_a_new_committer_is_found(tmp_path: Path) -> None:
@@ -582,7 +582,7 @@ def test_a_committer_that_nobody_finds_any_more_ends(tmp_path: Path, how: str) -
             with closing(SocketListener(at, CLOCK, send_ms=1000)) as other:
                 with pytest.raises(UnsafeSetupError, match="no writer comes here any more"):
                     committer.run(StopFlag())
-                assert other.is_found()
+                assert other.is_reachable()
         else:
             with pytest.raises(UnsafeSetupError, match="no writer comes here any more"):
                 committer.run(StopFlag())

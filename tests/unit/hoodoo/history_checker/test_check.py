@@ -53,7 +53,7 @@ def table(tmp_path: Path) -> Iterator[Any]:
 
 def archive(table: Any, tmp_path: Path) -> None:
     """Everything so far, and its slots."""
-    head = table.context.chain.head()
+    head = table.context.commit_log.head()
     for value in range(5):
         table.upsert(rows("a", value=value))
     slots = tmp_path / "t" / ".hoodie" / ".hoodoo" / "slots"
@@ -70,7 +70,7 @@ def ended_pending(table: Any, *, beside: bool) -> str:
     if beside:
         table.upsert(rows("a", value=9))
     begun.heartbeat.stop()
-    context.pin.release(begun.requested_time)
+    context.low_water_mark.release(begun.requested_time)
     table.services.rollback_dead_writers()
     return begun.requested_time
 
@@ -336,7 +336,7 @@ def of_file_group(*made: tuple[str, str]) -> list[tuple[AnomalyKind, str]]:
     claims = []
     for name, source in made:
         group = AccessedFileGroup(
-            file_group=GROUP, touch=Access.BASE, source_requested_time=source, files=("f",)
+            file_group=GROUP, access=Access.BASE, source_requested_time=source, files=("f",)
         )
         claims.append((name, WriteSet.of([group])))
     record_versions(run, claims)

@@ -33,7 +33,7 @@ def test_only_who_is_not_recorded_was_there_before_the_recording() -> None:
 def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
     for writer, found in (("T1", []), ("T5", ["dirty_read"]), ("T9", ["dirty_read"])):
         run = HistoryRecorder()
-        run.taken_back("T5")
+        run.restored_away("T5")
         run.transaction(writer)
         run.writes(writer, ["a"])
         read(run, "reader", writer, 10)
@@ -42,7 +42,7 @@ def test_only_who_began_before_a_restore_may_have_been_taken_back() -> None:
 
 def test_a_commit_that_stood_a_restore_is_judged() -> None:
     run = HistoryRecorder()
-    run.taken_back("T5")
+    run.restored_away("T5")
     for name, position in (("T1", 10), ("T2", 20)):
         run.transaction(name, position=position)
         run.writes(name, ["a"])
@@ -52,7 +52,7 @@ def test_a_commit_that_stood_a_restore_is_judged() -> None:
 
 def test_what_was_seen_before_and_after_a_restore_may_differ() -> None:
     run = HistoryRecorder()
-    run.taken_back("T5")
+    run.restored_away("T5")
     run.transaction("T1", position=10)
     run.writes("T1", ["a"])
     run.transaction("T2")

@@ -90,7 +90,7 @@ def test_vectors_survive_every_write_and_service(
         table.insert(rows("abcde", 1))
         table.upsert(rows("bx", 2))
         table.upsert(table.to_arrow().slice(0, 2))
-        table.upsert(table.look_up(["a"]).to_pylist())
+        table.upsert(table.get_rows(["a"]).to_pylist())
         table.delete(pa.table({"id": ["d"]}))
         change = pa.table({"id": ["e"], "v": pa.array([9]), "f": [[7.0, 8.0, 9.0]]})
         table.upsert(change, partial=True)

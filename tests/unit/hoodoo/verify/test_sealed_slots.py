@@ -301,14 +301,14 @@ def collected(tmp_path: Path) -> Path:
     return path
 
 
-def boundary(path: Path) -> Path:
+def truncation_point(path: Path) -> Path:
     return max((path / ".hoodie" / ".hoodoo" / "boundary").iterdir())
 
 
 @pytest.mark.spec("SLOT-7")
 def test_the_boundary_keeps_the_digest_of_the_last_collected_slot(collected: Path):
     assert check(collected, HASH).ok
-    kept = json.loads(boundary(collected).read_bytes())
+    kept = json.loads(truncation_point(collected).read_bytes())
     first = slot_file(collected, kept["number"] + 1)
     assert document(first)["seal"]["before"] == kept["digest"]
     assert check(collected, HASH, expect_head=f"{kept['number']}:{kept['digest']}").ok
@@ -320,13 +320,13 @@ def test_what_was_collected_longer_ago_cannot_be_compared(collected: Path):
 
 
 def test_an_edited_boundary_is_found(collected: Path):
-    file = boundary(collected)
+    file = truncation_point(collected)
     file.write_bytes(file.read_bytes().replace(b'"digest":"', b'"digest":"00'))
     assert [kind for kind, _ in told(check(collected))] == ["boundary_differs", "slot_chain_broken"]
 
 
 def test_the_oldest_slot_that_is_left_cannot_be_exchanged(collected: Path):
-    number = json.loads(boundary(collected).read_bytes())["number"] + 1
+    number = json.loads(truncation_point(collected).read_bytes())["number"] + 1
     seal = document(slot_file(collected, number))["seal"]
     edited(collected, number, seal={**seal, "before": "a" * 64})
     assert ("slot_chain_broken", str(number)) in told(check(collected))

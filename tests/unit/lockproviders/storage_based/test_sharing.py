@@ -384,7 +384,7 @@ def locked(machine: Machine, client: StorageClient) -> ProviderLock:
 def test_a_lease_of_it_has_its_own_margin_and_says_that_it_is_shared(bench: Bench) -> None:
     machine = Machine(clock=bench.clock)
     lock = locked(machine, bench.client())
-    assert lock.shares
+    assert lock.is_shareable
     lease = lock.acquire_while(lambda: True, "publish", LockSharing.START)
     assert lease is not None
     assert lease.is_shared
@@ -421,7 +421,7 @@ def test_who_asks_for_it_alone_has_it_when_the_others_are_done(bench: Bench) -> 
     assert bench.clock.time_ms == before_ms + LENGTH_MS
     assert not lease.is_shared
     lease.release()
-    assert not lock.shares
+    assert not lock.is_shareable
 
 
 def test_who_is_interrupted_while_it_waits_for_them_gives_it_back(bench: Bench) -> None:

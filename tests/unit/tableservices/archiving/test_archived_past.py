@@ -55,7 +55,7 @@ DAY_MS = 24 * 60 * MINUTE_MS
 def grown(count: int) -> tuple[TableReader, StillClock, list[str]]:
     """A table of so many upserts of one row and a new one; with their requested times."""
     clock = StillClock()
-    table = new_table(MemoryStorage("memory://t", world=MemoryWorld(clock)), clock=clock)
+    table = new_table(MemoryStorage("memory://t", ports=MemoryWorld(clock)), clock=clock)
     times = []
     for number in range(count):
         rows = [{"id": "a", "p": "x", "ts": number}, {"id": f"n{number}", "p": "x", "ts": number}]
@@ -126,7 +126,7 @@ def test_what_a_savepoint_keeps_hides_no_column_that_a_compaction_has(tmp_path: 
 def test_a_snapshot_that_was_held_reads_on():
     table, clock, _ = grown(6)
     before = table.to_arrow()
-    held = opened(table, clock=clock).pin()
+    held = opened(table, clock=clock).current_state()
     for number in range(6):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
@@ -139,7 +139,7 @@ def test_a_snapshot_that_was_held_reads_on():
 def test_a_history_that_is_merged_while_it_is_read_is_read_again():
     table, clock, times = grown(6)
     archive(table.context, RULES)
-    inner = table.context.world.storage
+    inner = table.context.ports.storage
 
     class Merging(Behind):
         met = False
@@ -161,13 +161,13 @@ def test_a_history_that_is_merged_while_it_is_read_is_read_again():
             return bytes(self.inner.read(path))
 
     reader = opened(table, storage=Merging(inner), clock=clock)
-    assert [one.requested_time for one in reader.context.history.instants()] == times[:4]
+    assert [one.requested_time for one in reader.context.archived_timeline.instants()] == times[:4]
 
 
 def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
     table, clock, times = grown(6)
     archive(table.context, RULES)
-    assert truncated_up_to(table.context.world.storage) == 4
+    assert truncated_up_to(table.context.ports.storage) == 4
     again = upsert(opened(table, clock=clock), [{"id": "z", "p": "x", "ts": 9}], batch_id="batch 0")
     assert again.already_published
     assert again.requested_time == times[0]
@@ -176,7 +176,7 @@ def test_a_batch_is_not_written_twice_after_its_slot_is_gone():
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     archive(table.context, RULES)
     known = [
-        one.batch.batch_id for one in read_truncation_point(table.context.world.storage).batches
+        one.batch.batch_id for one in read_truncation_point(table.context.ports.storage).batches
     ]
     assert known == []  # remembered for 7 days
 
@@ -199,13 +199,13 @@ def test_a_writer_that_slept_across_the_cut_is_shut_out_and_begins_anew():
             upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
         clock.sleep_ms(11 * MINUTE_MS)
         assert archive(table.context, RULES) is not None
-        assert truncated_up_to(table.context.world.storage) == 7
+        assert truncated_up_to(table.context.ports.storage) == 7
 
     receipt = upsert(sleeper, [{"id": "s", "p": "y", "ts": 5}], sleep)
     assert receipt.attempts == 2
     assert ("s", "y", 5) in rows_of(sleeper, "id", "p", "ts")
     assert ("a", "x", 105) in rows_of(sleeper, "id", "p", "ts")
-    assert sleeper.context.pin.number >= 7
+    assert sleeper.context.low_water_mark.number >= 7
 
 
 def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
@@ -217,10 +217,10 @@ def test_a_turn_after_such_a_sleep_is_refused_and_the_next_one_sees_the_head():
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
     with pytest.raises(HeartbeatExpiredError) as caught:
-        commit_in_section(sleeper.context, "look", lambda turn: None)
+        commit_in_section(sleeper.context, "look", lambda section: None)
     assert caught.value.kind == "pin_overrun"
     heads = []
-    commit_in_section(sleeper.context, "look", lambda turn: heads.append(turn.head))
+    commit_in_section(sleeper.context, "look", lambda section: heads.append(section.head))
     assert heads == [7]
 
 
@@ -244,7 +244,7 @@ def gone_past(table: TableReader, clock: StillClock) -> None:
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
-    assert truncated_up_to(table.context.world.storage) == 4
+    assert truncated_up_to(table.context.ports.storage) == 4
 
 
 def lock_free(table: TableReader, storage: Hanging, clock: StillClock) -> TableReader:
@@ -256,14 +256,16 @@ def lock_free(table: TableReader, storage: Hanging, clock: StillClock) -> TableR
 def test_a_beat_that_hangs_while_the_archive_goes_past_notices_it():
     """Its number after the last one it knows is free, because it was collected: a second chain."""
     table, clock, _ = grown(2)
-    hanging = Hanging(table.context.world.storage, SLOTS, lambda: gone_past(table, clock))
+    hanging = Hanging(table.context.ports.storage, SLOTS, lambda: gone_past(table, clock))
     sleeper = lock_free(table, hanging, clock)
     registration = register_process(sleeper.context, {})
     hanging.is_armed = True
     registration.beat()
     assert not hanging.is_armed
-    assert sleeper.context.chain.known_head == 7
-    slot, _ = commit_in_section(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+    assert sleeper.context.commit_log.known_head == 7
+    slot, _ = commit_in_section(
+        sleeper.context, "test", lambda section: empty_slot(sleeper, section)
+    )
     assert slot is not None
     assert slot.number == 8
 
@@ -276,17 +278,17 @@ def test_a_pin_that_was_shown_again_is_trusted_only_when_the_boundary_was_looked
 
     def publish() -> None:
         with pytest.raises(HeartbeatExpiredError) as found:
-            commit_in_section(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+            commit_in_section(sleeper.context, "test", lambda section: empty_slot(sleeper, section))
         caught.append(found.value)
 
-    hanging = Hanging(table.context.world.storage, BOUNDARIES, publish)
+    hanging = Hanging(table.context.ports.storage, BOUNDARIES, publish)
     sleeper = lock_free(table, hanging, clock)
     registration = register_process(sleeper.context, {})
     gone_past(table, clock)
     hanging.is_armed = True
     registration.beat()
     assert [one.kind for one in caught] == ["pin_overrun"]
-    assert table.context.world.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+    assert table.context.ports.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
 
 
 @pytest.mark.spec("GC-4")
@@ -309,16 +311,16 @@ def test_a_turn_that_meets_a_new_pin_looks_at_the_boundary_when_it_has_a_slot(lo
             return found
 
     limits = replace(BRISK, publish_lock=CommitLockMode.NONE)
-    sleeper = opened(table, storage=Slow(table.context.world.storage), limits=limits, clock=clock)
+    sleeper = opened(table, storage=Slow(table.context.ports.storage), limits=limits, clock=clock)
     registration = register_process(sleeper.context, {})
     if not looked_before:
         gone_past(table, clock)
     beats.append(True)
     with pytest.raises(HeartbeatExpiredError) as caught:
-        commit_in_section(sleeper.context, "test", lambda turn: empty_slot(sleeper, turn))
+        commit_in_section(sleeper.context, "test", lambda section: empty_slot(sleeper, section))
     assert caught.value.kind == "pin_overrun"
     assert len(beats) == 2
-    assert table.context.world.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
+    assert table.context.ports.storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
 
 
 @pytest.mark.spec("GC-4")
@@ -327,15 +329,17 @@ def test_what_was_seen_before_a_pin_began_anew_is_never_half_forgotten():
     table, clock, _ = grown(2)
     heads: list[int] = []
     hanging = Hanging(
-        table.context.world.storage, SLOTS, lambda: heads.append(sleeper.context.chain.known_head)
+        table.context.ports.storage,
+        SLOTS,
+        lambda: heads.append(sleeper.context.commit_log.known_head),
     )
     sleeper = lock_free(table, hanging, clock)
     registration = register_process(sleeper.context, {})
     gone_past(table, clock)
-    sleeper.context.chain.glance = lambda: setattr(hanging, "is_armed", True)  # type: ignore[method-assign]
+    sleeper.context.commit_log.cached_head = lambda: setattr(hanging, "is_armed", True)  # type: ignore[method-assign]
     registration.beat()
     assert heads == [2]
-    assert sleeper.context.chain.known_head == 7
+    assert sleeper.context.commit_log.known_head == 7
 
 
 @pytest.mark.spec("F13")
@@ -348,14 +352,14 @@ def test_a_stale_listing_leads_a_new_pin_to_no_head_below_the_boundary():
         def names(self, folder: str) -> list[str]:
             return list(self.stale if folder == SLOTS and self.stale else self.inner.names(folder))
 
-    storage = Stale(table.context.world.storage)
+    storage = Stale(table.context.ports.storage)
     sleeper = opened(table, application="sleeper", storage=storage, clock=clock)
     registration = register_process(sleeper.context, {})
     gone_past(table, clock)
     storage.stale = (f"{1:020d}", f"{2:020d}", f"{3:020d}")
     registration.beat()
-    assert sleeper.context.chain.known_head == 7
-    assert sleeper.context.pin.number >= 4
+    assert sleeper.context.commit_log.known_head == 7
+    assert sleeper.context.low_water_mark.number >= 4
 
 
 @pytest.mark.spec("BEG-5")
@@ -392,7 +396,7 @@ def test_who_is_judged_by_collected_slots_is_told_that_it_slept():
 @pytest.mark.spec("GC-2")
 def test_a_slot_created_below_the_boundary_decides_nothing():
     table, clock, _ = grown(2)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     class Slow(Behind):
         """Its request for a slot is on the way for longer than any pin is respected."""
@@ -409,7 +413,7 @@ def test_a_slot_created_below_the_boundary_decides_nothing():
     slow = opened(table, storage=Slow(storage), limits=lock_free, clock=clock)
     register_process(slow.context, {})
     with pytest.raises(HeartbeatExpiredError) as caught:
-        commit_in_section(slow.context, "test", lambda turn: empty_slot(slow, turn))
+        commit_in_section(slow.context, "test", lambda section: empty_slot(slow, section))
     assert caught.value.kind == "pin_overrun"
     assert truncated_up_to(storage) == 4
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
@@ -418,19 +422,19 @@ def test_a_slot_created_below_the_boundary_decides_nothing():
 @pytest.mark.spec("GC-2")
 def test_a_process_in_no_registry_publishes_nothing_under_a_number_that_was_collected():
     table, clock, _ = grown(2)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     stranger = opened(table, application="stranger", clock=clock)
-    assert stranger.context.chain.head() == 2  # and nobody keeps what comes after it for it
+    assert stranger.context.commit_log.head() == 2  # and nobody keeps what comes after it for it
     for number in range(4):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
     assert archive(table.context, RULES) is not None
     assert truncated_up_to(storage) == 4
     with pytest.raises(HeartbeatExpiredError) as caught:
-        commit_in_section(stranger.context, "test", lambda turn: empty_slot(stranger, turn))
+        commit_in_section(stranger.context, "test", lambda section: empty_slot(stranger, section))
     assert caught.value.kind == "pin_overrun"
     assert storage.names(SLOTS) == [f"{number:020d}" for number in (5, 6, 7)]
     slot, lost = commit_in_section(
-        stranger.context, "test", lambda turn: empty_slot(stranger, turn)
+        stranger.context, "test", lambda section: empty_slot(stranger, section)
     )
     assert slot is not None
     assert (slot.number, lost) == (8, 0)
@@ -441,7 +445,7 @@ def test_a_pending_file_that_lands_after_the_archive_costs_no_rows():
     table, clock, times = grown(5)
     assert archive(table.context, RULES) is not None
     before = rows_of(table)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     for ending in ("requested", "inflight"):
         storage.create(f"{TIMELINE}/{times[0]}.commit.{ending}".replace(".commit.inf", ".inf"), b"")
     clock.sleep_ms(DAY_MS)
@@ -451,18 +455,18 @@ def test_a_pending_file_that_lands_after_the_archive_costs_no_rows():
     assert [name for name in storage.names(TIMELINE) if name.startswith(times[0])] == []
 
 
-def empty_slot(table: TableReader, turn: CommitSection) -> Slot:
-    requested = turn.draw(table.context, Residue.SLOT_REQUESTED)
+def empty_slot(table: TableReader, section: CommitSection) -> Slot:
+    requested = section.draw_time(table.context, Residue.SLOT_REQUESTED)
     return Slot(
-        number=turn.head + 1,
+        number=section.head + 1,
         table_id=table.context.table_id,
         kind=SlotKind.NOOP,
         action=Action.COMMIT,
         requested_time=requested,
         completion_time=requested,
-        base=turn.head,
+        base=section.head,
         nonce="n",
-        owner=turn.owner,
+        owner=section.owner,
     )
 
 
@@ -471,27 +475,27 @@ def test_entries_show_a_pin_below_the_last_slots_and_raise_it_with_each_beat():
     """The last two slots need not be settled: who helps must be sure that they stay (PUB-3)."""
     table, _, _ = grown(3)
     registration = register_process(table.context, {})
-    path = f"{WRITERS}/{table.context.world.ids.identity().writer_id}.json"
+    path = f"{WRITERS}/{table.context.ports.ids.identity().writer_id}.json"
 
     def shown() -> int:
-        return int(json.loads(table.context.world.storage.read(path))["pin"])
+        return int(json.loads(table.context.ports.storage.read(path))["pin"])
 
     assert shown() == 1
     upsert(table, [{"id": "a", "p": "x", "ts": 100}])
     assert shown() == 1
     registration.beat()
     assert shown() == 2
-    table.context.pin.hold("20260102030405004", 4)
+    table.context.low_water_mark.keep_above("20260102030405004", 4)
     upsert(table, [{"id": "a", "p": "x", "ts": 101}])
     registration.beat()
     assert shown() == 2
-    registration.leave()
+    registration.unregister()
 
 
 def test_a_table_of_many_small_commits_is_opened_as_fast_as_one_of_few():
     """What opening, reading and looking cost is counted in calls of the storage."""
     clock = StillClock()
-    inner = MemoryStorage("memory://t", world=MemoryWorld(clock))
+    inner = MemoryStorage("memory://t", ports=MemoryWorld(clock))
     table = new_table(inner, clock=clock)
     calls, objects = [], []
     for number in range(60):
@@ -516,22 +520,22 @@ def test_a_busy_writer_and_one_that_only_looks_on_let_old_slots_go():
     registrations = [register_process(table.context, {}), register_process(looking_on.context, {})]
     for number in range(40):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
-    assert table.context.pin.number > 24
-    assert looking_on.context.pin.number == 0
+    assert table.context.low_water_mark.number > 24
+    assert looking_on.context.low_water_mark.number == 0
     registrations[1].beat()
-    assert looking_on.context.pin.number == 39
+    assert looking_on.context.low_water_mark.number == 39
     assert archive(table.context, RULES) is not None
     upsert(looking_on, [{"id": "b", "p": "x", "ts": 1}])
     assert ("b", 1) in rows_of(table, "id", "ts")
     for one in registrations:
-        one.leave()
+        one.unregister()
 
 
 def test_who_looks_on_for_long_remembers_no_more_than_the_timeline_holds():
     """A slot and the metadata of a commit may be megabytes each, and a process lives for months."""
     table, clock, _ = grown(1)
     reader, registration = opened(table, clock=clock), register_process(table.context, {})
-    first = reader.pin()
+    first = reader.current_state()
     for number in range(160):
         upsert(table, [{"id": "a", "p": "x", "ts": 100 + number}])
         assert ("a", 100 + number) in rows_of(reader, "id", "ts")
@@ -542,10 +546,12 @@ def test_who_looks_on_for_long_remembers_no_more_than_the_timeline_holds():
     assert on_it < 100
     for context in (table.context, reader.context):
         assert len(context.commits._kept) <= max(64, on_it) + 1
-        assert len(context.chain._known) <= 130
-    chain = reader.context.chain
-    head = chain.head()
-    chain.forget(head)
-    assert [one.number for one in chain.between(head - 2, head)] == [head - 1, head], "read again"
+        assert len(context.commit_log._known) <= 130
+    commit_log = reader.context.commit_log
+    head = commit_log.head()
+    commit_log.forget(head)
+    assert [one.number for one in commit_log.between(head - 2, head)] == [head - 1, head], (
+        "read again"
+    )
     assert first.to_arrow()["id"].to_pylist() == ["a", "n0"]
-    registration.leave()
+    registration.unregister()

@@ -50,7 +50,7 @@ def planned(table: TableReader) -> Instant:
 def test_a_completed_compaction_is_archived_with_its_plan():
     table = appended(2)
     plan = planned(table)
-    told = table.context.world.storage.read(
+    told = table.context.ports.storage.read(
         timeline_path(f"{plan.requested_time}.compaction.requested")
     )
     execute_compaction(table.context, plan, SMALL)
@@ -58,13 +58,16 @@ def test_a_completed_compaction_is_archived_with_its_plan():
         upsert(table, [{"id": "a", "p": "x", "ts": number}])
     before = rows_of(table)
     assert archive(table.context, RULES) is not None
-    rows = {row.requested_time: row for row in table.context.history.instants(times_only=False)}
+    rows = {
+        row.requested_time: row
+        for row in table.context.archived_timeline.instants(times_only=False)
+    }
     compaction = rows[plan.requested_time]
     assert (compaction.action, compaction.plan) == ("commit", told)
     assert [row.action for row in rows.values()].count("deltacommit") == 4
     reader = opened(table)
     assert rows_of(reader) == rows_of(table) == before
-    kinds = [slot.kind for slot in reader.context.chain.newest_first()]
+    kinds = [slot.kind for slot in reader.context.commit_log.newest_first()]
     assert SlotKind.PLAN not in kinds
 
 
@@ -74,7 +77,7 @@ def test_a_pending_compaction_holds_everything_since_its_plan():
     for number in range(10, 14):
         upsert(table, [{"id": "a", "p": "x", "ts": number}])
     assert archive(table.context, RULES) is not None
-    assert truncated_up_to(table.context.world.storage) == 2  # cleaning looks at two before it
+    assert truncated_up_to(table.context.ports.storage) == 2  # cleaning looks at two before it
     assert table.context.active().find(plan.requested_time, Action.COMPACTION) is not None
     execute_compaction(table.context, plan, SMALL)
     assert rows_of(opened(table), "ts") == [(13,)]
@@ -84,8 +87,8 @@ class Watched:
     """A lock that tells what it was taken for, and what happened to the history inside."""
 
     def __init__(self, context: TableContext) -> None:
-        self.inner: Any = context.world.lock
-        self.storage = context.world.storage
+        self.inner: Any = context.ports.lock
+        self.storage = context.ports.storage
         self.purposes: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -106,13 +109,13 @@ def test_where_java_writes_too_everything_moves_under_the_lock():
     limits = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
     shared = opened(table, limits=limits).context
     lock = Watched(shared)
-    assert archive(replace(shared, world=replace(shared.world, lock=lock)), RULES) is not None  # type: ignore[arg-type]
+    assert archive(replace(shared, ports=replace(shared.ports, lock=lock)), RULES) is not None  # type: ignore[arg-type]
     assert lock.purposes.count("archive") == 3  # the slot, what it moves, the levels
     ours = opened(table).context
     upsert(table, [{"id": "a", "p": "x", "ts": 9}])
     upsert(table, [{"id": "a", "p": "x", "ts": 10}])
     alone = Watched(ours)
-    assert archive(replace(ours, world=replace(ours.world, lock=alone)), RULES) is not None  # type: ignore[arg-type]
+    assert archive(replace(ours, ports=replace(ours.ports, lock=alone)), RULES) is not None  # type: ignore[arg-type]
     assert alone.purposes == ["archive"]  # the slot only
 
 

@@ -38,7 +38,7 @@ RULES = ArchiveRules.from_properties(
 
 
 def archived(bench: Bench) -> list[str]:
-    return [row.requested_time for row in bench.context.history.instants()]
+    return [row.requested_time for row in bench.context.archived_timeline.instants()]
 
 
 def left(bench: Bench) -> list[str]:
@@ -73,9 +73,9 @@ def test_slots_go_up_to_the_boundary_and_the_chain_goes_on(bench: Bench):
     bench.commits(3)
     assert run(bench) is not None
     assert bench.storage.names(BOUNDARIES) == [f"{7:020d}"]
-    assert bench.context.chain.head() == 10
+    assert bench.context.commit_log.head() == 10
     fresh = bench.open(bench.storage)
-    assert [slot.number for slot in fresh.chain.newest_first()] == [10, 9, 8]
+    assert [slot.number for slot in fresh.commit_log.newest_first()] == [10, 9, 8]
 
 
 def test_the_history_holds_the_bytes_of_the_completed_files(bench: Bench):
@@ -85,7 +85,7 @@ def test_the_history_holds_the_bytes_of_the_completed_files(bench: Bench):
         for name in bench.timeline_names(".commit")
     }
     run(bench)
-    rows = bench.context.history.instants(times_only=False)
+    rows = bench.context.archived_timeline.instants(times_only=False)
     assert [row.metadata for row in rows] == [kept[time] for time in times[:3]]
     assert [(row.action, row.plan) for row in rows] == [("commit", None)] * 3
 
@@ -103,7 +103,7 @@ def test_the_history_has_the_bytes_of_a_slot_where_its_completed_file_is_damaged
         whole[name[:17]] = bench.storage.read(path)
         bench.storage.write(path, damaged)
     run(bench)
-    rows = bench.context.history.instants(times_only=False)
+    rows = bench.context.archived_timeline.instants(times_only=False)
     assert [row.metadata for row in rows] == [whole[row.requested_time] for row in rows]
     assert len(rows) == 3
 
@@ -114,7 +114,7 @@ def test_cleans_and_rollbacks_go_with_the_commits_around_them(bench: Bench):
     second = bench.commits(3)
     clean(bench.context, RULES.cleaning)
     run(bench)
-    rows = bench.context.history.instants(times_only=False)
+    rows = bench.context.archived_timeline.instants(times_only=False)
     assert [row.action for row in rows] == ["commit"] * 3 + ["clean", "commit"]
     assert rows[3].metadata
     assert rows[3].plan
@@ -217,7 +217,7 @@ def test_an_ended_instant_holds_the_cut_until_its_owner_must_have_noticed(bench:
     target = bench.context.active().find(begun.requested_time)
     assert target is not None
     rollback(bench.context, target)
-    bench.context.pin.release(begun.requested_time)
+    bench.context.low_water_mark.release(begun.requested_time)
     bench.commits(6)
     assert run(bench) is None
     late = f"p/f9_0-0-0_{begun.requested_time}.parquet"
@@ -270,7 +270,7 @@ def test_the_own_registration_does_not_hold_the_own_archive_back(bench: Bench):
     times = bench.commits(5)
     run(bench)
     assert archived(bench) == times[:3]
-    registration.leave()
+    registration.unregister()
 
 
 def test_a_table_that_is_held_back_is_not_looked_at_after_every_commit(bench: Bench):
@@ -294,13 +294,13 @@ def as_another(bench: Bench) -> TableContext:
 
     class Other:
         def __getattr__(self, name: str) -> Any:
-            return getattr(bench.context.world.ids, name)
+            return getattr(bench.context.ports.ids, name)
 
         def identity(self) -> ProcessIdentity:
             return ProcessIdentity(host="there", pid=7, writer_id="w2", application="other")
 
     context = bench.open(bench.storage)
-    return TableContext.of(replace(context.world, ids=Other()), context.config, context.limits)
+    return TableContext.of(replace(context.ports, ids=Other()), context.config, context.limits)
 
 
 @pytest.mark.parametrize(
@@ -318,11 +318,11 @@ def test_writers_that_archive_leave_it_to_one_that_is_at_it_until_that_one_rests
     bench.commits(3)
     bench.clock.time_ms = began + rested_ms
     before = archived(bench)
-    receipt = archive(as_another(bench), RULES, memory=ArchiveBackoff(), beside_others=True)
+    receipt = archive(as_another(bench), RULES, memory=ArchiveBackoff(), has_other_writers=True)
     assert (receipt is None) == left
     assert (archived(bench) == before) == left
     if left:
-        assert archive(bench.context, RULES, beside_others=True), "the one that cut goes on"
+        assert archive(bench.context, RULES, has_other_writers=True), "the one that cut goes on"
 
 
 def test_who_is_asked_to_archive_does_so_whoever_is_at_it(bench: Bench) -> None:
@@ -353,9 +353,9 @@ def test_a_decision_that_another_overtook_is_given_up_without_the_queue(bench: B
             return bench.lock.acquire(purpose)
 
     context = bench.open(Overtaken(bench.storage))
-    world = replace(context.world, lock=Asked())
-    context = TableContext.of(world, context.config, context.limits)
-    assert archive(context, RULES, beside_others=True) is None
+    ports = replace(context.ports, lock=Asked())
+    context = TableContext.of(ports, context.config, context.limits)
+    assert archive(context, RULES, has_other_writers=True) is None
     assert asked == []
 
 
@@ -394,7 +394,7 @@ def test_an_archive_cut_off_anywhere_is_finished_by_the_next_one(after: int):
     bench = Bench()
     times = bench.commits(5)
     context = bench.open(Dying(bench.storage, 10_000))
-    context.world.storage.left = after  # type: ignore[attr-defined]
+    context.ports.storage.left = after  # type: ignore[attr-defined]
     with contextlib.suppress(Exception):
         archive(context, RULES)
     active = bench.context.active()
@@ -417,11 +417,11 @@ def test_what_a_cut_off_archive_moves_is_neither_saved_nor_restored_to(act: Any)
         bench = Bench()
         times = bench.commits(5)
         context = bench.open(Dying(bench.storage, 10_000))
-        context.world.storage.left = after  # type: ignore[attr-defined]
+        context.ports.storage.left = after  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):
             archive(context, RULES)
         heir = bench.open(bench.storage)
-        cut = [one for one in heir.chain.newest_first() if one.kind is SlotKind.CUT]
+        cut = [one for one in heir.commit_log.newest_first() if one.kind is SlotKind.TRUNCATE]
         if cut and heir.active().find(times[0]) is not None:
             break
     else:

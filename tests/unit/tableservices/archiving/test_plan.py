@@ -134,13 +134,19 @@ def test_an_abort_goes_with_its_rollback():
 
 
 def test_slots_that_show_nothing_of_their_own_go():
-    kinds = (SlotKind.NOOP, SlotKind.CANCEL, SlotKind.CUT, SlotKind.UNSAVEPOINT, SlotKind.CLEAN)
+    kinds = (
+        SlotKind.NOOP,
+        SlotKind.CANCEL,
+        SlotKind.TRUNCATE,
+        SlotKind.UNSAVEPOINT,
+        SlotKind.CLEAN,
+    )
     others = [slot(number, kind) for number, kind in enumerate(kinds, start=2)]
     assert boundary_of([slot(1), *others, slot(7)], COMMITS) == 6
 
 
 def test_instants_of_slots_above_the_ceiling_are_needed():
-    slots = [slot(1), slot(2), slot(3, requested_time=time(5)), slot(4, SlotKind.CUT)]
+    slots = [slot(1), slot(2), slot(3, requested_time=time(5)), slot(4, SlotKind.TRUNCATE)]
     assert needed_since(slots, 1) == time(5)
     assert needed_since(slots, 3) is None
 

@@ -50,7 +50,7 @@ class Cutter:
 
     def __init__(self) -> None:
         self.storage = MemoryStorage()
-        self.boundary, self.body = NO_TRUNCATION, b""
+        self.truncation_point, self.body = NO_TRUNCATION, b""
         self.slots = 0
         self.times: dict[str, tuple[InstantTime, InstantTime]] = {}  # requested, completed
         self.repeats: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class Cutter:
         """Collect so many new slots; none leaves the boundary where it was."""
         carried = remember_batches(
             self.storage,
-            self.boundary,
+            self.truncation_point,
             self.body,
             since=since,
             withdrawn=withdrawn,
@@ -67,10 +67,10 @@ class Cutter:
         )
         slots = [*self.published(count), commit_slot(self.slots + count + 1)]
         new = next_truncation_point(
-            self.boundary, ActiveTimeline.of([]), [], slots, ceiling=10**6, carried=carried
+            self.truncation_point, ActiveTimeline.of([]), [], slots, ceiling=10**6, carried=carried
         )
-        moved = new.number > self.boundary.number
-        self.boundary = new
+        moved = new.number > self.truncation_point.number
+        self.truncation_point = new
         if moved:
             self.body = encode_truncation_point(new)
             self.storage.create(truncation_point_path(new.number), self.body)
@@ -133,21 +133,21 @@ def test_a_batch_is_repeated_as_often_as_their_number_doubles():
     cutter = Cutter()
     for _ in range(400):
         cutter.cut(1, since="", withdrawn=frozenset())
-        assert len(cutter.boundary.batches) <= 16 * TOGETHER + 1
+        assert len(cutter.truncation_point.batches) <= 16 * TOGETHER + 1
     assert len(cutter.known()) == 400
     assert max(cutter.repeats.values()) <= 2 * (TOGETHER + 5)  # 2, 4, 8, 16, 32
-    assert len(cutter.boundary.earlier) <= 400 / (8 * TOGETHER) + 5
+    assert len(cutter.truncation_point.earlier) <= 400 / (8 * TOGETHER) + 5
 
 
 def test_each_says_of_an_earlier_one_how_many_how_new_and_which_bytes():
     cutter = Cutter()
     for _ in range(3):
         cutter.cut(1, since="", withdrawn=frozenset())
-    (one,) = cutter.boundary.earlier
+    (one,) = cutter.truncation_point.earlier
     assert (one.number, one.count) == (2, 2)
     assert one.newest == cutter.times["b2"][1]
     assert check_all(cutter.storage) == []
-    assert read_truncation_point(cutter.storage) == cutter.boundary
+    assert read_truncation_point(cutter.storage) == cutter.truncation_point
 
 
 def check_all(storage: MemoryStorage) -> list[tuple[str, str]]:
@@ -158,7 +158,7 @@ def check_all(storage: MemoryStorage) -> list[tuple[str, str]]:
             assert message
             found.append((kind, path))
 
-    context: Any = SimpleNamespace(world=SimpleNamespace(storage=storage))
+    context: Any = SimpleNamespace(ports=SimpleNamespace(storage=storage))
     check_batches(context, Report())
     return found
 
@@ -181,7 +181,7 @@ def test_verify_tells_an_earlier_boundary_that_is_lost_or_edited():
 def grown(count: int) -> tuple[TableReader, StillClock, RecordingStorage]:
     """So many writes of one batch each, archived as they go."""
     clock = StillClock()
-    storage = RecordingStorage(MemoryStorage("memory://t", world=MemoryWorld(clock)))
+    storage = RecordingStorage(MemoryStorage("memory://t", ports=MemoryWorld(clock)))
     table = new_table(storage, clock=clock)
     for number in range(count):
         write(table, number)
@@ -200,7 +200,7 @@ def asked(table: TableReader, number: int) -> bool:
 
 
 def boundary_of(table: TableReader) -> TruncationPoint:
-    return read_truncation_point(table.context.world.storage)
+    return read_truncation_point(table.context.ports.storage)
 
 
 @pytest.mark.spec("BATCH-1")

@@ -94,12 +94,12 @@ def test_a_batch_of_a_dropped_table_is_not_told_as_published(commits: int, far: 
 def test_a_batch_that_another_engine_restored_away_is_written_anew_also_after_the_archive():
     """Below the timeline everything looks archived; the history has no such instant."""
     clock = StillClock()
-    table = new_table(MemoryStorage("memory://t", world=MemoryWorld(clock)), clock=clock)
+    table = new_table(MemoryStorage("memory://t", ports=MemoryWorld(clock)), clock=clock)
     taken = [{"id": "k", "p": "x", "ts": 1}]
     for number in range(3):
         write(table, number)
     first = upsert(table, taken, batch_id="taken")
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     for path in files_below(storage):
         if first.requested_time in path and ".hoodoo" not in path:
             storage.delete(path)

@@ -40,8 +40,8 @@ def written() -> TableReader:
 
 
 def newest(table: TableReader) -> Slot:
-    chain = opened(table).context.chain
-    found = chain.deciding(chain.head())
+    commit_log = opened(table).context.commit_log
+    found = commit_log.newest_own_slot(commit_log.head())
     assert found is not None
     return found
 
@@ -54,38 +54,38 @@ def cleaned() -> tuple[TableReader, Slot]:
 
 
 def files_of(table: TableReader) -> list[str]:
-    names = table.context.world.storage.names(TIMELINE)
+    names = table.context.ports.storage.names(TIMELINE)
     return sorted(name for name in names if ".clean" in name)
 
 
 def lose(table: TableReader, names: list[str]) -> None:
     for name in names:
-        table.context.world.storage.delete(timeline_path(name))
+        table.context.ports.storage.delete(timeline_path(name))
 
 
 def test_the_slot_of_a_clean_tells_what_was_seen() -> None:
     _, slot = cleaned()
-    assert (slot.kind, len(slot.foreign)) == (SlotKind.CLEAN, 32)
+    assert (slot.kind, len(slot.timeline_digest)) == (SlotKind.CLEAN, 32)
     table = written()
     clean(table.context, ONE)
-    assert newest(table).foreign == ""
+    assert newest(table).timeline_digest == ""
 
 
 def test_not_that_which_finishes_what_another_engine_showed() -> None:
     table = written()
     time = str(int(newest(table).completion_time) + 1)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create(timeline_path(f"{time}.clean.requested"), b"plan")
     context = opened(table, limits=SHARED).context
 
-    def decide(turn: CommitSection) -> Slot:
-        return turn.slot(
+    def decide(section: CommitSection) -> Slot:
+        return section.next_slot(
             context, SlotKind.CLEAN, Action.CLEAN, time, nonce="n", plan=b"plan", body=b"done"
         )
 
     taken, _ = commit_in_section(context, "finish clean", decide)
     assert taken is not None
-    assert (taken.foreign, len(files_of(table))) == ("", 3)
+    assert (taken.timeline_digest, len(files_of(table))) == ("", 3)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_the_next_slot_ends_it_where_it_deleted_nothing(left: int, kinds: list[S
     lose(table, [slot.file_name, inflight, requested][: 3 - left])
     later = opened(table, limits=SHARED)
     upsert(later, row(5))
-    chain = opened(table).context.chain
-    assert [one.kind for one in chain.between(slot.number - 1, chain.head())] == kinds
+    commit_log = opened(table).context.commit_log
+    assert [one.kind for one in commit_log.between(slot.number - 1, commit_log.head())] == kinds
     assert len(files_of(table)) == (3 if left else 0)
     ended = [one["number"] for one in heard(later, "publish.void")]
     assert ended == ([] if left else [slot.number])
@@ -116,7 +116,7 @@ def test_not_where_the_history_has_it() -> None:
     table, slot = cleaned()
     time, done = slot.requested_time, slot.completion_time
     rows = [ArchivedInstant(requested_time=time, completion_time=done, action="clean")]
-    append_to_archive(table.context.world.storage, rows)
+    append_to_archive(table.context.ports.storage, rows)
     lose(table, files_of(table))
     upsert(opened(table, limits=SHARED), row(5))
     assert newest(table).number == slot.number + 1
@@ -129,9 +129,9 @@ def test_what_comes_late_of_one_that_was_ended_is_taken_away() -> None:
     lose(table, late)
     upsert(opened(table, limits=SHARED), row(5))
     context = opened(table, limits=SHARED).context
-    chain = context.chain.between(0, context.chain.head())
-    assert slots_with_removed_file(chain) == {slot.number}
+    commit_log = context.commit_log.between(0, context.commit_log.head())
+    assert slots_with_removed_file(commit_log) == {slot.number}
     for name in late:
-        context.world.storage.create(timeline_path(name), b"")
+        context.ports.storage.create(timeline_path(name), b"")
     revert_if_restored(context, slot, None)
     assert files_of(table) == []

@@ -61,7 +61,7 @@ def test_nothing_to_delete_leaves_no_instant(bench: Any) -> None:
         bench.commit(file_id)
     assert clean(bench.context, TWO) is None
     assert bench.timeline_names(".clean.requested") == []
-    assert bench.context.chain.head() == 4
+    assert bench.context.commit_log.head() == 4
 
 
 def test_nothing_is_planned_before_enough_commits(bench: Any) -> None:
@@ -204,7 +204,7 @@ def test_a_savepoint_made_during_planning_stops_the_plan(bench: Any) -> None:
     assert bench.times_left() == [times[0], *times[2:]]
     (completed,) = bench.timeline_names(".clean")
     done = decode_clean(bench.storage.read(f".hoodie/timeline/{completed}"))
-    who = bench.context.world.ids.identity()
+    who = bench.context.ports.ids.identity()
     assert done.extra_metadata == {"savepointed_timestamps": times[0], **who.as_metadata}
 
 
@@ -286,7 +286,7 @@ def test_a_metadata_table_switched_on_during_planning_stops_the_plan(bench: Any)
     with pytest.raises(TableConfigConflictError):
         clean(bench.context, TWO)
     assert bench.times_left() == times
-    assert bench.context.chain.head() == 5
+    assert bench.context.commit_log.head() == 5
 
 
 class FailingStorage:
@@ -328,7 +328,7 @@ def test_a_clean_that_dies_after_its_slot_is_finished_by_the_next_turn(
     with pytest.raises(KeyboardInterrupt):
         clean(dying, TWO)
     assert bench.timeline_names(".clean") == []
-    assert bench.context.chain.read(bench.context.chain.head()).kind is SlotKind.CLEAN
+    assert bench.context.commit_log.read(bench.context.commit_log.head()).kind is SlotKind.CLEAN
     sixth = bench.commit("f1")
     assert bench.times_left() == [*times[2:], sixth]
     assert len(bench.timeline_names(".clean")) == 1

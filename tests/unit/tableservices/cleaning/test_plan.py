@@ -214,14 +214,16 @@ def test_commits_keep_what_the_oldest_pending_instant_may_have_seen() -> None:
 
 def test_what_a_savepoint_pins_stays() -> None:
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
-    pinned = replace(given, pinned=frozenset({path(10)}))
+    pinned = replace(given, savepointed_files=frozenset({path(10)}))
     assert plan_clean(pinned, COMMITS).paths == (path(20),)
 
 
 def test_what_an_earlier_clean_left_to_readers_is_not_planned_again() -> None:
     given = facts(commit(40, 45), 10, 20, 30, 40, 50)
-    assert plan_clean(replace(given, owed=frozenset({path(10)})), COMMITS).paths == (path(20),)
-    owed = replace(given, owed=frozenset({path(10), path(20)}))
+    assert plan_clean(replace(given, deferred_deletes=frozenset({path(10)})), COMMITS).paths == (
+        path(20),
+    )
+    owed = replace(given, deferred_deletes=frozenset({path(10), path(20)}))
     assert (plan_clean(owed, COMMITS).paths, plan_clean(owed, COMMITS).floor) == ((), "")
 
 
@@ -268,7 +270,7 @@ def test_a_replaced_group_stays_while_a_pending_instant_may_have_seen_it() -> No
 
 
 def test_a_savepoint_pins_a_file_of_a_replaced_group() -> None:
-    given = replace(replaced(30, None), pinned=frozenset({path(20)}))
+    given = replace(replaced(30, None), savepointed_files=frozenset({path(20)}))
     assert plan_clean(given, VERSIONS).paths == (path(10),)
 
 
@@ -318,7 +320,9 @@ def test_logs_go_and_stay_with_their_slice() -> None:
 def test_a_savepoint_of_one_log_keeps_its_slice() -> None:
     slices = [with_logs(slice_at(10), 12, 14), slice_at(20), slice_at(30)]
     pinned = frozenset({f"p/.f1_{t(12)}.log.1_0-0-0"})
-    told = replace(facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices}, pinned=pinned)
+    told = replace(
+        facts(commit(30, 35), 10, 20, 30), groups={GROUP: slices}, savepointed_files=pinned
+    )
     assert plan_clean(told, COMMITS).paths == ()
 
 

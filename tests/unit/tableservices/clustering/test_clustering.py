@@ -112,7 +112,7 @@ def meanwhile(table: TableReader, planned: Instant, act: Callable[[], object]) -
                 act()
             self.inner.create(path, data, **how)
 
-    other = opened(table, storage=Meddled(table.context.world.storage))
+    other = opened(table, storage=Meddled(table.context.ports.storage))
     return execute(other, planned)
 
 
@@ -134,7 +134,12 @@ def test_a_clustering_moves_rows_and_changes_none(table_type: TableType) -> None
 def test_the_rows_of_a_file_lie_in_the_wanted_order() -> None:
     table = small_files()
     cluster(table)
-    stored = table.pin().to_arrow(columns=["v"], filter=[("p", "=", "x")]).column("v").to_pylist()
+    stored = (
+        table.current_state()
+        .to_arrow(columns=["v"], filter=[("p", "=", "x")])
+        .column("v")
+        .to_pylist()
+    )
     assert stored == sorted(stored)
     assert len(stored) == 4
 
@@ -148,7 +153,9 @@ def test_a_group_is_cut_into_files_of_the_wanted_size() -> None:
     receipt = cluster(table, settings)
     assert (receipt.files_written, receipt.rows_written) == (2, 4)
     lists = [
-        table.pin().to_arrow(columns=["v"], filter=[("_hoodie_file_name", "=", one.base_file.name)])
+        table.current_state().to_arrow(
+            columns=["v"], filter=[("_hoodie_file_name", "=", one.base_file.name)]
+        )
         for one in table.view.latest_slices(["x"])
         if one.base_file
     ]
@@ -168,8 +175,8 @@ def test_it_completes_as_a_replacecommit_with_javas_metadata() -> None:
     assert metadata.replaced_file_groups() == {(g.partition_path, g.file_id) for g in replaced}
     assert {stat.prev_commit for stat in metadata.write_stats()} == {"null"}
     assert metadata.schema_json == table.context.snapshot().newest_schema_json
-    chain = table.context.chain
-    assert [slot.kind for slot in chain.between(0, chain.head())][-2:] == [
+    commit_log = table.context.commit_log
+    assert [slot.kind for slot in commit_log.between(0, commit_log.head())][-2:] == [
         SlotKind.PLAN,
         SlotKind.COMMIT,
     ]
@@ -181,7 +188,7 @@ def test_a_plan_is_in_the_form_of_java() -> None:
     upsert(table, rows("a", ts=2))
     planned = schedule(table)
     path = plan_path(planned)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     requested = decode_requested_replace(storage.read(path), path=path)
     plan = requested.clustering_plan
     assert plan is not None
@@ -232,7 +239,7 @@ def test_a_late_file_of_a_group_that_was_left_out_is_never_seen() -> None:
     table = small_files()
     planned = schedule(table)
     kept: dict[str, bytes] = {}
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     class Keeping(Behind):
         def create(self, path: str, data: bytes, **how: Any) -> None:
@@ -256,7 +263,7 @@ class Asleep:
     def __init__(self, act: Callable[[TableReader, Instant], object]) -> None:
         self.clock = StillClock()
         self.table = small_files(
-            storage=MemoryStorage(world=MemoryWorld(self.clock)), clock=self.clock
+            storage=MemoryStorage(ports=MemoryWorld(self.clock)), clock=self.clock
         )
         self.planned = schedule(self.table)
         self.act = act
@@ -275,7 +282,7 @@ class Asleep:
                 self.inner.create(path, data, **how)
 
         with pytest.raises(HeartbeatExpiredError):
-            execute(self.other(Sleeping(self.table.context.world.storage)), self.planned)
+            execute(self.other(Sleeping(self.table.context.ports.storage)), self.planned)
 
     def other(self, storage: Any = None) -> TableReader:
         return opened(self.table, storage=storage, clock=self.clock)
@@ -380,7 +387,7 @@ def test_a_group_that_is_cleaned_while_it_is_read_is_left_out() -> None:
     table = small_files()
     planned = schedule(table)
     storage = Cleaned(
-        table.context.world.storage, lambda: upsert(opened(table), rows("abcd", ts=5))
+        table.context.ports.storage, lambda: upsert(opened(table), rows("abcd", ts=5))
     )
     receipt = execute(opened(table, storage=storage), planned)
     assert storage.gone
@@ -394,7 +401,7 @@ def test_a_group_that_is_cleaned_while_it_is_read_is_left_out() -> None:
 def test_a_file_that_is_gone_though_nobody_wrote_its_file_group_is_told() -> None:
     table = small_files()
     planned = schedule(table)
-    storage = Cleaned(table.context.world.storage, lambda: None)
+    storage = Cleaned(table.context.ports.storage, lambda: None)
     with pytest.raises(MissingFileError):
         execute(opened(table, storage=storage), planned)
     assert table.context.active().find(planned.requested_time) is not None
@@ -409,10 +416,10 @@ def test_files_that_are_cleaned_after_the_plan_has_ended_need_no_word(ends: str)
         if ends == "cancelled":
             cancel_pending_plan(table.context, planned)
         else:  # by one who did not see the claim, as of an earlier release
-            table.context.world.storage.delete(heartbeat_path(planned.requested_time))
+            table.context.ports.storage.delete(heartbeat_path(planned.requested_time))
             assert execute(opened(table), planned) is not None
 
-    storage = Cleaned(table.context.world.storage, end)
+    storage = Cleaned(table.context.ports.storage, end)
     assert execute(opened(table, storage=storage), planned) is None
     left = [path for path in data_files(table) if planned.requested_time in path]
     assert (ends == "cancelled") is (left == [])
@@ -462,7 +469,7 @@ def test_where_updates_are_rejected_the_writer_is_refused() -> None:
 def test_it_can_yield_to_writers_that_only_began() -> None:
     table = small_files()
     planned = schedule(table)
-    yielding = SORTED.model_copy(update={"yields_to_begun": True})
+    yielding = SORTED.model_copy(update={"yields_to_announced": True})
     receipts = []
     upsert(
         opened(table), rows("a", ts=5), lambda: receipts.append(execute(table, planned, yielding))
@@ -480,7 +487,7 @@ def test_a_schema_that_grew_meanwhile_stays_grown() -> None:
         table, planned, lambda: put(opened(table), INSERT, grown, files=_KEEP_APART)
     )
     assert receipt.groups_left_out == 0
-    found = table.pin().to_arrow()
+    found = table.current_state().to_arrow()
     assert "more" in found.schema.names
     assert found.num_rows == 7
 
@@ -521,7 +528,7 @@ def test_an_executor_that_died_leaves_files_that_are_adopted() -> None:
             self.inner.create(path, data, **how)
 
     with pytest.raises(KeyboardInterrupt):
-        execute(opened(table, storage=Dying(table.context.world.storage)), planned)
+        execute(opened(table, storage=Dying(table.context.ports.storage)), planned)
     made = [path for path in data_files(table) if planned.requested_time in path]
     assert len(made) == 2
     before = rows_of(table, *COLUMNS)
@@ -536,7 +543,7 @@ def test_files_of_an_executor_that_sorted_otherwise_are_swept() -> None:
     """Java's plans tell no curve: two workers may be set up differently."""
     table = small_files()
     planned = schedule(table, ClusteringSettings())
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     stray = f"x/stray-0_0-0-0_{planned.requested_time}.parquet"
     storage.create(stray, b"half")
     execute(table, planned)
@@ -606,7 +613,7 @@ def test_commit_times_are_new_where_the_plan_says_so() -> None:
 def change_plan(
     table: TableReader, planned: Instant, change: Callable[[ClusteringPlan], ClusteringPlan]
 ) -> None:
-    storage, path = table.context.world.storage, plan_path(planned)
+    storage, path = table.context.ports.storage, plan_path(planned)
     requested = decode_requested_replace(storage.read(path), path=path)
     assert requested.clustering_plan is not None
     changed = replace(requested, clustering_plan=change(requested.clustering_plan))
@@ -681,7 +688,7 @@ def _both(plan: ClusteringPlan) -> ClusteringGroup:
 def test_a_plan_of_a_table_that_was_moved_is_carried_out() -> None:
     table = small_files()
     planned = schedule(table)
-    base = table.context.world.storage.base_uri
+    base = table.context.ports.storage.base_uri
 
     def moved(plan: ClusteringPlan) -> ClusteringPlan:
         groups = [
@@ -741,7 +748,7 @@ def test_a_plan_that_is_begun_after_its_cancel_does_not_stay_pending() -> None:
     table = small_files()
     planned = schedule(table)
     cancel_pending_plan(table.context, planned)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create(timeline_path(f"{planned.requested_time}.clustering.inflight"), b"")
     late = f"x/late-0_0-0-0_{planned.requested_time}.parquet"
     storage.create(late, b"late")

@@ -39,7 +39,7 @@ SETTINGS = ClusteringSettings(sort_columns=("v",))
 APART = replace(SMALL, sizes=replace(SMALL.sizes, small_file_bytes=0))
 REFUSING = replace(BRISK, clustering_updates=ClusteringUpdates.REJECT)
 PREFERRED = find_strategy("prefer_writer")
-FIRST = replace(REFUSING, strategy=PREFERRED, cancels_met_plans=True)
+FIRST = replace(REFUSING, strategy=PREFERRED, cancels_conflicting_plans=True)
 NEW = [{"id": "a", "p": "x", "ts": 2, "v": 7}]
 AFTER = [("a", 7), ("b", 1), ("c", 1)]
 
@@ -64,7 +64,7 @@ def execute(table: TableReader, planned: Instant) -> ClusteringResult | None:
 
 
 def kinds(table: TableReader, count: int = 2) -> list[SlotKind]:
-    return [slot.kind for slot in table.context.chain.newest_first()][:count]
+    return [slot.kind for slot in table.context.commit_log.newest_first()][:count]
 
 
 def test_a_plan_that_was_there_before_is_cancelled() -> None:
@@ -115,7 +115,7 @@ class Meddled(Behind):
     def __init__(
         self, table: TableReader, call: str, ending: str, act: Callable[[], object]
     ) -> None:
-        super().__init__(table.context.world.storage)
+        super().__init__(table.context.ports.storage)
         self.call, self.ending, self.acts = call, ending, [act]
 
     def __getattr__(self, name: str) -> Any:

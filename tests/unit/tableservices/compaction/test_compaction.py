@@ -79,8 +79,8 @@ def plan_path(planned: Instant) -> str:
 
 
 def kinds(table: TableReader) -> list[SlotKind]:
-    chain = table.context.chain
-    return [slot.kind for slot in chain.between(0, chain.head())]
+    commit_log = table.context.commit_log
+    return [slot.kind for slot in commit_log.between(0, commit_log.head())]
 
 
 def test_a_compaction_changes_no_row_and_leaves_one_base_file_more():
@@ -101,7 +101,7 @@ def test_a_compaction_changes_no_row_and_leaves_one_base_file_more():
 
 def test_a_process_that_lives_on_remembers_no_commit_of_a_plan_that_ended():
     table = logged_table()
-    assert not table.context.chain.may_hold(compact(table).requested_time)
+    assert not table.context.commit_log.may_have_committed(compact(table).requested_time)
 
 
 def test_it_completes_as_a_commit_with_javas_metadata():
@@ -126,7 +126,7 @@ def test_a_plan_is_in_the_form_of_java():
     table = logged_table()
     planned = schedule(table)
     path = plan_path(planned)
-    plan = decode_compaction_plan(table.context.world.storage.read(path), path=path)
+    plan = decode_compaction_plan(table.context.ports.storage.read(path), path=path)
     [one] = plan.operations
     [slice_] = table.view.latest_slices()
     assert (plan.version, plan.strategy, plan.preserve_hoodie_metadata) == (2, None, False)
@@ -194,10 +194,10 @@ def test_a_commit_between_planning_and_its_turn_is_in_the_plan():
                 acts.pop()()
             return self.inner.acquire(purpose)
 
-    object.__setattr__(context.world, "lock", Late(context.world.lock))
+    object.__setattr__(context.ports, "lock", Late(context.ports.lock))
     planned = schedule(table)
     path = plan_path(planned)
-    [one] = decode_compaction_plan(context.world.storage.read(path), path=path).operations
+    [one] = decode_compaction_plan(context.ports.storage.read(path), path=path).operations
     assert len(one.delta_file_paths) == 2
 
 
@@ -214,7 +214,7 @@ def test_a_busy_table_is_planned_within_the_turn():
                 upsert(other, [{"id": "b", "p": "x", "ts": number + 3, "v": number}])
             return self.inner.acquire(purpose)
 
-    object.__setattr__(context.world, "lock", Busy(context.world.lock))
+    object.__setattr__(context.ports, "lock", Busy(context.ports.lock))
     planned = schedule(table)
     execute_compaction(context, planned, SMALL)
     assert next(numbers) == 4
@@ -225,7 +225,7 @@ def test_a_busy_table_is_planned_within_the_turn():
 def test_a_file_group_of_logs_alone_gets_its_first_base_file():
     table = logged_table()
     [slice_] = table.view.latest_slices()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     planned = schedule(table)
     path = plan_path(planned)
     plan = decode_compaction_plan(storage.read(path), path=path)
@@ -284,7 +284,7 @@ def test_what_a_dead_executor_wrote_is_adopted():
 def test_files_of_another_engines_attempt_go_before_the_slot():
     table = logged_table()
     planned = schedule(table)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     [old] = data_files(table)
     stray = old.partition("_")[0] + f"_7-8-9_{planned.requested_time}.parquet"
     storage.create(stray, b"half")
@@ -328,7 +328,7 @@ def test_an_executor_that_meets_a_cancel_takes_its_files_back():
                 cancel_pending_plan(other.context, planned)
             return self.inner.acquire(purpose)
 
-    object.__setattr__(table.context.world, "lock", Late(table.context.world.lock))
+    object.__setattr__(table.context.ports, "lock", Late(table.context.ports.lock))
     assert execute_compaction(table.context, planned, SMALL) is None
     assert [path for path in data_files(table) if planned.requested_time in path] == []
     assert leftovers(table) == []
@@ -348,8 +348,8 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
             keys_looked_up=False,
             batch_ids=(),
             schemas=(),
-            claim=WriteSet.of([AccessedFileGroup(file_group=slice_.file_group, touch=touch)]),
-            missed_in=(),
+            write_set=WriteSet.of([AccessedFileGroup(file_group=slice_.file_group, access=touch)]),
+            partitions_without_match=(),
             inserted_into=(),
             appended=(),
             virtual_keys=None,
@@ -381,7 +381,7 @@ def test_a_base_file_that_began_before_the_plan_is_refused():
 def test_a_hostile_plan_is_refused_before_anything_is_written(change: dict[str, object]):
     table = logged_table()
     planned = schedule(table)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     path = plan_path(planned)
     plan = decode_compaction_plan(storage.read(path), path=path)
     hostile = replace(plan, operations=(replace(plan.operations[0], **change),))
@@ -395,7 +395,7 @@ def test_a_hostile_plan_is_refused_before_anything_is_written(change: dict[str, 
 def test_a_plan_that_names_a_file_group_twice_is_refused():
     table = logged_table()
     planned = schedule(table)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     path = plan_path(planned)
     plan = decode_compaction_plan(storage.read(path), path=path)
     storage.write(path, encode_compaction_plan(replace(plan, operations=plan.operations * 2)))
@@ -406,7 +406,7 @@ def test_a_plan_that_names_a_file_group_twice_is_refused():
 def test_whole_paths_of_a_moved_table_are_taken_by_name():
     table = logged_table()
     planned = schedule(table)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     path = plan_path(planned)
     plan = decode_compaction_plan(storage.read(path), path=path)
     [one] = plan.operations
@@ -423,7 +423,7 @@ def test_a_plan_whose_file_is_gone_says_what_to_do():
     table = logged_table()
     planned = schedule(table)
     [slice_] = table.view.latest_slices()
-    table.context.world.storage.delete(slice_.log_files[0].path)
+    table.context.ports.storage.delete(slice_.log_files[0].path)
     with pytest.raises(MissingFileError, match="cancel the plan"):
         execute_compaction(table.context, planned, SMALL)
 
@@ -454,7 +454,7 @@ def test_a_plan_that_is_completed_and_cleaned_while_it_is_read_needs_no_word():
                     self.inner.delete(log.path)
             return data
 
-    late = opened(table, storage=Overtaken(table.context.world.storage))
+    late = opened(table, storage=Overtaken(table.context.ports.storage))
     assert execute_compaction(late.context, planned, SMALL) is None
 
 
@@ -472,7 +472,7 @@ def test_a_plan_that_cannot_be_carried_out_expires():
     table = logged_table(clock=clock)
     planned = schedule(table)
     [slice_] = table.view.latest_slices()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     kept = storage.read(slice_.log_files[0].path)
     storage.delete(slice_.log_files[0].path)
     young = CompactionService(settings=SETTINGS, files=SMALL)

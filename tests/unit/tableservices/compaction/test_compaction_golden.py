@@ -32,7 +32,7 @@ UNMINDED = {"_hoodie_file_name", "_hoodie_commit_seqno"}
 
 
 def rows_of(table: hoodoo.Table) -> list[dict[str, object]]:
-    rows = encoded(table.pin().to_arrow(with_hoodie_columns=True))
+    rows = encoded(table.current_state().to_arrow(with_hoodie_columns=True))
     return [{key: row[key] for key in row.keys() - UNMINDED} for row in rows]
 
 

@@ -149,7 +149,7 @@ def test_a_compaction_tells_what_it_drops_also_of_files_it_found(table: TableRea
                 raise StorageUnavailableError("down", path=path)
             self.inner.create(path, data, **how)
 
-    broken = Broken(table.context.world.storage)
+    broken = Broken(table.context.ports.storage)
     dying = opened(table, storage=broken, limits=replace(BRISK, unknown_ms_max=0))
     with pytest.raises(HoodooError):
         execute_compaction(dying.context, planned, SMALL)

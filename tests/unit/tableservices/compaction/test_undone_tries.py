@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 def planned_and_undone(clock: StillClock) -> tuple[TableReader, Instant]:
     """A plan, and a rollback of a try at it that got no further than its pending files."""
-    storage = MemoryStorage(world=MemoryWorld(clock))
+    storage = MemoryStorage(ports=MemoryWorld(clock))
     limits = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
     table = new_table(storage, table_type=TableType.MERGE_ON_READ, clock=clock, limits=limits)
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])

@@ -67,7 +67,7 @@ def test_rows_are_the_same_and_one_log_stands_for_three(table: TableReader):
     assert rows_of(table, *COLUMNS, "_hoodie_commit_time", "_hoodie_record_key") == before
     [slice_] = table.view.latest_slices()
     blocks = find_blocks(
-        table.context.world.storage,
+        table.context.ports.storage,
         slice_.log_files,
         VisibleInstants.of(table.snapshot),
     )
@@ -92,7 +92,7 @@ def test_it_completes_as_a_delta_commit_with_javas_metadata(table: TableReader):
 def test_a_plan_is_in_the_form_of_java(table: TableReader):
     planned = schedule(table)
     path = timeline_path(f"{planned.requested_time}.logcompaction.requested")
-    plan = decode_compaction_plan(table.context.world.storage.read(path), path=path)
+    plan = decode_compaction_plan(table.context.ports.storage.read(path), path=path)
     assert plan.preserve_hoodie_metadata
     assert plan.strategy.compactor_class_name.endswith(".LogCompactionExecutionHelper")
     assert [len(one.delta_file_paths) for one in plan.operations] == [3]
@@ -143,7 +143,7 @@ def test_older_rows_in_it_hide_no_change_of_a_range(table: TableReader):
 
 def test_it_yields_to_a_base_file_that_came_meanwhile(table: TableReader):
     planned = schedule(table)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     rival = foreign_compaction(table, planned)
     execute_compaction(table.context, rival, SMALL)
     before = rows_of(table, *COLUMNS)
@@ -159,7 +159,7 @@ def foreign_compaction(table: TableReader, after: Instant) -> Instant:
     time = instant_time(WallMs(wall_ms(after.requested_time) + 2))
     path = timeline_path(f"{time}.compaction.requested")
     body = encode_compaction_plan(compaction_plan(operations))
-    table.context.world.storage.create(path, body)
+    table.context.ports.storage.create(path, body)
     return Instant(action=Action.COMPACTION, requested_time=time, state=State.REQUESTED)
 
 
@@ -208,7 +208,7 @@ def test_a_table_without_logs_is_refused():
 )
 def test_what_needs_its_base_file_is_refused(table: TableReader, said: dict[str, str]):
     """Also where a plug-in merges, which the table's file does not tell."""
-    update_properties(table.context.world.storage, said, now="now")
+    update_properties(table.context.ports.storage, said, now="now")
     with pytest.raises(UnsupportedTableError) as refused:
         schedule_log_compaction(table.context, SETTINGS)
     assert refused.value.kind == "partial_updates"

@@ -84,7 +84,7 @@ def values(table: TableReader) -> list[Any]:
 def names(table: TableReader) -> list[str]:
     return [
         path.rpartition("/")[2]
-        for path in files_below(table.context.world.storage, ".hoodie/timeline")
+        for path in files_below(table.context.ports.storage, ".hoodie/timeline")
     ]
 
 
@@ -135,7 +135,7 @@ def test_a_savepoint_names_the_files_of_its_state(table_type: TableType) -> None
     table, times = grown(1, 2, table_type=table_type)
     before = {
         path
-        for one in table.pin().file_slices()
+        for one in table.current_state().file_slices()
         for path in [
             *(log.path for log in one.log_files),
             *([one.base_file.path] if one.base_file else []),
@@ -147,7 +147,7 @@ def test_a_savepoint_names_the_files_of_its_state(table_type: TableType) -> None
     assert made.completion_time is not None
     assert f"{times[1]}.savepoint.inflight" in names(table)
     name = f"{times[1]}_{made.completion_time}.savepoint"
-    data = table.context.world.storage.read(f".hoodie/timeline/{name}")
+    data = table.context.ports.storage.read(f".hoodie/timeline/{name}")
     told = decode_savepoint(data)
     assert told.comments == "before the migration"
     assert {
@@ -196,9 +196,9 @@ def test_a_clean_between_listing_and_slot_refuses_the_savepoint() -> None:
     class CleansFirst:
         def acquire(self, purpose: str) -> Any:
             clean(table.context, CleaningSettings(commits_retained=1))
-            return other.context.world.lock.acquire(purpose)
+            return other.context.ports.lock.acquire(purpose)
 
-    context = replace(other.context, world=replace(other.context.world, lock=CleansFirst()))
+    context = replace(other.context, ports=replace(other.context.ports, lock=CleansFirst()))
     with pytest.raises(InstantNotFoundError, match="were cleaned"):
         savepoint(context, times[0])
     assert savepoints(table.context) == []
@@ -252,7 +252,7 @@ def test_a_restore_is_written_down_as_java_does() -> None:
         f"{done.requested_time}.restore.requested",
         f"{done.requested_time}_{done.completion_time}.restore",
     ]
-    read = table.context.world.storage.read
+    read = table.context.ports.storage.read
     plan = decode_restore_plan(read(f".hoodie/timeline/{own[1]}"))
     told = decode_restore(read(f".hoodie/timeline/{own[2]}"))
     assert [one.requested_time for one in plan.instants_to_rollback] == [times[2], times[1]]
@@ -332,7 +332,7 @@ def test_what_was_built_on_what_is_gone_is_not_published() -> None:
                 shown = [n for n in shown if n[:17] <= newest or "restore" in n]
             return shown
 
-    restorer = opened(table, storage=Earlier(table.context.world.storage))
+    restorer = opened(table, storage=Earlier(table.context.ports.storage))
 
     def meanwhile() -> None:
         restore(restorer.context, times[0])
@@ -359,7 +359,7 @@ def test_a_dead_writer_goes_with_its_files() -> None:
 def test_a_metadata_table_refuses() -> None:
     table, times = grown(1, 2)
     update_properties(
-        table.context.world.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
+        table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
     )
     with pytest.raises(TableConfigConflictError):
         restore(table.context, times[0])
@@ -369,7 +369,7 @@ def test_a_metadata_table_refuses() -> None:
 
 def test_another_engines_pending_upkeep_refuses() -> None:
     table, times = grown(1, 2)
-    table.context.world.storage.create(".hoodie/timeline/20260101000000000.clean.requested", b"x")
+    table.context.ports.storage.create(".hoodie/timeline/20260101000000000.clean.requested", b"x")
     for change in (restore, rollback_write):
         with pytest.raises(ServiceConflictError, match="upkeep"):
             change(table.context, times[0 if change is restore else 1])
@@ -380,7 +380,7 @@ def test_another_engines_pending_upkeep_refuses() -> None:
 def test_what_another_engine_restored_away_is_not_made_again() -> None:
     """Java knows no slots: the newest one still tells of a commit that has no file any more."""
     table, times = grown(1, 2)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     for path in files_below(storage):
         if times[1] in path and ".hoodoo" not in path:
             storage.delete(path)
@@ -400,7 +400,7 @@ def left_by_java(
         ),
         savepoint_to_restore_timestamp=target,
     )
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create(f".hoodie/timeline/{time}.restore.requested", encode_restore_plan(plan))
     storage.create(f".hoodie/timeline/{time}.restore.inflight", b"")
 
@@ -427,7 +427,7 @@ def test_a_restore_that_another_engine_left_stops_writers_until_it_is_finished()
 def test_a_restore_that_another_engine_left_is_not_finished_behind_its_metadata_table() -> None:
     table, times = grown(1, 2)
     left_by_java(table, times[0], times[1])
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
     before = files_below(storage)
     with pytest.raises(TableConfigConflictError) as caught:
@@ -438,12 +438,12 @@ def test_a_restore_that_another_engine_left_is_not_finished_behind_its_metadata_
 
 def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> None:
     table, times = grown(1, 2)
-    before = files_below(table.context.world.storage)
+    before = files_below(table.context.ports.storage)
     left_by_java(table, times[0], "../../elsewhere")
     with pytest.raises(CorruptTableError, match="no instant"):
         finish_restore(table.context)
-    assert set(before) <= set(files_below(table.context.world.storage))
-    storage = table.context.world.storage
+    assert set(before) <= set(files_below(table.context.ports.storage))
+    storage = table.context.ports.storage
     storage.delete(".hoodie/timeline/20991231000000000.restore.requested")
     with pytest.raises(CorruptTableError, match="empty"):
         finish_restore(table.context)
@@ -452,7 +452,7 @@ def test_a_hostile_plan_of_a_restore_is_refused_before_anything_is_touched() -> 
 def test_a_rollback_that_another_engine_left_goes_when_it_is_forced() -> None:
     table, times = grown(1, 2)
     name = f"{times[1][:-1]}9.rollback.requested"
-    table.context.world.storage.create(f".hoodie/timeline/{name}", b"x")
+    table.context.ports.storage.create(f".hoodie/timeline/{name}", b"x")
     with pytest.raises(ServiceConflictError):
         restore(table.context, times[0])
     assert restore(table.context, times[0], force=True) is not None
@@ -476,7 +476,7 @@ def test_a_batch_that_another_engine_restored_away_is_written_anew() -> None:
     table, _ = grown(1)
     rows = [{"id": "k1", "p": "p1", "ts": 5, "v": 5}]
     first = upsert(table, rows, batch_id="b")
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     for path in files_below(storage):
         if first.requested_time in path and ".hoodoo" not in path:
             storage.delete(path)
@@ -488,7 +488,7 @@ def test_what_is_archived_cannot_be_taken_away() -> None:
     table, times = grown(1, 2, 3)
     savepoint(table.context, times[0])
     row = ArchivedInstant(requested_time=times[1], completion_time=times[1], action="commit")
-    append_to_archive(table.context.world.storage, [row])
+    append_to_archive(table.context.ports.storage, [row])
     with pytest.raises(InvalidInputError, match="archived") as caught:
         restore(table.context, times[0])
     assert caught.value.kind == "archived_since"
@@ -500,7 +500,7 @@ def test_what_began_before_and_completed_after_cannot_be_taken_away_once_it_is_a
     savepoint(table.context, times[0])
     before = f"{int(times[0]) - 1}"
     row = ArchivedInstant(requested_time=before, completion_time=times[2], action="commit")
-    append_to_archive(table.context.world.storage, [row])
+    append_to_archive(table.context.ports.storage, [row])
     with pytest.raises(InvalidInputError) as caught:
         restore(table.context, times[0])
     assert (caught.value.kind, caught.value.fields["archived"]) == ("archived_since", before)
@@ -511,7 +511,7 @@ def test_the_chain_tells_which_files_are_gone() -> None:
     savepoint(table.context, times[0])
     delete_savepoint(table.context, times[0])
     restore(table.context, times[0])
-    slots = table.context.chain.between(0, table.context.chain.head())
+    slots = table.context.commit_log.between(0, table.context.commit_log.head())
     assert [slot.kind for slot in slots] == [
         SlotKind.COMMIT,
         SlotKind.COMMIT,
@@ -536,7 +536,7 @@ def test_the_newest_completed_write_is_rolled_back() -> None:
     assert values(table) == [1, 1]
     assert len(data_files(table)) == 2
     name = f"{done.requested_time}_{done.completion_time}.rollback"
-    told = decode_rollback(table.context.world.storage.read(f".hoodie/timeline/{name}"))
+    told = decode_rollback(table.context.ports.storage.read(f".hoodie/timeline/{name}"))
     assert told.commits_rollback == (times[1],)
     assert told.instants_rollback[0].action == "commit"
     grown(3, table=table)

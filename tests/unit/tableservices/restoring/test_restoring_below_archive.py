@@ -155,7 +155,7 @@ def test_blocks_of_archived_instants_count_up_to_the_time_that_is_read(
     with new(tmp_path / "t", "MERGE_ON_READ") as table:
         way(table)
         context = table.context
-        archived = min(context.history.times().completions)
+        archived = min(context.archived_timeline.times().completions)
         visible = VisibleInstants.of(context.snapshot())
         assert archived in visible
         assert "20990101000000000" not in visible
@@ -179,7 +179,7 @@ def test_a_hole_between_savepoints_stays_visible_and_is_not_opened(
             table.savepoint(one)
         assert table.services.archive() is not None
         context = table.context
-        assert hole in context.history.times().completions
+        assert hole in context.archived_timeline.times().completions
         assert context.active().first_write_time is None
         wanted = [("x", 5), ("y", 1), ("z", 3)]
         expect(path, table, wanted)
@@ -188,7 +188,7 @@ def test_a_hole_between_savepoints_stays_visible_and_is_not_opened(
             table.restore(first)
         assert caught.value.kind == "archived_since"
         table.delete_savepoint(first)  # the saved write is archived first
-        assert first in context.history.times().completions
+        assert first in context.archived_timeline.times().completions
         expect(path, table, wanted)
         write(table, 6, "y")
         expect(path, table, [("x", 5), ("y", 6), ("z", 3)])
@@ -209,7 +209,7 @@ def test_files_that_no_instant_accounts_for_are_told_from_archived_ones(tmp_path
         assert wanted == expected
         told = [one.path for one in verify_at(path, Layers()).problems]
         assert told == [f"py/{stray.name}"]
-        storage: Any = table.context.world.storage
+        storage: Any = table.context.ports.storage
         clock = storage.now_ms
         storage.now_ms = lambda: clock() + HORIZON_MS + 1
         try:

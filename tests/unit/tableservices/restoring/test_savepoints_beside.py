@@ -24,7 +24,7 @@ def row(version: int) -> list[dict[str, object]]:
 
 def saved_by(table: TableReader) -> list[str]:
     """The savepoints' files."""
-    names = table.context.world.storage.names(TIMELINE)
+    names = table.context.ports.storage.names(TIMELINE)
     return sorted(name for name in names if ".savepoint" in name)
 
 
@@ -34,10 +34,10 @@ def java_deletes(storage: Storage, names: list[str]) -> None:
 
 
 def java_makes(table: TableReader, time: str) -> list[str]:
-    newest = opened(table).context.chain.head()
-    above = int(table.context.chain.between(newest - 1, newest)[0].completion_time) + 1
+    newest = opened(table).context.commit_log.head()
+    above = int(table.context.commit_log.between(newest - 1, newest)[0].completion_time) + 1
     for name in (f"{time}.savepoint.inflight", f"{time}_{above}.savepoint"):
-        table.context.world.storage.create(timeline_path(name), b"")
+        table.context.ports.storage.create(timeline_path(name), b"")
     return saved_by(table)
 
 
@@ -51,8 +51,8 @@ def kept() -> tuple[TableReader, str]:
 
 
 def kinds(table: TableReader) -> list[SlotKind]:
-    chain = opened(table).context.chain
-    return [slot.kind for slot in chain.newest_first()][::-1]
+    commit_log = opened(table).context.commit_log
+    return [slot.kind for slot in commit_log.newest_first()][::-1]
 
 
 @pytest.mark.spec("FOR-9")
@@ -61,7 +61,7 @@ def test_a_savepoint_that_java_deleted_does_not_come_back(count: int) -> None:
     """The completed file goes first."""
     table, _ = kept()
     names = sorted(saved_by(table), key=lambda name: name.endswith("inflight"))
-    java_deletes(table.context.world.storage, names[:count])
+    java_deletes(table.context.ports.storage, names[:count])
     later = opened(table, limits=SHARED)
     upsert(later, row(2))
     assert saved_by(table) == []
@@ -71,21 +71,21 @@ def test_a_savepoint_that_java_deleted_does_not_come_back(count: int) -> None:
 
 def test_verify_notes_a_savepoint_that_is_not_decided_and_not_one_that_java_deleted_later() -> None:
     table, _ = kept()
-    java_deletes(table.context.world.storage, saved_by(table))
+    java_deletes(table.context.ports.storage, saved_by(table))
     found = verify(opened(table, limits=SHARED).context)
     assert [(one.kind, "not decided" in one.message) for one in found.notes] == [
         ("slot_unsettled", True)
     ]
     table, _ = kept()
     upsert(opened(table, limits=SHARED), row(2))
-    java_deletes(table.context.world.storage, saved_by(table))
+    java_deletes(table.context.ports.storage, saved_by(table))
     assert verify(opened(table, limits=SHARED).context).notes == ()
 
 
 def test_a_savepoint_that_java_made_anew_stays() -> None:
     """The newest slot is that of ours, which it deleted."""
     table, time = kept()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     java_deletes(storage, saved_by(table))
     made = java_makes(table, time)
     upsert(opened(table, limits=SHARED), row(2))
@@ -107,6 +107,6 @@ def test_where_no_other_engine_is_expected_a_savepoint_is_finished_by_anybody() 
     time = upsert(table, row(1)).requested_time
     savepoint(opened(table).context, time)
     made = saved_by(table)
-    java_deletes(table.context.world.storage, made)
+    java_deletes(table.context.ports.storage, made)
     upsert(opened(table), row(2))
     assert saved_by(table) == made

@@ -31,7 +31,7 @@ def row(partition: str, value: int) -> list[dict[str, object]]:
 def aged(table_type: TableType = TableType.COPY_ON_WRITE) -> tuple[TableReader, StillClock]:
     """Partition a of five days ago, b of three, c of now."""
     clock = StillClock()
-    table = new_table(MemoryStorage(world=MemoryWorld(clock)), clock=clock, table_type=table_type)
+    table = new_table(MemoryStorage(ports=MemoryWorld(clock)), clock=clock, table_type=table_type)
     for partition, days in (("a", 2), ("b", 3), ("c", 0)):
         upsert(table, row(partition, 1))
         clock.sleep_ms(days * DAY_MS)
@@ -120,7 +120,7 @@ def test_nothing_expires_without_days_or_partitions_and_not_behind_a_metadata_ta
     clock.sleep_ms(9 * DAY_MS)
     assert expire(flat.context, TWO_DAYS) is None
     update_properties(
-        table.context.world.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
+        table.context.ports.storage, {"hoodie.table.metadata.partitions": "files"}, now="now"
     )
     with pytest.raises(TableConfigConflictError):
         expire(table.context, TWO_DAYS)
@@ -129,7 +129,7 @@ def test_nothing_expires_without_days_or_partitions_and_not_behind_a_metadata_ta
 def test_what_is_written_between_look_and_begin_stays() -> None:
     table, clock = aged()
     other = opened(table, clock=clock)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     looks: list[str] = []
 
     class WritesAfterLook:

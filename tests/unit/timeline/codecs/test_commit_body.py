@@ -75,8 +75,8 @@ def test_a_published_commit_holds_the_token_of_its_slot() -> None:
     table = new_table()
     for version in (1, 2):
         upsert(table, [{"id": "a", "p": "x", "ts": version, "v": version}])
-    chain = table.context.chain
-    slots = [slot for number in (1, 2) if (slot := chain.read(number))]
+    commit_log = table.context.commit_log
+    slots = [slot for number in (1, 2) if (slot := commit_log.read(number))]
     tokens = [slot.owner.fencing_token for slot in slots]
     assert all(token is not None for token in tokens)
     assert tokens == sorted(set(tokens))

@@ -40,7 +40,7 @@ class Aged:
 
     def __init__(self) -> None:
         self.clock = StillClock(NEW_YEAR_MS)
-        self.storage = MemoryStorage(world=MemoryWorld(self.clock))
+        self.storage = MemoryStorage(ports=MemoryWorld(self.clock))
 
     def place(self, name: str, data: bytes = b"{}", *, at_ms: int) -> None:
         self.clock.wall = at_ms
@@ -93,7 +93,7 @@ def test_of_an_upgrade_that_was_cut_off_the_dated_file_counts() -> None:
 def legacy_table() -> tuple[TableReader, tuple[str, str]]:
     """A table whose first commit is legacy; the times at which its commits completed."""
     clock = StillClock(NEW_YEAR_MS)
-    storage = MemoryStorage(world=MemoryWorld(clock))
+    storage = MemoryStorage(ports=MemoryWorld(clock))
     table = new_table(storage, clock=clock)
     upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}, {"id": "b", "p": "x", "ts": 1, "v": 1}])
     clock.wall += 60_000
@@ -274,7 +274,7 @@ def test_logs_stay_in_their_slice_when_the_instant_in_their_name_is_archived(
     unpacked: Callable[..., hoodoo.Table],
 ) -> None:
     table = unpacked("v6_mor_compaction_done", "20261121102354382.*")
-    [slices] = table.pin().view.slices("region=us").values()
+    [slices] = table.current_state().view.slices("region=us").values()
     assert [(one.base_instant_time, len(one.log_files)) for one in slices] == [
         ("20261121102354382", 3),
         ("20261121102402149", 2),

@@ -49,13 +49,13 @@ slots = st.builds(
         application=texts,
         fencing_token=st.none() | st.integers(0, 2**62),
     ),
-    claim=st.builds(
+    write_set=st.builds(
         WriteSet.of,
         st.lists(
             st.builds(
                 AccessedFileGroup,
                 file_group=st.builds(FileGroupId, texts, texts),
-                touch=st.sampled_from(Access),
+                access=st.sampled_from(Access),
                 source_requested_time=st.none() | st.just(RT),
                 files=st.lists(texts, max_size=2).map(tuple),
                 written_bytes=st.integers(0, 2**50),

@@ -44,7 +44,7 @@ def slot_of(table: TableReader, kind: SlotKind, action: Action, **fields: object
 
 
 def names(table: TableReader) -> dict[str, bytes]:
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     paths = files_below(storage, TIMELINE)
     return {path.removeprefix(f"{TIMELINE}/"): storage.read(path) for path in paths}
 
@@ -96,7 +96,7 @@ def test_a_slot_writes_its_files(name: str):
     table = new_table()
     slot = slot_of(table, kind, action, **fields)
     if kind is SlotKind.COMMIT:
-        table.context.world.storage.create(timeline_path(f"{RT}.compaction.requested"), b"")
+        table.context.ports.storage.create(timeline_path(f"{RT}.compaction.requested"), b"")
     assert is_applied(slot, table.context.active()) is (not expected)
     apply(table.context, slot)
     apply(table.context, slot)
@@ -106,7 +106,7 @@ def test_a_slot_writes_its_files(name: str):
 
 def test_a_cancel_takes_the_plan_away_and_what_was_written_for_it():
     table = new_table()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     apply(table.context, slot_of(table, SlotKind.PLAN, Action.COMPACTION, completion_time=RT))
     storage.create(timeline_path(f"{RT}.compaction.inflight"), b"")
     storage.create("x/.hoodie_partition_metadata", b"")
@@ -140,7 +140,7 @@ def test_the_end_of_a_savepoint_takes_its_files_away():
 @pytest.mark.spec("RST-1")
 def test_a_restore_takes_away_exactly_what_its_plan_names():
     table = new_table()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     storage.create("x/.hoodie_partition_metadata", b"")
     for time in (RT, GONE, PENDING, CT):
         storage.create(f"x/f-0_0-0-0_{time}.parquet", b"rows")
@@ -181,9 +181,9 @@ def test_upkeep_that_another_engine_completed_is_settled(kind: SlotKind):
     ending = {SlotKind.ABORT: "rollback"}.get(kind, kind.value)
     time = slot.instant_time
     for name in (f"{time}.{ending}.requested", f"{time}.{ending}.inflight"):
-        table.context.world.storage.create(timeline_path(name), b"")
+        table.context.ports.storage.create(timeline_path(name), b"")
     assert not is_applied(slot, table.context.active())
-    table.context.world.storage.create(timeline_path(f"{time}_{CT[:-1]}9.{ending}"), b"")
+    table.context.ports.storage.create(timeline_path(f"{time}_{CT[:-1]}9.{ending}"), b"")
     assert is_applied(slot, table.context.active())
 
 
@@ -192,5 +192,5 @@ def test_a_commit_without_any_file_was_taken_away_and_is_not_made_again():
     table = new_table()
     slot = slot_of(table, SlotKind.COMMIT, Action.COMMIT)
     assert is_applied(slot, table.context.active())
-    table.context.world.storage.create(timeline_path(f"{RT}.commit.requested"), b"")
+    table.context.ports.storage.create(timeline_path(f"{RT}.commit.requested"), b"")
     assert not is_applied(slot, table.context.active())

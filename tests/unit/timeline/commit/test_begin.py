@@ -72,7 +72,7 @@ class AtOnce(ThreadExecutor):
         self.storage = storage
         self.together: list[set[str]] = []
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         before = len(self.storage.calls)
         answers = [call() for call in reversed(calls)][::-1]
         self.together.append(set(self.storage.operations()[before:]))
@@ -88,7 +88,7 @@ def test_far_away_the_first_beat_is_on_its_way_with_the_requested_file_unless_ja
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage, limits=replace(BRISK, foreign_writers=foreign))
     executor = AtOnce(storage)
-    context = replace(table.context, world=replace(table.context.world, executor=executor))
+    context = replace(table.context, ports=replace(table.context.ports, executor=executor))
     storage.forget()
     begun = begin(context, Action.COMMIT)
     end(begun)
@@ -110,7 +110,7 @@ def test_where_the_first_beat_fails_nothing_is_begun():
     base = MemoryStorage()
     table = opened(new_table(Far(base)), storage=Far(NoBeats(base)))
     executor = AtOnce(RecordingStorage(base))  # the requested file is created first
-    context = replace(table.context, world=replace(table.context.world, executor=executor))
+    context = replace(table.context, ports=replace(table.context.ports, executor=executor))
     with pytest.raises(StorageUnavailableError):
         begin(context, Action.COMMIT)
     assert context.active().pending == ()
@@ -137,7 +137,7 @@ def test_the_instant_is_on_the_disk_before_its_first_data_file_is_created():
 
 def test_a_commit_is_requested_empty_and_a_replacecommit_says_what_it_replaces():
     table = new_table()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     commit, replace = (
         begin(table.context, Action.COMMIT),
         begin(table.context, Action.REPLACECOMMIT),
@@ -232,13 +232,13 @@ def test_far_away_the_first_time_is_drawn_ahead_too_while_others_publish(
 ) -> None:
     clock = StillClock(NOW)
     other = new_table(clock=clock)
-    table = opened(other, storage=Far(other.context.world.storage), clock=clock)
+    table = opened(other, storage=Far(other.context.ports.storage), clock=clock)
     upsert(other, ROWS)
-    table.context.look()
+    table.context.refresh()
     for _ in range(others):
         upsert(other, ROWS)
-    table.context.look()
-    table.context.drawn.took_ms = 180
+    table.context.refresh()
+    table.context.drawn_times.took_ms = 180
     clock.sleep_ms(1_000)
     begun = begin(table.context, Action.COMMIT)
     end(begun)
@@ -291,11 +291,11 @@ def test_the_look_that_gave_a_time_up_is_the_first_of_the_next_try() -> None:
 @pytest.mark.spec("BEG-3")
 def test_a_pending_restore_keeps_writers_out():
     table = new_table()
-    table.context.world.storage.create(timeline_path("20260101000000000.restore.inflight"), b"")
+    table.context.ports.storage.create(timeline_path("20260101000000000.restore.inflight"), b"")
     with pytest.raises(TableConfigConflictError) as caught:
         begin(table.context, Action.COMMIT)
     assert caught.value.kind == "restore_pending"
-    assert files_below(table.context.world.storage, HEARTBEATS) == []
+    assert files_below(table.context.ports.storage, HEARTBEATS) == []
 
 
 def test_a_clock_far_behind_the_table_is_refused():
@@ -361,7 +361,7 @@ def test_no_heartbeat_stays_where_an_old_look_drew_the_time_of_a_completed_write
     old = other.context.snapshot()
     receipt = upsert(table, ROWS)
     begun = begin(other.context, Action.COMMIT, old)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     assert receipt.requested_time == instant_time(WallMs(NOW))
     assert files_below(storage, HEARTBEATS) == [f"{HEARTBEATS}/{begun.requested_time}"]
     end(begun)
@@ -376,7 +376,7 @@ def test_the_heartbeat_of_a_write_that_goes_on_stays_where_its_time_is_drawn_aga
     old = other.context.snapshot()
     first = begin(table.context, Action.COMMIT)
     second = begin(other.context, Action.COMMIT, old)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     beats = [f"{HEARTBEATS}/{begun.requested_time}" for begun in (first, second)]
     assert len(set(beats)) == 2
     assert files_below(storage, HEARTBEATS) == beats
@@ -467,15 +467,15 @@ def test_a_glance_is_a_look_once_the_last_one_is_old():
     upsert(table, ROWS)
     other = opened(table, clock=clock)
     theirs = upsert(other, ROWS)
-    assert theirs.requested_time not in table.context.glance().completions
+    assert theirs.requested_time not in table.context.cached_snapshot().completions
     clock.steady += GLANCE_MS + 1
-    assert theirs.requested_time in table.context.glance().completions
+    assert theirs.requested_time in table.context.cached_snapshot().completions
 
 
 def test_a_glance_shows_what_this_writer_published():
     table = new_table(clock=StillClock(NOW))
     mine = upsert(table, ROWS)
-    glance = table.context.glance()
+    glance = table.context.cached_snapshot()
     assert glance.completions == {mine.requested_time: mine.completion_time}
     assert glance.head == 1
 
@@ -486,6 +486,6 @@ def test_a_column_that_another_added_since_the_last_glance_is_kept():
     upsert(table, ROWS)
     other = opened(table, clock=clock)
     upsert(other, [{**ROWS[0], "added": 7}])
-    assert "added" not in (table.context.glance().newest_schema_json or "")
+    assert "added" not in (table.context.cached_snapshot().newest_schema_json or "")
     upsert(table, ROWS)
     assert "added" in opened(table).schema.names

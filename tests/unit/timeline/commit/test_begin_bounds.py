@@ -84,8 +84,8 @@ class Scene:
         self.storage, self.beats = Meddled(self.base), Beats()
         self.other = new_table(self.base, clock=StillClock(NOW + 5_000))
         mine = opened(self.other, storage=self.storage, clock=StillClock(NOW))
-        world = replace(mine.context.world, executor=self.beats)
-        self.mine: TableContext = replace(mine.context, world=world)
+        ports = replace(mine.context.ports, executor=self.beats)
+        self.mine: TableContext = replace(mine.context, ports=ports)
 
     def others_publish(self) -> None:
         upsert(self.other, ROWS)
@@ -142,7 +142,7 @@ def test_where_the_second_look_fails_nothing_stays_of_the_begin() -> None:
         begin(scene.mine, Action.COMMIT, before)
     assert scene.beats.running == 0
     assert files_below(scene.base, HEARTBEATS) == scene.requested() == []
-    assert scene.mine.pin.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+    assert scene.mine.low_water_mark.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
 
 
 @pytest.mark.spec("TL-SUCC-1")
@@ -191,13 +191,13 @@ def test_a_time_that_cannot_be_given_up_ends_the_begin_and_beats_no_more(keeps: 
     if not keeps:
         begun = begin(scene.mine, Action.COMMIT)
         begun.heartbeat.stop()
-        scene.mine.pin.release(begun.requested_time)
+        scene.mine.low_water_mark.release(begun.requested_time)
         assert len(scene.requested()) == 1 + len(scene.other.context.active().completed_writes)
     else:
         with pytest.raises(StorageUnavailableError):
             begin(scene.mine, Action.COMMIT)
         assert len(files_below(scene.base, HEARTBEATS)) == 1, "it lives until it is old"
-    assert scene.mine.pin.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
+    assert scene.mine.low_water_mark.floor(1_000) > KEPT_ALWAYS, "no slot is kept for it"
     assert scene.beats.running == 0
 
 
@@ -235,7 +235,7 @@ def test_a_restore_of_ours_whose_owner_died_is_finished_before_a_begin(ended: bo
     kept = upsert(table, ROWS)
     upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
     restore(opened(table).context, kept.requested_time)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     [end] = [path for path in files_below(storage, TIMELINE) if path.endswith(".restore")]
     if not ended:
         storage.delete(end)

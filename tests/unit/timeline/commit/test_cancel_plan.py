@@ -37,12 +37,12 @@ REQUESTED, INFLIGHT = f"{TIME}.clustering.requested", f"{TIME}.clustering.inflig
         pytest.param([REQUESTED], PlanOutcome.ROLLED_BACK, id="its execution was taken back"),
         pytest.param(
             [REQUESTED, INFLIGHT, f"{TIME}_{AFTER}.replacecommit"],
-            PlanOutcome.COMPLETED_ELSEWHERE,
+            PlanOutcome.COMPLETED_BY_OTHER,
             id="completed, its pending files not taken away",
         ),
         pytest.param([f"{BEFORE}_{BEFORE}.commit"], PlanOutcome.CANCELLED, id="gone"),
         pytest.param([], PlanOutcome.CANCELLED, id="gone from a timeline without a write"),
-        pytest.param([f"{AFTER}_{AFTER}.commit"], PlanOutcome.COMPLETED_ELSEWHERE, id="archived"),
+        pytest.param([f"{AFTER}_{AFTER}.commit"], PlanOutcome.COMPLETED_BY_OTHER, id="archived"),
     ],
 )
 def test_what_became_of_a_plan(names: list[str], ended: PlanOutcome | None) -> None:
@@ -52,9 +52,9 @@ def test_what_became_of_a_plan(names: list[str], ended: PlanOutcome | None) -> N
 def planned(*, inflight: bool = False) -> TableContext:
     context = new_table().context
     body = encode_requested_replace(RequestedReplaceMetadata(clustering_plan=ClusteringPlan()))
-    context.world.storage.create(f"{TIMELINE}/{REQUESTED}", body)
+    context.ports.storage.create(f"{TIMELINE}/{REQUESTED}", body)
     if inflight:
-        context.world.storage.create(f"{TIMELINE}/{INFLIGHT}", b"")
+        context.ports.storage.create(f"{TIMELINE}/{INFLIGHT}", b"")
     return context
 
 
@@ -79,7 +79,7 @@ def test_a_plan_is_cancelled_once(inflight: bool) -> None:
 @pytest.mark.spec("FOR-7")
 def test_a_plan_that_was_begun_is_not_cancelled_behind_a_metadata_table() -> None:
     context = planned(inflight=True)
-    storage = context.world.storage
+    storage = context.ports.storage
     update_properties(storage, {"hoodie.table.metadata.partitions": "files"}, now="now")
     with pytest.raises(TableConfigConflictError) as caught:
         cancel_pending_plan(context, PLAN)
@@ -103,8 +103,8 @@ class Named(Behind):
 
 def test_who_waits_for_the_lock_reads_which_plan_is_cancelled() -> None:
     context = planned()
-    lock = Named(context.world.lock)
-    cancel_pending_plan(replace(context, world=replace(context.world, lock=lock)), PLAN)
+    lock = Named(context.ports.lock)
+    cancel_pending_plan(replace(context, ports=replace(context.ports, lock=lock)), PLAN)
     assert lock.purposes == [f"cancel {TIME}"]
 
 

@@ -56,10 +56,10 @@ def test_far_away_a_redo_knows_the_chain_when_it_has_the_queue(far: bool) -> Non
     table = new_table(Far(base) if far else base)
     upsert(table, START)
     other = opened(table)
-    world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
-    before = table.context.chain.head()
-    with keep_commit_lock(replace(table.context, world=world), "redo") as held:
-        assert held.chain.known_head == (before + 1 if far else before)
+    ports = replace(table.context.ports, lock=Waits(table.context.ports.lock), executor=beats)
+    before = table.context.commit_log.head()
+    with keep_commit_lock(replace(table.context, ports=ports), "redo") as held:
+        assert held.commit_log.known_head == (before + 1 if far else before)
 
 
 @pytest.mark.spec("PUB-1")
@@ -69,26 +69,26 @@ def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
     short_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody comes before its turn, so a look before that one spares nothing."""
-    monkeypatch.setattr(CommitLog, "is_busy", property(lambda _: True))
+    monkeypatch.setattr(CommitLog, "is_contended", property(lambda _: True))
     base = MemoryStorage()
     table = new_table(Far(base))
     upsert(table, START)
-    mine, other = opened(table, limits=limited(queue_short_ms=short_ms)), opened(table)
-    object.__setattr__(mine.context.world, "executor", Beats())  # none beside what is counted
-    chain, asked = mine.context.chain, list[str]()
+    mine, other = opened(table, limits=limited(lock_short_ms=short_ms)), opened(table)
+    object.__setattr__(mine.context.ports, "executor", Beats())  # none beside what is counted
+    commit_log, asked = mine.context.commit_log, list[str]()
     head, take = CommitLog.head, CommitLog.take
 
     def heads(self: CommitLog) -> int:
-        if self is chain:
+        if self is commit_log:
             asked.append("look")
         return head(self)
 
     def takes(self: CommitLog, *args: Any, **named: Any) -> bool:
-        if self is chain:
+        if self is commit_log:
             asked.append("slot")
         return take(self, *args, **named)
 
-    real = mine.context.world.storage.open_output
+    real = mine.context.ports.storage.open_output
 
     def output(path: str) -> Any:
         asked.append("data")
@@ -96,7 +96,7 @@ def test_far_away_who_holds_the_queue_looks_once_between_its_data_and_its_slot(
 
     monkeypatch.setattr(CommitLog, "head", heads)
     monkeypatch.setattr(CommitLog, "take", takes)
-    monkeypatch.setattr(mine.context.world.storage, "open_output", output, raising=False)
+    monkeypatch.setattr(mine.context.ports.storage, "open_output", output, raising=False)
     receipt = upsert(mine, changed(3), lambda: upsert(other, changed(2)) and None)
     assert receipt.attempts == 2
     last = len(asked) - 1 - asked[::-1].index("data")
@@ -122,9 +122,9 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
     looked: list[str] = []
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage, clock=StillClock())  # a look is as old as it took to get the lock
-    lock = Late(table.context.world.lock)
+    lock = Late(table.context.ports.lock)
     lock.shares = shared
-    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    context = replace(table.context, ports=replace(table.context.ports, lock=lock))
     storage.forget()
 
     def decide(_: CommitSection) -> None:
@@ -140,25 +140,25 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
 
 def held_table() -> tuple[TableReader, Beats]:
     table, beats = new_table(), Beats()
-    object.__setattr__(table.context.world, "executor", beats)
+    object.__setattr__(table.context.ports, "executor", beats)
     return table, beats
 
 
 @pytest.mark.spec("PAR-1")
 def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
     table, _ = held_table()
-    own = table.context.world.lock
+    own = table.context.ports.lock
     assert not is_commit_lock_kept(table.context)
     with keep_commit_lock(table.context, "redo") as held:
-        lock = held.world.lock
+        lock = held.ports.lock
         assert is_commit_lock_kept(held)
         assert not is_commit_lock_kept(table.context)
         assert (lock.provider, lock.identity) == (own.provider, own.identity)
-        assert (lock.in_order, lock.shares) == (True, False)
+        assert (lock.is_fifo, lock.is_shareable) == (True, False)
         with lock.acquire("turn") as lease:
             assert own.holder() is not None
             assert lease.is_shared is False
-            assert lease.has_room()
+            assert lease.has_time_for_request()
             lease.assert_held()
         assert is_commit_lock_kept(held), "a turn that took no slot leaves it as it was"
         assert lock.acquire_while(lambda: False, "turn") is not None, "nobody is in its way"
@@ -169,15 +169,15 @@ def test_a_queue_that_is_held_is_the_tables_own_lock_and_had_alone() -> None:
 @pytest.mark.spec("PAR-1")
 def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
     table, _ = held_table()
-    own = table.context.world.lock
+    own = table.context.ports.lock
     with keep_commit_lock(table.context, "redo") as held:
-        lease = held.world.lock.acquire("turn")
+        lease = held.ports.lock.acquire("turn")
         lease.release()
         assert not is_commit_lock_kept(held)
         assert own.holder() is None
         with pytest.raises(LeaseLostError):
             lease.assert_held()
-        with held.world.lock.acquire("another turn"):
+        with held.ports.lock.acquire("another turn"):
             assert own.holder() is not None, "asked for as usual"
         assert own.holder() is None
 
@@ -185,10 +185,10 @@ def test_a_turn_that_has_its_slot_gives_the_queue_back() -> None:
 @pytest.mark.spec("PAR-1")
 def test_after_its_time_the_queue_is_given_back_unless_a_turn_is_taken() -> None:
     table, beats = held_table()
-    own = table.context.world.lock
+    own = table.context.ports.lock
     with keep_commit_lock(table.context, "redo", ms_max=7) as held:
         give_back = beats.works[-1]
-        with held.world.lock.acquire("turn"):
+        with held.ports.lock.acquire("turn"):
             give_back()
             assert is_commit_lock_kept(held)
         give_back()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.timeline.engine import BRISK, new_table
-from tests.unit.timeline.publishing import B, begun_after, candidate, seen_by, two_writers
+from tests.unit.timeline.publishing import B, begun_after, pending_commit, seen_by, two_writers
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.commit.concurrent_commits import clean_conflict, foreign_clean_conflict
 from timeline.commit.validate import validate_since
@@ -56,12 +56,12 @@ def slot(
 
 
 def rival(completed: str, partition: str = "x", file_id: str = FILE_ID) -> ConcurrentCommit:
-    touched = AccessedFileGroup(file_group=FileGroupId(partition, file_id), touch=Access.BASE)
+    touched = AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=Access.BASE)
     return ConcurrentCommit(
         action=Action.COMMIT,
         requested_time=completed,
         completion_time=completed,
-        claim=WriteSet(file_groups=(touched,)),
+        write_set=WriteSet(file_groups=(touched,)),
     )
 
 
@@ -73,7 +73,7 @@ def test_the_first_that_my_snapshot_lacks_is_who_made_the_clean_take_its_files()
     first, later = rival(SECOND), rival(THIRD)
     refused = clean_conflict([slot(floor=THIRD)], [later, first])
     assert refused is not None
-    assert refused.rivals == (first,)
+    assert refused.concurrent_commits == (first,)
     assert CLEAN in refused.why
 
 
@@ -104,7 +104,7 @@ def cleaned(context: TableContext, *names: str, partition: str = "x") -> None:
     """Another engine's clean, completed; in version 9 its file tells both of its times."""
     done = CleanPartitionMetadata(partition_path=partition, success_delete_files=names)
     told = CleanMetadata(start_clean_time=CLEAN, partition_metadata={partition: done})
-    storage = context.world.storage
+    storage = context.ports.storage
     storage.create(f"{TIMELINE}/{CLEAN}_{CLEAN}.clean", encode_clean(told))
 
 
@@ -114,7 +114,7 @@ def met(
     """Whom a write meets that looked before the clean was there."""
     seen = shared_table().active()
     refused = foreign_clean_conflict(context, seen, context.active(), slots or [], rivals)
-    return [] if refused is None else [*refused.rivals]
+    return [] if refused is None else [*refused.concurrent_commits]
 
 
 @pytest.mark.spec("CLN-3")
@@ -142,8 +142,8 @@ def test_rivals_whose_file_group_another_engine_cleaned_are_met(name: str) -> No
 def test_a_clean_that_is_under_way_counts_by_its_plan(plan: CleanerPlan) -> None:
     context = shared_table()
     name = f"{TIMELINE}/{CLEAN}.clean"
-    context.world.storage.create(f"{name}.requested", encode_clean_plan(plan))
-    context.world.storage.create(f"{name}.inflight", encode_clean_plan(plan))
+    context.ports.storage.create(f"{name}.requested", encode_clean_plan(plan))
+    context.ports.storage.create(f"{name}.inflight", encode_clean_plan(plan))
     assert met(context, [rival(SECOND)]) == [rival(SECOND)]
     assert met(context, [rival(SECOND, "y")]) == []
 
@@ -158,7 +158,7 @@ def test_no_clean_counts_that_was_seen_before_or_has_a_slot() -> None:
 
 def test_what_is_known_of_others_than_cleans_hides_no_clean() -> None:
     context = shared_table()
-    context.world.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
+    context.ports.storage.create(f"{TIMELINE}/{CLEAN}.commit.requested", b"")
     seen = context.active()
     cleaned(context, BASE)
     commit = slot(SlotKind.COMMIT)
@@ -183,10 +183,10 @@ def test_a_clean_without_a_slot_rejects_a_write_only_where_other_engines_are_exp
     verdict, _ = validate_since(
         context,
         begun,
-        candidate(B),
+        pending_commit(B),
         seen_by(begun),
         context.active(),
-        head=context.chain.head(),
+        head=context.commit_log.head(),
         config=lambda: context.config,
     )
     assert isinstance(verdict, Rejected) is is_rejected

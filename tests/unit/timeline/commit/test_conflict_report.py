@@ -29,7 +29,7 @@ RIVAL = ConcurrentCommit(
     action=Action.COMMIT,
     requested_time=THEIRS,
     completion_time="20260102030405011",
-    claim=WriteSet(),
+    write_set=WriteSet(),
     writer="load (pid 7 on h)",
 )
 GROUPS = tuple(FileGroupId("p", f"g{number:02}") for number in range(30))

@@ -44,7 +44,7 @@ NEW = [{"id": key, "p": "x", "ts": 2, "v": 2} for key in "ab"]
 def java_of(table: TableReader) -> TableReader:
     """A handle that neither reads nor takes slots."""
     context = opened(table, application="java").context
-    return TableReader(replace(context, chain=Slotless(context.world, context.table_id)))
+    return TableReader(replace(context, commit_log=Slotless(context.ports, context.table_id)))
 
 
 class AtTurn(Behind):
@@ -62,15 +62,15 @@ class AtTurn(Behind):
 
 
 def acted_on(table: TableReader, act: Callable[[], None]) -> TableReader:
-    world = world_of(table.context.world.storage)
-    return open_reader(replace(world, lock=AtTurn(world.lock, act)), SHARED)
+    ports = world_of(table.context.ports.storage)
+    return open_reader(replace(ports, lock=AtTurn(ports.lock, act)), SHARED)
 
 
 def plans(table: TableReader, action: str, plan: bytes) -> None:
     """The pending files of another engine's upkeep."""
     time = int(table.context.active().newest_time or "0") + 2
     for state, data in (("requested", plan), ("inflight", b"")):
-        table.context.world.storage.create(timeline_path(f"{time}.{action}.{state}"), data)
+        table.context.ports.storage.create(timeline_path(f"{time}.{action}.{state}"), data)
 
 
 # ---------------------------------------------------------------- the own write
@@ -81,7 +81,7 @@ def test_a_write_that_a_planned_rollback_names_is_not_published() -> None:
     """It was planned under the lock, and its files are deleted later without it (RB-4)."""
     table = new_table()
     upsert(table, OLD)
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     named = []
 
@@ -125,7 +125,7 @@ def archive_as_java(table: TableReader, keep: int) -> list[str]:
 
     Of those below the oldest pending write it leaves the newest one (TimelineArchiverV2).
     """
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     active = table.context.active()
     completed = list(active.completed_writes)
     pending = [one.requested_time for one in active.pending_ingestion]
@@ -203,7 +203,7 @@ def test_a_rollback_that_looked_long_ago_brings_nothing_back(how: str, limits: T
     """Its target was published and helped on, and is gone since: restored away, or archived."""
     table = new_table()
     kept = upsert(table, OLD).requested_time
-    dying = opened(table, storage=Dies(table.context.world.storage), limits=limits)
+    dying = opened(table, storage=Dies(table.context.ports.storage), limits=limits)
     with pytest.raises(KeyboardInterrupt):
         upsert(dying, NEW)
     upkeep = opened(table, limits=limits)
@@ -219,7 +219,7 @@ def test_a_rollback_that_looked_long_ago_brings_nothing_back(how: str, limits: T
             upsert(java, [{"id": f"n{number}", "p": f"z{number}", "ts": 1, "v": 1}])
         assert archive_as_java(java, 4)
     before = rows_of(opened(table), "id", "v")
-    names = set(table.context.world.storage.names(TIMELINE))
+    names = set(table.context.ports.storage.names(TIMELINE))
     rollback_dead_writers(upkeep.context, listed)
     assert rows_of(opened(table), "id", "v") == before
-    assert set(table.context.world.storage.names(TIMELINE)) <= names
+    assert set(table.context.ports.storage.names(TIMELINE)) <= names

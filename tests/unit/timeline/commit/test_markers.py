@@ -35,7 +35,7 @@ def test_markers_of_all_partitions_are_found():
     create_marker(storage, "20260102030405007", "y=3", FILE, IOType.CREATE)
     listing = list_markers(storage, TIME)
     assert [each.path for each in listing.files] == [f"y=1/m=2/{FILE}", f"y=2/{LOG}"]
-    assert listing.strange == ()
+    assert listing.unrecognised == ()
 
 
 def test_lists_of_the_timeline_server_are_read():
@@ -69,7 +69,7 @@ def test_strange_lines_are_reported_and_never_passed_on(line):
     storage.create(f"{FOLDER}/MARKERS0", f"{line}\na/{FILE}.marker.CREATE\n".encode())
     listing = list_markers(storage, TIME)
     assert [each.path for each in listing.files] == [f"a/{FILE}"]
-    assert listing.strange == (line,)
+    assert listing.unrecognised == (line,)
 
 
 def test_a_partition_path_out_of_the_table_gets_no_marker():

@@ -70,7 +70,7 @@ class Rounds(ThreadExecutor):
         self.number = 0
         self.inside = 0
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         self.number += not self.inside
         self.inside += 1
         try:
@@ -112,9 +112,9 @@ class Story:
         table = opened(self.table, storage=storage, limits=FREE, clock=self.clock)
         if executor is None:
             return table
-        world = replace(table.context.world, executor=executor)
-        object.__setattr__(table.context, "world", world)
-        object.__setattr__(table.context.chain, "_world", world)
+        ports = replace(table.context.ports, executor=executor)
+        object.__setattr__(table.context, "ports", ports)
+        object.__setattr__(table.context.commit_log, "_world", ports)
         return table
 
     def dies(self, row: dict[str, Any], **options: Any) -> Slot:
@@ -127,8 +127,8 @@ class Story:
         return slot
 
     def newest(self) -> Slot:
-        chain = opened(self.table, clock=self.clock).context.chain
-        slot = chain.read(chain.head())
+        commit_log = opened(self.table, clock=self.clock).context.commit_log
+        slot = commit_log.read(commit_log.head())
         assert slot is not None
         return slot
 
@@ -223,12 +223,12 @@ def test_upkeep_takes_no_slot_before_both_commits_show() -> None:
     story, first, second = two_dead()
     context = story.open(Far(story.base)).context
 
-    def decide(turn: CommitSection) -> Slot:
+    def decide(section: CommitSection) -> Slot:
         assert story.is_there(first)
         assert story.is_there(second)
-        assert {first.file_name, second.file_name} <= turn.timeline.file_names
-        time = turn.draw(context, Residue.SLOT_REQUESTED)
-        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+        assert {first.file_name, second.file_name} <= section.timeline.file_names
+        time = section.draw_time(context, Residue.SLOT_REQUESTED)
+        return section.next_slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
     slot, lost = commit_in_section(context, "test", decide)
     assert slot is not None
@@ -319,13 +319,13 @@ def test_a_commit_before_upkeep_is_settled_and_so_is_what_tells_what_it_saw() ->
     assert newest_slots(context, 3) == not_applied(context, 3, timeline) == (first, second)
     assert [one.number for one in newest_slots(context, 1)] == [1]
     assert newest_slots(context, 0) == ()
-    for odd in (replace(first, kind=SlotKind.ABORT), replace(first, foreign="seen")):
-        context.chain._known[2] = odd
+    for odd in (replace(first, kind=SlotKind.ABORT), replace(first, timeline_digest="seen")):
+        context.commit_log._known[2] = odd
         assert newest_slots(context, 3) == (second,)
-        context.chain._known[2] = first
-        context.chain._known[3] = replace(odd, number=3)
+        context.commit_log._known[2] = first
+        context.commit_log._known[3] = replace(odd, number=3)
         assert newest_slots(context, 3) == (replace(odd, number=3),)
-        context.chain._known[3] = second
+        context.commit_log._known[3] = second
 
 
 class Meanwhile(Behind):
@@ -345,14 +345,14 @@ class Meanwhile(Behind):
 
 
 class ListsFirst(ThreadExecutor):
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() for call in reversed(calls)][::-1]
 
 
 def reading(story: Story) -> tuple[ObjectStoreCommit, Meanwhile]:
     storage = Meanwhile(story.base)
     table = story.open(Far(storage), executor=ListsFirst(1))
-    table.context.look()
+    table.context.refresh()
     storage.listings = 0
     return ObjectStoreCommit(table.context, "test", write_at(MINE)), storage
 
@@ -370,7 +370,7 @@ def test_a_look_older_than_commits_is_told_of_those_that_are_settled_by_now() ->
     storage.act = lambda: [end() for end in ends]
     head, timeline, _ = line._refresh_at_once()
     assert (head, storage.listings) == (4, 1)
-    names = [line.context.chain.read(number).file_name for number in (2, 3, 4)]
+    names = [line.context.commit_log.read(number).file_name for number in (2, 3, 4)]
     assert [name in timeline.file_names for name in names] == [True, False, False]
     assert [slot.number for slot in not_applied(line.context, head, timeline)] == [3, 4]
 
@@ -412,9 +412,9 @@ def test_a_look_older_than_upkeep_is_made_again(follows: bool) -> None:
     context = story.open(Far(story.base)).context
 
     def act() -> None:
-        def decide(turn: CommitSection) -> Slot:
-            time = turn.draw(context, Residue.SLOT_REQUESTED)
-            return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+        def decide(section: CommitSection) -> Slot:
+            time = section.draw_time(context, Residue.SLOT_REQUESTED)
+            return section.next_slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
         commit_in_section(context, "test", decide)
         if follows:
@@ -435,9 +435,9 @@ def test_a_look_that_shows_what_a_slot_took_away_since_is_made_again() -> None:
     line, storage = reading(story)
 
     def act() -> None:
-        def decide(turn: CommitSection) -> Slot:
+        def decide(section: CommitSection) -> Slot:
             time = pending.requested_time
-            return turn.slot(context, SlotKind.CANCEL, Action.COMMIT, time, nonce="n" * 32)
+            return section.next_slot(context, SlotKind.CANCEL, Action.COMMIT, time, nonce="n" * 32)
 
         commit_in_section(context, "test", decide)
 
@@ -454,9 +454,9 @@ def test_a_look_is_made_again_where_upkeep_was_the_last_that_was_known() -> None
     story = Story()
     context = story.open(Far(story.base)).context
 
-    def decide(turn: CommitSection) -> Slot:
-        time = turn.draw(context, Residue.SLOT_REQUESTED)
-        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+    def decide(section: CommitSection) -> Slot:
+        time = section.draw_time(context, Residue.SLOT_REQUESTED)
+        return section.next_slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
     commit_in_section(context, "test", decide)
     line, storage = reading(story)

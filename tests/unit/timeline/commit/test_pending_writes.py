@@ -37,7 +37,7 @@ def begun(
     action: str = "commit",
     beats: bool = True,
 ) -> None:
-    storage = context.world.storage
+    storage = context.ports.storage
     if beats:
         storage.write(heartbeat_path(requested_time), b"")
     storage.create(f"{TIMELINE}/{requested_time}.{action}.requested", b"")
@@ -47,13 +47,13 @@ def begun(
 
 
 def marked(context: TableContext, name: str, kind: IOType = IOType.MERGE) -> None:
-    create_marker(context.world.storage, FIRST, "x", name, kind)
+    create_marker(context.ports.storage, FIRST, "x", name, kind)
 
 
 def touched(claim: WriteSet) -> list[tuple[str, Access]]:
     """File groups that have a name, and how they are to be changed."""
     return [
-        (item.file_group.file_id, item.touch)
+        (item.file_group.file_id, item.access)
         for item in claim.file_groups
         if item.file_group.file_id
     ]
@@ -76,7 +76,7 @@ def test_one_that_announces_nothing_hides_no_other(
     [found] = announced_writes(context, context.active())
     assert (found.requested_time, found.completion_time) == (SECOND, SECOND)
     assert (found.action, found.writer) == (Action.COMMIT, "a (pid 7 on h)")
-    assert touched(found.claim) == [(G, Access.BASE)]
+    assert touched(found.write_set) == [(G, Access.BASE)]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_delta_commit_will_change_what_it_names_by_logs(action: str, touch: Ac
     context = new_table().context
     begun(context, FIRST, profile(F), action=action)
     [found] = announced_writes(context, context.active())
-    assert touched(found.claim) == [(F, touch)]
-    assert found.claim.inserting == ("x",)
+    assert touched(found.write_set) == [(F, touch)]
+    assert found.write_set.inserting == ("x",)
 
 
 def test_a_delta_commit_will_make_its_new_file_groups_anew() -> None:
@@ -110,7 +110,7 @@ def test_a_delta_commit_will_make_its_new_file_groups_anew() -> None:
     )
     begun(context, FIRST, said, action="deltacommit")
     [found] = announced_writes(context, context.active())
-    assert touched(found.claim) == [(F, Access.NEW)]
+    assert touched(found.write_set) == [(F, Access.NEW)]
 
 
 @pytest.mark.spec("BEG-6")
@@ -133,9 +133,9 @@ def test_where_a_profile_names_no_file_group_the_markers_do(
     marked(context, name, kind)
     marked(context, f"{H}_0-1-0_{FIRST}.parquet")
     [found] = announced_writes(context, context.active())
-    assert touched(found.claim) == [*expected, (H, Access.BASE)]
-    assert found.claim.partitions == ("x",)
-    assert found.claim.inserting == ("x",)
+    assert touched(found.write_set) == [*expected, (H, Access.BASE)]
+    assert found.write_set.partitions == ("x",)
+    assert found.write_set.inserting == ("x",)
 
 
 def test_where_a_profile_names_file_groups_its_markers_are_not_asked_for() -> None:
@@ -143,4 +143,4 @@ def test_where_a_profile_names_file_groups_its_markers_are_not_asked_for() -> No
     begun(context, FIRST, profile(F))
     marked(context, f"{G}_0-1-0_{FIRST}.parquet")
     [found] = announced_writes(context, context.active())
-    assert [item.file_group for item in found.claim.file_groups] == [FileGroupId("x", F)]
+    assert [item.file_group for item in found.write_set.file_groups] == [FileGroupId("x", F)]

@@ -53,15 +53,15 @@ class Standing:
         self.storage = RecordingStorage(slow)
         limits = BRISK if lock else FREE
         me = opened(line.mine, storage=self.storage, limits=limits, clock=line.clock)
-        self.world = replace(me.context.world, executor=ThreadExecutor(1))
+        self.ports = replace(me.context.ports, executor=ThreadExecutor(1))
         if lock:
-            self.lock = Joined(self.world.lock)
-            self.world = replace(self.world, lock=self.lock)
-        self.context = replace(me.context, world=self.world)
+            self.lock = Joined(self.ports.lock)
+            self.ports = replace(self.ports, lock=self.lock)
+        self.context = replace(me.context, ports=self.ports)
         upsert(line.other("before"), [row("b", 2)])
-        slot = self.context.chain.read(self.context.chain.head())
+        slot = self.context.commit_log.read(self.context.commit_log.head())
         assert slot is not None
-        [self.touched] = slot.claim.file_groups
+        [self.touched] = slot.write_set.file_groups
         line.clock.wall += 10_000
         self.front = [instant_time(WallMs(line.clock.wall - 5_000 + n)) for n in range(in_front)]
         for time in self.front:
@@ -80,7 +80,7 @@ class Standing:
     def wait(self) -> WaitResult | None:
         claim = WriteSet(file_groups=(self.touched,))
         seen = BaseState.by(self.begun.snapshot)
-        return wait_in_line(self.context, self.begun, claim, seen, logs_may_meet=False)
+        return wait_in_line(self.context, self.begun, claim, seen, logs_may_conflict=False)
 
     def asked(self, *parts: str) -> list[str]:
         return [one for one in self.storage.operations() if all(part in one for part in parts)]
@@ -119,7 +119,7 @@ def test_who_is_next_looks_at_the_timeline_the_others_once_in_the_end(
 def test_a_step_asks_for_the_slot_that_is_waited_for_and_the_end() -> None:
     standing = Standing(3)
     standing.wait()
-    head = standing.context.chain.known_head
+    head = standing.context.commit_log.known_head
     asked = [int(one.rpartition("/")[2]) for one in standing.asked("read", SLOTS)]
     assert asked.count(head + 1) >= LOOKS_MAX
     assert asked.count(head + 2) >= LOOKS_MAX
@@ -130,11 +130,11 @@ def test_a_step_asks_for_the_slot_that_is_waited_for_and_the_end() -> None:
 def test_who_sees_that_nobody_is_in_front_any_more_looks_no_further() -> None:
     standing = Standing(1)
 
-    def taken_back() -> None:
+    def restored_away() -> None:
         for state in ("commit.requested", "inflight"):
             standing.line.base.delete(f"{TIMELINE}/{standing.front[0]}.{state}")
 
-    standing.line.clock.meanwhile = taken_back
+    standing.line.clock.meanwhile = restored_away
     assert standing.wait() is not None
     assert len(standing.line.clock.slept) == 1
     assert len(standing.asked("names", TIMELINE)) == 1
@@ -182,12 +182,12 @@ def test_a_lock_that_is_had_together_is_joined_beside_the_looks(in_front: int, a
     standing = Standing(in_front, lock=True)
     standing.wait()
     assert standing.lock.asked == [(False, LockSharing.START)] * asks, "nobody waits for it here"
-    assert standing.world.lock.inner.holder() is None, "and what was had is given back"
+    assert standing.ports.lock.inner.holder() is None, "and what was had is given back"
 
 
 def test_without_a_lock_that_is_had_together_none_is_asked_for() -> None:
     standing = Standing(1, lock=True)
-    standing.lock.shares = False
+    standing.lock.is_shareable = False
     standing.wait()
     assert standing.lock.asked == []
 
@@ -197,9 +197,9 @@ def test_a_look_will_do_for_a_turn_as_long_as_four_looks_take() -> None:
     place = standing.wait()
     assert place is not None
     standing.line.clock.steady += 80
-    assert place.looked(standing.context) is place.read
+    assert place.timeline_state(standing.context) is place.read
     standing.line.clock.steady += 1
-    assert place.looked(standing.context) is None
+    assert place.timeline_state(standing.context) is None
 
 
 @pytest.mark.spec("PUB-12")
@@ -229,7 +229,7 @@ def test_what_refuses_is_left_to_the_turn_while_it_is_not_settled(
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_write_stands_in_line_behind_a_lock_that_writers_have_together(shares: bool) -> None:
     standing = Standing(1, lock=True)
-    standing.lock.shares = shares
+    standing.lock.is_shareable = shares
     assert must_wait_in_line(standing.context, WriteSet(file_groups=(standing.touched,))) is shares
 
 
@@ -254,5 +254,5 @@ def test_a_write_stands_in_line_where(change: dict[str, Any], stands: bool) -> N
 @pytest.mark.parametrize("touch", [Access.NEW, Access.LOG, Access.REPLACE])
 def test_only_who_merges_into_a_base_file_gains_by_a_place(touch: Access) -> None:
     standing = Standing(1)
-    claim = WriteSet(file_groups=(replace(standing.touched, touch=touch),))
+    claim = WriteSet(file_groups=(replace(standing.touched, access=touch),))
     assert not must_wait_in_line(standing.context, claim)

@@ -46,8 +46,8 @@ def storage(request: pytest.FixtureRequest, tmp_path) -> MemoryStorage | LocalSt
 
 
 def of_slots(table: TableReader) -> list[tuple[int, SlotKind]]:
-    chain = table.context.chain
-    return [(slot.number, slot.kind) for slot in chain.between(0, chain.head())]
+    commit_log = table.context.commit_log
+    return [(slot.number, slot.kind) for slot in commit_log.between(0, commit_log.head())]
 
 
 @pytest.mark.spec("PUB-8")
@@ -95,7 +95,7 @@ def test_the_critical_section_costs_two_creates_and_no_look_at_data():
 
             return Lease(lease)
 
-    object.__setattr__(table.context.world, "lock", Watched(table.context.world.lock))
+    object.__setattr__(table.context.ports, "lock", Watched(table.context.ports.lock))
     finish()
     [first], [last] = entered, left
     inside = observed.calls[first:last]
@@ -164,14 +164,14 @@ def test_the_next_publication_finishes_the_missing_completed_file():
     [helped] = [
         i for i in table.context.active().completed_writes if i.requested_time == requested_time
     ]
-    assert helped.completion_time == table.context.chain.read(2).completion_time
+    assert helped.completion_time == table.context.commit_log.read(2).completion_time
 
 
 def test_settling_twice_changes_nothing(storage: MemoryStorage | LocalStorage):
     table = new_table(storage)
     upsert(table, ROWS)
     before = {path: storage.read(path) for path in files_below(storage, TIMELINE)}
-    slot = table.context.chain.read(1)
+    slot = table.context.commit_log.read(1)
     apply(table.context, slot)
     apply(table.context, slot)
     assert {path: storage.read(path) for path in files_below(storage, TIMELINE)} == before
@@ -183,8 +183,8 @@ def test_an_archived_publication_counts_as_settled():
     table = new_table()
     for number in range(2):
         upsert(table, [{**ROWS[0], "ts": number}])
-    slot = table.context.chain.read(1)
-    kept = table.context.world.storage
+    slot = table.context.commit_log.read(1)
+    kept = table.context.ports.storage
     name = slot.file_name
     assert name is not None
     for path in files_below(kept, TIMELINE):
@@ -231,7 +231,7 @@ def test_slots_that_are_always_lost_end_in_a_spent_budget():
             self.inner.create(path, data, durable=durable)
 
     limits = TableLimits(
-        retry=RetryBudget(pause_base_ms=0, pause_cap_ms=0, publish_attempts_max=3),
+        retry=RetryBudget(pause_base_ms=0, pause_cap_ms=0, commit_attempts_max=3),
         publish_lock=CommitLockMode.NONE,
     )
     unlucky = opened(table, storage=Unlucky(base), limits=limits)
@@ -244,7 +244,7 @@ def test_slots_that_are_always_lost_end_in_a_spent_budget():
 
 def test_a_turn_may_end_without_a_slot():
     table = new_table()
-    assert commit_in_section(table.context, "look", lambda turn: None) == (None, 0)
+    assert commit_in_section(table.context, "look", lambda section: None) == (None, 0)
     assert of_slots(table) == []
 
 
@@ -252,10 +252,10 @@ def test_what_we_publish_while_another_looks_is_not_another_engines():
     table = new_table()
     context = table.context
     seen = BaseState.by(table.snapshot)
-    head = context.chain.head()
+    head = context.commit_log.head()
     receipt = upsert(opened(table), ROWS)
     rivals, seen = commits_since(context, seen, context.active(), head=head)
     assert rivals == []
-    rivals, _ = commits_since(context, seen, context.active(), head=context.chain.head())
+    rivals, _ = commits_since(context, seen, context.active(), head=context.commit_log.head())
     assert [one.requested_time for one in rivals] == [receipt.requested_time]
     assert "another engine" not in rivals[0].writer

@@ -15,7 +15,7 @@ from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table
 from tests.unit.timeline.publishing import (
     A,
     B,
-    candidate,
+    pending_commit,
     publish_one,
     seen_by,
     started,
@@ -61,7 +61,7 @@ class Waited(Behind):
     def __init__(self, inner: Any, *, shares: bool = False) -> None:
         super().__init__(inner)
         self.in_order = False
-        self.shares = shares
+        self.is_shareable = shares
         self.meanwhile: Callable[[], object] = lambda: None
         self.wanted: list[bool] = []  # after that
         self.had: list[str] = []
@@ -112,14 +112,14 @@ class Writers:
         """The other publishes so many times, and I read of it."""
         for claim in claims:
             begun = started(self.other)
-            wanted = PendingCommit(claim=claim, metadata=CommitMetadata())
+            wanted = PendingCommit(write_set=claim, metadata=CommitMetadata())
             assert isinstance(
                 commit_write(self.other.context, begun, wanted, seen_by(begun)), CommittedWrite
             )
-        self.mine.context.chain.head()
+        self.mine.context.commit_log.head()
 
-    def candidate(self, claim: WriteSet) -> PendingCommit:
-        return PendingCommit(claim=claim, metadata=CommitMetadata(), check=self.judged)
+    def pending_commit(self, claim: WriteSet) -> PendingCommit:
+        return PendingCommit(write_set=claim, metadata=CommitMetadata(), check=self.judged)
 
 
 def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers:
@@ -132,16 +132,16 @@ def writers(*, far: bool = True, shares: bool = False, **limits: Any) -> Writers
         clock=StillClock(),
         limits=replace(BRISK, publish_lock=CommitLockMode.NONE),
     )
-    world = mine.context.world
-    lock = Waited(world.lock, shares=shares)
-    object.__setattr__(world, "executor", Alone(1))
-    object.__setattr__(world, "lock", lock)
+    ports = mine.context.ports
+    lock = Waited(ports.lock, shares=shares)
+    object.__setattr__(ports, "executor", Alone(1))
+    object.__setattr__(ports, "lock", lock)
     return Writers(mine, other, lock, storage, Judged(storage))
 
 
 def inserting(group: FileGroupId, *partitions: str) -> WriteSet:
     return WriteSet.of(
-        [AccessedFileGroup(file_group=group, touch=Access.NEW)], inserting=partitions
+        [AccessedFileGroup(file_group=group, access=Access.NEW)], inserting=partitions
     )
 
 
@@ -165,7 +165,7 @@ def test_the_lock_is_wanted_as_long_as_nothing_that_came_may_refuse_the_write(
     both = writers()
     begun = started(both.mine)
     both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = commit_write(both.mine.context, begun, both.candidate(mine), seen_by(begun))
+    ended = commit_write(both.mine.context, begun, both.pending_commit(mine), seen_by(begun))
     assert isinstance(ended, CommittedWrite)
     assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
     assert both.lock.wanted == [True]
@@ -179,15 +179,17 @@ def test_upkeep_that_comes_while_the_lock_is_waited_for_refuses_no_write() -> No
     begun = started(both.mine)
 
     def upkeep() -> None:
-        def decide(turn: CommitSection) -> Slot:
-            time = turn.draw(both.other.context, Residue.SLOT_REQUESTED)
-            return turn.slot(both.other.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n")
+        def decide(section: CommitSection) -> Slot:
+            time = section.draw_time(both.other.context, Residue.SLOT_REQUESTED)
+            return section.next_slot(
+                both.other.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n"
+            )
 
         assert commit_in_section(both.other.context, "upkeep", decide)[0] is not None
         both.see_others()
 
     both.lock.meanwhile = upkeep
-    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
     assert isinstance(ended, CommittedWrite)
     assert (ended.slot.number, both.lock.wanted, both.judged.times) == (2, [True], 1)
 
@@ -201,7 +203,7 @@ def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
 
     def glanced() -> None:
         publish_one(both.other, A)
-        both.mine.context.chain.glance()
+        both.mine.context.commit_log.cached_head()
         asked.append(len(both.storage.calls))
 
     both.lock.meanwhile = glanced
@@ -212,7 +214,7 @@ def test_who_waits_for_the_lock_is_asked_of_what_was_read_alone() -> None:
         return real(purpose)
 
     object.__setattr__(both.lock, "acquire", acquire)
-    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
     assert isinstance(ended, Conflict)
     assert both.lock.wanted == [True], "the turn's look tells it"
     assert asked[0] == asked[1]
@@ -230,9 +232,9 @@ def test_what_refuses_the_write_is_told_without_the_lock_that_another_has(
     both = writers()
     begun = started(both.mine)
     both.lock.meanwhile = lambda: both.see_others(*came)
-    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
     assert isinstance(ended, Conflict)
-    assert ended.seen.head == len(came)
+    assert ended.base_state.head == len(came)
     assert (both.lock.wanted, both.lock.had) == ([False], [])
 
 
@@ -254,7 +256,7 @@ def test_who_inserted_where_others_did_looks_without_the_lock_whether_their_keys
     begun = started(both.mine)
     both.lock.meanwhile = lambda: both.see_others(*came)
     ended = commit_write(
-        both.mine.context, begun, both.candidate(inserting(A, "x")), seen_by(begun)
+        both.mine.context, begun, both.pending_commit(inserting(A, "x")), seen_by(begun)
     )
     assert isinstance(ended, CommittedWrite), "they are not"
     assert (ended.slot.number, ended.lost_slots) == (len(came) + 1, 0)
@@ -296,10 +298,10 @@ def test_a_look_comes_before_the_turn_where_it_may_spare_a_wait(
         seen = seen_by(begun)
         if not busy:
             for _ in range(4):
-                context.chain.head()
-        assert context.chain.is_busy is (busy and looks_before != "always")
+                context.commit_log.head()
+        assert context.commit_log.is_contended is (busy and looks_before != "always")
         publish_one(both.other, B)
-        ended = commit_write(context, begun, both.candidate(touching(A)), seen)
+        ended = commit_write(context, begun, both.pending_commit(touching(A)), seen)
     assert isinstance(ended, CommittedWrite)
     before = looks_before == "always" or (busy and looks_before == "busy")
     assert both.judged.times == (2 if before else 1)
@@ -312,7 +314,7 @@ def test_where_others_publish_what_refuses_the_write_is_told_before_the_queue() 
     both.see_others(*[touching(B)] * 7)
     begun = started(both.mine)
     publish_one(both.other, A)
-    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
     assert isinstance(ended, Conflict)
     assert (both.lock.wanted, both.lock.had) == ([], [])
 
@@ -360,7 +362,7 @@ def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
     begun = started(both.mine)
     looked = refresh_at_once(both.mine.context)
     both.storage.forget()
-    wanted = both.candidate(touching(A))
+    wanted = both.pending_commit(touching(A))
     ended = commit_write(both.mine.context, begun, wanted, seen_by(begun), looked)
     assert isinstance(ended, CommittedWrite)
     asked = both.storage.operations()
@@ -375,7 +377,7 @@ def test_a_place_s_look_serves_the_turn_but_for_a_lock_that_is_had_alone(
 def test_the_properties_that_a_check_asks_for_are_read_along_with_the_look() -> None:
     both = writers()
     begun = started(both.mine)
-    ended = commit_write(both.mine.context, begun, both.candidate(touching(A)), seen_by(begun))
+    ended = commit_write(both.mine.context, begun, both.pending_commit(touching(A)), seen_by(begun))
     assert isinstance(ended, CommittedWrite)
     assert both.judged.requests == [0]
 
@@ -388,7 +390,7 @@ def test_whether_the_table_is_still_the_same_is_left_to_who_tells_of_the_write(f
     begun = started(both.mine)
     both.storage.forget()
     assert isinstance(
-        commit_write(both.mine.context, begun, candidate(A), seen_by(begun)), CommittedWrite
+        commit_write(both.mine.context, begun, pending_commit(A), seen_by(begun)), CommittedWrite
     )
     assert f"read {TABLE_DESCRIPTOR}" not in both.storage.operations()
 
@@ -400,7 +402,7 @@ def test_what_one_published_is_not_read_back_though_its_slot_was_forgotten(far: 
     assert isinstance(published, CommittedWrite)
     context = both.mine.context
     [instant] = context.active().completed_writes
-    context.chain.forget(published.slot.number)
+    context.commit_log.forget(published.slot.number)
     both.storage.forget()
     context.commits.read(instant)
     assert both.storage.operations() == []
@@ -425,12 +427,12 @@ def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
     mine, other = two_writers()
     before = started(other)
     begun = started(mine)
-    wanted = PendingCommit(claim=theirs, metadata=CommitMetadata())
+    wanted = PendingCommit(write_set=theirs, metadata=CommitMetadata())
     assert isinstance(commit_write(other.context, before, wanted, seen_by(before)), CommittedWrite)
 
-    def clean(turn: CommitSection) -> Slot:
-        time = turn.draw(other.context, Residue.SLOT_REQUESTED)
-        return turn.slot(
+    def clean(section: CommitSection) -> Slot:
+        time = section.draw_time(other.context, Residue.SLOT_REQUESTED)
+        return section.next_slot(
             other.context,
             SlotKind.CLEAN,
             Action.CLEAN,
@@ -440,7 +442,7 @@ def test_a_clean_refuses_what_its_rivals_did_not_refuse_already(
         )
 
     assert commit_in_section(other.context, "clean", clean)[0] is not None
-    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(met, Conflict)
     assert isinstance(met.verdict, Rejected)
     assert met.verdict.rule is told

@@ -13,9 +13,9 @@ from tests.unit.timeline.publishing import (
     A,
     B,
     begun_after,
-    candidate,
     clock_of,
     numbers,
+    pending_commit,
     publish_one,
     seen_by,
     started,
@@ -64,9 +64,9 @@ class Queue(Behind):
 def while_it_waits(table: TableReader, act: Callable[[], object]) -> None:
     """The next turn of this table waits for the lock while ``act`` happens."""
     left = [act]
-    world = table.context.world
-    queue = Queue(world.lock, lambda: left.pop()() if left else None)
-    object.__setattr__(world, "lock", queue)
+    ports = table.context.ports
+    queue = Queue(ports.lock, lambda: left.pop()() if left else None)
+    object.__setattr__(ports, "lock", queue)
 
 
 @pytest.mark.spec("HB-3")
@@ -76,7 +76,7 @@ def test_who_paused_too_long_is_told_so_and_not_what_it_meets():
     publish_one(other, A)
     clock_of(mine).steady += 120_001
     with pytest.raises(HeartbeatExpiredError):
-        commit_write(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
 
 
 @pytest.mark.spec("HB-3")
@@ -89,7 +89,7 @@ def test_who_paused_in_the_queue_takes_no_slot():
 
     while_it_waits(mine, pause)
     with pytest.raises(HeartbeatExpiredError):
-        commit_write(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert numbers(mine) == []
 
 
@@ -99,9 +99,9 @@ def test_a_pending_file_that_is_gone_means_rolled_back(which: int):
     mine, _ = two_writers()
     begun = started(mine)
     name = pending_file_names(begun.action, begun.requested_time)[which]
-    mine.context.world.storage.delete(timeline_path(name))
+    mine.context.ports.storage.delete(timeline_path(name))
     with pytest.raises(RolledBackError) as caught:
-        commit_write(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert caught.value.fields == {"requested_time": begun.requested_time}
     assert numbers(mine) == []
 
@@ -109,19 +109,19 @@ def test_a_pending_file_that_is_gone_means_rolled_back(which: int):
 @pytest.mark.spec("GC-3")
 def test_what_is_no_longer_held_is_not_published():
     mine, _ = two_writers()
-    mine.context.pin.entry = {}
+    mine.context.low_water_mark.entry = {}
     begun = started(mine)
-    mine.context.pin.release(begun.requested_time)
+    mine.context.low_water_mark.release(begun.requested_time)
     with pytest.raises(HeartbeatExpiredError):
-        commit_write(mine.context, begun, candidate(A), seen_by(begun))
+        commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert numbers(mine) == []
 
 
 def test_a_published_write_holds_nothing_back_any_more():
     mine, _ = two_writers()
-    mine.context.pin.entry = {}
+    mine.context.low_water_mark.entry = {}
     assert isinstance(publish_one(mine, A), CommittedWrite)
-    assert mine.context.pin.held == {}
+    assert mine.context.low_water_mark.kept_above == {}
 
 
 def test_the_slot_says_all_that_was_judged():
@@ -131,7 +131,7 @@ def test_the_slot_says_all_that_was_judged():
     published = commit_write(
         mine.context,
         begun,
-        candidate(A, schema_before="s1", schema_after="s2", batches=(Batch(batch_id="b"),)),
+        pending_commit(A, schema_before="s1", schema_after="s2", batches=(Batch(batch_id="b"),)),
         seen_by(begun),
     )
     assert isinstance(published, CommittedWrite)
@@ -139,7 +139,7 @@ def test_the_slot_says_all_that_was_judged():
     assert (slot.number, slot.base, slot.kind) == (2, 1, SlotKind.COMMIT)
     assert (slot.action, slot.requested_time) == (Action.COMMIT, begun.requested_time)
     assert (slot.schema_before, slot.schema_after) == ("s1", "s2")
-    assert (slot.claim, slot.batches) == (touching(A), (Batch(batch_id="b"),))
+    assert (slot.write_set, slot.batches) == (touching(A), (Batch(batch_id="b"),))
     assert (published.completion_time, published.lost_slots) == (slot.completion_time, 0)
     assert int(slot.completion_time) % 4 == 3
     assert slot.completion_time > begun.requested_time
@@ -154,10 +154,10 @@ def test_the_queue_is_told_who_wants_to_publish():
             purposes.append(purpose)
             return self.inner.acquire(purpose)
 
-    world = mine.context.world
-    object.__setattr__(world, "lock", Noted(world.lock))
+    ports = mine.context.ports
+    object.__setattr__(ports, "lock", Noted(ports.lock))
     begun = started(mine)
-    commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert purposes == [f"publish {begun.requested_time}"]
 
 
@@ -183,8 +183,8 @@ def test_a_refusal_is_looked_at_again_only_for_plans_that_may_be_cancelled(
     cancels: bool, plan: Instant | None, looks: int
 ):
     """As often as slots may be lost: three times here."""
-    retry = replace(BRISK.retry, publish_attempts_max=3)
-    mine, _ = two_writers(cancels_met_plans=cancels, retry=retry)
+    retry = replace(BRISK.retry, commit_attempts_max=3)
+    mine, _ = two_writers(cancels_conflicting_plans=cancels, retry=retry)
     calls: list[int] = []
     met = publish_one(mine, A, check=refusing_for(plan, calls))
     assert isinstance(met, Conflict)
@@ -193,9 +193,9 @@ def test_a_refusal_is_looked_at_again_only_for_plans_that_may_be_cancelled(
 
 
 def test_a_file_group_that_can_be_redone_cancels_no_plan():
-    mine, other = two_writers(cancels_met_plans=True)
+    mine, other = two_writers(cancels_conflicting_plans=True)
     begun = begun_after(other, mine, A)
-    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(met, Conflict)
     assert isinstance(met.verdict, Rebase)
     assert met.verdict.file_groups == (A,)
@@ -209,11 +209,13 @@ def test_what_is_met_is_told_with_what_was_seen():
     begun = started(mine)
     won = publish_one(other, A)
     assert isinstance(won, CommittedWrite)
-    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(met, Conflict)
-    assert [one.requested_time for one in met.verdict.rivals] == [won.slot.requested_time]
+    assert [one.requested_time for one in met.verdict.concurrent_commits] == [
+        won.slot.requested_time
+    ]
     completed = frozenset({(won.slot.requested_time, won.completion_time)})
-    assert met.seen == replace(seen_by(begun), head=1, completed=completed)
+    assert met.base_state == replace(seen_by(begun), head=1, completed=completed)
     assert numbers(mine) == [1]
 
 
@@ -221,9 +223,9 @@ def test_what_comes_while_one_waits_in_the_queue_is_met_there():
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, A))
-    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(met, Conflict)
-    assert met.seen.head == 1
+    assert met.base_state.head == 1
     assert numbers(mine) == [1]
 
 
@@ -231,7 +233,7 @@ def test_other_file_groups_that_come_while_one_waits_stand_and_are_the_base():
     mine, other = two_writers()
     begun = started(mine)
     while_it_waits(mine, lambda: publish_one(other, B))
-    published = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    published = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(published, CommittedWrite)
     assert (published.slot.number, published.slot.base) == (2, 1)
 
@@ -241,7 +243,7 @@ def test_what_was_seen_is_not_met_again():
     publish_one(mine, A)
     begun = started(mine)
     rivals, seen = commits_since(
-        mine.context, seen_by(begun), mine.context.active(), head=mine.context.chain.head()
+        mine.context, seen_by(begun), mine.context.active(), head=mine.context.commit_log.head()
     )
     assert (rivals, seen) == ([], seen_by(begun))
 
@@ -269,7 +271,7 @@ def test_what_was_only_read_is_judged_and_not_published():
     begun = started(mine)
     publish_one(other, B)
     read = touching(B).file_groups
-    met = commit_write(mine.context, begun, candidate(A, read_only=read), seen_by(begun))
+    met = commit_write(mine.context, begun, pending_commit(A, read_only=read), seen_by(begun))
     assert isinstance(met, Conflict)
     assert met.verdict.file_groups == (B,)
 
@@ -279,7 +281,7 @@ def rival(claim: WriteSet, requested_time: str = "20260102030405000") -> Concurr
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
-        claim=claim,
+        write_set=claim,
     )
 
 
@@ -290,24 +292,26 @@ def test_the_strategy_objects_after_the_matrix_and_before_a_redo():
     partition = find_strategy("partition")
     assert partition is not None
     mine, _ = two_writers(strategy=partition)
-    judged = verdict_on(mine.context, candidate(A), MY_TIME, [rival(touching(A))])
+    judged = verdict_on(mine.context, pending_commit(A), MY_TIME, [rival(touching(A))])
     assert isinstance(judged, Rejected)
     assert judged.rule is RuleId.STRATEGY_REFUSED
     replaced = verdict_on(
-        mine.context, candidate(A), MY_TIME, [rival(touching(A, touch=Access.REPLACE))]
+        mine.context, pending_commit(A), MY_TIME, [rival(touching(A, touch=Access.REPLACE))]
     )
     assert replaced.rule is RuleId.FILE_GROUP_REPLACED
-    assert verdict_on(mine.context, candidate(A), MY_TIME, [rival(touching(B))]) == NoConflict()
+    assert (
+        verdict_on(mine.context, pending_commit(A), MY_TIME, [rival(touching(B))]) == NoConflict()
+    )
 
 
 def test_partitions_and_logs_count_as_the_candidate_says():
     mine, _ = two_writers()
     log = touching(A, touch=Access.LOG)
-    both = PendingCommit(claim=log, metadata=CommitMetadata(), logs_may_meet=True)
+    both = PendingCommit(write_set=log, metadata=CommitMetadata(), logs_may_conflict=True)
     assert verdict_on(mine.context, both, MY_TIME, [rival(log)]) == NoConflict()
-    alone = replace(both, logs_may_meet=False)
+    alone = replace(both, logs_may_conflict=False)
     assert isinstance(verdict_on(mine.context, alone, MY_TIME, [rival(log)]), Rejected)
-    claiming = PendingCommit(claim=WriteSet.of([], ["x"]), metadata=CommitMetadata())
+    claiming = PendingCommit(write_set=WriteSet.of([], ["x"]), metadata=CommitMetadata())
     judged = verdict_on(mine.context, claiming, MY_TIME, [rival(touching(A))])
     assert judged.rule is RuleId.WRITTEN_INTO_MY_CLAIM
 
@@ -331,12 +335,12 @@ def test_an_own_check_is_asked_beside_a_redo_but_not_after_a_refusal():
             return Rejected(RuleId.SAME_NEW_KEY, "one key is new to both", tuple(rivals))
 
         wanted = PendingCommit(
-            claim=touching(A, touch=touch), metadata=CommitMetadata(), check=check
+            write_set=touching(A, touch=touch), metadata=CommitMetadata(), check=check
         )
         met = commit_write(mine.context, begun, wanted, seen_by(begun))
         assert isinstance(met, Conflict)
         assert (met.verdict.rule, calls) == (verdict, asked)
-        assert met.seen.head == mine.context.chain.head()
+        assert met.base_state.head == mine.context.commit_log.head()
 
 
 def test_a_check_that_has_no_objection_lets_it_stand():
@@ -344,7 +348,7 @@ def test_a_check_that_has_no_objection_lets_it_stand():
     begun = started(mine)
     publish_one(other, B)
     published = commit_write(
-        mine.context, begun, candidate(A, check=lambda *asked: None), seen_by(begun)
+        mine.context, begun, pending_commit(A, check=lambda *asked: None), seen_by(begun)
     )
     assert isinstance(published, CommittedWrite)
 
@@ -373,10 +377,10 @@ def test_logs_that_may_meet_may_meet_in_the_early_look():
     commit_write(
         other.context,
         other_begun := started(other),
-        PendingCommit(claim=log, metadata=CommitMetadata()),
+        PendingCommit(write_set=log, metadata=CommitMetadata()),
         seen_by(other_begun),
     )
-    early = validate_early(mine.context, begun, log, seen_by(begun), logs_may_meet=True)
+    early = validate_early(mine.context, begun, log, seen_by(begun), logs_may_conflict=True)
     assert isinstance(early[0], NoConflict)
     assert isinstance(validate_early(mine.context, begun, log, seen_by(begun))[0], Rejected)
 
@@ -418,7 +422,7 @@ def test_a_single_writer_notices_who_came_before_its_first_slot_and_after_its_be
     publish_one(other, B)
     begun = started(mine)
     theirs = publish_one(other, B)
-    commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(theirs, CommittedWrite)
     assert [told["number"] for told in heard(mine, "writer.second_noticed")] == [2]
 

@@ -11,9 +11,9 @@ from tests.unit.timeline.engine import BRISK, Behind, StillClock, heard, new_tab
 from tests.unit.timeline.publishing import (
     A,
     B,
-    candidate,
     clock_of,
     numbers,
+    pending_commit,
     publish_one,
     seen_by,
     started,
@@ -57,7 +57,7 @@ def with_an_unsettled_slot() -> tuple[TableReader, Slot]:
     losing.broken = True
     with pytest.raises(OutcomeUnknownError):
         publish_one(other, A)
-    slot = mine.context.chain.read(1)
+    slot = mine.context.commit_log.read(1)
     assert slot is not None
     return mine, slot
 
@@ -75,9 +75,11 @@ def times_of(mine: TableReader, seen: BaseState, head: int) -> list[InstantTime]
 def test_what_an_unsettled_slot_refuses_is_told_after_the_slot_was_settled():
     mine, slot = with_an_unsettled_slot()
     begun = started(mine)
-    met = commit_write(mine.context, begun, candidate(A), BaseState(head=0, completed=frozenset()))
+    met = commit_write(
+        mine.context, begun, pending_commit(A), BaseState(head=0, completed=frozenset())
+    )
     assert isinstance(met, Conflict)
-    assert met.verdict.rivals[0].requested_time == slot.requested_time
+    assert met.verdict.concurrent_commits[0].requested_time == slot.requested_time
     assert slot.file_name in mine.context.active().file_names
 
 
@@ -90,8 +92,8 @@ def test_what_a_settled_slot_refuses_is_told_without_the_queue():
         def acquire(self, purpose: str) -> object:
             raise AssertionError(f"nobody needs the lock: {purpose}")
 
-    object.__setattr__(mine.context.world, "lock", Closed(mine.context.world.lock))
-    met = commit_write(mine.context, begun, candidate(A), seen_by(begun))
+    object.__setattr__(mine.context.ports, "lock", Closed(mine.context.ports.lock))
+    met = commit_write(mine.context, begun, pending_commit(A), seen_by(begun))
     assert isinstance(met, Conflict)
 
 
@@ -105,7 +107,7 @@ def test_the_last_seen_slot_counts_when_its_file_was_not_seen():
     [rival], _ = commits_since(
         mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=1
     )
-    assert rival.claim == touching(A), "as the slot tells it, not as another engine's commit"
+    assert rival.write_set == touching(A), "as the slot tells it, not as another engine's commit"
 
 
 def test_the_last_seen_slot_counts_while_its_file_is_still_missing():
@@ -126,14 +128,14 @@ def test_the_last_seen_slot_comes_before_those_above_it():
     rivals, _ = commits_since(
         mine.context, BaseState(head=1, completed=frozenset()), mine.context.active(), head=2
     )
-    assert [rival.claim for rival in rivals] == [touching(A), touching(B)]
+    assert [rival.write_set for rival in rivals] == [touching(A), touching(B)]
 
 
 def test_a_last_seen_slot_that_another_engine_took_away_does_not_count():
     mine, other = two_writers()
     published = publish_one(other, A)
     assert isinstance(published, CommittedWrite)
-    storage = mine.context.world.storage
+    storage = mine.context.ports.storage
     for name in storage.names(TIMELINE):
         if name.startswith(published.slot.requested_time):
             storage.delete(timeline_path(name))
@@ -147,7 +149,7 @@ def foreign_commit(mine: TableReader, after: InstantTime) -> tuple[InstantTime, 
     """A commit without a slot, begun and completed one and two milliseconds after a time."""
     began, ended = (instant_time(WallMs(wall_ms(after) + more)) for more in (1, 2))
     name = timeline_path(f"{began}_{ended}.commit")
-    mine.context.world.storage.create(name, encode_commit(CommitMetadata()))
+    mine.context.ports.storage.create(name, encode_commit(CommitMetadata()))
     return began, ended
 
 
@@ -185,9 +187,9 @@ def test_what_was_seen_of_another_engine_is_not_met_again():
 def upkeep(table: TableReader, action: Action, kind: SlotKind) -> Slot | None:
     """A slot that another process takes, and which is no write."""
 
-    def decide(turn: CommitSection) -> Slot:
-        nonce = table.context.world.ids.nonce()
-        return turn.slot(table.context, kind, action, "20200101000000000", nonce=nonce)
+    def decide(section: CommitSection) -> Slot:
+        nonce = table.context.ports.ids.nonce()
+        return section.next_slot(table.context, kind, action, "20200101000000000", nonce=nonce)
 
     return commit_in_section(table.context, "upkeep", decide)[0]
 
@@ -225,7 +227,7 @@ def test_what_one_published_is_not_read_back():
             reads.append(path)
             return self.inner.read(path)
 
-    object.__setattr__(mine.context.world, "storage", Noted(mine.context.world.storage))
+    object.__setattr__(mine.context.ports, "storage", Noted(mine.context.ports.storage))
     assert isinstance(publish_one(mine, A), CommittedWrite)
     [instant] = mine.context.active().completed_writes
     reads.clear()

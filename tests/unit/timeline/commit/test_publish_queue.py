@@ -37,7 +37,7 @@ FREE = replace(BRISK, publish_lock=CommitLockMode.NONE)
 class InTurn(ThreadExecutor):
     """Takes what is under way together one after the other."""
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         return [call() for call in calls]
 
 
@@ -46,8 +46,8 @@ class Leases:
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.held = inner, 0
-        self.in_order = False
-        self.shares = False
+        self.is_fifo = False
+        self.is_shareable = False
         self.had: list[str] = []
         self.asked: list[LockSharing] = []
 
@@ -70,7 +70,7 @@ class _Lease(Behind):
     def __init__(self, inner: Any, lock: Leases) -> None:
         super().__init__(inner)
         self.lock = lock
-        self.is_shared = lock.shares
+        self.is_shared = lock.is_shareable
 
     def __enter__(self) -> Any:
         return self
@@ -96,9 +96,9 @@ def test_a_look_that_fails_beside_the_lock_gives_the_lock_back() -> None:
     storage = Silent(base)
     table = opened(new_table(Far(base)), storage=Far(storage))
     upsert(table, ROWS)
-    lock = Leases(table.context.world.lock)
-    world = replace(table.context.world, lock=lock, executor=InTurn(1))
-    context = replace(table.context, world=world)
+    lock = Leases(table.context.ports.lock)
+    ports = replace(table.context.ports, lock=lock, executor=InTurn(1))
+    context = replace(table.context, ports=ports)
     storage.failing = True
     with pytest.raises(StorageUnavailableError):
         commit_in_section(context, "test", lambda _: None)
@@ -110,9 +110,9 @@ def write_commit(context: TableContext) -> CommitProtocol:
 
 
 def noop(context: TableContext) -> Callable[[CommitSection], Slot]:
-    def decide(turn: CommitSection) -> Slot:
-        time = turn.draw(context, Residue.SLOT_REQUESTED)
-        return turn.slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+    def decide(section: CommitSection) -> Slot:
+        time = section.draw_time(context, Residue.SLOT_REQUESTED)
+        return section.next_slot(context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
 
     return decide
 
@@ -130,21 +130,21 @@ def test_a_lost_slot_is_read_in_the_round_of_the_next_look(
     upsert(table, ROWS)
     storage = RecordingStorage(Far(kept))
     mine = opened(table, storage=storage, limits=limits)
-    lock = Leases(mine.context.world.lock)
-    lock.shares = True
-    world = replace(mine.context.world, executor=InTurn(1), lock=lock)
-    context = replace(mine.context, world=world)
-    object.__setattr__(context.chain, "_world", world)
+    lock = Leases(mine.context.ports.lock)
+    lock.is_shareable = True
+    ports = replace(mine.context.ports, executor=InTurn(1), lock=lock)
+    context = replace(mine.context, ports=ports)
+    object.__setattr__(context.commit_log, "_world", ports)
     first = noop(context)
     commit = ObjectStoreCommit(context, "test", write_at(RT.format(1)) if writes else None)
     heads: list[int] = []
 
-    def overtaken(turn: CommitSection) -> Slot:
-        heads.append(turn.head)
+    def overtaken(section: CommitSection) -> Slot:
+        heads.append(section.head)
         if len(heads) == 1:
             upsert(opened(table, limits=FREE), ROWS)
             storage.forget()
-        return first(turn)
+        return first(section)
 
     slot, lost = commit_by(commit, overtaken)
     assert slot is not None
@@ -164,7 +164,7 @@ class Chain:
     """Grows by as many slots as it is told whenever it is read."""
 
     def __init__(self, *grows: int, busy: bool = True) -> None:
-        self.known_head, self.is_busy, self.grows = 10, busy, list(grows)
+        self.known_head, self.is_contended, self.grows = 10, busy, list(grows)
         self.looks = 0
 
     def head(self) -> int:
@@ -180,18 +180,20 @@ class Chain:
     def read(self, _number: int) -> None:
         return None
 
-    deciding = read
+    newest_own_slot = read
 
     def newest_known(self, _head: int) -> list[Slot]:
         return []
 
 
-def line(chain: Chain, *, begun: str | None = RT.format(1)) -> tuple[ObjectStoreCommit, StillClock]:
+def line(
+    commit_log: Chain, *, begun: str | None = RT.format(1)
+) -> tuple[ObjectStoreCommit, StillClock]:
     clock = StillClock()
     kept = MemoryStorage()
     table = new_table(kept, clock=clock)
-    world = replace(table.context.world, storage=Far(kept), clock=clock)
-    context: Any = replace(table.context, world=world, chain=chain)
+    ports = replace(table.context.ports, storage=Far(kept), clock=clock)
+    context: Any = replace(table.context, ports=ports, commit_log=commit_log)
     write = None if begun is None else write_at(begun)
     return ObjectStoreCommit(context, "test", write), clock
 
@@ -214,30 +216,30 @@ def behind(front: int) -> tuple[ActiveTimeline, Any]:
 
 @pytest.mark.parametrize(("front", "waits"), [(0, False), (2, False), (3, True), (9, True)])
 def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
-    chain = Chain(*[1] * front)
-    mine, clock = line(chain)
+    commit_log = Chain(*[1] * front)
+    mine, clock = line(commit_log)
     timeline, slot = behind(front)
     assert does_wait(mine, 10, timeline, slot) is waits
     if waits:
-        assert chain.known_head == 10 + front - 2, "two of those in front may still be at it"
+        assert commit_log.known_head == 10 + front - 2, "two of those in front may still be at it"
     else:
-        assert (chain.looks, clock.steady) == (0, 5 * front), "later than those in front"
+        assert (commit_log.looks, clock.steady) == (0, 5 * front), "later than those in front"
 
 
 def test_a_commit_waits_for_no_writer_where_none_commits() -> None:
-    chain = Chain(busy=False)
-    mine, clock = line(chain)
+    commit_log = Chain(busy=False)
+    mine, clock = line(commit_log)
     assert does_wait(mine, 10, *behind(9)) is False
-    assert (chain.looks, clock.steady) == (0, 0)
+    assert (commit_log.looks, clock.steady) == (0, 0)
 
 
 def test_who_began_long_before_is_not_in_front() -> None:
-    chain = Chain(*[1] * 9)
-    mine, clock = line(chain)
+    commit_log = Chain(*[1] * 9)
+    mine, clock = line(commit_log)
     timeline, slot = behind(9)
     slot.requested_time = "20260102030415" + "500"  # ten seconds after the last of them
     assert does_wait(mine, 10, timeline, slot) is False
-    assert (chain.looks, clock.steady) == (0, 5), "the one that began after them"
+    assert (commit_log.looks, clock.steady) == (0, 5), "the one that began after them"
 
 
 @pytest.mark.spec("UNK-5")
@@ -259,12 +261,12 @@ def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
     first = noop(mine.context)
     heads: list[int] = []
 
-    def overtaken(turn: CommitSection) -> Slot:
-        heads.append(turn.head)
+    def overtaken(section: CommitSection) -> Slot:
+        heads.append(section.head)
         if len(heads) == 1:
             upsert(opened(table, limits=FREE), ROWS)
             storage.silent = 1
-        return first(turn)
+        return first(section)
 
     slot, lost = commit_in_section(mine.context, "test", overtaken)
     assert slot is not None
@@ -273,16 +275,16 @@ def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
 
 @pytest.mark.spec("HB-4")
 def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
-    chain = Chain()  # all of them died, or write for an hour
-    mine, clock = line(chain)
+    commit_log = Chain()  # all of them died, or write for an hour
+    mine, clock = line(commit_log)
     assert does_wait(mine, 10, *behind(9)) is True
     assert does_wait(mine, 10, *behind(9)) is False, "the chain did not move"
     assert clock.steady < 100
 
 
 def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
-    chain = Chain(*[1] * 1_000)
-    mine, _ = line(chain)
+    commit_log = Chain(*[1] * 1_000)
+    mine, _ = line(commit_log)
     waited = [does_wait(mine, 10 + one, *behind(9)) for one in range(20)]
     assert waited == [True] * 16 + [False] * 4
 
@@ -300,13 +302,13 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
         return False
 
     monkeypatch.setattr(ObjectStoreCommit, "_wait_before_slot", waits)
-    monkeypatch.setattr(CommitLog, "is_busy", busy)
+    monkeypatch.setattr(CommitLog, "is_contended", busy)
     table = new_table(Far(MemoryStorage()))
-    lock = Leases(table.context.world.lock)
-    lock.shares = True
+    lock = Leases(table.context.ports.lock)
+    lock.is_shareable = True
     context = replace(
         table.context,
-        world=replace(table.context.world, lock=lock),
+        ports=replace(table.context.ports, lock=lock),
         limits=replace(table.context.limits, foreign_writers=foreign),
     )
     slot, lost = commit_by(write_commit(context), noop(context))
@@ -323,9 +325,9 @@ def test_a_lock_that_may_be_had_together_is_asked_for_at_once_and_the_line_comes
 @pytest.mark.spec("LOCK-1")
 def test_near_by_nobody_has_a_lock_together_with_others() -> None:
     table = new_table(MemoryStorage())
-    lock = Leases(table.context.world.lock)
-    lock.shares = True
-    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    lock = Leases(table.context.ports.lock)
+    lock.is_shareable = True
+    context = replace(table.context, ports=replace(table.context.ports, lock=lock))
     assert commit_by(write_commit(context), noop(context))[0] is not None
     assert lock.asked == []
     assert not protocol_of(context).shares_lock()
@@ -355,14 +357,14 @@ def test_the_chain_is_read_while_the_lock_is_waited_for_and_no_more_once_it_is_h
     table = new_table(Far(MemoryStorage()))
     real = CommitLog.head
 
-    def head(chain: CommitLog) -> int:
+    def head(commit_log: CommitLog) -> int:
         reads.append("head")
-        return real(chain)
+        return real(commit_log)
 
     monkeypatch.setattr(CommitLog, "head", head)
-    world = replace(table.context.world, lock=Waits(table.context.world.lock), executor=beats)
+    ports = replace(table.context.ports, lock=Waits(table.context.ports.lock), executor=beats)
     limits = replace(table.context.limits, foreign_writers=shared)
-    context = replace(table.context, world=world, limits=limits)
+    context = replace(table.context, ports=ports, limits=limits)
     with open_commit(context, "test")._acquire():
         reads.clear()
         beats.work()
@@ -390,15 +392,15 @@ def turn_behind_a_taken_lock(
 ) -> tuple[Slot | None, int, Taken]:
     """A turn of a write that is met as often as it says, while another has the lock."""
     table = new_table(Far(MemoryStorage()))
-    lock = Taken(table.context.world.lock)
-    context = replace(table.context, world=replace(table.context.world, lock=lock))
+    lock = Taken(table.context.ports.lock)
+    context = replace(table.context, ports=replace(table.context.ports, lock=lock))
 
     def is_met() -> bool:
         return met.pop(0) if met else False
 
-    def decides(turn: CommitSection) -> Slot | None:
+    def decides(section: CommitSection) -> Slot | None:
         lock.free = True
-        return decide(turn)
+        return decide(section)
 
     commit = write_commit(context)
     object.__setattr__(commit, "_is_rejected", is_met)
@@ -419,20 +421,22 @@ def test_who_gave_the_lock_up_too_early_publishes_with_it_and_has_lost_nothing()
     """Claims met; the rows did not."""
     asked: list[int] = []
 
-    def decide(turn: CommitSection) -> Slot:
-        asked.append(turn.head)
-        time = turn.draw(turns.context, Residue.SLOT_REQUESTED)
-        return turn.slot(turns.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32)
+    def decide(section: CommitSection) -> Slot:
+        asked.append(section.head)
+        time = section.draw_time(sections.context, Residue.SLOT_REQUESTED)
+        return section.next_slot(
+            sections.context, SlotKind.NOOP, Action.COMMIT, time, nonce="n" * 32
+        )
 
-    turns = new_table(Far(MemoryStorage()))
-    lock = Taken(turns.context.world.lock)
-    limits = replace(BRISK, retry=replace(BRISK.retry, publish_attempts_max=1))
-    world = replace(turns.context.world, lock=lock)
-    context = replace(turns.context, world=world, limits=limits)
+    sections = new_table(Far(MemoryStorage()))
+    lock = Taken(sections.context.ports.lock)
+    limits = replace(BRISK, retry=replace(BRISK.retry, commit_attempts_max=1))
+    ports = replace(sections.context.ports, lock=lock)
+    context = replace(sections.context, ports=ports, limits=limits)
 
-    def decides(turn: CommitSection) -> Slot:
+    def decides(section: CommitSection) -> Slot:
         lock.free = True
-        return decide(turn)
+        return decide(section)
 
     commit = write_commit(context)
     object.__setattr__(commit, "_is_rejected", lambda: True)

@@ -53,7 +53,7 @@ class JavaWriter:
     """Begins a write as Java does: heartbeat, requested, and much later inflight."""
 
     def __init__(self, table: TableReader, requested_time: str, *, beats: bool = True) -> None:
-        self.storage = table.context.world.storage
+        self.storage = table.context.ports.storage
         self.requested_time = requested_time
         if beats:
             self.storage.write(heartbeat_path(requested_time), b"")
@@ -99,7 +99,7 @@ def test_it_waits_without_the_lock_which_the_other_may_need():
     free: list[str | None] = []
 
     def look() -> None:
-        free.append(table.context.world.lock.holder())
+        free.append(table.context.ports.lock.holder())
         java.goes_inflight()
 
     clock.acts[1] = look
@@ -213,8 +213,8 @@ class Watching(Behind):
 @pytest.mark.parametrize(("limits", "held"), [(SHARED, True), (BRISK, False)])
 def test_beside_other_engines_a_write_begins_under_their_lock(limits, held):
     clock = StillClock()
-    watching = Watching(table_at(clock, limits).context.world.storage)
+    watching = Watching(table_at(clock, limits).context.ports.storage)
     table = open_reader(world_of(watching, clock=clock), limits)
-    watching.is_held = lambda: table.context.world.lock.holder() is not None
+    watching.is_held = lambda: table.context.ports.lock.holder() is not None
     upsert(table, NEW)
     assert watching.noted == [held]

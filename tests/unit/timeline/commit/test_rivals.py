@@ -86,7 +86,7 @@ def test_writes_that_were_archived_and_never_seen_completed_are_rivals(
 ) -> None:
     found = archived_commits(story[0], first, frozenset(known))
     assert times(found) == left
-    assert all([item.file_group for item in one.claim.file_groups] == [F] for one in found)
+    assert all([item.file_group for item in one.write_set.file_groups] == [F] for one in found)
     assert {one.writer for one in found} <= {"another engine"}
 
 
@@ -100,7 +100,7 @@ def test_where_all_is_known_by_its_times_the_archive_is_read_no_further(
     known: frozenset[tuple[str, str]],
 ) -> None:
     context, storage = story
-    context.history.times()
+    context.archived_timeline.times()
     storage.forget()
     assert archived_commits(context, first, known) == []
     assert not [one for one in storage.operations() if one.endswith(".parquet")]
@@ -111,7 +111,7 @@ def test_where_all_is_known_by_its_times_the_archive_is_read_no_further(
 
 def foreign(name: str, content: bytes, *fresh: tuple[str, str]) -> list[ConcurrentCommit]:
     context = new_table().context
-    context.world.storage.create(f"{TIMELINE}/{name}", content)
+    context.ports.storage.create(f"{TIMELINE}/{name}", content)
     found = foreign_commits(context, context.active(), fresh)
     assert len(heard(context, "publish.foreign")) == len(found)
     return found
@@ -123,7 +123,7 @@ def test_a_commit_of_another_engine_is_what_its_metadata_tells() -> None:
     [found] = foreign(f"{T1}_{T2}.commit", encode_commit(told), (T1, T2), (T1, T3), (T2, T2))
     assert (found.requested_time, found.completion_time) == (T1, T2)
     assert (found.aborts, found.restores, found.is_compaction) == (None, False, False)
-    assert (found.claim, set(found.dropped())) == (write_set_of(told), {F})
+    assert (found.write_set, set(found.dropped())) == (write_set_of(told), {F})
     assert found.schema == "", "it does not say with which schema"
 
 
@@ -145,7 +145,7 @@ def test_a_compaction_moves_rows_only_and_one_of_logs_keeps_what_they_deleted(
 )
 def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackPlan | None) -> None:
     context = new_table().context
-    storage = context.world.storage
+    storage = context.ports.storage
     if plan is not None:
         storage.create(f"{TIMELINE}/{T2}.rollback.requested", encode_rollback_plan(plan))
     storage.create(f"{TIMELINE}/{T2}_{T3}.rollback", b"done")
@@ -157,14 +157,14 @@ def test_a_rollback_of_another_engine_aborts_what_its_plan_names(plan: RollbackP
 def test_other_upkeep_of_another_engine_touches_no_file_group(action: str, restores: bool) -> None:
     [found] = foreign(f"{T2}_{T3}.{action}", b"done", (T2, T3))
     assert (found.aborts, found.restores, found.is_compaction) == (None, restores, False)
-    assert (found.claim.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
+    assert (found.write_set.file_groups, found.schema, found.dropped()) == ((), "", frozenset())
 
 
 # ---- rollbacks that are under way
 
 
 def rolling_back(context: TableContext, time: str, content: bytes) -> None:
-    context.world.storage.create(f"{TIMELINE}/{time}.rollback.requested", content)
+    context.ports.storage.create(f"{TIMELINE}/{time}.rollback.requested", content)
 
 
 def plan_for(target: str) -> bytes:
@@ -183,7 +183,7 @@ def plan_for(target: str) -> bytes:
 )
 def test_the_rollback_of_a_write_is_found_behind(before: str, content: bytes) -> None:
     context = new_table().context
-    context.world.storage.create(f"{TIMELINE}/{T2}.{before}", content)
+    context.ports.storage.create(f"{TIMELINE}/{T2}.{before}", content)
     rolling_back(context, T3, plan_for(T1))
     found = pending_rollback_of(context, context.active(), T1)
     assert found is not None
@@ -218,7 +218,7 @@ def test_how_a_file_tells_that_its_file_group_was_touched(
     facts: dict[str, object], touch: Access, source: str | None, files: tuple[str, ...]
 ) -> None:
     [item] = write_set_of(commit(file_size_in_bytes=7, **facts)).file_groups
-    assert (item.file_group, item.touch, item.source_requested_time) == (F, touch, source)
+    assert (item.file_group, item.access, item.source_requested_time) == (F, touch, source)
     assert (item.files, item.written_bytes) == (files, 7)
 
 
@@ -258,7 +258,7 @@ def test_an_overwrite_claims_what_it_replaces_and_where_it_writes(
     )
     claim = write_set_of(metadata)
     assert claim.partitions == claimed
-    touches = [(item.file_group, item.touch) for item in claim.file_groups]
+    touches = [(item.file_group, item.access) for item in claim.file_groups]
     assert touches == [(F, Access.BASE), (FileGroupId("y", "g"), Access.REPLACE)]
 
 

@@ -49,7 +49,7 @@ def slot(number: int = 2, kind: SlotKind = SlotKind.COMMIT) -> Slot:
         nonce="n",
         owner=SlotOwner(host="h", pid=1, writer_id="w"),
     )
-    return replace(made, foreign=timeline_digest(seen(), made))
+    return replace(made, timeline_digest=timeline_digest(seen(), made))
 
 
 @pytest.mark.spec("FOR-4")
@@ -106,16 +106,16 @@ def test_what_shows_a_file_does_not_stand_either_when_it_minds_what_came(
 
 
 def test_a_void_takes_the_slot_before_it_out_of_the_chain():
-    chain = [slot(4), slot(3, SlotKind.VOID), slot(2), slot(1)]
-    assert [one.number for one in without_void(chain)] == [4, 3, 1]
+    commit_log = [slot(4), slot(3, SlotKind.VOID), slot(2), slot(1)]
+    assert [one.number for one in without_void(commit_log)] == [4, 3, 1]
 
 
 def test_only_slots_beside_other_engines_tell_what_was_seen():
     table = new_table()
     upsert(table, ROWS)
     upsert(opened(table, limits=SHARED), ROWS)
-    first, second = table.context.chain.between(0, table.context.chain.head())
-    assert (first.foreign, len(second.foreign)) == ("", 32)
+    first, second = table.context.commit_log.between(0, table.context.commit_log.head())
+    assert (first.timeline_digest, len(second.timeline_digest)) == ("", 32)
     assert b'"foreign"' not in encode_slot(first)
 
 
@@ -145,7 +145,7 @@ class Tight(Behind):
 
 
 class TightLease(Tight):
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         return self.rooms.pop(0) if self.rooms else True
 
     def __enter__(self) -> TightLease:
@@ -159,12 +159,12 @@ def test_a_lease_that_is_nearly_over_sends_no_completed_file() -> None:
     """FOR-8: a stop would outlast it; the next turn, with a fresh lease, tells what holds."""
     first = new_table(MemoryStorage())
     upsert(first, ROWS)
-    world = world_of(first.context.world.storage)
-    tight = replace(world, lock=Tight(world.lock, [False]))
+    ports = world_of(first.context.ports.storage)
+    tight = replace(ports, lock=Tight(ports.lock, [False]))
     table = open_reader(tight, SHARED)
-    before = first.context.world.storage.names(".hoodie/timeline")
+    before = first.context.ports.storage.names(".hoodie/timeline")
     receipt = upsert(table, [{**ROWS[0], "ts": 2, "v": 2}])
     assert [one["number"] for one in heard(table, "publish.undecided")] == [2]
-    after = set(first.context.world.storage.names(".hoodie/timeline")) - set(before)
+    after = set(first.context.ports.storage.names(".hoodie/timeline")) - set(before)
     assert f"{receipt.requested_time}_{receipt.completion_time}.commit" in after
     assert rows_of(first, "id", "v") == [("a", 2)]

@@ -181,7 +181,7 @@ def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_taken_away(
     lease: Any, taken: bool
 ) -> None:
     table = new_table()
-    storage, table_id = table.context.world.storage, table.context.table_id
+    storage, table_id = table.context.ports.storage, table.context.table_id
     mine = replace(plan(), table_id=table_id)
     cancel = replace(plan(), number=2, table_id=table_id, kind=SlotKind.CANCEL)
     path = timeline_path(f"{T}.clustering.requested")
@@ -196,7 +196,7 @@ def test_the_file_of_a_plan_that_was_cancelled_meanwhile_is_taken_away(
 @pytest.mark.parametrize("kind", [SlotKind.PLAN, SlotKind.NOOP])
 def test_what_no_later_slot_ended_stays(kind: SlotKind) -> None:
     table = new_table()
-    storage, table_id = table.context.world.storage, table.context.table_id
+    storage, table_id = table.context.ports.storage, table.context.table_id
     mine = replace(plan(), table_id=table_id)
     path = timeline_path(f"{T}.clustering.requested")
     storage.create(path, b"plan")

@@ -54,8 +54,8 @@ def test_two_in_front_that_publish_one_after_the_other_are_both_built_on() -> No
     line.written_by_others()
     ends = [line.one_in_front(value) for value in (3, 5)]
     line.clock.meanwhile = lambda: [end() for end in ends]
-    lock = Joined(line.mine.context.world.lock)
-    object.__setattr__(line.mine.context.world, "lock", lock)
+    lock = Joined(line.mine.context.ports.lock)
+    object.__setattr__(line.mine.context.ports, "lock", lock)
     receipt, rewritten = put_watched(line.mine, WriteOperation.UPSERT, [row("a", 4)])
     assert (receipt.attempts, receipt.lost_slots, len(rewritten)) == (1, 0, 1)
     assert max(line.front_times) < receipt.requested_time
@@ -133,7 +133,7 @@ def test_nobody_is_waited_for_where_no_other_published_lately(
 ) -> None:
     line = Line()
     before(line)
-    line.mine.context.chain.head()
+    line.mine.context.commit_log.head()
     done: list[Any] = []
     put(
         line.other("front"),

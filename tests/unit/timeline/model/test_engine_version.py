@@ -201,8 +201,8 @@ def versions(context: TableContext) -> set[tuple[int, int]]:
 def test_a_registry_entry_names_the_version_of_its_writer_and_the_least_beside_it() -> None:
     table = new_table()
     register_process(table.context, {})
-    [name] = table.context.world.storage.names(WRITERS)
-    entry = json.loads(table.context.world.storage.read(f"{WRITERS}/{name}"))
+    [name] = table.context.ports.storage.names(WRITERS)
+    entry = json.loads(table.context.ports.storage.read(f"{WRITERS}/{name}"))
     assert (entry["engine_version"], entry["least_engine_version"]) == (1, 1)
     assert versions(table.context) == {(1, 1)}
 
@@ -211,13 +211,13 @@ def test_a_registry_entry_names_the_version_of_its_writer_and_the_least_beside_i
 def test_an_entry_without_versions_is_of_the_first_version() -> None:
     table = new_table()
     register_process(table.context, {})
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
     path = f"{WRITERS}/{storage.names(WRITERS)[0]}"
     entry = json.loads(storage.read(path))
     del entry["engine_version"], entry["least_engine_version"]
     storage.write(path, json.dumps({**entry, "of_a_later_release": {}}).encode())
     assert versions(table.context) == {(1, 1)}
-    register_process(opened(table).context, {}).leave()
+    register_process(opened(table).context, {}).unregister()
 
 
 @pytest.mark.spec("REL-5")
@@ -265,7 +265,7 @@ def test_a_newer_writer_is_refused_while_a_live_writer_is_too_old_for_it(
 @pytest.mark.spec("REL-4")
 def test_of_an_older_and_a_newer_newcomer_at_once_one_sees_the_other() -> None:
     table = new_table()
-    storage = table.context.world.storage
+    storage = table.context.ports.storage
 
     class Racing(Behind):
         def write(self, path: str, data: bytes, *, durable: bool = False) -> None:
@@ -284,8 +284,8 @@ def test_the_entry_of_a_dead_newer_writer_refuses_no_older_one(
     newer: Callable[[], AbstractContextManager[None]],
 ) -> None:
     clock = StillClock()
-    table = new_table(MemoryStorage("memory://t", world=MemoryWorld(clock)), clock=clock)
+    table = new_table(MemoryStorage("memory://t", ports=MemoryWorld(clock)), clock=clock)
     with newer():
         register_process(table.context, {}).ticker.stop()
     clock.sleep_ms(table.context.limits.heartbeat.tolerated_ms + 1)
-    register_process(opened(table, clock=clock).context, {}).leave()
+    register_process(opened(table, clock=clock).context, {}).unregister()

@@ -57,7 +57,7 @@ def crashed_write(table: TableReader) -> Instant:
     started = begin(table.context, Action.COMMIT)
     make_inflight(table.context, started, CommitMetadata())
     started.heartbeat.stop()
-    kept = table.context.world.storage
+    kept = table.context.ports.storage
     time = started.requested_time
     written, announced = (f"f-{n}_0-0-0_{time}.parquet" for n in (1, 2))
     for name in (written, announced):
@@ -98,7 +98,7 @@ def test_nothing_is_rolled_back_behind_a_metadata_table(undo: Callable[..., obje
     table = new_table()
     upsert(table, ROWS)
     target = crashed_write(table)
-    kept = table.context.world.storage
+    kept = table.context.ports.storage
     update_properties(kept, {"hoodie.table.metadata.partitions": "files"}, now="now")
     before = data_files(table), kept.names(TIMELINE), files_below(kept, MARKERS)
     with pytest.raises(TableConfigConflictError) as caught:
@@ -128,7 +128,7 @@ def test_the_rollback_is_documented_for_others():
     upsert(table, ROWS)
     target = crashed_write(table)
     slot = rollback(table.context, target).slot
-    kept = table.context.world.storage
+    kept = table.context.ports.storage
     own = slot.instant_time
     names = [path.rpartition("/")[2] for path in files_below(kept, TIMELINE) if own in path]
     assert names == [
@@ -161,7 +161,7 @@ def test_what_was_published_is_never_rolled_back():
 def test_a_published_write_without_its_completed_file_is_helped():
     table = new_table()
     receipt = upsert(table, ROWS)
-    kept = table.context.world.storage
+    kept = table.context.ports.storage
     name = f"{receipt.requested_time}_{receipt.completion_time}.commit"
     kept.delete(timeline_path(name))
     done = rollback(table.context, table.context.active().pending[0])
@@ -179,7 +179,7 @@ def test_two_rollbacks_of_one_write_take_one_slot():
     second = rollback(opened(table).context, target)
     assert second.why == "another process rolled it back"
     assert second.slot == first.slot
-    assert table.context.chain.head() == 2
+    assert table.context.commit_log.head() == 2
     # The markers stay for a later clean: the owner may stand between one and its file (RB-10).
     assert [path for path in leftovers(table) if not path.startswith(".hoodie/.temp/")] == []
 
@@ -191,7 +191,7 @@ def test_a_rollback_repeats_deletes_that_were_interrupted():
     target = crashed_write(table)
     rollback(table.context, target)
     late = f"x/f-9_0-0-0_{target.requested_time}.parquet"
-    table.context.world.storage.create(late, b"from a paused task")
+    table.context.ports.storage.create(late, b"from a paused task")
     rollback(table.context, target)
     assert late not in data_files(table)
 
@@ -220,7 +220,7 @@ def test_an_instant_that_is_gone_needs_no_rollback():
     table = new_table()
     gone = Instant(action=Action.COMMIT, requested_time="20260102030405004", state=State.INFLIGHT)
     assert rollback(table.context, gone).why == "it is no longer pending"
-    assert table.context.chain.head() == 0
+    assert table.context.commit_log.head() == 0
 
 
 @pytest.mark.spec("RB-6")
@@ -229,7 +229,7 @@ def test_files_of_other_instants_are_never_deleted():
     upsert(table, ROWS)
     [kept_file] = data_files(table)
     target = crashed_write(table)
-    kept = table.context.world.storage
+    kept = table.context.ports.storage
     name = kept_file.rpartition("/")[2]
     create_marker(kept, target.requested_time, "x", name, IOType.MERGE)  # hostile or damaged
     rollback(table.context, target)
@@ -255,7 +255,7 @@ def planned_by_java(table: TableReader, target: str, time: str) -> None:
             rollback_requests=(),
         )
     )
-    table.context.world.storage.create(timeline_path(f"{time}.rollback.requested"), plan)
+    table.context.ports.storage.create(timeline_path(f"{time}.rollback.requested"), plan)
 
 
 SHARED = replace(BRISK, foreign_writers=ForeignWriters.EXPECTED)
@@ -284,7 +284,7 @@ def test_what_another_engine_is_rolling_back_is_left_to_it(limits, of_another: b
 def rollbacks(table: TableReader) -> list[str]:
     return sorted(
         path.rpartition("/")[2]
-        for path in files_below(table.context.world.storage, TIMELINE)
+        for path in files_below(table.context.ports.storage, TIMELINE)
         if "rollback" in path
     )
 
@@ -299,7 +299,7 @@ def test_a_rollback_that_another_engine_left_ends_under_its_own_name(vanished: b
     planned_by_java(table, dead.requested_time, own)
     if vanished:
         for name in (f"{dead.requested_time}.commit.requested", f"{dead.requested_time}.inflight"):
-            table.context.world.storage.delete(timeline_path(name))
+            table.context.ports.storage.delete(timeline_path(name))
     mine = opened(table, limits=ANYTHING_IS_OLD)
     [done] = rollback_dead_writers(mine.context)
     assert (done.target, done.slot.instant_time) == (dead.requested_time, own)
@@ -327,7 +327,7 @@ def test_a_rollback_that_its_target_overtook_is_taken_away():
 def test_a_plan_that_may_name_an_archived_write_is_left_alone(target: str):
     table = new_table()
     upsert(table, ROWS)
-    table.context.world.storage.create("x/f-1_0-0-0_20200101000000000.parquet", b"archived")
+    table.context.ports.storage.create("x/f-1_0-0-0_20200101000000000.parquet", b"archived")
     before = data_files(table)
     planned_by_java(table, target, "29990101000000001")
     assert rollback_dead_writers(opened(table, limits=ANYTHING_IS_OLD).context) == []
@@ -340,7 +340,7 @@ def test_a_damaged_plan_of_another_engine_spares_nothing():
     upsert(table, ROWS)
     dead = crashed_write(table)
     time = f"{int(dead.requested_time) + 2}"
-    table.context.world.storage.create(timeline_path(f"{time}.rollback.requested"), b"half")
+    table.context.ports.storage.create(timeline_path(f"{time}.rollback.requested"), b"half")
     mine = opened(table, limits=SHARED)
     assert [each.why for each in rollback_dead_writers(mine.context)] == ["rolled back"]
 
@@ -353,7 +353,7 @@ def test_a_writer_is_dead_by_the_clock_of_the_storage():
     [pending] = table.context.active().pending
     clock.wall -= 10**9  # our wall clock says nothing about other writers' files
     assert rollback_dead_writers(table.context) == []
-    assert table.context.world.storage.stat(heartbeat_path(pending.requested_time)) is not None
+    assert table.context.ports.storage.stat(heartbeat_path(pending.requested_time)) is not None
     clock.wall += 10**9
     assert finish().rows_inserted == 1
 
@@ -389,7 +389,7 @@ def test_a_process_that_lives_on_remembers_no_commit_of_a_write_that_ended():
     """Or it holds more for each commit that it ever made."""
     table = new_table()
     receipt = upsert(table, ROWS)
-    assert not table.context.chain.may_hold(receipt.requested_time)
+    assert not table.context.commit_log.may_have_committed(receipt.requested_time)
 
 
 @pytest.mark.spec("RB-2")
@@ -402,7 +402,9 @@ def test_an_aborted_write_does_not_come_back_when_its_owner_wakes():
         rollback(other.context, other.context.active().pending[0])
 
     receipt = put(table, WriteOperation.UPSERT, [{**ROWS[0], "ts": 2, "v": 2}], taken_for_dead)
-    kinds = [each.kind for each in table.context.chain.between(0, table.context.chain.head())]
+    kinds = [
+        each.kind for each in table.context.commit_log.between(0, table.context.commit_log.head())
+    ]
     assert kinds == [SlotKind.COMMIT, SlotKind.ABORT, SlotKind.COMMIT]
     assert receipt.attempts == 2
-    assert files_below(table.context.world.storage, HEARTBEATS) == []
+    assert files_below(table.context.ports.storage, HEARTBEATS) == []

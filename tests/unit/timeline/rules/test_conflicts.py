@@ -23,7 +23,7 @@ A, B = FileGroupId("x", "a"), FileGroupId("x", "b")
 
 
 def touched(group: FileGroupId, touch: Access, source: str | None = None) -> AccessedFileGroup:
-    return AccessedFileGroup(file_group=group, touch=touch, source_requested_time=source)
+    return AccessedFileGroup(file_group=group, access=touch, source_requested_time=source)
 
 
 def claim(*touches: AccessedFileGroup, partitions: tuple[str, ...] = ()) -> WriteSet:
@@ -37,7 +37,7 @@ def rival(
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
-        claim=content,
+        write_set=content,
         aborts=aborts,
         **more,
     )
@@ -196,7 +196,7 @@ def test_all_file_groups_to_redo_are_told_with_their_last_rivals():
     )
     assert isinstance(verdict, Rebase)
     assert verdict.file_groups == (A, B)
-    assert last in verdict.rivals
+    assert last in verdict.concurrent_commits
 
 
 def test_compaction_does_not_disturb_log_files():
@@ -220,7 +220,7 @@ def test_log_files_may_meet_only_when_it_is_said():
     rivals = [rival(claim(touched(A, Access.LOG)))]
     mine = claim(touched(A, Access.LOG))
     assert isinstance(validate_write_set(mine, MY_TIME, rivals), Rejected)
-    assert validate_write_set(mine, MY_TIME, rivals, logs_may_meet=True) == NoConflict()
+    assert validate_write_set(mine, MY_TIME, rivals, logs_may_conflict=True) == NoConflict()
 
 
 def test_a_claim_is_in_canonical_order():

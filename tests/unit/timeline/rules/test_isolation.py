@@ -57,7 +57,7 @@ def from_reads(
     table: Table, operation: WriteOperation, rows: Rows, reads: ReadSet, **options: object
 ) -> CommitResult:
     plan = replace(planned(table, operation, **options), reads=reads)
-    return write(table.context, plan, LocalWorkload(table.context.world, as_table(rows)))
+    return write(table.context, plan, LocalWorkload(table.context.ports, as_table(rows)))
 
 
 def matching(state: TableSnapshot, condition: pc.Expression) -> Rows:
@@ -74,7 +74,7 @@ def delete_beside_an_insert(level: Isolation) -> tuple[Table, CommitResult]:
     inserts = [lambda: put(other, BULK, [row("c", "x", 1)])]
 
     def attempt(_: object) -> CommitResult:
-        state = table.pin()
+        state = table.current_state()
         found = matching(state, archived)
         while inserts:
             inserts.pop()()
@@ -98,7 +98,7 @@ def test_write_serializable_orders_the_delete_before_the_insert():
 
 def test_an_insert_that_the_predicate_does_not_match_is_no_conflict():
     table, other = two_writers(STRICT)
-    state = table.pin()
+    state = table.current_state()
     put(other, BULK, [row("c", "x", 7)])
     reads = state.reads(partitions=("x",), filter=[("v", "==", 1)])
     assert from_reads(table, DELETE, [{"id": "a", "p": "x"}], reads).attempts == 1
@@ -115,7 +115,7 @@ def test_a_change_of_a_row(level: Isolation, key: str, v: int, stands: bool):
     """Met by the file group: who asked for v = 1 reads the file group of a and k."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     put(table, BULK, [row("c", "x", 7)])
-    state = table.pin()
+    state = table.current_state()
     upsert(other, [row(key, "x", v, 2)])
     reads = state.reads(partitions=("x",), filter=[("v", "==", 1)])
     if stands:
@@ -129,7 +129,7 @@ def test_a_change_of_a_row(level: Isolation, key: str, v: int, stands: bool):
 @pytest.mark.parametrize("level", BOTH_SERIAL)
 def test_an_insert_into_another_partition_is_no_conflict(level: Isolation):
     table, other = two_writers(level)
-    state = table.pin()
+    state = table.current_state()
     put(other, BULK, [row("c", "y", 1)])
     reads = state.reads(partitions=("x",))
     assert from_reads(table, UPSERT, [row("a", "x", 2)], reads).attempts == 1
@@ -141,7 +141,7 @@ def test_an_insert_into_another_partition_is_no_conflict(level: Isolation):
 def write_skew(level: Isolation) -> Table:
     """Both read a and b, which may not both be 0, and each clears another one."""
     table, other = two_writers(level)
-    mine, theirs = table.pin().reads(), other.pin().reads()
+    mine, theirs = table.current_state().reads(), other.current_state().reads()
     from_reads(other, UPSERT, [row("a", "x", 0, 2)], theirs)
     from_reads(table, UPSERT, [row("b", "y", 0, 2)], mine)
     return table
@@ -164,7 +164,10 @@ def test_write_skew_is_refused_under_serializable_levels(level: Isolation):
 def test_write_skew_by_inserts_is_refused_too(level: Isolation):
     """Each counts a partition and inserts into the other one: neither insert is blind."""
     table, other = two_writers(level)
-    mine, theirs = table.pin().reads(partitions=("x",)), other.pin().reads(partitions=("y",))
+    mine, theirs = (
+        table.current_state().reads(partitions=("x",)),
+        other.current_state().reads(partitions=("y",)),
+    )
     from_reads(other, BULK, [row("n", "x", 1)], theirs)
     with pytest.raises(WriteConflictError) as refused:
         from_reads(table, BULK, [row("m", "y", 1)], mine)
@@ -174,7 +177,7 @@ def test_write_skew_by_inserts_is_refused_too(level: Isolation):
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_read_row_that_another_changed_is_never_overwritten(level: Isolation):
     table, other = two_writers(level)
-    reads = table.pin().reads()
+    reads = table.current_state().reads()
     upsert(other, [row("a", "x", 5, 2)])
     with pytest.raises(WriteConflictError) as refused:
         from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
@@ -186,9 +189,9 @@ def test_a_read_row_that_another_changed_is_never_overwritten(level: Isolation):
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_row_in_a_log_is_met_like_one_in_a_base_file(level: Isolation):
     table, other = two_writers(level, table_type=TableType.MERGE_ON_READ)
-    reads = table.pin().reads()
+    reads = table.current_state().reads()
     upsert(other, [row("a", "x", 5, 2)])
-    assert table.pin().file_slices(["x"])[0].log_files
+    assert table.current_state().file_slices(["x"])[0].log_files
     with pytest.raises(WriteConflictError) as refused:
         from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
     assert refused.value.kind == "changed_under_read"
@@ -197,7 +200,7 @@ def test_a_row_in_a_log_is_met_like_one_in_a_base_file(level: Isolation):
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_read_row_that_another_deleted_does_not_come_back(level: Isolation):
     table, other = two_writers(level)
-    reads = table.pin().reads()
+    reads = table.current_state().reads()
     put(other, DELETE, [row("a", "x", 1, 2)])
     with pytest.raises(WriteConflictError):
         from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
@@ -207,7 +210,7 @@ def test_a_read_row_that_another_deleted_does_not_come_back(level: Isolation):
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_read_partition_that_another_overwrote_is_not_written(level: Isolation):
     table, other = two_writers(level)
-    reads = table.pin().reads()
+    reads = table.current_state().reads()
     put(other, OVERWRITE, [row("z", "x", 5)])
     with pytest.raises(WriteConflictError):
         from_reads(table, UPSERT, [row("a", "x", 2, 2)], reads)
@@ -216,8 +219,8 @@ def test_a_read_partition_that_another_overwrote_is_not_written(level: Isolation
 @pytest.mark.parametrize("level", list(Isolation))
 def test_a_rival_during_the_write_is_judged_as_one_before_it(level: Isolation):
     table, other = two_writers(level)
-    plan = replace(planned(table, UPSERT), reads=table.pin().reads())
-    workload = LocalWorkload(table.context.world, as_table([row("a", "x", 2, 2)]))
+    plan = replace(planned(table, UPSERT), reads=table.current_state().reads())
+    workload = LocalWorkload(table.context.ports, as_table([row("a", "x", 2, 2)]))
     rival = begun(other, UPSERT, [row("a", "x", 5, 2)])
     inner = workload.rewrite
     workload.rewrite = lambda tasks: (rival(), inner(tasks))[1]  # type: ignore[method-assign]
@@ -232,9 +235,9 @@ def test_a_rival_during_the_write_is_judged_as_one_before_it(level: Isolation):
 def test_who_read_after_an_unseen_insert_cannot_be_passed():
     """The third read the insert, and what I am to write: it stands neither before nor after me."""
     table, other = two_writers(SOME)
-    reads = table.pin().reads(partitions=("x",))
+    reads = table.current_state().reads(partitions=("x",))
     put(other, BULK, [row("i", "x", 1)])
-    counted = other.pin().reads(partitions=("x",))
+    counted = other.current_state().reads(partitions=("x",))
     from_reads(other, BULK, [row("sum", "y", 2)], counted)
     with pytest.raises(WriteConflictError) as refused:
         from_reads(table, BULK, [row("m", "x", 1)], reads)
@@ -243,7 +246,7 @@ def test_who_read_after_an_unseen_insert_cannot_be_passed():
 
 def test_rows_that_were_not_seen_are_not_built_on():
     table, other = two_writers(SOME)
-    reads = table.pin().reads(partitions=("x",))
+    reads = table.current_state().reads(partitions=("x",))
     put(other, BULK, [row("i", "x", 1)])
     with pytest.raises(WriteConflictError) as refused:
         from_reads(table, UPSERT, [row("i", "x", 2, 2)], reads)
@@ -252,9 +255,9 @@ def test_rows_that_were_not_seen_are_not_built_on():
 
 def test_filling_a_small_file_counts_as_an_insert():
     table, other = two_writers(SOME)
-    reads = table.pin().reads(partitions=("x",))
+    reads = table.current_state().reads(partitions=("x",))
     put(other, INSERT, [row("i", "x", 1)])
-    assert len(table.pin().file_slices(["x"])) == 1
+    assert len(table.current_state().file_slices(["x"])) == 1
     assert from_reads(table, BULK, [row("m", "y", 1)], reads).attempts == 1
 
 
@@ -278,7 +281,9 @@ def test_reads_of_the_past_are_refused():
 
 def test_a_commit_tells_that_it_was_made_from_reads():
     table, _ = two_writers(STRICT)
-    from_reads(table, UPSERT, [row("a", "x", 2, 2)], table.pin().reads(partitions=("x", "y")))
+    from_reads(
+        table, UPSERT, [row("a", "x", 2, 2)], table.current_state().reads(partitions=("x", "y"))
+    )
     snapshot = table.snapshot
     assert snapshot.newest_write is not None
     assert snapshot.commits.read(snapshot.newest_write).extra_metadata[READS_KEY] == "x,y"
@@ -286,10 +291,10 @@ def test_a_commit_tells_that_it_was_made_from_reads():
 
 def test_a_stale_write_is_refused_before_it_writes_files():
     table, other = two_writers(STRICT)
-    reads = table.pin().reads()
+    reads = table.current_state().reads()
     upsert(other, [row("a", "x", 5, 2)])
     plan = replace(planned(table, UPSERT), reads=reads)
-    workload = LocalWorkload(table.context.world, as_table([row("a", "x", 2, 2)]))
+    workload = LocalWorkload(table.context.ports, as_table([row("a", "x", 2, 2)]))
     workload.rewrite = lambda tasks: pytest.fail("written")  # type: ignore[method-assign]
     with pytest.raises(WriteConflictError):
         write(table.context, plan, workload)
@@ -302,7 +307,7 @@ def test_rereading_ends_with_the_budget():
     mine = opened(table, limits=limits)
 
     def attempt(_: object) -> CommitResult:
-        reads = mine.pin().reads()
+        reads = mine.current_state().reads()
         upsert(other, [row("b", "y", 2, 2)])
         return from_reads(mine, UPSERT, [row("a", "x", 2, 2)], reads)
 

@@ -28,17 +28,17 @@ class Asked:
         self.asked.append(rival.requested_time)
         return rival.requested_time in self.reading
 
-    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         return item.file_group.file_id in self.missing
 
-    def held_none(self, group: FileGroupId) -> bool:
+    def had_no_match(self, group: FileGroupId) -> bool:
         return False
 
 
 def claim(*items: tuple[str, str, Access], claims: tuple[str, ...] = ()) -> WriteSet:
     return WriteSet.of(
         [
-            AccessedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
+            AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=touch)
             for partition, file_id, touch in items
         ],
         claims,
@@ -49,7 +49,7 @@ def rival(
     name: str, content: WriteSet, action: Action = Action.COMMIT, **facts: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
-        action=action, requested_time=name, completion_time=name, claim=content, **facts
+        action=action, requested_time=name, completion_time=name, write_set=content, **facts
     )
 
 
@@ -77,14 +77,14 @@ def test_names_of_levels_are_stable() -> None:
 def test_what_comes_after_moved_rows_is_still_judged(level: Isolation) -> None:
     changed = rival("r1", claim(("x", "g", BASE)))
     found = judged(level, MINE, [MOVED, changed])
-    assert (found.rule, found.rivals) == (RuleId.READ_WAS_CHANGED, (changed,))
+    assert (found.rule, found.concurrent_commits) == (RuleId.READ_WAS_CHANGED, (changed,))
 
 
 def test_under_snapshot_what_comes_after_moved_rows_is_still_judged() -> None:
     mine = claim(("x", "g", BASE))
     changed = rival("r1", claim(("x", "g", BASE)))
     found = judged(SNAPSHOT, mine, [MOVED, changed])
-    assert found.rivals == (changed,)
+    assert found.concurrent_commits == (changed,)
 
 
 def test_a_refusal_names_file_groups_and_each_partition_once() -> None:
@@ -98,7 +98,7 @@ def test_a_refusal_names_file_groups_and_each_partition_once() -> None:
 def test_a_whole_restore_names_no_file_group() -> None:
     restored = rival("r1", WriteSet(), Action.RESTORE, restores=True)
     found = judged(STRICT, MINE, [restored])
-    assert (found.rivals, found.file_groups, found.partitions) == ((restored,), (), ())
+    assert (found.concurrent_commits, found.file_groups, found.partitions) == ((restored,), (), ())
 
 
 def test_only_inserted_rows_that_were_asked_for_are_named() -> None:
@@ -125,14 +125,14 @@ def test_everybody_is_asked_for_reads_after_an_insert_was_passed() -> None:
 def test_who_read_and_inserted_where_one_read_is_named_with_its_file_group() -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("x", "o", NEW)))]
     found = judged(SOME, MINE, rivals, Asked(reading="r2"))
-    assert found.rivals == (rivals[1],)
+    assert found.concurrent_commits == (rivals[1],)
     assert found.file_groups == (FileGroupId("x", "o"),)
 
 
 def test_who_read_and_inserted_elsewhere_is_named_without_a_file_group() -> None:
     rivals = [rival("r1", claim(("x", "n", NEW))), rival("r2", claim(("z", "o", NEW)))]
     found = judged(SOME, MINE, rivals, Asked(reading="r2"))
-    assert (found.rivals, found.file_groups) == ((rivals[1],), ())
+    assert (found.concurrent_commits, found.file_groups) == ((rivals[1],), ())
 
 
 def test_rows_moved_after_an_unseen_insert_are_built_on_as_well() -> None:
@@ -140,7 +140,7 @@ def test_rows_moved_after_an_unseen_insert_are_built_on_as_well() -> None:
         rival("r1", claim(("x", "n", NEW))),
         rival("r2", claim(("y", "m", REPLACE)), Action.CLUSTERING),
     ]
-    assert judged(SOME, MINE, rivals).rivals == (rivals[1],)
+    assert judged(SOME, MINE, rivals).concurrent_commits == (rivals[1],)
 
 
 @pytest.mark.parametrize(

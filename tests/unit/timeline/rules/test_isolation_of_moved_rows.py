@@ -33,7 +33,7 @@ from timeline.rules.isolation import Isolation
 
 UPSERT, DELETE = WriteOperation.UPSERT, WriteOperation.DELETE
 SORTED = ClusteringSettings(sort_columns=("v",))
-ANYWHERE = LookupRules(whole_table=True, moves=True)
+ANYWHERE = LookupRules(whole_table=True, moves_rows=True)
 A = {"id": "a", "p": "x"}
 
 LEVELS = pytest.mark.parametrize("level", list(Isolation))
@@ -59,7 +59,7 @@ def change(
     table: TableReader, operation: WriteOperation, rows: Rows, reads: ReadSet, **how: object
 ):
     plan = replace(planned(table, operation, **how), reads=reads)
-    return write(table.context, plan, LocalWorkload(table.context.world, as_table(rows)))
+    return write(table.context, plan, LocalWorkload(table.context.ports, as_table(rows)))
 
 
 def insert(table: TableReader) -> None:
@@ -87,7 +87,7 @@ def test_a_change_counts_where_a_clustering_took_it(
     times: int,
 ) -> None:
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)], kind)
-    state = table.pin()
+    state = table.current_state()
     reads = state.reads(partitions=("x",), filter=pc.field("id") == "a")
     upsert(other, [row("a", "x", 7, ts=2)])
     for _ in range(times):
@@ -103,7 +103,7 @@ def test_a_change_counts_where_a_clustering_took_it(
 def test_a_clustering_of_rows_that_nobody_changed_disturbs_no_reads(level: Isolation) -> None:
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9), row("b", "y", 1)])
     insert(other)
-    reads = table.pin().reads(partitions=("x",), filter=pc.field("v") == 1)
+    reads = table.current_state().reads(partitions=("x",), filter=pc.field("v") == 1)
     upsert(other, [row("b", "y", 7, ts=2)])
     cluster(other)
     assert change(table, DELETE, [A], reads).rows_deleted == 1
@@ -111,7 +111,7 @@ def test_a_clustering_of_rows_that_nobody_changed_disturbs_no_reads(level: Isola
 
 def test_under_snapshot_inserts_that_are_clustered_with_what_was_read_are_no_change() -> None:
     table, other = two_writers(Isolation.SNAPSHOT, [row("a", "x", 1), row("k", "x", 9)])
-    reads = table.pin().reads(partitions=("x",), filter=pc.field("v") == 1)
+    reads = table.current_state().reads(partitions=("x",), filter=pc.field("v") == 1)
     insert(other)
     cluster(other)
     assert change(table, DELETE, [A], reads).rows_deleted == 1
@@ -125,7 +125,7 @@ def test_a_change_counts_where_a_global_index_took_it(
 ) -> None:
     table, other = two_writers(level, [row("k", "x", 9), row("j", "y", 9), row("i", "w", 9)])
     upsert(table, [row("a", "x", 1)], lookup=ANYWHERE)
-    reads = table.pin().reads(partitions=partitions, filter=pc.field("v") == 1)
+    reads = table.current_state().reads(partitions=partitions, filter=pc.field("v") == 1)
     upsert(other, [row("a", "y", 7, ts=2)], lookup=ANYWHERE)
     if moved_again:
         upsert(other, [row("a", "w", 7, ts=3)], lookup=ANYWHERE)
@@ -139,6 +139,6 @@ def test_under_snapshot_who_also_wrote_elsewhere_is_met_only_where_was_read() ->
     """Nothing left what was read: what the other changed beside it was not looked at."""
     start = [row("a", "x", 1), row("b", "y", 1)]
     table, other = two_writers(Isolation.SNAPSHOT, start)
-    reads = table.pin().reads(partitions=("x",))
+    reads = table.current_state().reads(partitions=("x",))
     upsert(other, [row("a", "x", 7, ts=2), row("b", "y", 7, ts=2)])
     assert change(table, UPSERT, [row("b", "y", 8, ts=3)], reads).rows_updated == 1

@@ -32,17 +32,17 @@ class Looks:
     def has_reads(self, rival: ConcurrentCommit) -> bool:
         return rival.requested_time in self.reading
 
-    def misses(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
+    def wrote_no_match(self, rival: ConcurrentCommit, item: AccessedFileGroup) -> bool:
         return item.file_group.file_id in self.missing
 
-    def held_none(self, group: FileGroupId) -> bool:
+    def had_no_match(self, group: FileGroupId) -> bool:
         return group.file_id in self.empty
 
 
 def touched(*items: tuple[str, str, Access], claims: tuple[str, ...] = ()) -> WriteSet:
     return WriteSet.of(
         [
-            AccessedFileGroup(file_group=FileGroupId(partition, file_id), touch=touch)
+            AccessedFileGroup(file_group=FileGroupId(partition, file_id), access=touch)
             for partition, file_id, touch in items
         ],
         claims,
@@ -53,7 +53,7 @@ def rival(
     claim: WriteSet, name: str = "r1", action: Action = Action.COMMIT, **facts: object
 ) -> ConcurrentCommit:
     return ConcurrentCommit(
-        action=action, requested_time=name, completion_time=name, claim=claim, **facts
+        action=action, requested_time=name, completion_time=name, write_set=claim, **facts
     )
 
 
@@ -167,7 +167,7 @@ def test_who_was_made_from_reads_after_an_unseen_insert_cannot_be_passed():
     looks = Looks(reading={"r2"})
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, reader], looks)
     assert found is not None
-    assert (found.rule, found.rivals) == (APPENDED, (reader,))
+    assert (found.rule, found.concurrent_commits) == (APPENDED, (reader,))
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, [reader, blind], looks) is None
 
 
@@ -175,7 +175,7 @@ def test_nothing_is_changed_that_was_written_after_an_unseen_insert():
     blind, later = rival(touched(("x", "n", NEW))), rival(touched(("y", "m", BASE)), "r2")
     found = validate_reads(SOME, MINE_ELSEWHERE, READ, [blind, later], Looks())
     assert found is not None
-    assert (found.rule, found.rivals) == (APPENDED, (later,))
+    assert (found.rule, found.concurrent_commits) == (APPENDED, (later,))
     assert validate_reads(SOME, MINE_ELSEWHERE, READ, [later, blind], Looks()) is None
 
 

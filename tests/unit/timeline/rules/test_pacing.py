@@ -45,8 +45,8 @@ def row(key: str, ts: int = 2) -> dict[str, Any]:
 def table_at(
     clock: StillClock, pace: RateLimit | None = TEN, kind: TableType = TableType.COPY_ON_WRITE
 ) -> TableReader:
-    storage = MemoryStorage("memory://t", world=MemoryWorld(clock))
-    limits = replace(BRISK, pace=pace)
+    storage = MemoryStorage("memory://t", ports=MemoryWorld(clock))
+    limits = replace(BRISK, rate_limit=pace)
     return new_table(storage, clock=clock, limits=limits, table_type=kind)
 
 
@@ -58,7 +58,7 @@ def begins(table: TableReader) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("burst", "begun_ms", "free_at"),
+    ("burst", "attempt_started_ms", "free_at"),
     [
         (1, [], None),
         (1, [1_000], 7_000),
@@ -74,9 +74,9 @@ def begins(table: TableReader) -> list[int]:
     ],
 )
 def test_a_token_comes_in_each_interval_and_a_burst_is_kept(
-    burst: int, begun_ms: list[int], free_at: int | None
+    burst: int, attempt_started_ms: list[int], free_at: int | None
 ) -> None:
-    assert next_begin_ms(begun_ms, replace(TEN, burst=burst)) == free_at
+    assert next_begin_ms(attempt_started_ms, replace(TEN, burst=burst)) == free_at
 
 
 def test_slow_and_odd_paces_are_rounded_up_to_milliseconds() -> None:
@@ -239,7 +239,7 @@ def test_a_group_waits_once_for_all_its_members() -> None:
 
     def write(key: str) -> None:
         entered.wait()
-        rows = LocalWorkload(table.context.world, pa.Table.from_pylist([row(key)]))
+        rows = LocalWorkload(table.context.ports, pa.Table.from_pylist([row(key)]))
         together.write(plan, rows)
 
     threads = [threading.Thread(target=write, args=(key,)) for key in "bcde"]
@@ -260,9 +260,9 @@ def test_the_options_reach_the_table(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
     made = hoodoo.create_table(tmp_path / "t", schema=schema, record_key="id", properties=told)
     with made as table:
-        assert table.context.limits.pace == RateLimit(per_minute=0.5, burst=2)
+        assert table.context.limits.rate_limit == RateLimit(per_minute=0.5, burst=2)
     with hoodoo.open_table(tmp_path / "t") as table:
-        assert table.context.limits.pace is None
+        assert table.context.limits.rate_limit is None
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_retry_under_lock_is_the_default_where_all_writers_take_the_lock(
 ) -> None:
     properties = as_property_set(said)
     limits = limits_of(WriteSettings.from_properties(properties), properties)
-    assert (limits.retry.queue_after, limits.retry.queue_short_ms) == (0, short_ms)
+    assert (limits.retry.lock_after_conflicts, limits.retry.lock_short_ms) == (0, short_ms)
 
 
 # ---------------------------------------------------------------- writes
@@ -149,7 +149,7 @@ def test_no_attempt_begins_after_the_limit_in_time() -> None:
 
 
 def test_a_writer_that_lost_too_often_retries_under_the_lock() -> None:
-    mine, other = two_writers(queue_after=2)
+    mine, other = two_writers(lock_after_conflicts=2)
     rival_waits: list[str] = []
 
     def rival() -> None:
@@ -171,7 +171,7 @@ def test_a_writer_that_lost_too_often_retries_under_the_lock() -> None:
 @pytest.mark.spec("PUB-11")
 def test_a_short_rejected_write_retries_under_the_lock_without_a_pause() -> None:
     clock = StillClock()
-    mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
+    mine = new_table(limits=limited(lock_short_ms=500, pause_base_ms=50), clock=clock)
     upsert(mine, START)
     other = opened(mine, clock=clock)
     waits: list[str] = []
@@ -192,7 +192,7 @@ def test_a_short_rejected_write_retries_under_the_lock_without_a_pause() -> None
 @pytest.mark.spec("PUB-11")
 def test_a_long_rejected_write_retries_without_the_lock() -> None:
     clock = StillClock()
-    mine = new_table(limits=limited(queue_short_ms=500, pause_base_ms=50), clock=clock)
+    mine = new_table(limits=limited(lock_short_ms=500, pause_base_ms=50), clock=clock)
     upsert(mine, START)
     other = opened(mine, clock=clock)
 
@@ -217,7 +217,7 @@ class _Lease:
     def remaining_ms(self) -> int | None:
         return None
 
-    def has_room(self) -> bool:
+    def has_time_for_request(self) -> bool:
         return self.held
 
     def assert_held(self) -> None:
@@ -249,18 +249,18 @@ class _Lock:
 def test_a_kept_lock_is_acquired_again_only_if_it_was_lost() -> None:
     first, second = _Lease(held=True), _Lease(held=True)
     table = new_table()
-    context = replace(table.context, world=replace(table.context.world, lock=_Lock(first, second)))
+    context = replace(table.context, ports=replace(table.context.ports, lock=_Lock(first, second)))
     with keep_commit_lock(context, "redo") as held:
-        assert held.world.lock.in_order, "nobody is in front of its holder"
-        with held.world.lock.acquire("publish") as lease:
+        assert held.ports.lock.is_fifo, "nobody is in front of its holder"
+        with held.ports.lock.acquire("publish") as lease:
             assert (lease.fencing_token, lease.owner, lease.remaining_ms()) == (7, "me", None)
-            assert lease.has_room()
+            assert lease.has_time_for_request()
         assert first.released == 0
         first.held = False
-        assert held.world.lock.acquire("publish") is second
-        held.world.lock.close()
+        assert held.ports.lock.acquire("publish") is second
+        held.ports.lock.close()
     assert first.released == 1
-    assert BRISK.retry.queue_after == 0
+    assert BRISK.retry.lock_after_conflicts == 0
 
 
 class _Beats:
@@ -284,16 +284,16 @@ class _Beats:
 def test_a_retry_that_takes_long_releases_the_lock_but_not_in_the_commit_section() -> None:
     first, second = _Lease(held=True), _Lease(held=True)
     table, beats = new_table(), _Beats()
-    world: Any = replace(table.context.world, lock=_Lock(first, second), executor=beats)
-    with keep_commit_lock(replace(table.context, world=world), "redo", ms_max=500) as held:
-        with held.world.lock.acquire("publish"):
+    ports: Any = replace(table.context.ports, lock=_Lock(first, second), executor=beats)
+    with keep_commit_lock(replace(table.context, ports=ports), "redo", ms_max=500) as held:
+        with held.ports.lock.acquire("publish"):
             beats.beat()
             assert first.released == 0
         beats.beat()
         first.held = False  # as a lease is that was given back
         beats.beat()
         assert first.released == 1
-        assert held.world.lock.acquire("publish") is second
+        assert held.ports.lock.acquire("publish") is second
     assert (beats.asked, beats.stopped) == ([500], 1)
     assert len(heard(table, "write.queue_given_back")) == 1
 
@@ -334,14 +334,14 @@ def test_on_a_high_latency_store_a_retry_releases_the_lock_beside_its_completed_
     table = new_table(Far(base), clock=clock)
     upsert(table, START)
     mine = opened(
-        table, storage=Far(Watching(base)), limits=limited(queue_short_ms=500), clock=clock
+        table, storage=Far(Watching(base)), limits=limited(lock_short_ms=500), clock=clock
     )
     other = opened(table, clock=clock)
 
     def rival() -> None:
         upsert(other, [row("a", "x", 2, 7)])
-        lock: Any = Watched(mine.context.world.lock)
-        object.__setattr__(mine.context, "world", replace(mine.context.world, lock=lock))
+        lock: Any = Watched(mine.context.ports.lock)
+        object.__setattr__(mine.context, "ports", replace(mine.context.ports, lock=lock))
 
     receipt = upsert(mine, [row("a", "x", 3, 3)], rival)
     assert receipt.attempts == 2

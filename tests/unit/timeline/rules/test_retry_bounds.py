@@ -22,14 +22,14 @@ from timeline.rules.retry import (
 def test_the_defaults_of_a_retry_budget() -> None:
     assert RetryBudget() == RetryBudget(
         conflict_retries_max=4,
-        publish_attempts_max=16,
+        commit_attempts_max=16,
         policy=RetryPolicy.EXPONENTIAL_JITTER,
         pause_base_ms=50,
         pause_cap_ms=10_000,
         total_ms_max=1_800_000,
         wasted_bytes_max=0,
-        queue_after=0,
-        queue_short_ms=0,
+        lock_after_conflicts=0,
+        lock_short_ms=0,
     )
 
 
@@ -142,7 +142,7 @@ def test_a_pause_is_doubled_thirty_times_at_most() -> None:
 def test_a_short_retry_keeps_the_commit_lock_at_once_and_a_long_one_by_option(
     after: int, short_ms: int, conflicts: int, work_ms: int, held_ms: int | None
 ) -> None:
-    budget = RetryBudget(queue_after=after, queue_short_ms=short_ms)
+    budget = RetryBudget(lock_after_conflicts=after, lock_short_ms=short_ms)
     assert keep_lock_ms(budget, conflicts=conflicts, work_ms=work_ms) == held_ms
 
 
@@ -162,7 +162,7 @@ def test_a_short_retry_keeps_the_commit_lock_at_once_and_a_long_one_by_option(
 def test_on_a_high_latency_store_a_retry_of_as_many_requests_as_the_least_write_is_short(
     short_ms: int, conflicts: int, look_ms: int, work_ms: int, held_ms: int | None
 ) -> None:
-    budget = RetryBudget(queue_short_ms=short_ms)
+    budget = RetryBudget(lock_short_ms=short_ms)
     assert keep_lock_ms(budget, conflicts=conflicts, work_ms=work_ms, look_ms=look_ms) == held_ms
 
 
@@ -173,7 +173,7 @@ def test_on_a_high_latency_store_a_retry_of_as_many_requests_as_the_least_write_
 def test_beside_a_shared_lock_the_first_retry_does_not_keep_the_commit_lock(
     after: int, conflicts: int, held_ms: int | None
 ) -> None:
-    budget = RetryBudget(queue_after=after, queue_short_ms=500)
+    budget = RetryBudget(lock_after_conflicts=after, lock_short_ms=500)
     assert keep_lock_ms(budget, conflicts=conflicts, work_ms=400, first_without=1) == held_ms
 
 

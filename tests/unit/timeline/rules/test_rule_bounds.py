@@ -59,7 +59,7 @@ def test_a_clock_may_be_ten_minutes_behind_and_is_warned_of_after_one_second() -
 
 def touched(touch: Access, group: FileGroupId = A, source: str | None = None) -> WriteSet:
     return WriteSet.of(
-        [AccessedFileGroup(file_group=group, touch=touch, source_requested_time=source)]
+        [AccessedFileGroup(file_group=group, access=touch, source_requested_time=source)]
     )
 
 
@@ -68,7 +68,7 @@ def rival(claim: WriteSet, requested_time: str = OLDER, **more: object) -> Concu
         action=Action.COMMIT,
         requested_time=requested_time,
         completion_time="20260102030405011",
-        claim=claim,
+        write_set=claim,
         **more,
     )
 
@@ -126,7 +126,9 @@ def test_rows_merged_onto_a_base_file_of_a_concurrent_commit_do_not_conflict_wit
 def test_non_blocking_writers_do_not_conflict_in_log_files_only(
     mine: Access, theirs: Access, clean: bool
 ) -> None:
-    verdict = validate_write_set(touched(mine), MINE, [rival(touched(theirs))], logs_may_meet=True)
+    verdict = validate_write_set(
+        touched(mine), MINE, [rival(touched(theirs))], logs_may_conflict=True
+    )
     assert (verdict == NoConflict()) is clean
 
 
@@ -136,7 +138,7 @@ def test_a_restore_rejects_every_write_and_is_named() -> None:
         touched(Access.NEW), MINE, [rival(touched(Access.NEW, B)), restore]
     )
     assert isinstance(verdict, Rejected)
-    assert (verdict.rule, verdict.rivals) == (RuleId.TARGET_OF_ROLLBACK, (restore,))
+    assert (verdict.rule, verdict.concurrent_commits) == (RuleId.TARGET_OF_ROLLBACK, (restore,))
     assert (verdict.file_groups, verdict.partitions, verdict.plans) == ((), (), ())
 
 
@@ -144,25 +146,27 @@ def test_a_rollback_of_the_write_is_named_and_a_retry_may_succeed() -> None:
     rollback = rival(WriteSet(), NEWER, aborts=MINE)
     verdict = validate_write_set(touched(Access.NEW), MINE, [rollback])
     assert isinstance(verdict, Rejected)
-    assert verdict.rivals == (rollback,)
+    assert verdict.concurrent_commits == (rollback,)
     assert verdict.retry_can_succeed
 
 
 def test_a_claimed_partition_is_rejected_before_file_groups_are_compared() -> None:
-    mine = WriteSet.of([AccessedFileGroup(file_group=A, touch=Access.BASE)], ["y"])
+    mine = WriteSet.of([AccessedFileGroup(file_group=A, access=Access.BASE)], ["y"])
     claiming = rival(touched(Access.NEW, B))
     verdict = validate_write_set(mine, MINE, [rival(touched(Access.REPLACE)), claiming])
     assert isinstance(verdict, Rejected)
-    assert (verdict.rule, verdict.rivals) == (RuleId.WRITTEN_INTO_MY_CLAIM, (claiming,))
+    assert (verdict.rule, verdict.concurrent_commits) == (RuleId.WRITTEN_INTO_MY_CLAIM, (claiming,))
 
 
 def test_a_rebase_names_the_last_concurrent_commit_of_each_file_group_once() -> None:
-    both = WriteSet.of([AccessedFileGroup(file_group=group, touch=Access.BASE) for group in (A, B)])
+    both = WriteSet.of(
+        [AccessedFileGroup(file_group=group, access=Access.BASE) for group in (A, B)]
+    )
     first = rival(touched(Access.BASE), writer="first")
     last = rival(both, writer="last")
     verdict = validate_write_set(both, MINE, [first, last])
     assert isinstance(verdict, Rebase)
-    assert (verdict.rule, verdict.rivals) == (RuleId.SAME_FILE_GROUP_WRITTEN, (last,))
+    assert (verdict.rule, verdict.concurrent_commits) == (RuleId.SAME_FILE_GROUP_WRITTEN, (last,))
     assert verdict.file_groups == (A, B)
 
 
@@ -172,11 +176,11 @@ def test_a_commit_without_conflict_does_not_hide_one_with_a_conflict() -> None:
     writer = rival(touched(Access.BASE))
     verdict = validate_write_set(touched(Access.LOG), MINE, [compaction, writer])
     assert isinstance(verdict, Rejected)
-    assert verdict.rivals == (writer,)
+    assert verdict.concurrent_commits == (writer,)
     other = WriteSet.of(
         [
-            AccessedFileGroup(file_group=B, touch=Access.BASE),
-            AccessedFileGroup(file_group=FileGroupId("z", "c"), touch=Access.BASE),
+            AccessedFileGroup(file_group=B, access=Access.BASE),
+            AccessedFileGroup(file_group=FileGroupId("z", "c"), access=Access.BASE),
         ]
     )
     mine = touched(Access.BASE, FileGroupId("z", "c"))

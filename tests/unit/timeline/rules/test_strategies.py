@@ -78,7 +78,7 @@ def test_a_name_of_ours_stays_ours() -> None:
 
 def claim(partition_path: str, touch: Access = Access.NEW, *claimed: str) -> WriteSet:
     group = FileGroupId(partition_path, f"f-{partition_path}")
-    return WriteSet.of([AccessedFileGroup(file_group=group, touch=touch)], claimed)
+    return WriteSet.of([AccessedFileGroup(file_group=group, access=touch)], claimed)
 
 
 def rival(
@@ -88,7 +88,7 @@ def rival(
         action=action,
         requested_time="20260102030405000",
         completion_time="20260102030405011",
-        claim=content,
+        write_set=content,
         is_compaction=moves,
     )
 

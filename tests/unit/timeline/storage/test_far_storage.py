@@ -45,7 +45,7 @@ class Backwards(ThreadExecutor):
         self.repeated = work
         return super().every(interval_ms, work)
 
-    def at_once(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    def concurrently(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         self.together.append(len(calls))
         return [call() for call in reversed(calls)][::-1]
 
@@ -56,18 +56,20 @@ def far_table(clock: Any = None) -> TableReader:
 
 def backwards(table: TableReader) -> tuple[TableContext, Backwards]:
     executor = Backwards()
-    world = replace(table.context.world, executor=executor)
-    context = replace(table.context, world=world, chain=CommitLog(world, table.context.table_id))
+    ports = replace(table.context.ports, executor=executor)
+    context = replace(
+        table.context, ports=ports, commit_log=CommitLog(ports, table.context.table_id)
+    )
     return context, executor
 
 
 def test_what_the_timeline_shows_lies_at_or_below_the_head_whatever_is_asked_first() -> None:
     table = far_table()
     context, _ = backwards(table)
-    assert context.look()[0] == 0
+    assert context.refresh()[0] == 0
     for expected in (1, 2):
         upsert(opened(table), ROWS)
-        head, active = context.look()
+        head, active = context.refresh()
         assert head == expected
         assert len(active.completed_writes) == expected
 
@@ -77,17 +79,17 @@ def test_as_many_slots_are_looked_for_at_once_as_came_last_time() -> None:
     context, executor = backwards(table)
     other = opened(table)
     upsert(other, ROWS)
-    context.look()
-    assert not context.chain.is_busy
+    context.refresh()
+    assert not context.commit_log.is_contended
     for _ in range(3):
         upsert(other, ROWS)
-    context.look()
-    assert context.chain.is_busy
+    context.refresh()
+    assert context.commit_log.is_contended
     for at_once in (4, 2):  # half as many where nothing came
         executor.together.clear()
-        assert context.chain.head() == 4
+        assert context.commit_log.head() == 4
         assert executor.together == [at_once]
-    assert not context.chain.is_busy
+    assert not context.commit_log.is_contended
 
 
 class PublishingWhileListed(Behind):
@@ -115,14 +117,14 @@ def test_a_refresh_does_not_wait_until_no_writer_commits() -> None:
     other = opened(table)
     upsert(other, ROWS)
     context, _ = backwards(opened(table, storage=Far(storage)))
-    context.look()
+    context.refresh()
     storage.act = lambda: upsert(other, ROWS)
     storage.listings = 0
-    head, active = context.look()
+    head, active = context.refresh()
     assert (head, storage.listings) == (2, 2)
     assert len(active.completed_writes) == 2
     storage.listings = 0
-    head, active, _ = context.look_with(lambda: None)
+    head, active, _ = context.refresh_with(lambda: None)
     assert (head, storage.listings) == (4, 2)
     assert len(active.completed_writes) == 4
 
@@ -132,26 +134,26 @@ def test_a_gap_ends_the_head_though_a_later_slot_is_seen() -> None:
     context, _ = backwards(table)
     other = opened(table)
     for expected in (1, 3):  # then three are looked for at once
-        while other.context.chain.head() < expected:
+        while other.context.commit_log.head() < expected:
             upsert(other, ROWS)
-        assert context.chain.head() == expected
+        assert context.commit_log.head() == expected
     for _ in range(3):
         upsert(other, ROWS)
-    context.world.storage.delete(slot_path(4))
-    assert context.chain.head() == 3
+    context.ports.storage.delete(slot_path(4))
+    assert context.commit_log.head() == 3
 
 
 def test_near_storage_is_asked_in_order_on_the_calling_thread() -> None:
     table = new_table()
     threads: list[int] = []
-    table.context.world.together(*[lambda: threads.append(threading.get_ident())] * 3)
+    table.context.ports.concurrently(*[lambda: threads.append(threading.get_ident())] * 3)
     assert threads == [threading.get_ident()] * 3
 
 
 def test_calls_that_wait_are_under_way_together() -> None:
     meeting = threading.Barrier(5, timeout=60)
     with ThreadExecutor(1) as executor:
-        assert sorted(executor.at_once([meeting.wait] * 5)) == [0, 1, 2, 3, 4]
+        assert sorted(executor.concurrently([meeting.wait] * 5)) == [0, 1, 2, 3, 4]
 
 
 def test_the_first_failure_is_raised_when_all_have_ended() -> None:
@@ -161,16 +163,23 @@ def test_the_first_failure_is_raised_when_all_have_ended() -> None:
         raise ObjectMissingError("x")
 
     with ThreadExecutor(1) as executor, pytest.raises(ObjectMissingError):
-        executor.at_once([lambda: ended.append("first"), fail])
+        executor.concurrently([lambda: ended.append("first"), fail])
     assert ended in ([], ["first"])
 
 
-@pytest.mark.parametrize(("took_ms", "glance_ms"), [(0, 100), (60, 1_800), (900, 2_000)])
-def test_a_look_may_be_as_old_as_thirty_like_it_take(took_ms: int, glance_ms: int) -> None:
+@pytest.mark.parametrize(
+    ("took_ms", "cached_snapshot_age_ms"), [(0, 100), (60, 1_800), (900, 2_000)]
+)
+def test_a_look_may_be_as_old_as_thirty_like_it_take(
+    took_ms: int, cached_snapshot_age_ms: int
+) -> None:
     near, far = new_table(clock=StillClock(NOW)), far_table(StillClock(NOW))
     for table in (near, far):
-        table.context.looked.took_ms = took_ms
-    assert (near.context.glance_ms, far.context.glance_ms) == (GLANCE_MS, glance_ms)
+        table.context.last_refresh.took_ms = took_ms
+    assert (near.context.cached_snapshot_age_ms, far.context.cached_snapshot_age_ms) == (
+        GLANCE_MS,
+        cached_snapshot_age_ms,
+    )
 
 
 @pytest.mark.parametrize(("read", "rounds"), [(1, [8]), (9, [8, 8]), (20, [8, 8, 4])])
@@ -179,7 +188,7 @@ def test_the_chain_is_read_ahead_from_its_newest_slot(read: int, rounds: list[in
     for _ in range(20):
         upsert(table, ROWS)
     context, executor = backwards(table)
-    numbers = (slot.number for slot in context.chain.newest_first(20))
+    numbers = (slot.number for slot in context.commit_log.newest_first(20))
     assert [next(numbers) for _ in range(read)] == list(range(20, 20 - read, -1))
     assert executor.together == rounds
 
@@ -232,9 +241,9 @@ def queueing(table: TableReader, clock: Any = None) -> tuple[TableReader, Queue,
     """The table opened once more, by a writer behind a watched lock."""
     mine = opened(table, clock=clock)
     context, executor = backwards(mine)
-    queue = Queue(context.world.lock)
-    object.__setattr__(mine.context, "world", replace(context.world, lock=queue))
-    object.__setattr__(mine.context, "chain", CommitLog(mine.context.world, context.table_id))
+    queue = Queue(context.ports.lock)
+    object.__setattr__(mine.context, "ports", replace(context.ports, lock=queue))
+    object.__setattr__(mine.context, "commit_log", CommitLog(mine.context.ports, context.table_id))
     return mine, queue, executor
 
 
@@ -242,7 +251,7 @@ def queueing(table: TableReader, clock: Any = None) -> tuple[TableReader, Queue,
 def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_comes() -> None:
     clock = StillClock(NOW)  # by which nobody has waited
     table = far_table(clock)
-    storage: Any = table.context.world.storage
+    storage: Any = table.context.ports.storage
     upsert(table, ROWS)
     mine, queue, executor = queueing(table, clock)
 
@@ -255,14 +264,14 @@ def test_who_waits_in_the_queue_has_read_what_others_published_when_its_turn_com
     read: list[int] = []
     queue.waiting.append(others_publish)
     assert upsert(mine, ROWS).lost_slots == 0, "what was read beside the lock is too old"
-    [turn] = read
+    [section] = read
     asked = {
         call.path[-1]
-        for call in storage.calls[turn:]
+        for call in storage.calls[section:]
         if call.operation == "read" and "/slots/" in call.path
     }
     assert min(asked) == "5", "only whether there are more than four"
-    assert mine.context.chain.head() == 5
+    assert mine.context.commit_log.head() == 5
 
 
 @pytest.mark.spec("PAR-1")
@@ -281,7 +290,7 @@ def test_the_queue_goes_on_while_the_completed_file_is_on_its_way_and_the_next_o
     queue.released.append(next_one)  # the executor takes it before the completed file
     upsert(mine, ROWS)
     assert shown == [1, 3], "the slot alone, and after the next turn both"
-    head, active = opened(table).context.look()
+    head, active = opened(table).context.refresh()
     assert (head, len(active.completed_writes)) == (3, 3)
     times = [one.completion_time for one in active.completed_writes]
     assert times == sorted(times, key=str)
@@ -298,9 +307,9 @@ def test_beside_another_engine_a_plan_is_shown_before_the_lock_is_free(shared: b
     context = replace(mine.context, limits=replace(mine.context.limits, foreign_writers=expected))
     shown: list[bool] = []
 
-    def plan(turn: CommitSection) -> Slot:
-        time = turn.draw(context, Residue.SLOT_REQUESTED)
-        return turn.slot(context, SlotKind.PLAN, Action.COMPACTION, time, nonce="n")
+    def plan(section: CommitSection) -> Slot:
+        time = section.draw_time(context, Residue.SLOT_REQUESTED)
+        return section.next_slot(context, SlotKind.PLAN, Action.COMPACTION, time, nonce="n")
 
     queue.released.append(lambda: shown.append(bool(table.context.active().pending)))
     commit_in_section(context, "plan", plan)
@@ -350,17 +359,17 @@ def test_a_file_that_was_deleted_here_is_forgotten() -> None:
 
 def test_the_longest_unused_files_are_forgotten_first_and_big_ones_are_never_kept() -> None:
     kept = FileCache(bytes_max=10)
-    kept.keep("a", b"12345")
-    kept.keep("b", b"12345")
+    kept.add("a", b"12345")
+    kept.add("b", b"12345")
     assert kept.find("a") == b"12345"
-    kept.keep("c", b"1")
+    kept.add("c", b"1")
     assert (kept.find("a"), kept.find("b"), kept.find("c")) == (b"12345", None, b"1")
-    kept.keep("a", b"1234")
-    kept.keep("d", b"12345")
+    kept.add("a", b"1234")
+    kept.add("d", b"12345")
     assert (kept.find("a"), kept.find("c"), kept.find("d")) == (b"1234", b"1", b"12345")
     roomy = FileCache()
-    roomy.keep("big", bytes((1 << 20) + 1))
-    roomy.keep("fits", bytes(1 << 20))
+    roomy.add("big", bytes((1 << 20) + 1))
+    roomy.add("fits", bytes(1 << 20))
     assert (roomy.find("big"), len(roomy.find("fits") or b"")) == (None, 1 << 20)
 
 
@@ -383,11 +392,11 @@ def test_far_away_a_turn_that_showed_another_s_commit_does_not_list_the_timeline
     [shown] = [name for name in kept.names(TIMELINE) if name.endswith(".commit")]
     storage = RecordingStorage(Far(kept) if far else kept)
     mine = opened(table, storage=storage, limits=replace(BRISK, foreign_writers=foreign))
-    mine.context.chain.head()
+    mine.context.commit_log.head()
     kept.delete(f"{TIMELINE}/{shown}")  # as if its owner had not come so far
     storage.forget()
-    turn = refresh_and_apply(mine.context, None)
+    section = refresh_and_apply(mine.context, None)
     assert shown in kept.names(TIMELINE)
-    assert shown in turn.timeline.file_names
-    assert [one.state for one in turn.timeline.instants] == [State.COMPLETED]
+    assert shown in section.timeline.file_names
+    assert [one.state for one in section.timeline.instants] == [State.COMPLETED]
     assert storage.operations().count(f"names {TIMELINE}") == listings

@@ -34,16 +34,16 @@ class Kept:
 
 
 def test_handles_of_one_world_share_tables_by_name() -> None:
-    world = MemoryWorld()
-    MemoryStorage("memory://a", world=world).create("x", b"1")
-    assert MemoryStorage("memory://a/", world=world).read("x") == b"1"
-    for other in (MemoryStorage("memory://b", world=world), MemoryStorage("memory://a")):
+    ports = MemoryWorld()
+    MemoryStorage("memory://a", ports=ports).create("x", b"1")
+    assert MemoryStorage("memory://a/", ports=ports).read("x") == b"1"
+    for other in (MemoryStorage("memory://b", ports=ports), MemoryStorage("memory://a")):
         with pytest.raises(ObjectMissingError):
             other.read("x")
 
 
 def test_objects_are_stamped_by_the_worlds_clock() -> None:
-    storage = MemoryStorage(world=MemoryWorld(Frozen()))
+    storage = MemoryStorage(ports=MemoryWorld(Frozen()))
     storage.create("x", b"")
     found = storage.stat("x")
     assert found is not None

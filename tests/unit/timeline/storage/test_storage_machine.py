@@ -150,7 +150,7 @@ def test_threads_that_waited_together_once_end_after_a_while(
         all_there.wait(timeout=60)
 
     with ThreadExecutor(1) as executor:
-        executor.at_once([wait_together] * together)
+        executor.concurrently([wait_together] * together)
         waited.remove(threading.current_thread())  # the calling thread works, too
         assert len(set(waited)) == together - 1
         monkeypatch.setattr(machine, "_POOL_S", 0.0)
