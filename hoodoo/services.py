@@ -282,7 +282,7 @@ class Services:
         context: The table.
         properties: Effective properties; each service reads its own keys.
         settings: Those of writes, made when the table was opened.
-        join_writers: Enters the registry of those who change the table, once.
+        register_writer: Enters the registry of those who change the table, once.
 
     Raises:
         SettingError: A service's property is wrong.

@@ -1,8 +1,8 @@
 """
-The lease: one holding of the lock, with its end, its renewal and its alarm.
+Acquire the commit lock, hold it by a lease, and release it.
 
 The holder must find out by itself when it may no longer act (the Java providers continue after they
-lose theirs). Invariants:
+lose theirs). Invariants of a lease:
 
 - ``assert_held`` reads local state only, so it is cheap enough before every timeline write.
 - A lost lease stays lost: a late renewal never revives a lease that was found past its end.

@@ -1,4 +1,4 @@
-"""The interface of all table services."""
+"""The interface of all table services, and the scheduling of their plans."""
 
 from __future__ import annotations
 

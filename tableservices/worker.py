@@ -1,4 +1,4 @@
-"""The worker: a process that runs the services of one or many tables, and its settings."""
+"""Run table services: in a worker process, after a commit, or on a thread of a writer."""
 
 from __future__ import annotations
 

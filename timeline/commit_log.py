@@ -3,7 +3,8 @@ Read the commit log of a table and take its next slot (SLOT-1, SLOT-2, UNK-*).
 
 The module knows nothing about Hudi's files. It needs one promise of the storage: an atomic
 create-if-absent. After an unanswered create it repeats the identical bytes until it can read the
-slot. Until then the outcome is unknown, never "failed".
+slot. Until then the outcome is unknown, never "failed". It also finds the instants that a restore
+took away.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CommitLog:
     One process's view of a table's commit log. It caches decoded slots, because slots never change.
 
     Args:
-        world: The ports.
+        ports: The ports.
         table_id: The table's identity, None when it has none yet. A slot with another identity
             decides nothing (SLOT-8), unless the table was dropped and created again under this
             writer (F27).

@@ -1,8 +1,8 @@
 """
-The low-water mark of this process: the slots that its writes and snapshots still need.
+An open table: its ports, settings, caches and commit log, in one value.
 
-The registry entry shows it, and the archiver truncates the commit log below it (GC-2).
-``truncation`` has the functions that show and renew it.
+``LowWaterMark`` names the slots that the writes and snapshots of this process still need. The
+registry entry shows it, and the archiver truncates the commit log below it (GC-2).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class KnownBatches:
     Args:
         through: Greatest number of those slots.
         ids: By slot number. Truncated slots may be missing; void slots are included.
-        boundary: The present truncation point, -1 before the first read.
+        truncation_point: The present truncation point, -1 before the first read.
         archived: By number, the ids in its file and in the earlier files that it names. It may
             contain false positives.
     """
@@ -207,7 +207,7 @@ class TableIdentity:
         properties.
 
         Args:
-            world: The ports.
+            ports: The ports.
             is_asked_later: Skip the check after a create. A write reads the properties in its
                 commit section, before its slot, and a service reports no rows as written.
 

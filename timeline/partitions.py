@@ -2,6 +2,7 @@
 Partitions are folders with the file ``.hoodie_partition_metadata``, as in Java Hudi (fmt 4.1).
 
 The module finds them by listing folders, as every Hudi reader does without a metadata table.
+It also finds partitions inside of other partitions.
 """
 
 from __future__ import annotations

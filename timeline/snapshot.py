@@ -1,7 +1,8 @@
 """
-The active timeline: every instant with a file in the timeline folder, at one time.
+The active timeline and the snapshot: the instants of a table at one time.
 
-It is a value made from one listing of names. Content is read only on request.
+Both are values made from one listing of names. Content is read only on request; ``CommitReader``
+caches commit metadata.
 """
 
 from __future__ import annotations

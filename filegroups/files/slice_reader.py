@@ -71,7 +71,7 @@ class SliceRead:
         keys: How keys are computed in a table without meta columns; else None.
         finds_keys: Whether the filter compares computed keys instead of the key column in files.
         visible: The instants whose log blocks count in the snapshot.
-        wholes: For an incremental read: what its partial updates need.
+        whole_file_groups: For an incremental read: what its partial updates need.
         whole_filter: Rows of whole slices to return, whenever they were written.
         history: The names of columns when files were written, in a table with column ids.
         folders: Columns that files leave out, because the folder's name has their values.

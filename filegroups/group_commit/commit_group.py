@@ -127,7 +127,7 @@ def without_known_conflict(
 
     Args:
         waiting: The writes, in order.
-        met_on: Returns the file groups of a write's last conflict in a group.
+        conflict_on: Returns the file groups of a write's last conflict in a group.
     """
     chosen, taken = [], set[FileGroupId]()
     for one in waiting:

@@ -1,4 +1,9 @@
-"""The bucket rules in the table's properties, and slices whose logs hold inserted keys."""
+"""
+The bucket index: bucket rules of a table, and the file group of each key (fmt 9).
+
+The rules are in the table's properties. The newest committed ranges of a consistent index are in
+its hashing metadata. Logs of a bucket may hold keys that the base file lacks.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """
-Hashes of texts as Java computes them, over whole columns.
+Bucket numbers of keys, and buckets for inserted rows.
 
-``String.hashCode`` over UTF-16 code units, and xxHash32 over UTF-8 bytes. Arrow stores UTF-8, so
-texts beyond ASCII are re-encoded in blocks, never one by one.
+The hashes are those of Java, over whole columns: ``String.hashCode`` over UTF-16 code units and
+xxHash32 over UTF-8 bytes. Arrow stores UTF-8, so texts beyond ASCII are re-encoded in blocks, never
+one by one.
 """
 
 from __future__ import annotations

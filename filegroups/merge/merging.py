@@ -59,7 +59,7 @@ def merge_by_rounds(
     Args:
         versions: Oldest first.
         codes: A number for each version's record.
-        turns: Positions of every record's first version, then of every record's second, and so on;
+        sections: Positions of every record's first version, then of every record's second, and so on;
             within a round in the order of ``codes``.
         merger: The record merger.
 

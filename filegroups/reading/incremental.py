@@ -63,7 +63,7 @@ class IncrementalRead:
         snapshot: The snapshot whose schema applies.
         cleaned: Whether files of the range are missing, or it reaches into the archived timeline.
         until: Completion time up to which files are read; None for now.
-        wholes: The whole file groups that partial updates of the range need; None if not needed.
+        whole_file_groups: The whole file groups that partial updates of the range need; None if not needed.
     """
 
     slices: tuple[FileSlice, ...]

@@ -241,7 +241,7 @@ def plan_scan(
         with_hoodie_columns: Return the five meta columns first if ``columns`` is None.
         base_filter: Rows of base files that count, before logs are merged into them.
         visible: The instants whose log blocks count; None for those of the snapshot.
-        wholes: See ``SliceRead``.
+        whole_file_groups: See ``SliceRead``.
 
     Raises:
         InvalidInputError: A column or an operator is unknown.

@@ -1,4 +1,8 @@
-"""Chunked columns: as one array, as numbers of their distinct values, and their ranks."""
+"""
+Casts of columns to the stored types, and values as the texts that Java writes for them.
+
+It also turns chunked columns into one array, into numbers of their distinct values, and into ranks.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def agreement_of(
 
     Args:
         settings: The writer's settings.
-        world: Its ports.
+        ports: Its ports.
         zone: The zone of its instant times. UTC is left out: earlier releases know no other.
     """
     everything = agreement(

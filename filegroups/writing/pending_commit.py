@@ -81,7 +81,7 @@ def announce(
     Args:
         context: The table.
         begun: The write.
-        placement: The assigned file groups.
+        assignment: The assigned file groups.
         workload: Its rows, None for none.
         look: The early conflict detection; None for none.
         then: Run ``look`` after the own announcement, because it reads announcements (BEG-8).
@@ -447,8 +447,8 @@ def detect_early(
     Args:
         context: The table.
         begun: The write; it is announced (BEG-6).
-        placement: The assigned file groups.
-        gives_way: Also compare with announced writes; not while this writer keeps a lock that the
+        assignment: The assigned file groups.
+        waits_for_announced: Also compare with announced writes; not while this writer keeps a lock that the
             others wait for.
         elapsed_ms: Time since the first attempt of this write: the retry budget bounds the wait.
         told: Receives the report of a wait that ended.

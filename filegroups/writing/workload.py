@@ -165,7 +165,7 @@ class LocalWorkload:
         Make a workload of rows that were prepared before, by another process or coalesced.
 
         Args:
-            world: The ports.
+            ports: The ports.
             rows: Rows as ``prepare`` leaves them.
             rules: The rules they were prepared by.
             incoming: The columns of the incoming data.
@@ -476,7 +476,7 @@ class CoalescedWorkload(LocalWorkload):
     Rows of several prepared workloads, in the order of their writes.
 
     Args:
-        world: The ports.
+        ports: The ports.
         parts: Workloads of one plan that ``may_coalesce``, prepared for one schema.
         avro_json: That schema.
     """

@@ -1,9 +1,8 @@
 """
-Who did what to a table, from when to when, and what they met on the way.
+List and explain the instants of a table: writer, times, conflicts, outcome.
 
-Puts together what lies in different places: the instant's files, its commit metadata, the
-commit slot that published it and the refusals of earlier attempts. Nothing is guessed: what
-another engine did not write down stays empty.
+An ``InstantSummary`` joins an instant's files, its commit metadata, its commit slot and the
+rejected attempts before it. Nothing is guessed: what another engine did not record stays empty.
 """
 
 from __future__ import annotations

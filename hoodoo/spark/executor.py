@@ -87,7 +87,7 @@ def spark_executor(
 
     Args:
         spark: The session.
-        world: The table's ports in this process.
+        ports: The table's ports in this process.
         properties: All of the table's; tasks reach its storage by them.
         tasks_max: As of ``SparkExecutor``.
     """

@@ -189,7 +189,7 @@ class SparkWorkload:
     Rows of one write in a DataFrame.
 
     Args:
-        world: The table's ports on the driver; executors open the storage anew.
+        ports: The table's ports on the driver; executors open the storage anew.
         df: The incoming rows.
         storage_options: The ``hoodoo.storage.*`` options executors need.
         shuffle_tasks: Tasks that write file groups; 0 follows from the cluster's cores.

@@ -275,7 +275,7 @@ class PostgresDatabase(Database):
 
     def _answer(self, link: Any) -> Any:
         """Return the next part of the answer; wait at most ``timeout_ms`` for it."""
-        while link.is_contended():
+        while link.is_busy():
             self._ready(link, select.POLLIN)
             link.consume_input()
         return link.get_result()

@@ -120,7 +120,7 @@ def archive(
         context: The table.
         rules: Which instants are kept.
         memory: Kept between the archives of one process.
-        beside_others: Many processes archive after their commits; only one of them does the work.
+        has_other_writers: Many processes archive after their commits; only one of them does the work.
 
     Returns:
         None when there was nothing to do, when a process still needs every instant, or when another

@@ -1,4 +1,4 @@
-"""Plan an archive: which instants move, and which slots are truncated (GC-1)."""
+"""Plan an archive: its settings, which instants move, and which slots are truncated (GC-1)."""
 
 from __future__ import annotations
 

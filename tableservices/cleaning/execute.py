@@ -1,4 +1,8 @@
-"""Execute a clean: roll back dead writers, delete old files, sweep stray files (CLN-1)."""
+"""
+Execute a clean: roll back dead writers, delete old files, remove stray files (CLN-1).
+
+It also finishes cleans that another engine left behind. ``CleaningService`` is the service.
+"""
 
 from __future__ import annotations
 

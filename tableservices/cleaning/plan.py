@@ -1,4 +1,4 @@
-"""Plan a clean: when it is due, its input, and the files to delete (CLN-2)."""
+"""Plan a clean: its settings, when it is due, its input, and the files to delete (CLN-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of compaction, read from ``hoodie.compact.*`` and ``hoodie.compaction.*`` keys."""
+"""Plan a compaction: its settings, when it is due, and the slices that it merges."""
 
 from __future__ import annotations
 

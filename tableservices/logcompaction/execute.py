@@ -1,4 +1,4 @@
-"""Plan a log compaction, and read its settings."""
+"""Log compaction: its settings, its plan, its execution and the service around them (LC-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Settings of partition TTL, read from ``hoodie.partition.ttl.*``; defaults are Hudi 1.2.0's."""
+"""
+Partition TTL: its settings, the partitions that have expired, and the service that deletes them.
+
+The settings are the ``hoodie.partition.ttl.*`` keys; the defaults are those of Hudi 1.2.0.
+"""
 
 from __future__ import annotations
 

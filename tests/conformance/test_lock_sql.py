@@ -131,10 +131,10 @@ class Suite(LockProviderSuite):
         clock, looker = SystemClock(), new_client()
         with new_lock().acquire("long") as lease:
             first_end_ms = clock.monotonic_ms() + lease.remaining_ms()
-            written_ms = looker._look().lease_end_ms
+            written_ms = looker._read_row().lease_end_ms
             wait_for(lambda: clock.monotonic_ms() + lease.remaining_ms() > first_end_ms + 1_000)
             lease.assert_held()
-            assert looker._look().lease_end_ms > written_ms + 1_000
+            assert looker._read_row().lease_end_ms > written_ms + 1_000
 
 
 class TestOnSqlite(Suite):

@@ -306,7 +306,7 @@ class ForgetsAtEachLook(ReadValidation):
 
     def validate_reads(self, mine: Any, rivals: Any) -> Rejected | None:
         self._rivals.clear()
-        return super().judge(mine, rivals)
+        return super().validate_reads(mine, rivals)
 
 
 class MissesDeletes(ReadValidation):

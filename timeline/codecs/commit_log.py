@@ -1,8 +1,9 @@
 """
-Slots to bytes and back: one line of JSON, then a line with checksum and length (SLOT-4).
+Slots and the truncation point to bytes and back (SLOT-4, GC-2).
 
-The trailer makes a torn or edited slot visible; on storages that keep their promises a slot is
-whole or absent. CRC-32 as of zlib: it protects against damage, not against forgery.
+A slot is one line of JSON, then a line with checksum and length. The trailer makes a torn or edited
+slot visible; on storages that keep their promises a slot is whole or absent. CRC-32 as of zlib: it
+protects against damage, not against forgery.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Avro object container files with exactly one record, as every instant file has.
+Instant files to values and back: Avro object container files with exactly one record.
 
 This module writes the framing itself and uses fastavro only for the record, for three reasons. The
 sync marker comes from the content, so equal values give equal bytes (SLOT-5). The header is built

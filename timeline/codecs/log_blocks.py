@@ -1,5 +1,5 @@
 """
-The start of each record of a log block: the length prefixes, followed from many positions at once.
+Blocks of log files to bytes and back, and the start of each record in a block.
 
 Only the first record's position is known, and each length gives the next position. So a plain walk
 takes one Python step per record, which costs as much as decoding ten columns. Instead, this module

@@ -77,7 +77,7 @@ def commit_write(
     Args:
         context: The table.
         begun: The write.
-        candidate: What to commit.
+        pending_commit: What to commit.
         seen: The base state of its content.
         looked: The table state that was read when its wait in the waiting line ended.
 

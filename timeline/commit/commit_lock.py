@@ -1,7 +1,8 @@
 """
-Acquire the commit lock, or keep it for a whole attempt.
+The commit section: the commit lock, and the state that a commit is decided on.
 
-The lock saves work and decides nothing among hoodoo writers (SLOT-1).
+``CommitSection`` has the state, draws the completion time and makes the slot. The lock saves work
+and decides nothing among hoodoo writers (SLOT-1).
 """
 
 from __future__ import annotations

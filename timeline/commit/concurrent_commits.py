@@ -1,5 +1,5 @@
 """
-Find concurrent commits: the instants that became visible after a write's base state.
+Find concurrent commits, and writes of other writers that are not committed yet.
 
 Our commits are read from slots, which contain everything the conflict rules need. Instants of
 another engine have no slot; their commit metadata is read (FOR-2).

@@ -1,4 +1,4 @@
-"""Paths and file names of a table, and the files of a file group (fmt 2.2, 4.1, 5.1)."""
+"""Paths and file names of a table, and the file slices of a file group (fmt 2.2, 4.1, 5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An instant: one action in one of three states, and the legal changes of state."""
+"""Instants and their times: one action in one of three states, and the legal changes of state."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """
-The lock port: the right to commit now.
+The ports: everything that the engine asks of the outside, as protocols.
 
-Among hoodoo writers the lock only saves work, because the slot decides (SLOT-1). If foreign writers
-share the table, the lock decides: they know nothing else (FOR-1).
+Storage, slot store, lock, clock, identity, events, executors; ``Ports`` has those of one table.
+
+The lock is the right to commit now. Among hoodoo writers it only saves work, because the slot
+decides (SLOT-1). If foreign writers share the table, the lock decides: they know nothing else
+(FOR-1).
 """
 
 from __future__ import annotations

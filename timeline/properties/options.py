@@ -2,8 +2,8 @@
 Options: the ``hoodie.*`` texts of a user, each with the layer that it comes from.
 
 An ``Option`` describes one key (default, aliases, accepted texts); a ``PropertySet`` has the given
-texts and their layers. They are separate from the typed settings, because every package declares
-its own options with them, and an error about a text names its layer.
+texts and their layers. A settings class declares its options as fields (``OptionSettings``), and an
+error about a text names its layer.
 """
 
 from __future__ import annotations

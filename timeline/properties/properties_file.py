@@ -1,5 +1,5 @@
 """
-Java properties text, the format of `hoodie.properties` and `.hoodie_partition_metadata`.
+``hoodie.properties`` and the table descriptor: their text, and how they are changed.
 
 Reading follows `java.util.Properties` in all its forms (format 1.1). Writing gives Java's output,
 except that the order is the mapping's and the comment lines are the caller's, because this module

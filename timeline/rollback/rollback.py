@@ -3,7 +3,7 @@ Roll back a failed write: an abort slot first, the deletes after it (RB-1 to RB-
 
 The abort slot ends the target in the order of commits. From then on the target can never commit, so
 deleting its files is safe even if a paused owner still lives. If the target has a commit slot, it
-is committed and gets help instead (RB-3).
+is committed and gets help instead (RB-3). ``timeline.commit.apply`` deletes the files.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def validate_write_set(
         requested_time: The instant's own requested time.
         rivals: All commits that became visible after the base snapshot, in slot order. If my rows
             were merged onto a commit's base file, the two do not conflict in that file group.
-        logs_may_meet: Non-blocking mode: two log files in one file group are no conflict.
+        logs_may_conflict: Non-blocking mode: two log files in one file group are no conflict.
 
     Returns:
         The worst verdict: rejected before rebase before no conflict. If a commit with a greater

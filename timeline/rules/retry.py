@@ -210,7 +210,7 @@ def next_begin_ms(attempt_started_ms: Sequence[int], pace: RateLimit) -> int | N
     Return when the next write may begin, in ms; None if it may begin now.
 
     Args:
-        begun_ms: When other writes began, ascending; old ones may be left out.
+        attempt_started_ms: When other writes began, ascending; old ones may be left out.
         pace: The table's rate limit.
     """
     newest_first = enumerate(reversed(attempt_started_ms), start=1)

@@ -81,7 +81,7 @@ class MemoryStorage:
 
     Args:
         uri: ``memory://`` and a name.
-        world: The state shared with other handles; a new one by default.
+        ports: The state shared with other handles; a new one by default.
 
     Raises:
         InvalidInputError: The address is not of this form.

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import hoodoo
@@ -55,6 +56,17 @@ def test_an_entry_of_a_program_that_is_killed_stays(tmp_path: Path) -> None:
     assert len(left) == 1
 
 
+@pytest.mark.spec("BEG-1")
+def test_a_table_registers_once_and_unregisters_on_close(tmp_path: Path) -> None:
+    rows = pa.table({"id": ["a"], "v": [1]})
+    with hoodoo.create_table(tmp_path / "t", record_key="id", properties=OCC) as table:
+        table.upsert(rows)
+        table.upsert(rows)
+        assert len(registered_writers(table.context)) == 1
+    with hoodoo.open_table(tmp_path / "t", properties=OCC) as table:
+        assert registered_writers(table.context) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_the_child_of_a_fork_leaves_its_parents_entry_alone(tmp_path: Path) -> None:
     seen = """
@@ -72,7 +84,7 @@ def test_a_storage_that_does_not_answer_holds_no_program_up_for_long(tmp_path: P
     started = time.monotonic()
     code, left = entries_after(
         tmp_path,
-        "hoodoo.writer_registration._LEAVING_MS_MAX = 100\ntimeline.writer_registry.Registration.leave = lambda _: time.sleep(50)",
+        "hoodoo.writer_registration._LEAVING_MS_MAX = 100\ntimeline.writer_registry.Registration.unregister = lambda _: time.sleep(50)",
     )
     assert time.monotonic() - started < 40
     assert (code, len(left)) == (0, 1)

@@ -18,16 +18,16 @@ class Watching:
         self.told: list[str] = []
         self.reports: list[WorkerReport] = []
 
-    def began(self, served: WorkerTable, service: Any) -> None:
+    def on_start(self, served: WorkerTable, service: Any) -> None:
         self.told.append(f"{service.name} began")
 
-    def did(self, served: WorkerTable, service: Any, receipt: Any) -> None:
+    def on_done(self, served: WorkerTable, service: Any, receipt: Any) -> None:
         self.told.append(f"{service.name}: {receipt.text}")
 
-    def failed(self, failing: Failed) -> None:
+    def on_failure(self, failing: Failed) -> None:
         self.told.append(failing.text)
 
-    def rested(self, report: WorkerReport) -> None:
+    def on_idle(self, report: WorkerReport) -> None:
         self.reports.append(report)
 
 

@@ -12,7 +12,6 @@ from tests.unit.timeline.engine import (
     Behind,
     Far,
     StillClock,
-    heard,
     new_table,
     opened,
     world_of,
@@ -305,17 +304,6 @@ def test_damaged_entries_are_ignored(damage: str):
     table.context.ports.storage.write(f"{WRITERS}/strange.json", DAMAGED[damage])
     register_process(table.context, MINE).unregister()
     assert registered_writers(table.context) == []
-
-
-@pytest.mark.spec("BEG-1")
-def test_a_table_registers_once_and_leaves_on_close():
-    table = new_table()
-    table.register(MINE)
-    table.register(MINE)
-    assert len(registered_writers(table.context)) == 1
-    table.close()
-    assert table.context.ports.storage.names(WRITERS) == []
-    assert heard(table, "background.failed") == []
 
 
 SLOW = replace(BRISK, heartbeat=HeartbeatLimits(interval_ms=60_000, misses=2))

@@ -297,7 +297,7 @@ def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
     kept = upsert(table, [{"id": "a", "p": "x", "ts": 1, "v": 1}])
     put(table, WriteOperation.INSERT_OVERWRITE, [{"id": "a", "p": "x", "ts": 2, "v": 2}])
     upsert(table, [{"id": "b", "p": "y", "ts": 2, "v": 2}])
-    pin, restored = TableReader.pin, []
+    pin, restored = TableReader.current_state, []
 
     def pinned(self: TableReader) -> Any:
         state = pin(self)
@@ -305,7 +305,7 @@ def test_a_read_that_a_restore_overtakes_while_it_is_planned_is_planned_again(
             restored.append(restore(opened(table).context, kept.requested_time))
         return state
 
-    monkeypatch.setattr(TableReader, "pin", pinned)
+    monkeypatch.setattr(TableReader, "current_state", pinned)
     assert opened(table).to_arrow(columns=["id", "v"]).to_pylist() == [{"id": "a", "v": 1}]
     assert restored
 

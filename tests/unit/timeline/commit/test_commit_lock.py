@@ -123,7 +123,7 @@ def test_far_away_who_is_met_while_it_gets_the_lock_gives_it_back_before_it_look
     storage = RecordingStorage(Far(MemoryStorage()))
     table = new_table(storage, clock=StillClock())  # a look is as old as it took to get the lock
     lock = Late(table.context.ports.lock)
-    lock.shares = shared
+    lock.is_shareable = shared
     context = replace(table.context, ports=replace(table.context.ports, lock=lock))
     storage.forget()
 

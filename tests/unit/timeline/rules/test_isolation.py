@@ -16,7 +16,7 @@ from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     BRISK,
     Rows,
-    Table,
+    TableReader,
     as_table,
     begun,
     heard,
@@ -46,7 +46,9 @@ def row(key: str, part: str, v: int, ts: int = 1) -> dict[str, object]:
 START: Rows = [row("a", "x", 1), row("b", "y", 1)]
 
 
-def two_writers(level: Isolation, start: Rows = START, **how: object) -> tuple[Table, Table]:
+def two_writers(
+    level: Isolation, start: Rows = START, **how: object
+) -> tuple[TableReader, TableReader]:
     limits = replace(BRISK, isolation=level)
     table = new_table(limits=limits, **how)
     upsert(table, start)
@@ -54,7 +56,7 @@ def two_writers(level: Isolation, start: Rows = START, **how: object) -> tuple[T
 
 
 def from_reads(
-    table: Table, operation: WriteOperation, rows: Rows, reads: ReadSet, **options: object
+    table: TableReader, operation: WriteOperation, rows: Rows, reads: ReadSet, **options: object
 ) -> CommitResult:
     plan = replace(planned(table, operation, **options), reads=reads)
     return write(table.context, plan, LocalWorkload(table.context.ports, as_table(rows)))
@@ -67,7 +69,7 @@ def matching(state: TableSnapshot, condition: pc.Expression) -> Rows:
 # ---------------------------------------------------------------- delete against insert
 
 
-def delete_beside_an_insert(level: Isolation) -> tuple[Table, CommitResult]:
+def delete_beside_an_insert(level: Isolation) -> tuple[TableReader, CommitResult]:
     """The delete reads first, the insert publishes first; is tried again when it is refused."""
     table, other = two_writers(level, [row("a", "x", 1), row("k", "x", 9)])
     archived = pc.field("v") == 1
@@ -138,7 +140,7 @@ def test_an_insert_into_another_partition_is_no_conflict(level: Isolation):
 # ---------------------------------------------------------------- write skew and lost updates
 
 
-def write_skew(level: Isolation) -> Table:
+def write_skew(level: Isolation) -> TableReader:
     """Both read a and b, which may not both be 0, and each clears another one."""
     table, other = two_writers(level)
     mine, theirs = table.current_state().reads(), other.current_state().reads()
