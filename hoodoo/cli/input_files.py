@@ -242,8 +242,8 @@ def _typed(values: pa.Array, kind: pa.DataType | None, name: str) -> pa.Array:
 # -------------------------------------- Rows from a file a user names: Parquet, CSV, JSON or Arrow
 #
 # CSV and JSON have few types of their own, so the columns of an existing table are read
-# with the table's types. In CSV an empty field is null, quoted or not is what tells an empty
-# text from it; nothing else means null. JSON is read in the form that ``hoodoo read`` prints.
+# with the table's types. In CSV an empty field without quotes is null, and one in quotes is an
+# empty text; nothing else means null. JSON is read in the form that ``hoodoo read`` prints.
 
 FORMATS = (".parquet", ".csv", ".json", ".jsonl", ".ndjson", ".arrow")
 _BLOCK_BYTES = 16 << 20
