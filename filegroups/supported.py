@@ -14,13 +14,6 @@ from timeline.errors import UnsupportedTableError
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import load_config, refuse_behind_metadata_table
 
-__all__ = [
-    "load_writable",
-    "refuse_old_version",
-    "refuse_unreadable",
-    "refuse_unwritable",
-]
-
 _KEY_GENERATORS = frozenset(
     {None, *KeyGenerator.__members__, *(f"{name}_AVRO" for name in KeyGenerator.__members__)}
 )

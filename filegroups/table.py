@@ -45,15 +45,6 @@ from timeline.properties.properties_file import create_properties, load_config
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "TableReader",
-    "TableSnapshot",
-    "TimelineEntry",
-    "create_table_files",
-    "open_reader",
-    "timeline_entries",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineEntry:

@@ -40,15 +40,6 @@ from timeline.model.table_config import TableConfig
 from timeline.ports.ports import EventSink
 from timeline.properties.options import PropertySet
 
-__all__ = [
-    "create_table",
-    "new_table_config",
-    "open_context",
-    "open_table",
-    "preview_create",
-    "to_layers",
-]
-
 Properties = PropertySource | Sequence[PropertySource] | Layers | None
 
 

@@ -45,35 +45,13 @@ from timeline.properties.options import (
     Option,
     PropertySet,
     read_option,
-    redact,
 )
 from timeline.properties.properties_file import parse_properties
+from timeline.redaction import redact
 from timeline.rules.conflicts import STRATEGIES, ConflictStrategy, find_strategy
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_client import ObjectSettings
 from timeline.system import SystemClock, SystemIds
-
-__all__ = [
-    "COMMAND_LINE_LAYER",
-    "KEY_VARIABLE",
-    "SESSION_LAYER",
-    "TABLE_LAYER",
-    "TRIALS",
-    "EffectiveValue",
-    "Problem",
-    "PropertySource",
-    "Severity",
-    "check",
-    "conflict_strategy",
-    "declared_keys",
-    "describe",
-    "given_keys_without_effect",
-    "ignored_keys",
-    "load_configuration",
-    "problem_of",
-    "reader_lease_ms",
-    "slot_signing_of",
-]
 
 COMMAND_LINE_LAYER: Final = "--hoodie-conf"
 SESSION_LAYER: Final = "spark session"

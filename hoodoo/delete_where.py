@@ -10,12 +10,10 @@ from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import TableReader
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload, Workload
-from filegroups.writing.write import CommitResult, WriteRequest
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from timeline.commit.conflict_report import ConflictReport
 from timeline.model.table_config import TableConfig
-
-__all__ = ["delete_found", "delete_key_columns"]
 
 
 def delete_key_columns(config: TableConfig) -> tuple[str, ...]:

@@ -27,8 +27,7 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.settings.time_settings import refuse_other_times
 from filegroups.supported import refuse_unreadable
 from filegroups.writing.row_checks import owned_buckets
-from filegroups.writing.write import WriteRequest
-from filegroups.writing.write_request import FileRules, RowRules
+from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
 from hoodoo.configuration import (
     PropertySource,
     conflict_strategy,
@@ -64,22 +63,6 @@ from timeline.rules.instant_times import SkewLimits
 from timeline.rules.retry import RetryBudget
 from timeline.storage.open_storage import storage_for
 from timeline.system import LoggingEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
-
-__all__ = [
-    "Layers",
-    "bucket_rules",
-    "check_against_table",
-    "compose_ports",
-    "file_rules_of",
-    "limits_of",
-    "may_misplace_rows",
-    "operation_of",
-    "properties_of_table",
-    "refuse_other_name",
-    "service_context",
-    "write_request_of",
-]
-
 
 # ------- Where services work on file groups: on this machine, or on a cluster
 #

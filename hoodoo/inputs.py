@@ -28,18 +28,6 @@ from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import listed
 
-__all__ = [
-    "Operation",
-    "cast_values",
-    "named_partitions",
-    "refuse_other_types",
-    "to_arrow_table",
-    "to_write_operation",
-    "typed_column",
-    "typed_floats",
-    "typed_rows",
-]
-
 # ------------- Rows without types take those of the table: dicts, objects of pandas, lines of JSON
 #
 # A Python value has a class, not a column's type: 1 may be an int or a long, a dict a struct or a

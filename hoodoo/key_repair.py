@@ -17,7 +17,7 @@ from filegroups.keys.bucketing import xx_hashes
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import Mask, ordering_column
 from filegroups.reading.read import ReadSet, plan_scan, scan
-from filegroups.reading.table_snapshot import plan_get_rows
+from filegroups.reading.table_snapshot import TableSnapshot, plan_get_rows
 from filegroups.schema.casting import one_array
 from filegroups.schema.schema import (
     COMMIT_TIME_COLUMN,
@@ -27,10 +27,10 @@ from filegroups.schema.schema import (
     drop_meta,
 )
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import TableReader, TableSnapshot
+from filegroups.table import TableReader
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload, Workload
-from filegroups.writing.write import CommitResult, WriteRequest
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.verify.records import Addresses, addresses_of, keys_of_table
 from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
@@ -38,19 +38,6 @@ from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
 from timeline.rules.isolation import Isolation
 from timeline.writer_registry import refuse_with_writers
-
-__all__ = [
-    "ASIDE",
-    "RIGHT_KEY",
-    "RIGHT_PATH",
-    "KeyRepair",
-    "KnownRows",
-    "RepairStep",
-    "next_step",
-    "no_texts",
-    "record_names",
-    "repair_keys",
-]
 
 # ------ Which rows a repair of keys writes next, and which it deletes: a decision about known rows
 #

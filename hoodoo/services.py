@@ -51,18 +51,6 @@ from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "Services",
-    "chosen_services",
-    "find_plan",
-    "planned_services_of",
-    "preview",
-    "service_options",
-    "services_of",
-    "warn_ignored_keys",
-]
-
-
 # ------------- What a service would do now, in figures: ``--dry-run`` of services; changes nothing
 
 

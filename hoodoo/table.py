@@ -15,7 +15,8 @@ from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload, Workload
-from filegroups.writing.write import CommitResult, dry_run_write
+from filegroups.writing.write import dry_run_write
+from filegroups.writing.write_request import CommitResult
 from hoodoo.delete_where import delete_found
 from hoodoo.factory import operation_of, write_request_of
 from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_arrow_table
@@ -44,8 +45,6 @@ from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument
 from timeline.properties.options import PropertySet
 from timeline.rollback.resolve_unknown import Resolution, resolve
-
-__all__ = ["Table"]
 
 
 class Table(TableReader):

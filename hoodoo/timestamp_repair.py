@@ -18,8 +18,6 @@ from hoodoo.table import Table
 from hoodoo.verify.timestamps import MILLIS, doubtful_timestamps
 from timeline.errors import InvalidInputError
 
-__all__ = ["TimestampRepair", "repair_timestamps"]
-
 _PLACE: Final = (KEY_COLUMN, PARTITION_COLUMN)
 _ROWS_MAX: Final = 500_000  # held in memory at once, and written by one write
 

@@ -18,7 +18,8 @@ from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
 from filegroups.writing.row_checks import bucket_range_text
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import CommitResult, WriteRequest, write
+from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.committer.client import group_commit_of
 from hoodoo.factory import bucket_rules, may_misplace_rows, refuse_other_name
 from hoodoo.services import Services
@@ -29,8 +30,6 @@ from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import FailedWritesPolicy
 from timeline.snapshot import Snapshot
-
-__all__ = ["TableWriter"]
 
 
 class TableWriter:

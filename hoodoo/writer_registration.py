@@ -22,9 +22,6 @@ from timeline.storage.non_atomic import prove_atomic_create
 from timeline.system import await_exit
 from timeline.writer_registry import Registration, register_process, warn_other_zone
 
-__all__ = ["refuse_unshared_lock", "register_writer", "unregister_writer"]
-
-
 # ---- Whether the lock of a writer is one that writers of other engines take, where there are some
 
 

@@ -39,8 +39,6 @@ from timeline.errors import (
 )
 from timeline.ports.ports import Clock, EventSink, Executor, Ids, LockSharing, Ticker, Value
 
-__all__ = ["HeldLease", "LeaseTerms", "LockPorts", "ProviderLock", "WaitBudget"]
-
 _LOG = logging.getLogger("hoodoo.lock")
 
 MARGIN_SHARE = 10  # one tenth of the lease

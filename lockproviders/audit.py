@@ -35,8 +35,6 @@ from timeline.ports.ports import (
     Ticker,
 )
 
-__all__ = ["AUDIT_FOLDER", "AuditTrail", "AuditedHolding", "read_audit", "record_break"]
-
 AUDIT_FOLDER = ".hoodie/.locks/audit"
 FLUSH_MS = 2_000
 DAY_MS = 24 * 3_600_000

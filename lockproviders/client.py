@@ -11,24 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from timeline.errors import UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = [
-    "BreakableLockClient",
-    "ClockedLockClient",
-    "DelayedHolding",
-    "Holding",
-    "LockClient",
-    "OwnerNote",
-    "QueueEntry",
-    "QueueingLockClient",
-    "SharedHolding",
-    "SharingLockClient",
-    "describe_owner",
-    "needs_extra",
-    "note_owner",
-    "parse_note",
-    "shared_owner_note",
-]
-
 
 @contextmanager
 def needs_extra(needs: str, extra: str) -> Iterator[None]:

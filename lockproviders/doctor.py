@@ -16,8 +16,6 @@ from lockproviders.client import ClockedLockClient, Holding, describe_owner, not
 from timeline.errors import FencedError, HoodooError, LockTimeoutError, UnavailableError
 from timeline.ports.ports import Clock, Ids, Storage
 
-__all__ = ["LockCheck", "LockExamination", "examine"]
-
 PURPOSE = "locks doctor"
 SKEW_MS_MAX = 1_000
 EXPIRE_POLL_MS = 100

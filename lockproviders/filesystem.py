@@ -39,8 +39,6 @@ from timeline.errors import (
 )
 from timeline.ports.ports import Clock
 
-__all__ = ["ENTRY", "FlockClient"]
-
 _LOG = logging.getLogger(__name__)
 
 PATH_KEY = "hoodie.write.lock.filesystem.path"

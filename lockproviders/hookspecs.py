@@ -26,17 +26,6 @@ from lockproviders.client import LockClient
 from timeline.ports.ports import Clock, Ids
 from timeline.properties.options import Option
 
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "PROJECT_NAME",
-    "SERVER_SHARED_WITH_JAVA",
-    "LockCapabilities",
-    "LockContext",
-    "LockProviderEntry",
-    "hookimpl",
-    "lock_provider_entries",
-]
-
 PROJECT_NAME = "hoodoo"
 ENTRY_POINT_GROUP = "hoodoo.plugins"
 

@@ -20,8 +20,6 @@ import weakref
 
 from lockproviders.hookspecs import LockCapabilities, LockContext, LockProviderEntry
 
-__all__ = ["ENTRY", "InProcessClient", "ProcessLocks"]
-
 
 class _Cell:
     """The state of one lock; weak, so that an interrupted acquire cannot block it for ever."""

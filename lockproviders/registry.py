@@ -56,17 +56,6 @@ from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.open_storage import storage_for
 from timeline.system import FanOut
 
-__all__ = [
-    "ProviderRegistry",
-    "SlotSettings",
-    "build_lock",
-    "has_external_slots",
-    "provider_options",
-    "registry_for",
-    "with_slot_store",
-    "without_table_properties",
-]
-
 # ---- Slot stores: commit slots on the table's storage, or in a database (SLOT-6)
 #
 # They are here because they use the servers and connections of the lock providers; only the

@@ -25,14 +25,6 @@ from timeline.properties.options import (
     read_option,
 )
 
-__all__ = [
-    "ADDRESS_OPTION",
-    "LockSettings",
-    "default_provider",
-    "hashed_address",
-    "path_hash",
-]
-
 PROVIDER_KEY = "hoodie.write.lock.provider"
 
 

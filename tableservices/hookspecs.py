@@ -24,8 +24,6 @@ import pluggy
 from tableservices.compaction.plan import CompactionOrder
 from tableservices.service import TableService
 
-__all__ = ["PROJECT_NAME", "compaction_strategies", "hookimpl", "table_services"]
-
 PROJECT_NAME = "hoodoo"
 
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)

@@ -45,8 +45,6 @@ from timeline.pending_plans import file_groups_in_clustering, pending_compaction
 from timeline.ports.ports import ListsTemporaries, Storage
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["HORIZON_MS", "Orphan", "find_orphans", "remove_orphans"]
-
 #: Minimum age of an orphan, ms: no write with its retries takes that long.
 HORIZON_MS = 24 * 3_600_000
 

@@ -40,24 +40,6 @@ from timeline.rollback.rollback import finish_abandoned, is_abandoned
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "ExecutorState",
-    "PlanCheck",
-    "commit_metadata",
-    "complete",
-    "discard_output",
-    "discard_output_if_ended",
-    "ignore_if_ended",
-    "is_plan_leased",
-    "lease_plan",
-    "leased_plan",
-    "make_inflight",
-    "on_file_groups",
-    "read_requested",
-    "spreads",
-    "wait_for_executor",
-]
-
 # ---- Executor leases: one executor for a plan at a time, to save work (CMP-3)
 #
 # The lease is the heartbeat of the plan's instant, in Hudi's form. Safety does not depend on

@@ -38,18 +38,6 @@ from timeline.ports.ports import Storage
 from timeline.properties.options import OptionKind, OptionSettings, option
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "Phase",
-    "PlannedService",
-    "PlannedServiceSettings",
-    "ScheduledPlan",
-    "invalid_plan_error",
-    "planned_slice",
-    "refuse_repeated",
-    "run_plan",
-    "run_round",
-]
-
 # ---- File slices of a plan, checked before any of them is opened (SEC1, SEC2)
 #
 # Any process may have written the plan. Every name in it must be that of a data file of its

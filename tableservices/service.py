@@ -16,8 +16,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = ["PLANS", "ServiceResult", "TableService", "pending_plans", "schedule"]
-
 
 class ServiceResult(Protocol):
     """The result of one round of a service."""

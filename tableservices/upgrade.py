@@ -77,19 +77,6 @@ from timeline.rules.instant_times import Residue, next_instant_time
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.writer_registry import refuse_with_writers
 
-__all__ = [
-    "NEWEST_VERSION",
-    "Upgrade",
-    "compact_all_logs",
-    "delete_old_timeline",
-    "interrupted_merge",
-    "logged_slices",
-    "merge_logs",
-    "plan_upgrade",
-    "upgrade",
-    "write_new_timeline",
-]
-
 # ---- Convert the timeline of version 6 to the layout of versions 8 and 9 (fmt 2.2, 11.2)
 #
 # The new files are written to their own folder, which version 6 does not read, before the

@@ -14,20 +14,6 @@ from timeline.context import TableContext
 from timeline.ports.ports import Clock, Ticker
 from timeline.properties.options import OptionKind, OptionSettings, option
 
-__all__ = [
-    "BackgroundServices",
-    "FailingService",
-    "InlineOutcome",
-    "ServiceExecutor",
-    "StopFlag",
-    "WorkerListener",
-    "WorkerReport",
-    "WorkerSettings",
-    "WorkerTable",
-    "run_inline",
-    "run_worker",
-]
-
 # ---- Settings of every process that runs table services
 
 

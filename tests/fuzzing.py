@@ -12,8 +12,6 @@ import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["mutants"]
-
 _FORGED = (
     *(0, 1, -1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 127, 128, 255, 256, 1024, 65_535, 65_536),
     *(2**20, 2**24, 2**28, 2**30, 2**31 - 1, -(2**31), -2, -64),

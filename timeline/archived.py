@@ -35,18 +35,6 @@ from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.instant import Action, InstantTime, is_between
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 
-__all__ = [
-    "ARCHIVED_WRITES",
-    "NOTHING_ARCHIVED",
-    "ArchiveFiles",
-    "ArchivedTimeline",
-    "ArchivedTimes",
-    "missing_archive_file",
-    "newest_manifest",
-    "read_archive_files",
-    "version_file_number",
-]
-
 _MANIFEST = re.compile(r"manifest_([0-9]{1,18})")
 _VERSION = f"{HISTORY}/_version_"
 

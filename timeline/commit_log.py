@@ -36,15 +36,6 @@ from timeline.ports.ports import (
 )
 from timeline.properties.properties_file import decode_table_descriptor
 
-__all__ = [
-    "CommitLog",
-    "ended_times",
-    "files_removed_by_restore",
-    "restored_away_by",
-    "restored_away_in",
-    "slots_with_removed_file",
-]
-
 _NAME = re.compile(r"[0-9]{20}")  # hoodoo writes no other names there
 _PROBES_AT_ONCE_MAX = 8  # on a high-latency store
 

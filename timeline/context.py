@@ -49,18 +49,6 @@ from timeline.rules.isolation import Isolation
 from timeline.rules.retry import RateLimit, RetryBudget
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 
-__all__ = [
-    "GLANCE_MS",
-    "BatchCache",
-    "DrawnTimes",
-    "KnownBatches",
-    "LastRefresh",
-    "LowWaterMark",
-    "TableContext",
-    "TableIdentity",
-    "TableLimits",
-]
-
 
 @dataclass(slots=True)
 class LowWaterMark:

@@ -20,18 +20,6 @@ from timeline.layout import HEARTBEATS, TIMELINE, heartbeat_path
 from timeline.model.instant import Action, InstantTime, State
 from timeline.ports.ports import AmbiguousWriteError, FileStat, Ports, Storage, Ticker
 
-__all__ = [
-    "LEASE_BEATS",
-    "Heartbeat",
-    "HeartbeatLimits",
-    "instants_with_expired_heartbeat",
-    "is_heartbeat_expired",
-    "is_lease_expired",
-    "is_lease_trusted",
-    "must_fence_itself",
-    "stray_heartbeats",
-]
-
 # ---- When a heartbeat expires
 
 LEASE_BEATS: Final = 3

@@ -25,8 +25,6 @@ import pluggy
 from timeline.ports.merger import RecordMerger
 from timeline.rules.conflicts import ConflictStrategy
 
-__all__ = ["conflict_strategies", "hookimpl", "record_mergers"]
-
 _PROJECT_NAME = "hoodoo"
 
 hookspec = pluggy.HookspecMarker(_PROJECT_NAME)

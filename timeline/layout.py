@@ -6,38 +6,6 @@ from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model.file_names import check_relative_path
 from timeline.model.instant import InstantTime
 
-__all__ = [
-    "BOUNDARIES",
-    "DEFERRED_DELETES",
-    "HEARTBEATS",
-    "HISTORY",
-    "HOODIE",
-    "INDEX_DEFINITIONS",
-    "LOCKS",
-    "MARKERS",
-    "METADATA_TABLE",
-    "OURS",
-    "PROPERTIES",
-    "PROPERTIES_BACKUP",
-    "READERS",
-    "REJECTED_WRITES",
-    "SCHEMAS",
-    "SLOTS",
-    "TABLE_DESCRIPTOR",
-    "TIMELINE",
-    "WRITERS",
-    "check_size",
-    "check_slot_size",
-    "deferred_deletes_path",
-    "heartbeat_path",
-    "legacy_archive",
-    "reader_path",
-    "slot_path",
-    "timeline_folder",
-    "timeline_path",
-    "truncation_point_path",
-]
-
 HOODIE = ".hoodie"
 PROPERTIES = ".hoodie/hoodie.properties"
 PROPERTIES_BACKUP = ".hoodie/hoodie.properties.backup"

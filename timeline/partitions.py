@@ -18,17 +18,6 @@ from timeline.properties.properties_file import parse_properties
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "PARTITION_METADATA",
-    "delete_hiding_metadata",
-    "inner_partitions",
-    "is_partition",
-    "is_partition_file",
-    "list_partition_paths",
-    "partition_created_by",
-    "with_committed_files",
-]
-
 PARTITION_METADATA = ".hoodie_partition_metadata"
 _DEPTH_MAX = 32
 

@@ -23,17 +23,6 @@ from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
 from timeline.rules.conflicts import Rejected, RuleId
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "RECHECKED",
-    "PendingCompactions",
-    "file_groups_in_clustering",
-    "file_groups_to_avoid",
-    "joined_logs",
-    "moves_rows_only",
-    "pending_compactions",
-    "plan_conflict",
-]
-
 #: In the extra metadata of a clustering plan: its planner validates again (CL-1).
 RECHECKED = "hoodoo.clustering.rechecked"
 

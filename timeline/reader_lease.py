@@ -38,19 +38,6 @@ from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError, Storag
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import truncated_up_to
 
-__all__ = [
-    "LONG_READ_MS",
-    "ReaderLease",
-    "RegisteredReader",
-    "defer_leased_deletes",
-    "deferred_deletes",
-    "lease_newest",
-    "pin",
-    "read_clean",
-    "registered_readers",
-    "run_deferred_deletes",
-]
-
 LONG_READ_MS: Final = 2_000
 
 _ENTRIES_MAX: Final = 10_000

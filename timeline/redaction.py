@@ -10,8 +10,6 @@ from re import IGNORECASE
 from re import compile as pattern
 from typing import Final
 
-__all__ = ["HIDDEN", "redact", "redact_text"]
-
 HIDDEN: Final = "***"
 
 # Not a bare "key", because record and partition keys are no secrets. Short words match only alone:

@@ -38,8 +38,6 @@ from timeline.model.instant import (
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import ObjectMissingError, Storage
 
-__all__ = ["ActiveTimeline", "CommitReader", "Snapshot", "TimelineReader", "completion_order"]
-
 #: SEC14: a hostile or neglected table must not fill the memory.
 INSTANT_FILES_MAX = 3_000_000
 

@@ -30,19 +30,6 @@ from timeline.model.instant import TimelineZone
 from timeline.ports.ports import EventSink, ProcessIdentity, Value
 from timeline.redaction import redact
 
-__all__ = [
-    "FanOut",
-    "LoggingEvents",
-    "NullEvents",
-    "Started",
-    "SystemClock",
-    "SystemIds",
-    "ThreadExecutor",
-    "await_exit",
-    "process_zone",
-    "start_in_background",
-]
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

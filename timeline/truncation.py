@@ -27,26 +27,6 @@ from timeline.model.instant import InstantTime
 from timeline.model.slot import NOT_APPLIED_MAX, Slot
 from timeline.ports.ports import ObjectMissingError, Storage
 
-__all__ = [
-    "GRACE_OF_SILENCES",
-    "advance_low_water_mark",
-    "assert_not_truncated",
-    "assert_slots_kept",
-    "is_archived_since",
-    "is_truncated",
-    "is_truncated_since",
-    "keep_low_water_mark_above",
-    "raise_low_water_mark",
-    "read_truncated_batches",
-    "read_truncation_point",
-    "renew_low_water_mark",
-    "set_low_water_mark",
-    "slots_since",
-    "slots_since_snapshot",
-    "truncated_up_to",
-    "write_low_water_mark",
-]
-
 GRACE_OF_SILENCES: Final = 5
 """A mark is overrun after its owner was silent for this many times the tolerated heartbeat gap."""
 

@@ -40,20 +40,6 @@ from timeline.truncation import (
     write_low_water_mark,
 )
 
-__all__ = [
-    "AGREED_BY",
-    "RegisteredWriter",
-    "Registration",
-    "copied_writers",
-    "forget",
-    "refuse_disagreement",
-    "refuse_with_writers",
-    "register_process",
-    "registered_writers",
-    "reset_copied_table",
-    "warn_other_zone",
-]
-
 AGREED_BY: Final[Mapping[str, str]] = {
     "mode": "hoodie.write.concurrency.mode",
     "lock_provider": "hoodie.write.lock.provider",

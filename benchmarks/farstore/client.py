@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-__all__ = ["BUCKET", "FarStore", "accounts", "check", "race", "s3_options"]
-
 HOST = "127.0.0.1"
 BUCKET = "bench"
 REGION = "us-east-1"

@@ -30,8 +30,6 @@ from benchmarks.pfbench import data
 from timeline.errors import HoodooError
 from timeline.system import NullEvents
 
-__all__ = ["CASES", "Outcome", "play"]
-
 ROWS = 100
 START_MS = 600  # the writers start within this time
 ADDRESS = "s3://bench/table"

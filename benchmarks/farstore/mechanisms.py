@@ -25,8 +25,6 @@ from timeline.context import TableContext
 from timeline.ports.ports import Ports
 from timeline.storage.object_store import ObjectStorage
 
-__all__ = ["MECHANISMS", "without"]
-
 Swap = tuple[Any, Any, Any]  # an owner, one of its members, its replacement
 
 

@@ -13,8 +13,6 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Bucket", "Listing", "Object", "RefusedError"]
-
 
 class RefusedError(Exception):
     """A request that changes nothing; its status and S3's word for the reason."""

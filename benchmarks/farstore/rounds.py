@@ -36,7 +36,6 @@ from timeline.system import NullEvents, SystemClock, ThreadExecutor
 ROUND_MS = 60
 START_MS = 1_900_000_000_000  # later than whatever made the table
 
-__all__ = ["CountedStore", "Request", "Told", "open_counted"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -25,8 +25,6 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from benchmarks.farstore.objects import Bucket, Object, RefusedError
 from timeline.system import SystemIds
 
-__all__ = ["SimulatedStore"]
-
 START_MS = 1_900_000_000_000
 DELAY_MS = 60.0
 SPREAD = 0.1  # a request takes 0.9 to 1.1 times the delay

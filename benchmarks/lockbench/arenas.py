@@ -30,8 +30,6 @@ from tests.servers.moto_server import REGION, MotoServer
 from tests.servers.s3 import BUCKET, S3Server, s3_properties
 from tests.servers.zookeeper import ZooKeeperServer
 
-__all__ = ["ARENAS", "Arena", "ArenaError", "Servers", "set_up"]
-
 ADDRESS = "s3://lake/flights"
 LEASE_S = 60  # longer than any game: renewals are no part of it
 SQL_DATABASE = "locks"

@@ -18,8 +18,6 @@ from typing import Any, Self
 from tests.interop.java_locks import JAVA_SIDE, java_lock_paths
 from tests.servers.java import java
 
-__all__ = ["JavaContender", "java_properties"]
-
 PREFIX = "hoodie.write.lock."
 WAIT_MS = 30_000
 PIPE_TURNS = 200

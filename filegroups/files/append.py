@@ -60,8 +60,6 @@ from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import ObjectExistsError, Storage
 from timeline.system import NullEvents
 
-__all__ = ["append_to_file_group", "block_format", "current_rows", "write_task"]
-
 
 def write_task(
     storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None

@@ -23,8 +23,6 @@ import pyarrow as pa
 
 from timeline.errors import CorruptTableError, InvalidInputError
 
-__all__ = ["DYNAMIC", "SIMPLE", "BloomFilter", "BloomSettings"]
-
 DYNAMIC = "DYNAMIC_V0"
 SIMPLE = "SIMPLE"
 

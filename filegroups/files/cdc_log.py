@@ -55,18 +55,6 @@ from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import EventSink, Storage
 
-__all__ = [
-    "CdcRead",
-    "CdcSource",
-    "CdcUnit",
-    "cdc_log_name",
-    "kinds_of",
-    "read_cdc",
-    "read_cdc_log",
-    "write_cdc_log",
-    "write_cdc_of_merge",
-]
-
 _CHUNK_ROWS: Final = 16 * 1024
 _BLOCK_BYTES: Final = 256 * 1024 * 1024  # hoodie.logfile.data.block.max.size
 

@@ -22,27 +22,6 @@ from filegroups.schema.casting import one_array
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
-__all__ = [
-    "ARRAY",
-    "BRANCHES",
-    "COMMIT_TIME",
-    "INT",
-    "NULL",
-    "DeleteLayout",
-    "blobs",
-    "cells",
-    "content_of",
-    "decode_deletes",
-    "delete_layout",
-    "encode_deletes",
-    "join_parts",
-    "longs",
-    "ordering_names",
-    "texts",
-    "with_lengths",
-    "wrapped",
-]
-
 # ---- Columns of byte strings, from which Avro records are joined
 #
 # An Avro record is the bytes of its fields in sequence. Each field's bytes are made for all rows as

@@ -18,15 +18,6 @@ from typing import Any
 from filegroups.keys.bucketing import HASH_MAX
 from timeline.errors import CorruptTableError
 
-__all__ = [
-    "FIRST_INSTANT",
-    "HashingMetadata",
-    "HashingNode",
-    "decode_hashing_metadata",
-    "encode_hashing_metadata",
-    "first_hashing_metadata",
-]
-
 FIRST_INSTANT = "00000000000000"
 NORMAL = "NORMAL"
 _RANGE = struct.Struct(">qq")

@@ -26,8 +26,6 @@ import pyarrow as pa
 from timeline.codecs.log_blocks import ByteSource
 from timeline.errors import CorruptTableError, UnsupportedTableError
 
-__all__ = ["HFile", "open_hfile"]
-
 _TRAILER_BYTES: Final = 4096
 _TRAILER_MAGIC: Final = b'TRABLK"$'
 _DATA_MAGICS: Final = (b"DATABLK*", b"DATABLKE")

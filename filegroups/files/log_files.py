@@ -42,23 +42,6 @@ from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 from timeline.snapshot import Snapshot
 from timeline.system import NullEvents
 
-__all__ = [
-    "LogFormat",
-    "LogRead",
-    "LogSettings",
-    "LogTarget",
-    "OpenedFile",
-    "SelectedBlocks",
-    "VisibleInstants",
-    "find_blocks",
-    "find_corrupt_log",
-    "keys_of_log",
-    "opened",
-    "read_blocks",
-    "read_logs",
-    "select_blocks",
-]
-
 # ---- Selection of blocks (fmt 5.7)
 #
 # Headers alone decide, before any record is decoded. Three kinds of blocks are left out: those of

@@ -22,39 +22,16 @@ import pyarrow.parquet as pq
 
 from filegroups.files.bloom import BloomFilter
 from filegroups.keys.keys import VirtualKeys, java_order, key_range
-from filegroups.schema.casting import schema_mismatch_error, to_stored_rows
+from filegroups.schema.casting import promote, schema_mismatch_error, to_stored_rows
 from filegroups.schema.schema import (
     KEY_COLUMN,
     SEQUENCE_COLUMN,
     Renaming,
     avro_with_meta,
-    promote,
     vector_columns,
 )
 from timeline.errors import CorruptTableError, InvalidInputError, MissingFileError
 from timeline.ports.ports import ObjectMissingError, Storage, open_cached
-
-__all__ = [
-    "Footer",
-    "InMemoryParquet",
-    "ParquetSettings",
-    "base_file_bytes",
-    "empty_file",
-    "filter_columns",
-    "is_small",
-    "open_parquet",
-    "parquet_bytes",
-    "read_base_file",
-    "read_batches",
-    "read_footer",
-    "read_keys",
-    "read_keys_between",
-    "read_keys_if",
-    "read_virtual_keys",
-    "with_compute_lock",
-    "works_without",
-    "write_base_file",
-]
 
 _AVRO_SCHEMA = "parquet.avro.schema"
 _VECTORS = "hoodie.vector.columns"

@@ -15,8 +15,6 @@ from filegroups.files.avro_columns.encode import encode_rows
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
 from filegroups.schema.casting import cast_column, one_array
 
-__all__ = ["record_values"]
-
 _CHUNK_ROWS: Final = 16 * 1024
 
 

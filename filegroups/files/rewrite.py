@@ -34,13 +34,13 @@ from filegroups.keys.keys import VirtualKeys
 from filegroups.merge.log_merging import remove_relocated_keys
 from filegroups.merge.merging import DeleteKind, MergeOutcome, append_rows, merge_base
 from filegroups.merge.rules import MergeRules
+from filegroups.schema.casting import normalise
 from filegroups.schema.schema import (
     FILE_NAME_COLUMN,
     KEY_COLUMN,
     META_COLUMNS,
     PARTITION_COLUMN,
     TableSchema,
-    normalise,
     with_meta,
 )
 from timeline.commit.markers import create_marker
@@ -58,23 +58,6 @@ from timeline.model.merge_definition import MergeDefinition
 from timeline.partitions import PARTITION_METADATA
 from timeline.ports.ports import ObjectExistsError, Storage, create_if_absent
 from timeline.properties.properties_file import format_properties
-
-__all__ = [
-    "FileGroupTask",
-    "NewFileGroup",
-    "announce_base_file",
-    "base_file_stat",
-    "bloom_for",
-    "create_partition_metadata",
-    "full_rows",
-    "make_new_file_group",
-    "stats_from_json",
-    "stats_to_json",
-    "with_meta_columns",
-    "write_clustered_file",
-    "write_file_group",
-    "written_schema",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

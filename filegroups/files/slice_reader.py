@@ -29,16 +29,6 @@ from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import EventSink, Storage
 
-__all__ = [
-    "SliceRead",
-    "WholeFileGroups",
-    "assert_base_fits",
-    "assert_logs_fit",
-    "merge_slice",
-    "merged_slice_rows",
-    "read_slice",
-]
-
 _BATCH_ROWS = 65_536
 
 

@@ -29,16 +29,6 @@ from timeline.errors import CorruptTableError, InvariantError
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.slot import Batch
 
-__all__ = [
-    "COALESCED_BYTES_MAX",
-    "JOINED_KEY",
-    "CoalescedWrite",
-    "coalesce",
-    "member_result",
-    "member_results",
-    "member_results_text",
-]
-
 #: Limit of rows coalesced into one write: they are in memory twice, and one thread writes them.
 COALESCED_BYTES_MAX: Final = 64 * 1024 * 1024
 

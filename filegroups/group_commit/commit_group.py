@@ -48,24 +48,6 @@ from timeline.model.write_set import FileGroupId, WriteSet
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 
-__all__ = [
-    "GROUP_KEY",
-    "Answer",
-    "MemberOutcome",
-    "MemberPhase",
-    "NameInstant",
-    "NotCommitted",
-    "OnConflict",
-    "RunPhases",
-    "are_compatible",
-    "commit_group",
-    "in_text_order",
-    "merge_members",
-    "merged_profile",
-    "merged_request",
-    "without_known_conflict",
-]
-
 # ---- Order of the logs of a group (GRP-2)
 #
 # Logs of one instant in one file group count in the order of their write tokens, which readers

@@ -38,8 +38,6 @@ from timeline.model.instant import InstantTime
 from timeline.model.write_set import FileGroupId
 from timeline.snapshot import Snapshot
 
-__all__ = ["PATIENCE", "GroupCommitter"]
-
 #: Threads of the last group may take one part in this many of its time to return.
 PATIENCE = 4
 

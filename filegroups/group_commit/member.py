@@ -56,8 +56,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Clock
 from timeline.rollback.rollback import rollback
 
-__all__ = ["Member", "can_be_offered", "name_instant", "offered_work", "write_by_committer"]
-
 _LOOKS_MAX = 4
 
 

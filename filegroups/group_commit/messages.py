@@ -17,30 +17,6 @@ from filegroups.writing.write_request import CommitResult, RowRules, WriteReques
 from timeline.context import TableContext
 from timeline.model.instant import InstantTime
 
-__all__ = [
-    "MESSAGE_BYTES_MAX",
-    "OFFERED_BYTES_MAX",
-    "Channel",
-    "FallBack",
-    "JoinInstant",
-    "Joined",
-    "MemberResult",
-    "Message",
-    "Offer",
-    "OutcomeUnknown",
-    "PeerLostError",
-    "PeerSilentError",
-    "WasCommitted",
-    "are_rows_of",
-    "decode_message",
-    "decoded_rows",
-    "encode_message",
-    "encoded_rows",
-    "offer_of",
-    "request_fields",
-]
-
-
 # ---- Prepared rows as bytes, from a writer to the committer that writes them (GRP-8)
 
 

@@ -60,20 +60,6 @@ from timeline.properties.properties_file import (
 )
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "FOLDER",
-    "Buckets",
-    "bucket_properties",
-    "bucket_rules_in",
-    "find_buckets",
-    "has_bucket_rules",
-    "load_ranges",
-    "record_bucket_rules",
-    "record_misplaced_rows",
-    "refuse_other_buckets",
-    "slices_with_log_inserts",
-]
-
 # ---- Bucket rules in the table's properties (fmt 1.1)
 #
 # Hudi does not store them: a writer with another number of buckets would put updated keys into

@@ -47,19 +47,6 @@ from timeline.snapshot import Snapshot
 from timeline.system import NullEvents
 from timeline.truncation import read_truncation_point
 
-__all__ = [
-    "RecordIndex",
-    "RowTargets",
-    "file_group_keys",
-    "file_group_rows",
-    "find_in_table",
-    "has_record_index",
-    "may_contain_any",
-    "may_resurrect",
-    "open_record_index",
-    "tag",
-]
-
 # ---- Keys and rows of a file group
 #
 # The base file alone has them, unless log files with keys that count belong to it. Then the slice

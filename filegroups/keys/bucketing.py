@@ -22,30 +22,6 @@ import pyarrow.compute as pc
 from filegroups.schema.casting import distinct_codes, version_rounds
 from timeline.model.instant import InstantTime
 
-__all__ = [
-    "BucketAssigner",
-    "BucketEngine",
-    "BucketRules",
-    "ConsistentHashAssigner",
-    "InsertBucket",
-    "SimpleBucketAssigner",
-    "SizeSettings",
-    "SmallFile",
-    "assign_buckets",
-    "assign_by_bucket",
-    "assign_inserts",
-    "bucket_file_id",
-    "bucket_hashes",
-    "bucket_of",
-    "codes_of",
-    "fixed_file_id",
-    "java_hashes",
-    "learn_record_bytes",
-    "ring_hashes",
-    "rows_by_number",
-    "xx_hashes",
-]
-
 _BLOCK_TEXTS = 65_536
 _INVERSE_31 = pow(31, -1, 1 << 32)
 _P1, _P2, _P3 = np.uint32(2_654_435_761), np.uint32(2_246_822_519), np.uint32(3_266_489_917)

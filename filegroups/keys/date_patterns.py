@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from filegroups.schema.casting import one_array
 from timeline.errors import InvalidInputError
 
-__all__ = ["MONTH_NAMES", "DateFields", "DatePattern", "Times", "parse_date_pattern"]
-
 # ---- Times from texts
 #
 # The fields that a date pattern extracted from whole columns become times. Calendar arithmetic is

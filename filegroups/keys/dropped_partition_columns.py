@@ -16,8 +16,6 @@ import pyarrow as pa
 from filegroups.keys.keys import DEFAULT_PARTITION
 from timeline.errors import CorruptTableError
 
-__all__ = ["DroppedPartitionColumns"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedPartitionColumns:

@@ -26,24 +26,6 @@ from timeline.errors import InvalidInputError, SettingError
 from timeline.model.file_names import check_partition_path
 from timeline.rules.instant_times import NUMBERS, TimestampForm, TimestampTexts, timestamp_texts
 
-__all__ = [
-    "DEFAULT_PARTITION",
-    "KeyGenerator",
-    "KeySpec",
-    "VirtualKeys",
-    "addresses",
-    "field_type",
-    "infer_key_generator",
-    "java_order",
-    "key_columns",
-    "key_range",
-    "partition_paths",
-    "plain_column",
-    "record_keys",
-    "refuse_untyped",
-    "validate_ordering",
-]
-
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PARTITION_KEY = "hoodie.datasource.write.partitionpath.field"
 _NULL_KEY, _EMPTY_KEY = "__null__", "__empty__"

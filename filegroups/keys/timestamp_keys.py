@@ -24,16 +24,6 @@ import pyarrow.compute as pc
 from filegroups.keys.date_patterns import DateFields, DatePattern, parse_date_pattern
 from timeline.errors import InvalidInputError
 
-__all__ = [
-    "TimeUnit",
-    "TimestampKeys",
-    "TimestampType",
-    "check_zone",
-    "folders_of_texts",
-    "span_of_folder",
-    "timestamp_folders",
-]
-
 _Times = npt.NDArray[np.int64]  # milliseconds since 1970 (UTC, or of a local clock)
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local clock's zero, of no zone

@@ -20,22 +20,6 @@ from timeline.errors import CorruptTableError, InvariantError
 from timeline.model.commit_metadata import CdcMode
 from timeline.model.instant import InstantTime
 
-__all__ = [
-    "AFTER",
-    "BEFORE",
-    "CHANGE_TIME",
-    "OPERATION",
-    "OPERATIONS",
-    "RECORD_KEY",
-    "Kind",
-    "RecordChanges",
-    "cdc_schema",
-    "changes_of_merge",
-    "compare_slices",
-    "image",
-    "operation_texts",
-]
-
 # ---- CDC logs (fmt 5.4)
 #
 # A CDC log belongs to a rewritten base file and holds what the rewrite did to each record. Its mode

@@ -37,16 +37,6 @@ from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.ports.merger import RecordMerger, Versions
 
-__all__ = [
-    "RELOCATED_COLUMN",
-    "combine_incoming",
-    "fold_changes",
-    "join_changes",
-    "mark_relocated_keys",
-    "remove_relocated_keys",
-    "split_relocated_keys",
-]
-
 _NOTHING = -1
 
 

@@ -28,22 +28,6 @@ from timeline.model.commit_metadata import MergeMode
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.merger import RecordMerger, Versions
 
-__all__ = [
-    "ChangeKind",
-    "Changes",
-    "DeleteKind",
-    "MergeOutcome",
-    "append_rows",
-    "key_codes",
-    "merge_base",
-    "merge_by_rounds",
-    "merge_changes",
-    "merge_versions",
-    "newest_positions",
-    "shaped",
-]
-
-
 # ---- Merging by a plug-in: call a ``RecordMerger`` and check its result
 
 

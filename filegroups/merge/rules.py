@@ -22,18 +22,6 @@ from filegroups.schema.schema import IS_DELETED_COLUMN, META_COLUMNS
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
 from timeline.ports.merger import RecordMerger
 
-__all__ = [
-    "DELETING_OPERATIONS",
-    "OPERATION_COLUMN",
-    "Mask",
-    "MergeRules",
-    "Positions",
-    "known_values",
-    "not_below",
-    "order_numbers",
-    "ordering_column",
-]
-
 OPERATION_COLUMN: Final = "_hoodie_operation"
 DELETING_OPERATIONS: Final = ("D", "-U")
 _PLAIN: Final = ("boolean", "int", "long", "float", "double", "string")

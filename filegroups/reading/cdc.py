@@ -53,14 +53,6 @@ from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import PendingCompactions, pending_compactions
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "CdcPlan",
-    "SlicesAtTime",
-    "plan_cdc",
-    "refuse_filtered_cdc",
-    "stream_cdc",
-]
-
 _NEVER: Final = "9" * 17
 _MOVES_ROWS: Final = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER"})
 

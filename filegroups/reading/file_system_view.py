@@ -27,8 +27,6 @@ from timeline.partitions import is_partition_file, list_partition_paths
 from timeline.ports.ports import Stats, Storage
 from timeline.snapshot import Snapshot
 
-__all__ = ["FileSystemView"]
-
 _LISTED_AT_ONCE = 32  # partitions, on a high-latency store
 
 

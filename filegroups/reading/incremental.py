@@ -49,8 +49,6 @@ from timeline.pending_plans import PendingCompactions, joined_logs, pending_comp
 from timeline.reader_lease import ReaderLease
 from timeline.snapshot import Snapshot
 
-__all__ = ["ChosenPartitions", "IncrementalRead", "plan_incremental_read"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class IncrementalRead:

@@ -30,8 +30,6 @@ from filegroups.keys.keys import DEFAULT_PARTITION
 from filegroups.keys.timestamp_keys import TimestampKeys, span_of_folder
 from filegroups.schema.schema import PARTITION_COLUMN
 
-__all__ = ["PartitionField", "PartitionPruner"]
-
 _DEFAULTS: Final = (DEFAULT_PARTITION, "default")  # the second: Hudi below 0.12
 _GUARANTEES_MAX: Final = 64  # of one path
 _GROUP: Final = 50  # paths that are checked together

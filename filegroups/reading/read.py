@@ -47,28 +47,6 @@ from timeline.reader_lease import ReaderLease, read_clean
 from timeline.rules.isolation import Isolation, ReadScope
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "READS_KEY",
-    "PlannedRead",
-    "ReadSet",
-    "Replan",
-    "ScanPlan",
-    "assert_not_cleaned",
-    "collect_table",
-    "expired_error",
-    "expired_where_missing",
-    "known_schema",
-    "may_be_cleaned",
-    "may_be_missing_files",
-    "plan_scan",
-    "pruner_of",
-    "read_schema",
-    "scan",
-    "stream",
-    "view_of",
-    "with_lease",
-]
-
 # ---- Read sets
 
 #: Key in the extra metadata of a commit computed from reads: its partitions, or ``*``.

@@ -49,8 +49,6 @@ from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import ReaderLease, pin
 from timeline.snapshot import Snapshot
 
-__all__ = ["TableSnapshot", "plan_get_rows", "slices_that_may_contain"]
-
 
 class TableSnapshot:
     """The table at one time."""

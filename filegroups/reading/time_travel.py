@@ -34,8 +34,6 @@ from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import moves_rows_only
 from timeline.snapshot import Snapshot
 
-__all__ = ["may_be_archived", "retained_since", "snapshot_as_of"]
-
 
 def may_be_archived(context: TableContext, snapshot: Snapshot, since: InstantTime) -> bool:
     """

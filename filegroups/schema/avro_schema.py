@@ -19,19 +19,6 @@ import pyarrow as pa
 from filegroups.schema.evolution import NESTING_MAX, VECTOR_ELEMENTS, stored_type
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
-__all__ = [
-    "AVRO_PRIMITIVES",
-    "HUDI_TYPE",
-    "RAW",
-    "arrow_to_avro",
-    "avro_name",
-    "avro_to_arrow",
-    "decimal_width",
-    "evolved_avro",
-    "field_to_avro",
-    "record_space",
-]
-
 #: The Arrow type of each primitive type of Avro, by its name and its logical type.
 AVRO_PRIMITIVES: Final[Mapping[tuple[str, str | None], pa.DataType]] = {
     ("boolean", None): pa.bool_(),

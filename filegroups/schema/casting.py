@@ -30,23 +30,6 @@ from filegroups.schema.evolution import (
 from filegroups.schema.variant import variant_struct
 from timeline.errors import CorruptTableError, HoodooError, InvalidInputError, UnsupportedTableError
 
-__all__ = [
-    "JOINED_BYTES_MAX",
-    "cast_column",
-    "distinct_codes",
-    "java_text",
-    "java_texts",
-    "normalise",
-    "one_array",
-    "promote",
-    "ranks",
-    "refuse_null_elements",
-    "schema_mismatch_error",
-    "to_stored_rows",
-    "uuid_texts",
-    "version_rounds",
-]
-
 JOINED_BYTES_MAX = 1 << 30  # texts of one array are at most 2 GiB
 
 

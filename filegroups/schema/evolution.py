@@ -20,37 +20,6 @@ import pyarrow as pa
 
 from timeline.errors import InvalidInputError
 
-__all__ = [
-    "EXTENSIONS",
-    "NESTING_MAX",
-    "PROMOTIONS",
-    "SHREDDED",
-    "STATED_PROMOTIONS",
-    "UNKNOWN_UNIT",
-    "VECTOR_ELEMENTS",
-    "WIDENINGS",
-    "ColumnChange",
-    "MissingColumns",
-    "SchemaRules",
-    "canonical_scalar",
-    "canonical_type",
-    "changes_texts",
-    "check_avro_name",
-    "column_type",
-    "evolved_type",
-    "fits",
-    "fits_vector",
-    "is_list",
-    "is_variant",
-    "needs_repair",
-    "promotes",
-    "schema_changes",
-    "stored_in",
-    "stored_type",
-    "type_mismatch_error",
-    "unwrapped",
-]
-
 NESTING_MAX = 64  # levels of a type; Java's own recursion fails soon above
 
 #: Types to which a file's or a batch's type converts without loss of meaning.

@@ -21,11 +21,6 @@ from timeline.model.merge_definition import (
 )
 from timeline.model.table_config import LAYOUT_OF_VERSION, TABLE_ID_KEY, table_checksum
 
-__all__ = [
-    "RESERVED_COLUMN_PREFIX",
-    "new_table_properties",
-]
-
 RESERVED_COLUMN_PREFIX: Final = "_hoodie_"
 """Columns of this prefix belong to Hudi and never to a key."""
 

@@ -22,21 +22,18 @@ import pyarrow as pa
 
 from filegroups.schema.avro_schema import (
     HUDI_TYPE,
-    RAW,
     arrow_to_avro,
     avro_to_arrow,
     evolved_avro,
     field_to_avro,
     record_space,
 )
-from filegroups.schema.casting import normalise, promote
 from filegroups.schema.evolution import (
     NESTING_MAX,
     VECTOR_ELEMENTS,
     MissingColumns,
     SchemaRules,
     bad_name_error,
-    canonical_type,
     check_avro_name,
     column_type,
     evolved_type,
@@ -47,41 +44,6 @@ from timeline.layout import SCHEMAS
 from timeline.model.instant import InstantTime
 from timeline.ports.ports import Storage
 from timeline.snapshot import Snapshot
-
-__all__ = [
-    "COMMIT_TIME_COLUMN",
-    "FILE_NAME_COLUMN",
-    "HUDI_TYPE",
-    "IS_DELETED_COLUMN",
-    "KEY_COLUMN",
-    "META_COLUMNS",
-    "META_FIELDS",
-    "PARTITION_COLUMN",
-    "RAW",
-    "SEQUENCE_COLUMN",
-    "IdentifiedColumn",
-    "InternalSchema",
-    "MissingColumns",
-    "Renaming",
-    "SchemaHistory",
-    "SchemaRules",
-    "TableSchema",
-    "arrow_to_avro",
-    "avro_to_arrow",
-    "avro_with_meta",
-    "canonical_type",
-    "drop_meta",
-    "hudi_type_name",
-    "missing_fields",
-    "normalise",
-    "parse_history",
-    "parse_internal_schema",
-    "promote",
-    "reconcile_schema",
-    "schema_history",
-    "vector_columns",
-    "with_meta",
-]
 
 COMMIT_TIME_COLUMN = "_hoodie_commit_time"
 SEQUENCE_COLUMN = "_hoodie_commit_seqno"

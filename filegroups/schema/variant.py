@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from timeline.errors import CorruptTableError, InvalidInputError
 
-__all__ = ["encode_variant", "variant_json", "variant_struct"]
-
 _DEPTH_MAX: Final = 64
 _VERSION: Final = 1
 _SHORT_TEXT_MAX: Final = 63

@@ -42,15 +42,6 @@ from timeline.properties.setting_enums import IndexType
 if TYPE_CHECKING:
     from timeline.model.table_config import TableConfig
 
-__all__ = [
-    "BUCKET_PROPERTY_KEYS",
-    "KeySettings",
-    "key_properties_of",
-    "key_spec_of",
-    "merge_definition_of_settings",
-    "refuse_other_classes",
-    "resolve_key_options",
-]
 
 #: Hudi's other indexes: known, and refused by ``known_keys.UNSUPPORTED``.
 _OTHER_INDEXES: Final = (

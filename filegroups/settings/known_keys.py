@@ -22,35 +22,9 @@ from types import MappingProxyType
 from typing import Final
 
 from timeline.errors import SettingError
-from timeline.properties.options import TABLE_LAYER, PropertySet, redact
+from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.setting_enums import IndexType
-
-__all__ = [
-    "ELSEWHERE",
-    "OWN_PREFIXES",
-    "SESSION_PREFIX",
-    "UNSUPPORTED",
-    "UNSUPPORTED_READS",
-    "UNSUPPORTED_SERVICES",
-    "WARNED",
-    "WITHOUT_EFFECT",
-    "Effect",
-    "KeyEffect",
-    "KnownKey",
-    "UnsupportedKey",
-    "UnsupportedRule",
-    "effect_of",
-    "effect_of_value",
-    "given_keys",
-    "hudi_keys",
-    "is_key_of_hudi",
-    "key_warnings",
-    "keys_without_effect",
-    "main_key",
-    "nearest_key",
-    "refuse_unsupported",
-    "unsupported_keys",
-]
+from timeline.redaction import redact
 
 #: Advice for a table that this release does not write.
 ELSEWHERE = (

@@ -20,8 +20,6 @@ from timeline.properties.options import (
 )
 from timeline.properties.setting_enums import IncrementalFormat, QueryType
 
-__all__ = ["LimitSettings", "ReadSettings"]
-
 _Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 

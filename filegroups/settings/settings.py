@@ -28,7 +28,6 @@ from timeline.properties.options import (
     PropertySet,
     as_property_set,
     option,
-    redact,
 )
 from timeline.properties.setting_enums import (
     BloomType,
@@ -42,16 +41,11 @@ from timeline.properties.setting_enums import (
     InsertDuplicates,
     OverwriteMode,
 )
+from timeline.redaction import redact
 from timeline.rules.bucket_ranges import BUCKET_OWNERSHIP_KEY, BucketRanges
 from timeline.rules.conflicts import SIMPLE
 from timeline.rules.isolation import Isolation
 from timeline.rules.retry import RETRY_PRESETS, RateLimit, RetryPolicy, RetryPreset
-
-__all__ = [
-    "WriteSettings",
-    "fill_from_preset",
-    "keys_of_writes_and_reads",
-]
 
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]

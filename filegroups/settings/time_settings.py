@@ -25,13 +25,6 @@ from timeline.properties.options import (
 if TYPE_CHECKING:
     from timeline.model.table_config import TableConfig
 
-__all__ = [
-    "TimeSettings",
-    "refuse_other_times",
-    "stored_times_of",
-    "times_unless_unknown",
-    "timestamp_keys_of",
-]
 
 _TIME_PREFIX: Final = "hoodie.keygen.timebased."
 _DELIMITER: Final = re.compile(r"(?:\\s\*)?(\\?[^\w\\]|\[[^\w\\\]]\])(?:\\s\*)?")

@@ -7,8 +7,6 @@ from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.ports.ports import Ports
 from timeline.properties.setting_enums import IndexType
 
-__all__ = ["agreement", "agreement_of"]
-
 
 def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:
     """

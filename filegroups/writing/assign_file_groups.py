@@ -57,14 +57,6 @@ from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avo
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "AssignmentBase",
-    "FileGroupAssignment",
-    "assign_file_groups",
-    "below_deletes",
-    "lookup_files",
-]
-
 _LEARN_FILES_MAX = 4
 
 

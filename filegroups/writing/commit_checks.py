@@ -37,8 +37,6 @@ from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.rules.isolation import validate_reads
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = ["CommitFacts", "ReadValidation", "commit_checks", "rejected_by"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFacts:

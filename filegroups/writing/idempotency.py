@@ -28,8 +28,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import ObjectMissingError
 from timeline.truncation import read_truncated_batches, read_truncation_point, truncated_up_to
 
-__all__ = ["batches_of", "committed_batch", "result_of_batch"]
-
 
 class _Fingerprints(Container[str]):
     """

@@ -38,17 +38,6 @@ from timeline.rules.conflicts import (
     validate_write_set,
 )
 
-__all__ = [
-    "WrittenFiles",
-    "announce",
-    "announce_tasks",
-    "commit_facts_of",
-    "detect_early",
-    "pending_commit_of",
-    "planned_write_set",
-    "reconcile_files",
-]
-
 # ---- Announcement before the first data file: the inflight file, then the markers (BEG-6)
 #
 # On a high-latency store these requests overlap, with the metadata files of new partitions and the

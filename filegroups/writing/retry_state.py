@@ -33,16 +33,6 @@ from timeline.rules.retry import (
 )
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "AnnouncedRebase",
-    "RetryState",
-    "announce_rebase",
-    "rebase",
-    "rebase_tasks",
-    "rerun_until_unchanged",
-    "wait_for_rate_limit",
-]
-
 # ---- Attempts of one write
 #
 # The numbers are here; ``timeline.rules.retry`` decides by them.

@@ -29,16 +29,6 @@ from timeline.partitions import (
 from timeline.properties.setting_enums import IndexType
 from timeline.rules.bucket_ranges import EVERY_BUCKET, BucketRanges
 
-__all__ = [
-    "bucket_range_text",
-    "owned_buckets",
-    "refuse_foreign_buckets",
-    "refuse_nesting",
-    "refuse_replacing",
-    "refuse_updates_in_foreign_buckets",
-    "rows_to_write",
-]
-
 # ---- Bucket ownership: a writer's own buckets against its settings and its rows (OWN-1)
 #
 # Rows are counted by bucket before a file is written, locally and on a cluster, so the check is

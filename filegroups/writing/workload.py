@@ -35,24 +35,14 @@ from filegroups.keys.keys import addresses, validate_ordering
 from filegroups.merge.log_merging import combine_incoming, mark_relocated_keys
 from filegroups.merge.merging import key_codes
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.casting import refuse_null_elements
-from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta, normalise
+from filegroups.schema.casting import normalise, refuse_null_elements
+from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowCounts, RowRules
 from timeline.errors import InvariantError
 from timeline.model.commit_metadata import MergeMode, WriteStat
 from timeline.model.file_names import join
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Ports
-
-__all__ = [
-    "CoalescedWorkload",
-    "LocalWorkload",
-    "Workload",
-    "WorkloadProfile",
-    "can_coalesce_rows",
-    "combined",
-    "may_coalesce",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,20 +78,6 @@ from timeline.rules.retry import RetryScope
 from timeline.snapshot import Snapshot
 from timeline.truncation import advance_low_water_mark
 
-__all__ = [
-    "CommitResult",
-    "PreparedWrite",
-    "WriteRequest",
-    "action_of",
-    "clean_up",
-    "commit_result_of",
-    "dry_run_write",
-    "finish_commit",
-    "prepare_write",
-    "write",
-    "write_prepared",
-]
-
 _QUEUED_GLANCE_MS = 10_000
 
 

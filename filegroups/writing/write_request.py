@@ -26,8 +26,6 @@ from timeline.model.merge_definition import MergeDefinition
 from timeline.rules.bucket_ranges import BucketRanges
 from timeline.snapshot import Snapshot
 
-__all__ = ["CommitResult", "FileRules", "RowCounts", "RowRules", "WriteRequest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRules:

@@ -48,19 +48,6 @@ from timeline.rules.instant_times import (
 )
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "addressed",
-    "folders_as_stored",
-    "forms_of",
-    "keys_as_stored",
-    "refuse_other_forms",
-    "refuse_other_key_types",
-    "rows_schema",
-    "schema_for",
-    "stored_forms",
-    "with_stored_forms",
-]
-
 _NO_COLUMNS = TableSchema(arrow=pa.schema([]), avro_json="")  # of a table never written
 
 

@@ -20,8 +20,6 @@ from timeline.errors import HoodooError
 if TYPE_CHECKING:
     from hoodoo.cli.invocation import Invocation
 
-__all__ = ["main"]
-
 
 #: A signal may come between the decision and its receipt.
 _PERHAPS_DONE = (

@@ -19,8 +19,6 @@ from tableservices.worker import StopFlag
 from timeline.errors import SettingError
 from timeline.ports.ports import Clock
 
-__all__ = ["committer"]
-
 
 @click.command()
 @click.argument("addresses", metavar="TABLE...", nargs=-1, required=True)

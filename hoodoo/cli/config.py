@@ -23,8 +23,6 @@ from timeline.errors import HoodooError, SettingError
 from timeline.properties.options import DEFAULT_LAYER, PropertySet
 from timeline.writer_registry import refuse_disagreement
 
-__all__ = ["config"]
-
 
 @click.group()
 def config() -> None:

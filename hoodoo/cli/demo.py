@@ -17,8 +17,6 @@ from hoodoo.cli.timeline import print_timeline
 from hoodoo.demo.run import DemoResult, DemoSettings, as_document, run_demo
 from timeline.errors import MissingExtraError
 
-__all__ = ["demo"]
-
 _STYLES = {"loader": "cyan", "corrector": "magenta", "cleaner": "yellow"}
 
 

@@ -19,8 +19,6 @@ from timeline.rules.action_matrix import (
 )
 from timeline.rules.conflicts import MATRIX, RuleId
 
-__all__ = ["explain"]
-
 
 @click.command()
 @click.argument("address", metavar="[TABLE", required=False)

@@ -25,9 +25,6 @@ from hoodoo.inputs import cast_values, typed_column, typed_rows
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import FileSlice
 
-__all__ = ["FORMATS", "files", "read_json", "read_rows"]
-
-
 # --------------------------------------------------- ``hoodoo files``: which files make up a table
 
 

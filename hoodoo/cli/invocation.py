@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_table
 from hoodoo.cli.printing import Output, Printer
 from hoodoo.factory import Layers
@@ -23,24 +23,6 @@ from timeline.errors import HoodooError, InvalidInputError, LockTimeoutError, Re
 from timeline.ports.ports import EventSink, Value
 from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
-
-__all__ = [
-    "DONE",
-    "ERROR",
-    "INTERRUPTED",
-    "LOCK_NOT_OBTAINED",
-    "OUTCOME_UNKNOWN",
-    "PROBLEMS_FOUND",
-    "REFUSED",
-    "USAGE",
-    "Invocation",
-    "changing",
-    "commit_result_document",
-    "exit_code",
-    "nothing_to_do",
-    "progress_events",
-    "reading",
-]
 
 # --------------------------------------------- Exit codes: what a script may rely on, in one place
 #

@@ -32,8 +32,6 @@ from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.model.time_arguments import TimeArgument, parse_time_travel
 from timeline.ports.ports import Lease
 
-__all__ = ["CANNOT_RUN", "NOT_FOUND", "locks", "run_under"]
-
 # --------------------------- A command run under a lease, as flock(1) runs one under a file's lock
 #
 # Its own file because it is the one place of the command line that starts processes. What

@@ -30,8 +30,6 @@ from hoodoo.cli.rows import (
 )
 from timeline.errors import HoodooError
 
-__all__ = ["Output", "Printer"]
-
 ROWS_SHOWN_MAX = 200
 _WIDTH_OF_FILES = 200
 _WHOLE_MAX = 24

@@ -19,14 +19,13 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.schema import META_COLUMNS, RAW, hudi_type_name, with_meta
+from filegroups.schema.avro_schema import RAW
+from filegroups.schema.schema import META_COLUMNS, hudi_type_name, with_meta
 from filegroups.settings.read_settings import ReadSettings
 from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.table import Table
 from timeline.errors import InvalidInputError
 from timeline.properties.setting_enums import QueryType
-
-__all__ = ["Condition", "parse_filter", "read"]
 
 Condition = tuple[str, str, Any]
 

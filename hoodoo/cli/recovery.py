@@ -13,9 +13,6 @@ from tableservices.restoring.rollback import plan_rollback
 from tableservices.restoring.savepoints import delete_savepoint, plan_savepoint, savepoints
 from timeline.errors import InstantNotFoundError
 
-__all__ = ["restore", "rollback", "savepoint"]
-
-
 # ------------- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
 
 

@@ -19,17 +19,6 @@ from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.variant import variant_json
 from timeline.errors import CorruptTableError
 
-__all__ = [
-    "NEEDS_ESCAPE",
-    "FittedRows",
-    "compact_json",
-    "escape_text",
-    "fit_rows",
-    "json_lines",
-    "json_text",
-    "with_variants",
-]
-
 # ----------------------------------------- Texts from tables, made harmless for a terminal (SEC19)
 #
 # A record may hold an escape sequence that repaints the screen or a mark that reverses the

@@ -52,16 +52,6 @@ from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.ports.ports import Clock
 
-__all__ = [
-    "WorkerReporter",
-    "import_all",
-    "log_events",
-    "print_service_result",
-    "services",
-    "write_health_file",
-]
-
-
 # ------------------------------- What services did, as documents and lines, and how a worker fares
 
 

@@ -29,8 +29,6 @@ from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
 from timeline.storage.folder_walker import system_call_error
 from timeline.writer_registry import refuse_with_writers, reset_copied_table
 
-__all__ = ["table"]
-
 _HOUR_MS = 3_600_000
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),

@@ -12,8 +12,6 @@ from hoodoo.cli.printing import Printer
 from hoodoo.inspect.instants import InstantSummary, list_instants, time_text
 from hoodoo.table import Table
 
-__all__ = ["print_timeline", "timeline"]
-
 
 @click.group()
 def timeline() -> None:

@@ -12,7 +12,8 @@ from filegroups.reading.read import known_schema
 from filegroups.schema.schema import drop_meta, with_meta
 from filegroups.settings.settings import WriteSettings
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import CommitResult, dry_run_write
+from filegroups.writing.write import dry_run_write
+from filegroups.writing.write_request import CommitResult
 from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.cli.input_files import read_rows
@@ -31,8 +32,6 @@ from hoodoo.table import Table
 from hoodoo.writer import TableWriter
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
-
-__all__ = ["write"]
 
 _OPERATIONS = tuple(operation.value for operation in WriteOperation)
 

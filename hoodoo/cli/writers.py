@@ -11,8 +11,6 @@ from timeline.reader_lease import registered_readers
 from timeline.writer_registry import forget as forget_entry
 from timeline.writer_registry import registered_writers
 
-__all__ = ["writers"]
-
 
 class _ShownByDefault(click.Group):
     """``hoodoo writers TABLE`` is ``hoodoo writers show TABLE``; other tables are ``./forget``."""

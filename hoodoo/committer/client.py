@@ -26,9 +26,6 @@ from timeline.context import TableContext
 from timeline.errors import HoodooError, UnsafeSetupError
 from timeline.properties.options import TABLE_LAYER
 
-__all__ = ["CommitterWriter", "GroupCommit", "answer_ms", "group_commit_of", "release"]
-
-
 #: How old a look rows are fitted to the table by may be: whoever publishes them looks again.
 _LOOK_MS_MAX = 10_000
 

@@ -55,15 +55,6 @@ from timeline.model.write_set import FileGroupId
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import Started, ThreadExecutor
 
-__all__ = [
-    "Committer",
-    "CommitterListener",
-    "CommitterReport",
-    "ServedTable",
-    "Stop",
-    "committer_table",
-]
-
 _CONNECTIONS_MAX = 512
 _STEP_S = 0.2  # how soon a stop is noticed
 _PARTS_MAX = 64  # members of a high-latency store whose files are sent at a time

@@ -28,8 +28,6 @@ from filegroups.group_commit.messages import (
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.ports import Clock
 
-__all__ = ["SocketChannel", "SocketListener", "connect"]
-
 _LENGTH = struct.Struct(">I")
 _CHUNK_BYTES = 1024 * 1024
 _BACKLOG = 128

@@ -23,17 +23,6 @@ import pyarrow.csv as pacsv
 from filegroups.keys.date_patterns import MONTH_NAMES
 from timeline.errors import MissingExtraError
 
-__all__ = [
-    "KEY_COLUMNS",
-    "ORDERING",
-    "PARTITION",
-    "ROWS",
-    "FlightBatch",
-    "batches",
-    "corrections",
-    "load_flights",
-]
-
 KEY_COLUMNS: Final = ("year", "month", "day", "carrier", "flight", "origin")
 PARTITION: Final = "month"
 ORDERING: Final = "revision"

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["DemoProcess", "DemoProcesses"]
-
 _END_S = 15.0
 
 

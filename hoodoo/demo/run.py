@@ -28,20 +28,6 @@ from hoodoo.inspect.instants import InstantSummary, list_instants
 from hoodoo.verify.verify import Verification, verify_at
 from timeline.errors import InvalidInputError, NotFoundError, UnavailableError
 
-__all__ = [
-    "CLEANER_PROPERTIES",
-    "WRITER_PROPERTIES",
-    "Comparison",
-    "DemoResult",
-    "DemoSettings",
-    "as_document",
-    "compare",
-    "expected_rows",
-    "ready_properties",
-    "run_demo",
-    "set_up",
-]
-
 # ------------------- Where the demonstration plays: its folder, its table and its properties files
 
 WRITER_PROPERTIES: Final = "multi_writer_local.properties"

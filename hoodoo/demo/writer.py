@@ -25,13 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import hoodoo
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.demo.flights import FlightBatch, batches, corrections, load_flights
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.properties.properties_file import parse_properties
-
-__all__ = ["BATCH_KEY", "main", "pairs_of"]
 
 BATCH_KEY: Final = "demo.batch"
 _POLL_S: Final = 0.05

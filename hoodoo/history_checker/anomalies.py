@@ -15,17 +15,6 @@ import pyarrow.compute as pc
 
 from hoodoo.history_checker.history import NONE, EncodedHistory, History, Numbers
 
-__all__ = [
-    "Anomaly",
-    "AnomalyKind",
-    "Cycle",
-    "Dependency",
-    "Edges",
-    "find_anomalies",
-    "find_cycles",
-]
-
-
 # ---------- Cycles of dependencies between transactions: proof that no serial order explains a run
 #
 # Most runs have none, and most edges lead forward in the order of commits. So edges are first

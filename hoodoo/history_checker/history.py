@@ -12,18 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "NONE",
-    "READS",
-    "TRANSACTIONS",
-    "WRITES",
-    "EncodedHistory",
-    "History",
-    "HistoryRecorder",
-    "Numbers",
-    "numbers",
-]
-
 # ---------------------- A recorded run: who wrote and read which versions of what, as three tables
 #
 # Where it comes from does not matter: the simulator, a table's own timeline, slots and rows, or

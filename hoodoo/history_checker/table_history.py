@@ -58,13 +58,6 @@ from timeline.model.write_set import Access, WriteSet
 from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "check_history",
-    "read_client_history",
-    "record_table",
-    "record_versions",
-]
-
 _ANSWERS: Final = ("ok", "fail", "unknown")
 _TIME: Final = re.compile(r"\d{17}", re.ASCII)
 

@@ -16,8 +16,6 @@ from filegroups.table import TableReader
 from hoodoo.inspect.instants import InstantSummary, list_instants, rejected_writes_of
 from timeline.model.instant import InstantTime
 
-__all__ = ["ConflictCount", "Contention", "measure_contention"]
-
 _PLACES_SHOWN_MAX = 3
 
 #: Kind of refusal -> what ends it, for whoever it happens to often.

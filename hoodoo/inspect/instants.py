@@ -45,8 +45,6 @@ from timeline.ports.ports import ObjectMissingError
 from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["InstantSummary", "explain_instant", "list_instants", "rejected_writes_of", "time_text"]
-
 _REFUSALS_KEY = "hoodoo.refusals"
 _WAITS_KEY = "hoodoo.waits"
 _FILE_GROUPS_SHOWN_MAX = 50

@@ -21,8 +21,6 @@ from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
 from timeline.layout import REJECTED_WRITES
 
-__all__ = ["REJECTED_WRITES_MAX", "RejectedWrite", "record_rejected_write", "rejected_writes"]
-
 #: What a write ends with that met others until it gave up.
 _GIVING_UP: Final = (ConflictError, RolledBackError)
 REJECTED_WRITES_MAX: Final = 256

@@ -39,8 +39,6 @@ from timeline.errors import InvalidInputError
 from timeline.model.instant import EARLIEST
 from timeline.model.time_arguments import parse_range
 
-__all__ = ["HUDI_SOURCES", "HoodooDataSource"]
-
 _OFFSET = "completion_time"
 _QUERY = "hoodie.datasource.query.type"
 _BEGIN = "hoodie.datasource.read.begin.instanttime"

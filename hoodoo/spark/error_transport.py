@@ -17,15 +17,6 @@ from typing import Any
 import timeline.errors as known_errors
 from timeline.errors import HoodooError, InternalError
 
-__all__ = [
-    "TaskFailedError",
-    "collect_dataframe",
-    "error_from_json",
-    "error_from_rows",
-    "error_from_spark",
-    "error_to_json",
-]
-
 _ROWS = re.compile(r"\brows=\d+$")
 _MARKED = re.compile(r"hoodoo-error:([A-Za-z0-9+/=]+):")
 

@@ -13,9 +13,6 @@ from timeline.errors import HoodooError, InternalError
 from timeline.ports.ports import Executor, LockSharing, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-__all__ = ["SparkExecutor", "spark_executor"]
-
-
 # ---------------------------- Services over Spark: each file group's work in a task of the cluster
 #
 # The same functions as the local executor runs, over ports that each task makes for itself;

@@ -12,16 +12,6 @@ from timeline.errors import InvalidInputError
 from timeline.properties.options import TABLE_LAYER, as_property_set
 from timeline.storage.object_client import is_storage_key
 
-__all__ = [
-    "layers_for",
-    "layers_without_session",
-    "path_of",
-    "reader_properties",
-    "session_properties",
-    "session_settings",
-    "storage_properties",
-]
-
 _OF_SESSION = ("spark.hoodie.", "spark.hoodoo.", "spark.hadoop.fs.")
 _NOT_PROPERTIES = frozenset({"path", "paths", "checkpointlocation"})
 

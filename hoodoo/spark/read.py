@@ -49,21 +49,6 @@ from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
 from timeline.system import LoggingEvents, ThreadTicker
 
-__all__ = [
-    "PinnedBatch",
-    "PinnedTask",
-    "ReadCdcUnits",
-    "ReadSlices",
-    "SparkReadPlan",
-    "arrow_shape",
-    "load_cdc",
-    "load_dataframe",
-    "load_state",
-    "pin_while_read",
-    "plan_load",
-    "refuse_cdc",
-]
-
 # ------------------ Reader leases for what Spark reads, while its tasks may read the files (RDL-1)
 #
 # A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.

@@ -14,10 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from filegroups.schema.schema import HUDI_TYPE
+from filegroups.schema.avro_schema import HUDI_TYPE
 from timeline.errors import InvalidInputError
-
-__all__ = ["arrow_schema_of", "spark_schema_of", "transport_schema"]
 
 # Newer Sparks leave the zone out unless told, which would make two types one.
 _ZONE: Final[dict[str, str]] = (

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.services import warn_ignored_keys
 from hoodoo.spark.executor import SparkExecutor, spark_executor
 from hoodoo.spark.options import layers_for, path_of, session_settings
@@ -26,8 +26,6 @@ from hoodoo.spark.write import save_dataframe
 from timeline.errors import InvalidInputError, StorageCapabilityError, UnsafeSetupError
 from timeline.ports.ports import Ports
 from timeline.system import LoggingEvents
-
-__all__ = ["executor_of_this_process", "install", "last_result", "local_session", "serves"]
 
 FORMAT = "hoodoo"
 _HUDI_FORMATS = frozenset({"hudi", "org.apache.hudi"})

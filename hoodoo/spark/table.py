@@ -14,7 +14,7 @@ from filegroups.reading.read import ReadSet
 from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.schema import TableSchema
 from filegroups.writing.workload import Workload
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_context
 from hoodoo.factory import Layers, write_request_of
 from hoodoo.services import Services
@@ -31,8 +31,6 @@ from timeline.context import TableContext
 from timeline.model.commit_metadata import WriteOperation
 from timeline.reader_lease import ReaderLease, lease_newest
 from timeline.snapshot import Snapshot
-
-__all__ = ["SparkSnapshot", "SparkTable"]
 
 
 class SparkSnapshot(TableSnapshot):

@@ -31,8 +31,8 @@ from filegroups.keys.keys import (
 )
 from filegroups.merge.log_merging import combine_incoming
 from filegroups.merge.rules import MergeRules, ordering_column
-from filegroups.schema.casting import refuse_null_elements
-from filegroups.schema.schema import META_FIELDS, drop_meta, normalise
+from filegroups.schema.casting import normalise, refuse_null_elements
+from filegroups.schema.schema import META_FIELDS, drop_meta
 from filegroups.writing.write_request import RowRules
 from hoodoo.spark.error_transport import TaskFailedError, error_to_json
 from hoodoo.spark.schema import transport_schema
@@ -41,27 +41,6 @@ from timeline.errors import HoodooError, UnavailableError
 from timeline.ports.ports import Storage
 from timeline.storage.non_atomic import NonAtomicStorage
 from timeline.storage.open_storage import storage_for
-
-__all__ = [
-    "ANSWERS",
-    "BUCKET_COLUMN",
-    "ERROR",
-    "FOUND_KEYS",
-    "KEY",
-    "NAMED_PARTITIONS",
-    "OLD_ORDER",
-    "ORDER",
-    "PARTITION",
-    "TARGET",
-    "AssignBuckets",
-    "CombineRows",
-    "NamePartitions",
-    "PrepareRows",
-    "ReadKeys",
-    "StorageAddress",
-    "WriteGroups",
-    "prepared_schema",
-]
 
 KEY, PARTITION = META_FIELDS[2].name, META_FIELDS[3].name
 ORDER, ERROR, TARGET = "_hoodoo_order", "_hoodoo_error", "_hoodoo_target"

@@ -45,15 +45,6 @@ from timeline.model.commit_metadata import WriteStat
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Ports
 
-__all__ = [
-    "NUMBER",
-    "RELOCATED_FROM",
-    "SparkWorkload",
-    "one_row_a_key",
-    "shuffle_numbers",
-    "with_row_targets",
-]
-
 # ------------------- Giving each file group a number that Spark's shuffle sends where it is wanted
 #
 # Spark places a row by the hash of a column, so file groups would meet by chance in one task

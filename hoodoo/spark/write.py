@@ -10,7 +10,7 @@ from typing import Any
 from filegroups.reading.read import ReadSet
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.settings import WriteSettings
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import create_table, new_table_config
 from hoodoo.factory import (
     Layers,
@@ -26,8 +26,6 @@ from hoodoo.spark.workload import SparkWorkload
 from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode
-
-__all__ = ["save_dataframe"]
 
 # ------- Saving a DataFrame into a table: modes, the first save that creates it, and the operation
 #

@@ -30,9 +30,6 @@ from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import read_truncation_point, truncated_up_to
 
-__all__ = ["HashChainCoverage", "Witness", "check_commit_log", "verify_hash_chain"]
-
-
 # --------- The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)
 
 

@@ -33,9 +33,6 @@ from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
 from timeline.snapshot import Snapshot
 
-__all__ = ["Addresses", "Report", "addresses_of", "check_records", "keys_of_table"]
-
-
 # -------------- Whether rows lie under the record keys and partition paths that their columns make
 #
 # Earlier releases made both of the incoming types, and releases of Hudi differ in complex keys of

@@ -20,15 +20,11 @@ import pyarrow.compute as pc
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import read_slice
 from filegroups.reading.read import plan_scan
-from filegroups.schema.schema import (
-    COMMIT_TIME_COLUMN,
-    avro_to_arrow,
-)
+from filegroups.schema.avro_schema import avro_to_arrow
+from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext
 from timeline.model.file_names import FileSlice
 from timeline.snapshot import Snapshot
-
-__all__ = ["MILLIS", "DoubtfulTimestamps", "doubtful_timestamps"]
 
 MILLIS: Final = pa.timestamp("ms", "UTC")
 _RIGHT_LABELS: Final = 9  # table version of which no release writes moments under another label

@@ -43,9 +43,6 @@ from timeline.ports.ports import ObjectMissingError
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import read_truncation_point, truncated_up_to
 
-__all__ = ["Finding", "Verification", "check_batches", "verify", "verify_at"]
-
-
 # --- The boundaries that are kept for the batch ids in them are there, with the bytes they had (BATCH-2)
 
 

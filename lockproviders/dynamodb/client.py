@@ -53,8 +53,6 @@ from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "IMPLICIT_ENTRY", "DynamoClient"]
-
 ABANDONED_VERSIONS_MAX = 64
 OURS_MAX = 32  # version numbers that one row may have after unanswered renewals
 TAKES_PER_TRY = 2  # a write without reading, then one that follows the row

@@ -23,16 +23,6 @@ from lockproviders.client import needs_extra
 from lockproviders.dynamodb.settings import DynamoOptions, DynamoSettings
 from timeline.errors import UnavailableError, UnsafeSetupError
 
-__all__ = [
-    "THROTTLED",
-    "BotoTransport",
-    "ConditionFailedError",
-    "MissingTableError",
-    "TableExistsError",
-    "check_extra",
-    "region_of_machine",
-]
-
 CONNECTIONS_MAX = 2  # one for renewal, one for the caller (SEC17)
 MESSAGE_CHARACTERS_MAX = 300
 THROTTLED = "lock_throttled"  # kind of the error of a request beyond the rate limit

@@ -21,22 +21,6 @@ from typing import Any
 
 from timeline.errors import UnsafeSetupError
 
-__all__ = [
-    "DynamoLockRow",
-    "RowAddress",
-    "SeenVersion",
-    "Take",
-    "count_request",
-    "create_request",
-    "decide",
-    "decode_row",
-    "decode_token",
-    "put_request",
-    "read_request",
-    "release_request",
-    "renew_request",
-]
-
 Request = dict[str, Any]
 Item = Mapping[str, Mapping[str, Any]]
 

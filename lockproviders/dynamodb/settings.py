@@ -26,10 +26,8 @@ from timeline.properties.options import (
     PropertySet,
     as_property_set,
     option,
-    redact,
 )
-
-__all__ = ["DynamoOptions", "DynamoSettings"]
+from timeline.redaction import redact
 
 _PREFIX = "hoodie.write.lock.dynamodb."
 _OURS = "hoodoo.lock.dynamodb."

@@ -31,8 +31,6 @@ from timeline.ports.ports import (
     slot_store_lost,
 )
 
-__all__ = ["DynamoSlotStore"]
-
 _FOLDER, _NAME, _CONTENT = "folder", "name", "content"
 _WHOLE = b"1"  # before every content, since some servers store no empty one
 _CREATION_PAUSE_MS = 500

@@ -18,21 +18,6 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 
-__all__ = [
-    "LEASE_MS_DEFAULT",
-    "USER",
-    "CommitUnknownError",
-    "LockName",
-    "MetastoreLockRow",
-    "MetastoreRows",
-    "agent_text",
-    "check_name",
-    "duration_ms",
-    "nonce_of",
-    "plain_text",
-    "silence_seconds",
-]
-
 # ---- The free text of a lock row, and the values that settings may have; pure
 #
 # The Thrift provider and the database provider write the same rows and share this part. A row has

@@ -47,15 +47,8 @@ from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockPr
 from lockproviders.sql.servers import Server, is_loopback
 from timeline.errors import SettingError, UnavailableError
 from timeline.ports.ports import Clock, Ids
-from timeline.properties.options import (
-    OptionKind,
-    PropertySet,
-    as_property_set,
-    option,
-    redact,
-)
-
-__all__ = ["ENTRY", "DatabaseSettings", "MetastoreDatabaseClient"]
+from timeline.properties.options import OptionKind, PropertySet, as_property_set, option
+from timeline.redaction import redact
 
 _PREFIX = "hoodoo.lock.hivemetastore_database."
 

@@ -25,16 +25,6 @@ from timeline.properties.options import (
     read_option,
 )
 
-__all__ = [
-    "HiveMetastoreOptions",
-    "HiveMetastoreSettings",
-    "LockOptions",
-    "lock_name",
-    "ms_or_default",
-    "positive_ms",
-    "refuse_from_table",
-]
-
 MS_MIN = 100
 MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit
 

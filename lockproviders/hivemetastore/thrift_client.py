@@ -44,8 +44,6 @@ from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockPr
 from timeline.errors import LeaseLostError, UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "HiveMetastoreClient", "MetastoreClient", "MetastoreHolding"]
-
 _Answer = TypeVar("_Answer")
 
 BEATS_PER_LEASE = 3

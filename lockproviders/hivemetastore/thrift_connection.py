@@ -31,8 +31,6 @@ from timeline.errors import (
     UnsafeSetupError,
 )
 
-__all__ = ["Address", "Granted", "ThriftWire", "Tls", "parse_uris"]
-
 DEFAULT_PORT = 9083
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 ANSWER_ROWS_MAX = 100_000

@@ -23,8 +23,6 @@ from lockproviders.sql.settings import SqlSettings
 from timeline.errors import LeaseLostError, StorageUnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock, Ids
 
-__all__ = ["ENTRY", "SqlClient", "SqlTable", "row_name"]
-
 # ---- One table of a SQL database, created on request if missing
 #
 # The lock and the commit slots are in tables of the same databases. They share the handling of a

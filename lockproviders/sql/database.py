@@ -26,18 +26,6 @@ from typing import Any
 from timeline.errors import UnsafeSetupError
 from timeline.ports.ports import Ids
 
-__all__ = [
-    "Database",
-    "NoTable",
-    "NotExecuted",
-    "OutcomeLost",
-    "ReadOnlyServer",
-    "Row",
-    "RowExists",
-    "SqliteDatabase",
-    "Value",
-]
-
 _LOG_TRIES = 16
 
 Row = tuple[Any, ...]

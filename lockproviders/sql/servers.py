@@ -27,8 +27,6 @@ from lockproviders.sql.database import (
 )
 from timeline.ports.ports import Ids
 
-__all__ = ["MySqlDatabase", "PostgresDatabase", "Server", "is_loopback", "mysql_connection"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:

@@ -23,10 +23,8 @@ from timeline.properties.options import (
     PropertySet,
     as_property_set,
     option,
-    redact,
 )
-
-__all__ = ["TABLE_NAME", "SqlSettings"]
+from timeline.redaction import redact
 
 _PREFIX = "hoodoo.lock.sql."
 

@@ -19,8 +19,6 @@ from timeline.ports.ports import (
     slot_store_lost,
 )
 
-__all__ = ["SqlSlotStore"]
-
 _COLUMNS = (
     "folder {name_type} NOT NULL, name {name_type} NOT NULL, content {text_type} NOT NULL, "
     "PRIMARY KEY (folder, name)"

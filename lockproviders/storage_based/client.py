@@ -38,8 +38,6 @@ from timeline.ports.ports import AmbiguousWriteError, Clock, Ids
 from timeline.storage.object_address import is_object_address, parse_object_address, with_account
 from timeline.storage.object_client import ObjectSettings, open_client
 
-__all__ = ["ENTRY", "StorageClient"]
-
 _SECOND_MS = 1_000
 _ROUNDS_MAX = 4
 

@@ -15,19 +15,6 @@ from timeline.ports.ports import AmbiguousWriteError, Clock
 from timeline.storage.object_address import ObjectAddress
 from timeline.storage.object_client import RequestFailure, classify_failure, request_error
 
-__all__ = [
-    "DRIFT_MS",
-    "LOCK_PATH",
-    "NOTE_CHARACTERS_MAX",
-    "ChangedError",
-    "ConditionalObject",
-    "LockRecord",
-    "ObjectVersion",
-    "StorageHolding",
-    "Tag",
-    "next_token",
-]
-
 # ---- The content of Java's lock file and its rules: pure, without a connection
 #
 # The file is ``<table>/.hoodie/.locks/table_lock.json``, for Java Hudi's

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from timeline.errors import SettingError
 from timeline.properties.options import OptionSettings, option
 
-__all__ = ["StorageLockOptions", "StorageLockSettings"]
-
 _SECOND_MS = 1_000
 _RENEWALS_PER_VALIDITY = 10  # Java's rule; it refuses to start otherwise
 _SECONDS_MAX = 7 * 24 * 3_600

@@ -30,8 +30,6 @@ from lockproviders.storage_based.lock_file import (
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.ports import AmbiguousWriteError, Clock, Ids
 
-__all__ = ["ALONE_MS", "GAP_MS", "SESSION_MS", "SharedFileHolding", "SharedLockState"]
-
 LENGTH_MS_MAX = 5_000  # of one holding; a writer that wants the lock alone waits this long
 MARGIN_SHARE = 5  # the last fifth of a holding's length is not used
 SESSION_MS = 60_000

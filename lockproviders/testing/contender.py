@@ -19,8 +19,6 @@ from lockproviders.client import LockClient
 from timeline.errors import InvalidInputError, UnavailableError
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor
 
-__all__ = ["build_lock_over", "count_under", "main", "wait_for"]
-
 COUNTER = "counter.txt"
 HELD = "held.txt"
 READY = "ready"  # one file per process

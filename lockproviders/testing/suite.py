@@ -46,8 +46,6 @@ from lockproviders.testing.contender import (
 from timeline.errors import LeaseLostError, LockTimeoutError
 from timeline.system import SystemClock
 
-__all__ = ["LockProviderSuite"]
-
 THREADS = 4
 PROCESSES = 3
 SHORT_MS = 60

@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from lockproviders.zookeeper.session import ZkSession
     from timeline.ports.ports import Clock, Ids
 
-__all__ = [
-    "CHECKS_MAX",
-    "ENTRY",
-    "IMPLICIT_ENTRY",
-    "ZooKeeperClient",
-    "ZooKeeperHolding",
-    "ZooKeeperQueueEntry",
-]
 
 # ---- A waiter's node in ZooKeeper's queue, and the holding of the first node
 

@@ -14,18 +14,6 @@ from collections.abc import Iterable
 
 from timeline.errors import SettingError
 
-__all__ = [
-    "hosts_identity",
-    "lock_path",
-    "node_prefix",
-    "node_text",
-    "own_nodes",
-    "owner_in",
-    "predecessor",
-    "queue_order",
-    "split_hosts",
-]
-
 MARK = "lock-"
 OWNER_FIELD = ";owner="
 APPLICATION_FIELD = "application_id="

@@ -34,8 +34,6 @@ from lockproviders.zookeeper.settings import ZooKeeperSettings, request_timeout_
 from timeline.errors import UnavailableError, UnsafeSetupError
 from timeline.ports.ports import Clock
 
-__all__ = ["ZkSession"]
-
 _LOG = logging.getLogger("hoodoo.lock")
 
 # kazoo waits for two thirds of the negotiated time before it gives up a server.

@@ -25,8 +25,6 @@ from timeline.properties.options import (
     option,
 )
 
-__all__ = ["ZooKeeperOptions", "ZooKeeperSettings", "request_timeout_ms"]
-
 _HUDI = "hoodie.write.lock."
 _OURS = "hoodoo.lock.zookeeper."
 

@@ -45,14 +45,6 @@ from timeline.ports.ports import (
     Storage,
 )
 
-__all__ = [
-    "CreatedFiles",
-    "append_to_archive",
-    "archived_between",
-    "merge_levels",
-    "undo_if_table_replaced",
-]
-
 #: Files written to the archived timeline, by path; their bytes identify them.
 CreatedFiles = dict[str, bytes]
 

@@ -20,8 +20,6 @@ from timeline.model.slot import digest_of
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.truncation import read_truncated_batches
 
-__all__ = ["RememberedBatches", "remember_batches"]
-
 _FILE_TIMES_MAX: Final = 16  # a file may have so many times the ids that a truncation repeats
 
 

@@ -58,8 +58,6 @@ from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
-__all__ = ["ArchiveBackoff", "ArchiveResult", "ArchivingService", "archive", "preview_archive"]
-
 _REST_MS = 10_000
 _TRIES_MAX = 3
 _LOOKS = 2

@@ -40,23 +40,6 @@ from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import GRACE_OF_SILENCES
 from timeline.writer_registry import registered_writers
 
-__all__ = [
-    "TRUNCATE_INSTANTS_MAX",
-    "ArchivalLimits",
-    "ArchiveRules",
-    "ArchivingSettings",
-    "archival_limits",
-    "archiving_settings",
-    "ceiling_of",
-    "choose_instants",
-    "compaction_limit",
-    "ended_by",
-    "is_due",
-    "kept_by_savepoint",
-    "needed_since",
-    "next_truncation_point",
-]
-
 # ---- Collect the limits of an archive; all reads of the decision are here (GC-1, GC-3, RB-10)
 #
 # Each limit is a requested time; no instant at or after the oldest limit moves.

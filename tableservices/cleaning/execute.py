@@ -52,17 +52,6 @@ from timeline.rollback.rollback import requested_age_ms, rollback_dead_writers
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "CleanResult",
-    "CleaningService",
-    "ForeignCleans",
-    "LastClean",
-    "clean",
-    "finish_foreign_cleans",
-    "planned_paths",
-    "remove_stray_files",
-]
-
 # ---- A cache for a repeated clean: the state in which no file was superseded
 #
 # A table that only gains file groups has nothing to clean. Listing it after every commit would

@@ -37,26 +37,6 @@ from timeline.reader_lease import deferred_deletes
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import slots_since_snapshot
 
-__all__ = [
-    "SAVEPOINTED",
-    "CleanInput",
-    "CleanPlan",
-    "CleaningPolicy",
-    "CleaningSettings",
-    "CollectedCleanInput",
-    "TriggerStrategy",
-    "collect_clean_input",
-    "deleted_files",
-    "earliest_commit_to_retain",
-    "is_due",
-    "last_completed_clean",
-    "pending_that_need_files",
-    "plan_clean",
-    "read_last_clean",
-    "refuse_uncleanable",
-    "savepoints_of",
-]
-
 # ---- Collect the input of a clean; all reads of cleaning are here
 #
 # After a full clean, nothing older than its earliest commit to retain remains. So the next clean

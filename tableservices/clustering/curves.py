@@ -22,15 +22,6 @@ import pyarrow.compute as pc
 
 from timeline.errors import InvalidInputError
 
-__all__ = [
-    "COLUMNS_MAX",
-    "Curve",
-    "hilbert_numbers",
-    "row_order",
-    "sortable_column",
-    "z_numbers",
-]
-
 #: With more columns a curve has less than two bits for each.
 COLUMNS_MAX = 31
 

@@ -66,15 +66,6 @@ from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, Wri
 from timeline.ports.ports import ObjectMissingError, Ports
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "ClusteringResult",
-    "ClusteringService",
-    "GroupTask",
-    "execute_clustering",
-    "file_groups_of",
-    "write_group",
-]
-
 # ---- One group of a clustering: read its slices, order the rows, write new files
 #
 # File ids follow from the plan and from ``_WAY``, without random values. So a second executor

@@ -46,27 +46,6 @@ from timeline.pending_plans import RECHECKED, file_groups_in_plans
 from timeline.ports.ports import Storage
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot
 
-__all__ = [
-    "CLUSTER",
-    "ORDER",
-    "PlannedClustering",
-    "SliceGroup",
-    "chosen_partitions",
-    "clusterings",
-    "commits_since_clustering",
-    "concatenated",
-    "encode_plan",
-    "order_text",
-    "plan_clustering",
-    "plan_groups",
-    "read_plan",
-    "refuse_bucket_names",
-    "refuse_unclusterable",
-    "refuse_unsortable",
-    "schedule_clustering",
-    "take_rows",
-]
-
 # ---- Take rows of a group in a given order, for any size of text columns
 #
 # A text column of Arrow holds 2 GiB in one piece, and taking rows joins the pieces. So a bigger

@@ -15,18 +15,6 @@ from tableservices.planned_service import PlannedServiceSettings
 from timeline.errors import SettingError
 from timeline.properties.options import OptionKind, option
 
-__all__ = [
-    "EXECUTION_DEFAULT",
-    "PLAN_DEFAULT",
-    "ClusteringSettings",
-    "PartitionMode",
-    "SliceGrouping",
-    "SliceOrder",
-    "execution_class",
-    "slice_grouping_of",
-]
-
-
 # ---- Hudi's class names of clustering: fixed tables, never an import (SEC4)
 #
 # A class is named in full or by its last part. Names outside the tables are refused, because a

@@ -62,19 +62,6 @@ from timeline.pending_plans import file_groups_in_plans
 from timeline.ports.ports import Ports, create_if_absent
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "CompactionResult",
-    "CompactionService",
-    "CompactionTask",
-    "compact_file_group",
-    "execute_compaction",
-    "is_due",
-    "merge_slices",
-    "plan_compaction",
-    "schedule_compaction",
-    "tasks_of",
-]
-
 # ---- Compact one file group into a base file whose name follows from the plan
 #
 # The storage creates the file whole or not at all, because two executors may work on one plan, for

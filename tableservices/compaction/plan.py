@@ -27,19 +27,6 @@ from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Storage
 from timeline.properties.options import option
 
-__all__ = [
-    "STRATEGY_NAMES",
-    "CompactionOrder",
-    "CompactionSettings",
-    "CompactionStrategy",
-    "CompactionTrigger",
-    "choose",
-    "compaction_plan",
-    "operations_of",
-    "read_slices",
-    "slices_of_plan",
-]
-
 
 class CompactionTrigger(Enum):
     """The rule by which a compaction becomes due; Hudi's names."""

@@ -58,20 +58,6 @@ from timeline.ports.ports import Ports, create_if_absent
 from timeline.properties.options import option
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "LogCompactionResult",
-    "LogCompactionService",
-    "LogCompactionSettings",
-    "LogCompactionTask",
-    "candidates",
-    "execute_log_compaction",
-    "is_due",
-    "log_compaction_plan",
-    "merge_slice_logs",
-    "plan_log_compaction",
-    "schedule_log_compaction",
-]
-
 # ---- Settings of log compaction, read from ``hoodie.log.compaction.*`` keys
 
 

@@ -54,15 +54,6 @@ from timeline.rollback.rollback import rollback_metadata
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "PlannedRestore",
-    "RestoreResult",
-    "finish_restore",
-    "plan_restore",
-    "refuse_live_writers",
-    "restore",
-]
-
 _TRIES = 3
 _LEFT = frozenset({Action.ROLLBACK})
 _TIME = re.compile(r"\d{14}|\d{17}", re.ASCII)

@@ -41,8 +41,6 @@ from timeline.rollback.rollback import rollback as undo
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = ["PlannedRollback", "RollbackResult", "plan_rollback", "rollback_write"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRollback:

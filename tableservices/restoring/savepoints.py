@@ -35,15 +35,6 @@ from timeline.ports.ports import ObjectMissingError
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import slots_since_snapshot
 
-__all__ = [
-    "Savepoint",
-    "delete_savepoint",
-    "is_kept_on_active_timeline",
-    "plan_savepoint",
-    "savepoint",
-    "savepoints",
-]
-
 _TRIES = 3
 
 

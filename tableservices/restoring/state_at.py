@@ -26,19 +26,6 @@ from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, 
 from timeline.model.slot import SlotKind
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "completed_write",
-    "files_of_state",
-    "instants_after",
-    "refuse_archived_since",
-    "refuse_cleaned",
-    "refuse_during_archiving",
-    "refuse_during_foreign_service",
-    "refuse_old_logs",
-    "refuse_savepointed",
-    "savepoint_times",
-]
-
 #: Actions that may not be pending during a restore or savepoint, because another engine runs them
 #: without slots; and the command that finishes each if its engine died.
 _HOW_TO_FINISH = {

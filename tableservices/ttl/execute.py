@@ -34,16 +34,6 @@ from timeline.partitions import partition_created_by
 from timeline.properties.options import OptionSettings, option
 from timeline.snapshot import Snapshot
 
-__all__ = [
-    "TtlResult",
-    "TtlService",
-    "TtlSettings",
-    "TtlStrategy",
-    "expire",
-    "expired_partitions",
-    "expired_paths",
-]
-
 
 class TtlStrategy(Enum):
     """The event from which the days of a partition count."""

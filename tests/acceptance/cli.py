@@ -13,8 +13,6 @@ from click.testing import CliRunner
 
 from hoodoo.cli import main
 
-__all__ = ["Answer", "contents", "run", "table_with_rows"]
-
 ROWS = """id,name,amount,day,version
 1,ann,1.5,2013-01-01,1
 2,bob,2.5,2013-01-02,1

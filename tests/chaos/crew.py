@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Crew", "faketime_library", "under_clock"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["ON_THE_WIRE", "SMOKE_S_MAX", "Fault", "Kind", "counts_for", "schedule"]
-
 _CALM_EVERY_S, _CALM_S_MIN = 120, 20
 _CALM_HOLDS = 4  # the longest pause is not over yet when it begins, and recovery may take two
 _FIRST_S = 2.0

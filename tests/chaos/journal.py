@@ -19,8 +19,6 @@ from typing import Any
 from tests.chaos.work import Op
 from tests.history_lines import write_line
 
-__all__ = ["OpRecord", "Told", "events_of", "operations_of", "write_history"]
-
 
 class Told:
     """The file of one process, opened for more."""

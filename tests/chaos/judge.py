@@ -25,8 +25,6 @@ from tests.chaos.work import PARTITIONS, SHARED, mark_key, own_row, shared_key
 from timeline.errors import HoodooError
 from timeline.model.file_names import parse_base_file_name
 
-__all__ = ["check_rows", "check_verified", "clean_up", "leftovers"]
-
 _SHOWN_MAX = 10
 _ROUNDS_MAX = 12
 

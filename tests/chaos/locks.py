@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 
 from tests.servers.proxy import FaultProxy
 
-__all__ = ["LOCKS", "LockSide"]
-
 LEASE_MS = 4_000
 _KEY = "hoodie.write.lock."
 _PASSWORD = "chaos-secret"

@@ -15,8 +15,6 @@ from typing import Any
 from timeline.ports.ports import ObjectExistsError
 from timeline.storage.local import LocalStorage
 
-__all__ = ["break_engine"]
-
 _LOOKED_S = 0.02  # between the look and the write, as a slow disk has it
 
 

@@ -15,8 +15,6 @@ from tests.chaos.crew import Crew
 from tests.chaos.faults import ON_THE_WIRE, Fault, Kind
 from tests.chaos.locks import LockSide
 
-__all__ = ["Nemesis", "Struck"]
-
 _WIRE, _DISK, _SERVER = "the wire", "the disk", "the server"
 _LATE_S_MAX = 1.0
 _RESTARTS_MAX = 3  # a busy machine may be too slow for the first

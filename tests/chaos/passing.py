@@ -15,8 +15,6 @@ from tests.chaos.faults import ON_THE_WIRE, SMOKE_S_MAX, Kind
 from tests.chaos.resources import GROWTH_MAX, Grown
 from tests.chaos.throughput import LEASES_MAX, Recovered
 
-__all__ = ["Line", "commits_wanted", "pass_line"]
-
 _NIGHTLY_S = 1_200
 _NIGHTLY_COMMITS, _NIGHTLY_FAULTS = 5_000, 200
 _SMOKE_S = 90

@@ -15,8 +15,6 @@ from tests.chaos.faults import Kind
 from tests.chaos.journal import OpRecord
 from tests.chaos.nemesis import Struck
 
-__all__ = ["answers_of", "figures", "recovery", "save"]
-
 
 def figures(operations: Mapping[str, Sequence[OpRecord]]) -> dict[str, Any]:
     """How many operations ended how, how long they took, and the longest time without a success."""

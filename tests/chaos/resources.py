@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["GROWTH_MAX", "Grown", "Held", "Watch", "growth", "held_by"]
-
 LOOK_EVERY_S = 5.0
 WARM_S = 60.0  # imports, the first look at every slot, Arrow's memory pools
 TOLD_S = 60.0

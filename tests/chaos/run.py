@@ -27,8 +27,6 @@ from tests.chaos.work import NUMBERS, SCHEMA, Op, first_rows
 from tests.integration.running.audit import Audit
 from timeline.errors import HoodooError
 
-__all__ = ["Wanted", "chaos"]
-
 TABLES: Mapping[str, str] = {"whole": "COPY_ON_WRITE", "logged": "MERGE_ON_READ"}
 LOOK_S = 0.4
 GLANCE_S = 0.1

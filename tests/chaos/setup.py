@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["BY_TYPE", "MUTANTS", "RETAINED", "SERVED", "SHORT", "Setup", "hold_ms"]
-
 MUTANTS = ("", "read-then-write")  # what they break: tests.chaos.mutants
 RETAINED = 15
 BEAT_MS = 1_000

@@ -17,8 +17,6 @@ import numpy as np
 
 from tests.chaos.nemesis import Struck
 
-__all__ = ["Recovered", "recovered"]
-
 ENOUGH = 0.5  # of the usual rate
 LEASES_MAX = 2.0
 

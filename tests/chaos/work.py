@@ -16,17 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-__all__ = [
-    "PARTITIONS",
-    "SCHEMA",
-    "SHARED",
-    "Op",
-    "first_rows",
-    "mark_key",
-    "own_row",
-    "shared_key",
-]
-
 PARTITIONS = 4
 SHARED = 8  # counters in each partition
 NUMBERS = 1_000_000  # operations of one writer

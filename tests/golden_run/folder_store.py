@@ -21,8 +21,6 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from tests.golden_run.fixed_machine import FixedMachine
 
-__all__ = ["FolderStore"]
-
 _TEMPORARY = ".tmp-"
 
 

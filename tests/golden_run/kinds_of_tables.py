@@ -16,8 +16,6 @@ from click.testing import CliRunner
 from hoodoo.cli import main
 from tests.golden_run.steps import GoldenRun
 
-__all__ = ["KINDS_OF_TABLES"]
-
 MADE_BY_JAVA = Path(__file__).resolve().parents[1] / "interop" / "golden"
 #: Those tables were made in November 2026.
 AFTER_JAVA_MS = 1_800_000_000_000

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.golden_run.fixed_machine import FixedMachine
 
-__all__ = ["differences", "load", "record", "report", "run_elsewhere", "run_here"]
-
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("digests.json")
 RECORD = "python -m tests.golden_run --record"

@@ -15,8 +15,6 @@ import pytest
 import hoodoo
 from tests.golden_run.steps import GoldenRun
 
-__all__ = ["SCENARIOS"]
-
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),

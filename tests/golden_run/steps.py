@@ -17,7 +17,6 @@ from tests.golden_run.fixed_machine import HERE, NONCE_PREFIX, START_MS, FixedMa
 if TYPE_CHECKING:
     import hoodoo
 
-__all__ = ["GoldenRun", "LastStepError"]
 
 #: The options of every writer, unless a scenario has others: no service runs by itself.
 OPTIONS = {

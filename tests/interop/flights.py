@@ -28,8 +28,6 @@ import pyarrow.parquet as pq
 
 import hoodoo
 
-__all__ = ["KEY", "WRITER", "History", "build", "corrected", "crash", "flights", "spark_rows"]
-
 KEY = ("year", "month", "day", "carrier", "flight", "origin")
 COLUMNS = (*KEY, "dest", "tailnum", "dep_time", "dep_delay", "distance", "time_hour")
 

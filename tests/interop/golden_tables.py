@@ -13,8 +13,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["account", "names", "unpack"]
-
 FOLDER = Path(__file__).resolve().parent / "golden"
 
 

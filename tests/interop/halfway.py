@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["Before", "age", "is_data"]
-
 _LONG_S = 3_600
 
 

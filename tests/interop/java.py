@@ -23,8 +23,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["JavaOracle", "JavaRefusedError", "java_oracle", "set_up"]
-
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE / "oracles" / "java_oracle.py"
 WORK = Path(

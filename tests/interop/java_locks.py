@@ -31,8 +31,6 @@ import pytest
 
 from tests.interop.java import set_up
 
-__all__ = ["Arena", "Crash", "java_lock_paths"]
-
 HERE = Path(__file__).resolve().parent
 ORACLE = HERE / "oracles" / "lock_oracle.py"
 JAVA_SIDE = HERE / "oracles" / "JavaLocks.java"

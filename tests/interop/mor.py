@@ -10,21 +10,6 @@ import pyarrow as pa
 
 from tests.interop.values import encoded
 
-__all__ = [
-    "BUCKET",
-    "COMMIT_TIME",
-    "COMMON",
-    "EVENT_TIME",
-    "FORMAT",
-    "JAVA",
-    "SCHEMA",
-    "SIMPLE",
-    "START",
-    "arrow",
-    "by_hudi_rs",
-    "row",
-]
-
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string()),

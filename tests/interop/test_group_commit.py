@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hoodoo
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tests.interop.java import JavaOracle
 from tests.interop.mor import COMMIT_TIME, COMMON, EVENT_TIME, SCHEMA, arrow, row
 from tests.interop.test_non_blocking import COMPACTING, FREE, Rows, seen_by

@@ -18,8 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["META", "comparable", "encoded", "same", "without_meta"]
-
 META = (
     "_hoodie_commit_time",
     "_hoodie_commit_seqno",

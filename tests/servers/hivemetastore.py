@@ -20,8 +20,6 @@ from tests.servers.java import JvmServer, java, listens, spark_jars
 from tests.servers.mariadb import MariaDb
 from tests.servers.ports import free_port
 
-__all__ = ["HiveMetastore", "lay_out_lock_tables", "needs_mariadb_driver"]
-
 HOST = "127.0.0.1"
 DATABASE = "hive"
 USER = "hive"

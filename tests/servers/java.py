@@ -25,8 +25,6 @@ import pytest
 from tests.servers import server_missing
 from tests.servers.signals import freeze, thaw
 
-__all__ = ["JvmServer", "java", "listens", "needs_java", "spark_jars"]
-
 HOST = "127.0.0.1"
 # Small and quick to start; nothing here runs long enough to earn the better compiler.
 SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")

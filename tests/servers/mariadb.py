@@ -26,8 +26,6 @@ from tests.servers import server_missing
 from tests.servers.ports import free_port
 from tests.servers.signals import freeze, thaw
 
-__all__ = ["MariaDb", "needs_mariadb"]
-
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 200.0
 STOP_SECONDS_MAX = 20.0

@@ -16,8 +16,6 @@ from typing import Self
 from tests.servers.ports import free_port
 from tests.servers.signals import freeze, thaw
 
-__all__ = ["ACCESS_KEY", "REGION", "SECRET_KEY", "ChildServer", "MotoServer"]
-
 HOST = "127.0.0.1"
 REGION = "us-east-1"
 ACCESS_KEY = "testing"  # checked by nobody, but clients want to sign with something

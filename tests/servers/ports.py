@@ -13,8 +13,6 @@ import os
 import socket
 from pathlib import Path
 
-__all__ = ["free_port"]
-
 HOST = "127.0.0.1"
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 RANGE_USUAL = (32_768, 60_999)

@@ -27,8 +27,6 @@ from tests.servers import server_missing
 from tests.servers.ports import free_port
 from tests.servers.signals import end, freeze, thaw
 
-__all__ = ["Postgres", "memory_folder", "needs_postgres"]
-
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 200.0
 STOP_SECONDS_MAX = 20.0

@@ -27,8 +27,6 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-__all__ = ["FaultProxy"]
-
 HOST = "127.0.0.1"
 CHUNK_BYTES = 65_536
 CONNECT_SECONDS = 5.0

@@ -18,8 +18,6 @@ from timeline.storage.object_address import parse_object_address
 from timeline.storage.object_client import ObjectSettings, open_client
 from timeline.system import SystemClock, SystemIds
 
-__all__ = ["BUCKET", "S3Server", "s3_properties", "storage_lock_client"]
-
 BUCKET = "lake"
 
 

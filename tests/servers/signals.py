@@ -14,8 +14,6 @@ import signal
 import time
 from pathlib import Path
 
-__all__ = ["end", "freeze", "states", "thaw"]
-
 PROC = Path("/proc")
 SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.001

@@ -19,8 +19,6 @@ import pytest
 from tests.servers.java import HOST, JvmServer, needs_java, spark_jars
 from tests.servers.ports import free_port
 
-__all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
-
 TICK_MS = 200
 JARS = ("zookeeper-3*.jar", "zookeeper-jute-*.jar", "slf4j-api-*.jar", "snappy-java-*.jar")
 JARS_MORE = ("metrics-core-*.jar", "netty-*.jar")

@@ -23,8 +23,6 @@ from tests.simulator.ports import in_order
 from tests.simulator.sim_storage import OutputFile
 from timeline.ports.ports import Ports, open_cached
 
-__all__ = ["Conversations"]
-
 Result = TypeVar("Result")
 
 #: Name of the call and its arguments.

@@ -20,8 +20,8 @@ from filegroups.files.parquet import ParquetSettings
 from filegroups.keys.keys import KeyGenerator, KeySpec
 from filegroups.schema.new_table import new_table_properties
 from filegroups.table import TableReader, create_table_files
-from filegroups.writing.write import CommitResult, WriteRequest, write
-from filegroups.writing.write_request import FileRules, RowRules
+from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult, FileRules, RowRules, WriteRequest
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningSettings
 from tests.simulation.remembered_workload import RememberedWorkload

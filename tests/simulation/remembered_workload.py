@@ -27,8 +27,6 @@ from timeline.model.commit_metadata import WriteStat
 from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Ports
 
-__all__ = ["RememberedWorkload"]
-
 _WRITES_KEPT = 65_536  # about twelve kilobytes each; a run of 20,000 schedules has a fifth
 _NUMBERS = count()
 _PREPARED: Conversations[tuple[int, pa.Table, tuple[str, ...]]] = Conversations(4_096)

@@ -30,8 +30,6 @@ from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 
-__all__ = ["remembering"]
-
 #: A boundary repeats one id, so that each cut leaves some where they are, or takes some over.
 RULES = ArchiveRules.from_properties(
     {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tableservices.planned_service import Phase, run_round
 from tableservices.service import pending_plans
 from tests.simulation import test_compaction as compactions

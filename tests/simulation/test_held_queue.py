@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tests.simulation.engine_kit import (
     LIMITS,
     RETAINED,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from filegroups.table import TableReader
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.inspect.instants import explain_instant
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from lockproviders.acquire import LockPorts, ProviderLock, WaitBudget
 from lockproviders.storage_based import shared_lock as sharing
 from lockproviders.storage_based.client import StorageClient

@@ -47,8 +47,6 @@ from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = ["OPERATION_KEY", "EngineObserver", "check_unique_keys"]
-
 #: Key of the commit's extra metadata that names the client's operation.
 OPERATION_KEY = "simulation.operation"
 

@@ -15,19 +15,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-__all__ = [
-    "Chooser",
-    "Fault",
-    "Faults",
-    "Move",
-    "PctPolicy",
-    "PlannedFault",
-    "PlannedPolicy",
-    "Policy",
-    "RandomPolicy",
-    "ReplayPolicy",
-]
-
 #: (kind, target): kind is ``step``, ``tick``, ``land`` or the value of a ``Fault``; the
 #: target is the index of a task, ticker or actor.
 Move = tuple[str, int]

@@ -15,8 +15,6 @@ from tests.simulator.faults import Fault
 from tests.simulator.world import CallKind, PortCall, SimulatedSystem
 from timeline.layout import HOODIE, SLOTS
 
-__all__ = ["Footprint", "footprint_of", "footprint_of_fault"]
-
 _NOTHING: frozenset[str] = frozenset()
 _LOCK = "\0lock"
 _ORDER = "\0order of slots and deletes"

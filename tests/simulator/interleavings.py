@@ -23,8 +23,6 @@ from tests.simulator.simulated_run import Check, Run
 from tests.simulator.trace import Trace
 from tests.simulator.world import CallKind, PortCall, SimulatedSystem
 
-__all__ = ["Coverage", "Scene", "cover"]
-
 #: A process of the search: a task's number, or ``LATE`` for the storage's late requests.
 LATE = -1
 

@@ -24,23 +24,6 @@ from tests.simulator.table_facts import (
     StatFact,
 )
 
-__all__ = [
-    "Violation",
-    "check_all",
-    "check_base_chains",
-    "check_dirty_reads",
-    "check_files_exist",
-    "check_foreign_files",
-    "check_honest_answers",
-    "check_lost_updates",
-    "check_repeatable_reads",
-    "check_stray_deletes",
-    "check_structure",
-    "check_times",
-    "files_of_snapshot",
-    "needed_files",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:

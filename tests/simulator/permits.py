@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from tests.simulator.table_facts import DeletionFact, ObservedSlotKind, SlotFact
 
-__all__ = ["DeleteRules"]
-
 
 class DeleteRules:
     """Who may delete what: by path and instant, as a long run has as many deletions as slots."""

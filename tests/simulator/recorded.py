@@ -9,8 +9,6 @@ from __future__ import annotations
 from hoodoo.history_checker.history import History, HistoryRecorder
 from tests.simulator.table_facts import ClientEventKind, ObservedTable
 
-__all__ = ["recorded_run"]
-
 _ANSWERS = {ClientEventKind.OK: "ok", ClientEventKind.FAIL: "fail"}
 
 

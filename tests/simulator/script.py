@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 from tests.simulator.faults import Chooser, Fault, Move, PlannedPolicy
 
-__all__ = ["Land", "Pause", "Script", "ScriptStage", "Tick", "Until", "UntilEnd"]
-
 
 @dataclass(frozen=True, slots=True)
 class Until:

@@ -14,8 +14,6 @@ from itertools import pairwise
 from tests.simulator.faults import Fault, Move
 from tests.simulator.trace import Trace
 
-__all__ = ["Shrunk", "shrink"]
-
 #: Plays some moves; the trace of the run when it fails in the same way, else None.
 Attempt = Callable[[Sequence[Move]], Trace | None]
 

@@ -31,8 +31,6 @@ from timeline.ports.ports import (
 )
 from timeline.storage.folder_walker import checksum_sibling, is_leftover
 
-__all__ = ["OutputFile", "SimStorage"]
-
 Answer = TypeVar("Answer")
 
 

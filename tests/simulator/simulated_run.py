@@ -33,8 +33,6 @@ from tests.simulator.world import (
 from timeline.errors import StorageUnavailableError
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 
-__all__ = ["Check", "Run", "SimTask"]
-
 #: Looks at the world and names what is broken; an empty sequence is well.
 Check = Callable[[SimulatedSystem], Sequence[object]]
 

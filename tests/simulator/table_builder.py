@@ -22,8 +22,6 @@ from tests.simulator.table_facts import (
     StatFact,
 )
 
-__all__ = ["TableBuilder"]
-
 
 class TableBuilder:
     """A copy-on-write table of one partition that grows by commits, aborts and cleans."""

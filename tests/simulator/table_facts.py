@@ -12,17 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = [
-    "ClientEvent",
-    "ClientEventKind",
-    "DeletionFact",
-    "InstantFact",
-    "ObservedSlotKind",
-    "ObservedTable",
-    "SlotFact",
-    "StatFact",
-]
-
 
 class ClientEventKind(Enum):
     """What a client says about one of its operations (``info`` = outcome unknown)."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["SimulationFailed", "Trace", "TraceStep"]
-
 
 class SimulationFailed(AssertionError):  # noqa: N818 - reads as what a test reports
     """A simulated run broke a rule; the text ends with the line that repeats it."""

@@ -21,22 +21,6 @@ from tests.simulator.table_facts import ClientEvent, ClientEventKind
 from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.ports.ports import Value
 
-__all__ = [
-    "POWER_CUT",
-    "START_MS",
-    "ActorCrashed",
-    "ActorState",
-    "CallKind",
-    "Change",
-    "LateCreate",
-    "LockState",
-    "PortCall",
-    "SimFile",
-    "SimulatedSystem",
-    "TickerState",
-    "as_label",
-]
-
 #: 2026-01-01 00:00:00 UTC, when every simulated world begins.
 START_MS = 1_767_225_600_000
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.table import Table
 from hoodoo.verify.verify import verify
 from tableservices.service import ServiceResult
@@ -24,8 +24,6 @@ from timeline.errors import HoodooError, InstantNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.ports import Storage
 from timeline.storage.memory import MemoryStorage
-
-__all__ = ["TableMachine", "in_order"]
 
 KEYS = ("a", "b", "k:1", "ü", "e f", "Z")
 PARTITIONS = ("x", "y z")

@@ -20,8 +20,6 @@ from tests.unit.timeline.engine import StillClock
 from timeline.ports.ports import Ports, Storage
 from timeline.system import NullEvents, SystemIds, ThreadExecutor
 
-__all__ = ["Features", "create", "features", "open_again"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Features:

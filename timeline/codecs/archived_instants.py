@@ -34,23 +34,6 @@ from timeline.codecs.log_blocks import BlockType, BytesSource, LogBlock, iter_bl
 from timeline.errors import CorruptTableError, InvalidInputError, MalformedNameError
 from timeline.model.instant import Action
 
-__all__ = [
-    "HISTORY_BYTES_MAX",
-    "INSTANT_DIGITS",
-    "ArchiveFile",
-    "ArchivedInstant",
-    "archive_file",
-    "archive_file_number",
-    "encode_archived_instants",
-    "encode_manifest",
-    "merge_archive_files",
-    "parse_archive_file",
-    "parse_archived_completions",
-    "parse_archived_instants",
-    "parse_manifest",
-    "parse_version",
-]
-
 HISTORY_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
 """The largest file of the archived timeline, and its rows in memory, bytes."""
 

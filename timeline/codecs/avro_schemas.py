@@ -22,24 +22,6 @@ from timeline.model import plans
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.plans import AvroForm
 
-__all__ = [
-    "ATTRIBUTES",
-    "CLEANER_PLAN",
-    "CLEAN_METADATA",
-    "COMMIT_METADATA",
-    "COMPACTION_PLAN",
-    "NAMESPACE",
-    "REPLACE_COMMIT_METADATA",
-    "REQUESTED_REPLACE_METADATA",
-    "RESTORE_METADATA",
-    "RESTORE_PLAN",
-    "ROLLBACK_METADATA",
-    "ROLLBACK_PLAN",
-    "SAVEPOINT_METADATA",
-    "VALUE_CLASSES",
-    "Schema",
-]
-
 Schema = dict[str, Any]
 
 NAMESPACE: Final = "org.apache.hudi.avro.model"

@@ -24,16 +24,6 @@ from timeline.codecs.instant_avro import (
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 from timeline.model.plans import CleanMetadata, RollbackMetadata
 
-__all__ = [
-    "FENCING_TOKEN_KEY",
-    "CommitBody",
-    "decode_archived_clean",
-    "decode_archived_commit",
-    "decode_archived_rollback",
-    "decode_legacy_commit",
-    "encode_legacy_commit",
-]
-
 # ---- Commit metadata as JSON, in tables of version 6, also after an upgrade
 #
 # The names are those of the Avro form, so one value serves both; only the spelling differs (format

@@ -24,18 +24,6 @@ from timeline.model.instant import Action, InstantTime
 from timeline.model.slot import Batch, HashLink, Slot, SlotKind, SlotOwner, digest_of, signature_of
 from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
-__all__ = [
-    "NO_TRUNCATION",
-    "CommittedBatch",
-    "EarlierBatches",
-    "TruncationPoint",
-    "decode_slot",
-    "decode_truncation_point",
-    "encode_slot",
-    "encode_truncation_point",
-    "is_signed_by",
-]
-
 _KINDS: Final = frozenset(known.value for known in SlotKind)
 _SIGNED: Final = re.compile(rb'(.*),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
 

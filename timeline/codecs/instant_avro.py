@@ -31,37 +31,6 @@ from timeline.model import plans
 from timeline.model.commit_metadata import CommitMetadata
 from timeline.model.engine_version import refuse_newer_plan
 
-__all__ = [
-    "BYTES_MAX",
-    "RecordReader",
-    "RecordWriter",
-    "corrupt_file_error",
-    "decode_bare_clean",
-    "decode_bare_commit",
-    "decode_bare_rollback",
-    "decode_clean",
-    "decode_clean_plan",
-    "decode_commit",
-    "decode_compaction_plan",
-    "decode_requested_replace",
-    "decode_restore",
-    "decode_restore_plan",
-    "decode_rollback",
-    "decode_rollback_plan",
-    "decode_savepoint",
-    "encode_clean",
-    "encode_clean_plan",
-    "encode_commit",
-    "encode_compaction_plan",
-    "encode_requested_replace",
-    "encode_restore",
-    "encode_restore_plan",
-    "encode_rollback",
-    "encode_rollback_plan",
-    "encode_savepoint",
-    "refuse_too_large",
-]
-
 BYTES_MAX: Final = 256 * 1024 * 1024
 """The largest instant file that is read, bytes."""
 

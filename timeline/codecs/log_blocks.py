@@ -22,21 +22,6 @@ import numpy.typing as npt
 
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
-__all__ = [
-    "DATA_BLOCKS",
-    "BlockType",
-    "ByteSource",
-    "BytesSource",
-    "HeaderKey",
-    "LogBlock",
-    "block_frame",
-    "corrupt_block_error",
-    "encode_block",
-    "iter_blocks",
-    "read_content",
-    "record_borders",
-]
-
 _LENGTH: Final = struct.Struct(">i")
 _SAMPLE_RECORDS: Final = 256
 _GUESSED_RECORDS_MIN: Final = 8 * _SAMPLE_RECORDS  # below, the plain walk is as fast

@@ -38,23 +38,6 @@ from timeline.reader_lease import defer_leased_deletes
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import is_archived_since, is_truncated_since
 
-__all__ = [
-    "APPLIED_BY_A_FILE",
-    "apply",
-    "data_files_of",
-    "disable_metadata_table",
-    "has_instant_file",
-    "is_applied",
-    "may_overlap",
-    "newest_slots",
-    "not_applied",
-    "revert_if_restored",
-    "revert_truncation",
-    "staged_completed_file",
-    "try_apply",
-    "with_metadata_table_off",
-]
-
 #: Slots that also create their pending files; no other process saw these before.
 _BORN_IN_SLOT = frozenset({SlotKind.ABORT, SlotKind.CLEAN, SlotKind.SAVEPOINT, SlotKind.RESTORE})
 

@@ -50,8 +50,6 @@ from timeline.rules.instant_times import ahead_ms, begin_residue, next_instant_t
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import renew_low_water_mark
 
-__all__ = ["StartedWrite", "begin", "make_inflight", "refuse_during_restore"]
-
 _DRAWS_MAX = 100  # under the lock
 
 

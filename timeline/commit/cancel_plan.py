@@ -20,8 +20,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["PlanOutcome", "cancel_blocking_plans", "cancel_pending_plan", "plan_outcome"]
-
 
 class PlanOutcome(Enum):
     """Why a plan was not completed here."""

@@ -36,8 +36,6 @@ from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import assert_slots_kept
 
-__all__ = ["CommittedWrite", "Conflict", "commit_write"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedWrite:

@@ -26,22 +26,6 @@ from timeline.rules.conflicts import ConcurrentCommit, Rejected
 from timeline.rules.instant_times import Residue, next_instant_time
 from timeline.snapshot import ActiveTimeline, Snapshot
 
-__all__ = [
-    "BaseState",
-    "CommitCheck",
-    "CommitSection",
-    "PendingCommit",
-    "TimelineState",
-    "WriteToCommit",
-    "acquire_exclusively",
-    "assert_lease",
-    "follow_commit_log",
-    "has_lease",
-    "is_commit_lock_kept",
-    "keep_commit_lock",
-    "read_table",
-]
-
 _KEEP_UP_MS = 100  # time between two reads of the commit log while waiting for the lock
 
 

@@ -49,20 +49,6 @@ from timeline.rules.conflicts import (
 )
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "CONCURRENT_KINDS",
-    "announced_writes",
-    "archived_commits",
-    "clean_conflict",
-    "commit_of_slot",
-    "foreign_clean_conflict",
-    "foreign_commits",
-    "pending_rollback_of",
-    "rollback_target",
-    "verdict_on",
-    "write_set_of",
-]
-
 #: A plan is not one: writers ignore it, and actions that conflict with it read the timeline.
 CONCURRENT_KINDS = frozenset({SlotKind.COMMIT, SlotKind.ABORT, SlotKind.RESTORE})
 

@@ -24,8 +24,6 @@ from timeline.errors import (
 from timeline.model.instant import InstantTime
 from timeline.rules.conflicts import Rebase, Rejected, RuleId
 
-__all__ = ["KINDS", "ConflictReport", "WaitReport", "conflict_error", "conflict_report_of"]
-
 _SHOWN_MAX = 20
 _BOUND = "hoodie.write.num.retries.on.conflict.failures"
 

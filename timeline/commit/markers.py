@@ -30,15 +30,6 @@ from timeline.ports.ports import (
     Storage,
 )
 
-__all__ = [
-    "MarkedFile",
-    "MarkerListing",
-    "create_marker",
-    "delete_markers",
-    "list_markers",
-    "marker_files",
-]
-
 _TYPE_FILE = "MARKERS.type"
 _LIST_FILE = re.compile(r"MARKERS\d+")
 _TIME = re.compile(r"\d{14}|\d{17}")

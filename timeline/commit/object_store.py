@@ -56,8 +56,6 @@ from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import NoConflict
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["ObjectStoreCommit", "refresh_at_once"]
-
 _BESIDE = 2  # does not wait for this many writers ahead: a lost slot is noticed at once
 _LINE_MS = 10_000  # ignores writers that began earlier: they are dead or write for long
 _STEP_MS = 5  # delay for each writer ahead

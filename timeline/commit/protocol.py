@@ -64,16 +64,6 @@ from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.retry import pause_ms
 from timeline.truncation import assert_not_truncated, is_truncated
 
-__all__ = [
-    "DRAWS_WITHOUT_LOCK",
-    "CommitProtocol",
-    "LocalCommit",
-    "check_same_table",
-    "delete_from_wrong_table",
-    "repeat_until_known",
-    "unknown_outcome",
-]
-
 _AGAIN_MS = 100
 _WITHOUT_LOCK_FIRST = 2  # ``CommitLockMode.AUTO`` takes the lock after two lost slots
 DRAWS_WITHOUT_LOCK = 12  # where the commit lock keeps no other writer from committing

@@ -29,17 +29,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "ENDED_BY",
-    "decide_earlier_slot",
-    "is_ended_by",
-    "is_still_valid",
-    "may_apply",
-    "timeline_digest",
-    "was_rolled_back",
-    "without_void",
-]
-
 #: Kinds that decide together with their file, and the kind of the slot that ends each of them.
 ENDED_BY: Mapping[SlotKind, SlotKind] = {
     SlotKind.COMMIT: SlotKind.VOID,

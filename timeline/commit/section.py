@@ -13,14 +13,6 @@ from timeline.model.slot import Slot
 from timeline.ports.ports import Lease
 from timeline.properties.setting_enums import ForeignWriters
 
-__all__ = [
-    "assert_same_table_after_commit",
-    "commit_in_section",
-    "open_commit",
-    "protocol_of",
-    "refresh_and_apply",
-]
-
 
 def open_commit(
     context: TableContext, purpose: str, write: WriteToCommit | None = None

@@ -31,8 +31,6 @@ from timeline.ports.ports import Lease
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["SharedWithJava"]
-
 _WAIT_MS_MAX = 60_000
 _PAUSE_MS_FIRST = 20
 _PAUSE_MS_MAX = 500

@@ -34,8 +34,6 @@ from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejec
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import slots_since
 
-__all__ = ["commits_since", "validate_early", "validate_since", "validate_unlocked"]
-
 
 def validate_early(
     context: TableContext,

@@ -39,8 +39,6 @@ from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["WaitResult", "must_wait_in_line", "wait_in_line"]
-
 _STILL_MAX = 12  # refreshes without a commit of a writer ahead, after which waiting ends
 _FRESH_LOOKS = 4  # a refresh is valid for a commit section for this many times its duration
 _STEP_MS = 5

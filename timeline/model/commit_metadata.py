@@ -7,26 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-__all__ = [
-    "INTERNAL_SCHEMA_KEY",
-    "LOG_COMPACT",
-    "NO_PREVIOUS_COMMIT",
-    "SCHEMA_KEY",
-    "CdcMode",
-    "CommitMetadata",
-    "ConcurrencyMode",
-    "MergeMode",
-    "OperationTraits",
-    "PlannedUpdate",
-    "Replaced",
-    "RuntimeStats",
-    "TableType",
-    "WriteOperation",
-    "WriteStat",
-    "workload_profile",
-]
-
-
 # ---- Operations, table types and modes, as in Hudi
 
 

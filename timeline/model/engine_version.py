@@ -15,21 +15,6 @@ from timeline.errors import CorruptTableError, UnsupportedTableError
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 
-__all__ = [
-    "ENGINE_VERSION",
-    "FIRST_VERSION",
-    "LEAST_FOR_PLAN",
-    "LEAST_FOR_SLOT",
-    "LEAST_FOR_WRITER",
-    "LEAST_VERSION_KEY",
-    "least_version_of_slot",
-    "plan_version_entry",
-    "refuse_newer",
-    "refuse_newer_plan",
-    "unknown_kind_error",
-    "writer_versions",
-]
-
 #: What names no version was written by this one (REL-1).
 FIRST_VERSION: Final = 1
 

@@ -13,34 +13,6 @@ from timeline.errors import InvalidInputError, MalformedNameError
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.write_set import FileGroupId
 
-__all__ = [
-    "BaseFile",
-    "BaseFileName",
-    "FileSlice",
-    "IOType",
-    "LogFile",
-    "LogFileName",
-    "Slicing",
-    "check_partition_path",
-    "check_relative_path",
-    "data_file_time",
-    "instant_file_name",
-    "is_data_file",
-    "join",
-    "listed",
-    "marker_name",
-    "merged_slice",
-    "parent_folder",
-    "parse_base_file_name",
-    "parse_instant_name",
-    "parse_log_file_name",
-    "parse_marker_name",
-    "pending_file_names",
-    "slice_file_group",
-    "slice_files",
-    "without_scheme",
-]
-
 # ---- Paths below a table (SEC1, SEC2)
 # Names come from data (partition values), from the table's own files (plans, markers, metadata)
 # and from users. They are untrusted until a function here has checked them.

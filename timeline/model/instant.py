@@ -12,27 +12,6 @@ from typing import Any, NewType
 
 from timeline.errors import IllegalTransitionError, InvalidInputError
 
-__all__ = [
-    "EARLIEST",
-    "LEGAL_TRANSITIONS",
-    "LOCAL",
-    "UTC_ZONE",
-    "WRITE_ACTIONS",
-    "AbsentInstant",
-    "Action",
-    "Instant",
-    "InstantTime",
-    "State",
-    "TimelineZone",
-    "WallMs",
-    "check_transition",
-    "instant_time",
-    "is_between",
-    "parse_wall_ms",
-    "utc_zone",
-    "wall_ms",
-]
-
 # ---- Instants
 
 

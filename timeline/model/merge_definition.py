@@ -18,18 +18,6 @@ from timeline.errors import CorruptTableError, UnsafeSetupError, UnsupportedTabl
 from timeline.model.commit_metadata import MergeMode
 from timeline.ports.merger import RecordMerger
 
-__all__ = [
-    "MERGE_STRATEGY_IDS",
-    "PAYLOAD_BASED_STRATEGY_ID",
-    "MergeDefinition",
-    "PartialUpdateMode",
-    "definition_of_payload",
-    "known_payloads",
-    "merge_definition_of",
-    "version_8_merging",
-    "version_9_merging",
-]
-
 MERGE_STRATEGY_IDS: Final[Mapping[MergeMode, str]] = MappingProxyType(
     {
         MergeMode.EVENT_TIME_ORDERING: "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5",

@@ -15,32 +15,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Annotated, TypeAlias, TypeVar
 
-__all__ = [
-    "ActionInstant",
-    "AvroForm",
-    "CleanFileInfo",
-    "CleanMetadata",
-    "CleanPartitionMetadata",
-    "CleanerPlan",
-    "ClusteringGroup",
-    "ClusteringPlan",
-    "CompactionOperation",
-    "CompactionPlan",
-    "InstantInfo",
-    "PlanClusteringStrategy",
-    "PlanCompactionStrategy",
-    "RequestedReplaceMetadata",
-    "RestoreMetadata",
-    "RestorePlan",
-    "RollbackMetadata",
-    "RollbackPartitionMetadata",
-    "RollbackPlan",
-    "RollbackRequest",
-    "SavepointMetadata",
-    "SavepointPartitionMetadata",
-    "SliceInfo",
-]
-
 
 class AvroForm(Enum):
     """How a field may be absent in a file; ``timeline.codecs.avro_schemas`` reads it."""

@@ -15,23 +15,6 @@ from timeline.model.file_names import instant_file_name, is_data_file, parse_ins
 from timeline.model.instant import Action, Instant, InstantTime, State, is_instant_time
 from timeline.model.write_set import WriteSet
 
-__all__ = [
-    "DIGEST",
-    "NOTHING_BEFORE",
-    "NOT_APPLIED_MAX",
-    "NO_SEALS",
-    "Batch",
-    "HashLink",
-    "Slot",
-    "SlotKind",
-    "SlotOwner",
-    "SlotSigning",
-    "TamperEvidence",
-    "digest_of",
-    "key_id_of",
-    "signature_of",
-]
-
 # ---- Hash chain and signing (SLOT-7)
 # A slot in the hash chain contains the digests of the slot before it and of its own completed
 # file. To change, remove or exchange one slot, an attacker must rewrite every later slot. A digest

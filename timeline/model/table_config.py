@@ -18,13 +18,6 @@ from timeline.model.commit_metadata import CdcMode, MergeMode, TableType
 from timeline.model.instant import LOCAL, UTC_ZONE
 from timeline.model.merge_definition import MergeDefinition, merge_definition_of
 
-__all__ = [
-    "LAYOUT_OF_VERSION",
-    "TABLE_ID_KEY",
-    "TableConfig",
-    "table_checksum",
-]
-
 TABLE_ID_KEY: Final = "hoodoo.table.id"
 """hoodoo's own key: it names the table in locks and registries, even after the table is moved."""
 

@@ -17,14 +17,6 @@ import pyarrow as pa
 from timeline.errors import InvalidInputError
 from timeline.model.instant import EARLIEST, InstantTime, TimelineZone, wall_ms
 
-__all__ = [
-    "TimeArgument",
-    "parse_instant",
-    "parse_range",
-    "parse_time_travel",
-    "time_argument_text",
-]
-
 #: A text, a datetime (also of pandas), a date, or an int of 14 or 17 digits.
 TimeArgument: TypeAlias = str | int | date | datetime | np.datetime64
 

@@ -14,8 +14,6 @@ from enum import Enum
 
 from timeline.model.instant import InstantTime
 
-__all__ = ["WHOLE_TABLE", "Access", "AccessedFileGroup", "FileGroupId", "WriteSet"]
-
 #: Every partition, also future ones: the write set of ``insert_overwrite_table``.
 WHOLE_TABLE = "*"
 

@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["MergedRows", "RecordMerger", "Versions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:

@@ -21,41 +21,6 @@ from timeline.errors import StorageUnavailableError, UnsafeSetupError
 from timeline.model.instant import TimelineZone, utc_zone
 from timeline.ports.merger import RecordMerger
 
-__all__ = [
-    "AmbiguousWriteError",
-    "Clock",
-    "ClusterExecutor",
-    "Event",
-    "EventSink",
-    "Executor",
-    "FileStat",
-    "HasComputeLock",
-    "Ids",
-    "Lease",
-    "ListsTemporaries",
-    "Lock",
-    "LockSharing",
-    "Names",
-    "ObjectExistsError",
-    "ObjectMissingError",
-    "Ports",
-    "ProcessIdentity",
-    "SlotNames",
-    "SlotStore",
-    "StagesFiles",
-    "Stats",
-    "Storage",
-    "StorageCapabilities",
-    "Ticker",
-    "close_storage",
-    "create_if_absent",
-    "is_exclusive",
-    "open_cached",
-    "slot_store_lost",
-    "staged",
-    "sync_soon",
-]
-
 
 class LockSharing(Enum):
     """Whether other writers that decide by slots may hold the lock at the same time (LOCK-1)."""

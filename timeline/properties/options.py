@@ -25,24 +25,6 @@ from timeline.errors import SettingError
 from timeline.model.time_arguments import time_argument_text
 from timeline.redaction import HIDDEN, redact
 
-__all__ = [
-    "CODE_LAYER",
-    "DEFAULT_LAYER",
-    "HIDDEN",
-    "TABLE_LAYER",
-    "LayeredSettings",
-    "Option",
-    "OptionKind",
-    "OptionSettings",
-    "OptionValue",
-    "PropertySet",
-    "as_property_set",
-    "option",
-    "parse_option",
-    "read_option",
-    "redact",
-]
-
 DEFAULT_LAYER: Final = "default"
 CODE_LAYER: Final = "code"
 TABLE_LAYER: Final = "hoodie.properties"  # the table's own file

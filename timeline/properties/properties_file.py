@@ -34,24 +34,6 @@ from timeline.layout import (
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError, ObjectMissingError, Storage
 
-__all__ = [
-    "PROPERTIES_BYTES_MAX",
-    "TableDescriptor",
-    "create_properties",
-    "decode_table_descriptor",
-    "encode_table_descriptor",
-    "format_properties",
-    "load_config",
-    "may_have_misplaced_rows",
-    "metadata_table_off",
-    "misplaced_rows_noted",
-    "note_misplaced_rows",
-    "parse_properties",
-    "refuse_behind_metadata_table",
-    "switch_metadata_table_off",
-    "update_properties",
-]
-
 PROPERTIES_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest properties text that is read, bytes."""
 

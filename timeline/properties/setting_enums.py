@@ -9,21 +9,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = [
-    "BloomType",
-    "ClusteringUpdates",
-    "CommitLockMode",
-    "Durability",
-    "EarlyDetection",
-    "FailedWritesPolicy",
-    "ForeignWriters",
-    "IncrementalFormat",
-    "IndexType",
-    "InsertDuplicates",
-    "OverwriteMode",
-    "QueryType",
-]
-
 
 class FailedWritesPolicy(Enum):
     """When a failed write is rolled back."""

@@ -24,8 +24,6 @@ from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.ports.ports import ObjectMissingError
 from timeline.rules.instant_times import ahead_ms
 
-__all__ = ["BadSlot", "end_slot", "find_bad_slot"]
-
 _KEPT: Final = f"{OURS}/ended"
 _KEPT_BYTES_MAX: Final = 16 << 20
 

@@ -23,8 +23,6 @@ from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.rollback import rollback, rollback_records
 from timeline.snapshot import ActiveTimeline
 
-__all__ = ["Resolution", "WriteOutcome", "resolve"]
-
 #: The newest slot of these kinds may be ended before any of its files is visible (FOR-9).
 _ENDED_UNSHOWN = frozenset({SlotKind.PLAN, SlotKind.CLEAN})
 #: These slots have a target or no instant at all; errors contain the slot's own time.

@@ -55,23 +55,6 @@ from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 
-__all__ = [
-    "RollbackDecision",
-    "RollbackRecord",
-    "completed_before_rollback",
-    "discard_attempt",
-    "finish_abandoned",
-    "is_abandoned",
-    "requested_age_ms",
-    "requested_plan_bytes",
-    "rollback",
-    "rollback_dead_writers",
-    "rollback_metadata",
-    "rollback_plan",
-    "rollback_records",
-    "vanished_target",
-]
-
 # ---- Completed rollbacks and restores
 #
 # Slots contain the same targets until the commit log is truncated (GC-2). These instants stay

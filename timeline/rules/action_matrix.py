@@ -17,15 +17,6 @@ from enum import Enum
 
 from timeline.rules.conflicts import RuleId
 
-__all__ = [
-    "ACTION_MATRIX",
-    "BY_STRATEGY",
-    "ActionCell",
-    "MatrixAction",
-    "MatrixOutcome",
-    "OtherProgress",
-]
-
 
 class MatrixAction(Enum):
     """The action of one side; finer than ``Action`` where the matrix needs it."""

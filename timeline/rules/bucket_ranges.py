@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BUCKET_OWNERSHIP_KEY", "EVERY_BUCKET", "BucketRanges", "overlapping_buckets"]
-
 #: The option that gives a writer its own buckets.
 BUCKET_OWNERSHIP_KEY: Final = "hoodoo.write.bucket.range"
 

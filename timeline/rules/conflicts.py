@@ -18,24 +18,6 @@ from itertools import chain
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 
-__all__ = [
-    "MATRIX",
-    "SIMPLE",
-    "STRATEGIES",
-    "ConcurrentCommit",
-    "ConflictStrategy",
-    "NoConflict",
-    "Objection",
-    "Rebase",
-    "Rejected",
-    "Rule",
-    "RuleId",
-    "Verdict",
-    "find_strategy",
-    "objection_to",
-    "validate_write_set",
-]
-
 
 class RuleId(Enum):
     """Stable names of the rules, for conflict reports and ``hoodoo explain --matrix``."""

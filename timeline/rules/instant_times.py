@@ -27,18 +27,6 @@ from timeline.model.instant import (
     wall_ms,
 )
 
-__all__ = [
-    "NUMBERS",
-    "Residue",
-    "SkewLimits",
-    "TimestampForm",
-    "TimestampTexts",
-    "begin_residue",
-    "form_of",
-    "next_instant_time",
-    "timestamp_texts",
-]
-
 _MODULUS = 4
 
 

@@ -18,8 +18,6 @@ from timeline.model.instant import Action, InstantTime
 from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 
-__all__ = ["CommitProbe", "Isolation", "ReadScope", "validate_reads"]
-
 
 class Isolation(Enum):
     """The guarantee for a write that passes a read set."""

@@ -16,21 +16,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-__all__ = [
-    "RETRY_PRESETS",
-    "RateLimit",
-    "RetryBudget",
-    "RetryPolicy",
-    "RetryPreset",
-    "RetryScope",
-    "exhausted_limit",
-    "jitter_ms",
-    "keep_lock_ms",
-    "next_begin_ms",
-    "pause_ms",
-    "pause_within_limit",
-]
-
 _SHORT_FOLD_MAX = 4
 _LOOKS_SHORT = 10  # round trips of the smallest write on a high-latency store
 

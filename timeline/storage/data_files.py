@@ -15,8 +15,6 @@ from timeline.errors import MalformedNameError
 from timeline.storage.folder_walker import OpenFolder, Syscalls, system_call_error
 from timeline.system import Started, start_in_background
 
-__all__ = ["ComputeLock", "DataFile", "FileCache", "StagedFiles"]
-
 # ---- The file object that ``LocalStorage.open_output`` returns for a new data file
 #
 # It writes through a big buffer, becomes durable when closed, and is deleted when its ``with``

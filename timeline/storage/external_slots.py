@@ -48,8 +48,6 @@ from timeline.properties.properties_file import (
 )
 from timeline.storage.non_atomic import PROBE_FOLDER, NonAtomicStorage
 
-__all__ = ["ExternalSlotStorage"]
-
 BODIES = ".hoodie/.hoodoo/bodies"
 SEEN = ".hoodie/.hoodoo/slots_seen"
 BORN = "born"  # folder of the slot store: the identities that an address has had

@@ -17,28 +17,6 @@ from timeline.errors import MalformedNameError, StorageCapabilityError, StorageU
 from timeline.layout import HOODIE, OURS
 from timeline.ports.ports import Clock, FileStat, Ids, Stats
 
-__all__ = [
-    "TEMPORARY_PREFIX",
-    "FolderClock",
-    "FolderWalker",
-    "NameLists",
-    "OpenFolder",
-    "Syscalls",
-    "checksum_sibling",
-    "entry_of",
-    "file_stat_of",
-    "folder_clock",
-    "is_leftover",
-    "is_temporary",
-    "no_hard_links_error",
-    "open_regular",
-    "remove_tree",
-    "symlink_error",
-    "system_call_error",
-    "temporaries_below",
-]
-
-
 # ---- Temporary files on a local disk whose writer died before it renamed or deleted them
 #
 # No listing shows them (LOC-3), so no other code finds them.

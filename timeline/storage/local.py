@@ -58,8 +58,6 @@ from timeline.storage.folder_walker import (
 )
 from timeline.system import SystemClock, SystemIds, start_in_background
 
-__all__ = ["DurabilityName", "LocalStorage"]
-
 DurabilityName = Literal["strict", "relaxed"]
 Made = TypeVar("Made")
 

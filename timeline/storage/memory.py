@@ -31,8 +31,6 @@ from timeline.ports.ports import (
 from timeline.storage.folder_walker import checksum_sibling, is_leftover
 from timeline.system import SystemClock
 
-__all__ = ["MemoryStorage", "MemoryWorld"]
-
 _SCHEME = "memory://"
 
 

@@ -22,8 +22,6 @@ from timeline.ports.ports import (
     sync_soon,
 )
 
-__all__ = ["PROBE_FOLDER", "NonAtomicStorage", "prove_atomic_create"]
-
 # ---- The proof that a storage really creates an object only if it is absent (CAP-1)
 #
 # Some stores accept the condition and ignore it (several S3-compatible ones do). A table with

@@ -13,14 +13,6 @@ from typing import NoReturn
 
 from timeline.errors import InvalidInputError, StorageCapabilityError
 
-__all__ = [
-    "OBJECT_SCHEMES",
-    "ObjectAddress",
-    "is_object_address",
-    "parse_object_address",
-    "with_account",
-]
-
 # : From the scheme as written to its store. Hadoop's s3a and s3n mean S3.
 OBJECT_SCHEMES = {
     "s3": "s3",

@@ -24,26 +24,12 @@ from timeline.properties.options import (
     PropertySet,
     as_property_set,
     option,
-    redact,
 )
+from timeline.redaction import redact
 from timeline.storage.object_address import ObjectAddress
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
-
-__all__ = [
-    "CLOCK_OBJECT",
-    "ObjectSettings",
-    "RequestFailure",
-    "StoreClock",
-    "assert_not_forked",
-    "classify_failure",
-    "first_line",
-    "is_no_such_range",
-    "is_storage_key",
-    "open_client",
-    "request_error",
-]
 
 
 # ---- The outcome of a failed request to an object store, from the client's error

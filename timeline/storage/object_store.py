@@ -42,8 +42,6 @@ from timeline.storage.object_client import (
 )
 from timeline.system import SystemClock, SystemIds
 
-__all__ = ["ObjectInput", "ObjectOutput", "ObjectStorage"]
-
 # ---- The file objects of the object-store adapter: one to read, one to write
 #
 # A reader fetches only the requested ranges, because a key look-up needs only the footer and one

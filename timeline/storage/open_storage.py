@@ -18,8 +18,6 @@ from timeline.storage.object_address import OBJECT_SCHEMES, parse_object_address
 from timeline.storage.object_client import ObjectSettings
 from timeline.storage.object_store import ObjectStorage
 
-__all__ = ["DURABILITY_KEY", "storage_for"]
-
 DURABILITY_KEY = "hoodoo.storage.durability"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)\Z", re.DOTALL)

@@ -14,8 +14,6 @@ from typing import IO, TypeAlias, TypeVar
 from timeline.ports.ports import EventSink, FileStat, Names, Stats, Storage, StorageCapabilities
 from timeline.system import NullEvents, SystemClock
 
-__all__ = ["RecordingStorage", "StorageCall"]
-
 Answer = TypeVar("Answer")
 
 

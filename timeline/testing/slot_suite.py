@@ -22,8 +22,6 @@ import pytest
 
 from timeline.ports.ports import ObjectExistsError, ObjectMissingError, SlotStore
 
-__all__ = ["RACERS", "SlotStoreSuite", "race", "together"]
-
 Answer = TypeVar("Answer")
 
 RACERS = 4  # threads of ``together``

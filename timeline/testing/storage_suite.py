@@ -23,8 +23,6 @@ from timeline.ports.ports import ObjectExistsError, ObjectMissingError, Storage
 from timeline.storage.non_atomic import PROBE_FOLDER, prove_atomic_create
 from timeline.system import SystemClock, SystemIds
 
-__all__ = ["StorageSuite"]
-
 Answer = TypeVar("Answer")
 
 _RACERS = 4

@@ -29,8 +29,6 @@ from filegroups.files.avro_columns.types import (
     unsupported_type_error,
 )
 
-__all__ = ["Plan", "RecordPlan", "plan_record", "read_record"]
-
 _INT32: Final = np.iinfo(np.int32)
 _DECIMAL_BYTES_MAX: Final = 16
 # Fixed values are stored for null rows, too. The limit of a chunk's growth over its bytes.

@@ -28,8 +28,6 @@ from filegroups.files.avro_columns.types import (
 from filegroups.schema.avro_schema import decimal_width
 from timeline.errors import InvalidInputError
 
-__all__ = ["encode_rows"]
-
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Live = npt.NDArray[np.bool_] | None

@@ -11,8 +11,6 @@ import pyarrow as pa
 from filegroups.files.avro_columns.types import Items, Leaf, Node, Record, Union
 from timeline.errors import CorruptTableError
 
-__all__ = ["PADDING_BYTES", "Chunk", "Cursor", "Live", "find_items", "skip"]
-
 # ---- Cursors over many records
 #
 # A cursor holds one position per record of a chunk. Each read takes the same field of all records

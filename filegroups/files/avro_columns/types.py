@@ -18,18 +18,6 @@ import pyarrow as pa
 from filegroups.schema.avro_schema import AVRO_PRIMITIVES
 from timeline.errors import CorruptTableError, UnsupportedTableError
 
-__all__ = [
-    "Items",
-    "Leaf",
-    "Node",
-    "Record",
-    "Union",
-    "arrow_type",
-    "is_null",
-    "parse_schema",
-    "unsupported_type_error",
-]
-
 _DEPTH_MAX: Final = 64
 _NODES_MAX: Final = 20_000
 _FIXED_BYTES_MAX: Final = 1024 * 1024

@@ -21,15 +21,14 @@ import pyarrow as pa
 
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import CommitResult, write
+from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult
 from hoodoo.factory import write_request_of
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
 from timeline.ports.ports import ObjectExistsError
-
-__all__ = ["Commit", "Race", "commits_of", "prepared_processes", "running"]
 
 WAIT_S = 120.0
 

@@ -11,8 +11,6 @@ from lockproviders.testing.contender import build_lock_over
 from timeline.errors import LeaseLostError, UnavailableError
 from timeline.system import SystemClock
 
-__all__ = ["server_away_costs_the_lock"]
-
 
 class Freezing(Protocol):
     def freeze(self) -> None: ...

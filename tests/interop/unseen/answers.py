@@ -22,8 +22,6 @@ from tests.interop.values import META, comparable, encoded, same, without_meta
 from tests.unit.timeline import test_golden_tables as golden
 from timeline.errors import HoodooError
 
-__all__ = ["differences", "from_folders"]
-
 #: The error that is an answer: the files of that time were cleaned, or may still change.
 RULED_OUT = "HoodieTimeTravelException"
 

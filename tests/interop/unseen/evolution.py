@@ -7,8 +7,6 @@ from typing import Any
 from tests.interop.unseen.parts import NONE
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Sql, Step, Write
 
-__all__ = ["evolution"]
-
 #: What statements need that change a schema.
 EVOLVES = {
     "hoodie.schema.on.read.enable": "true",

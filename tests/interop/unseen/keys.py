@@ -7,8 +7,6 @@ from typing import Any
 from tests.interop.unseen.parts import COW, FIRST, LATER, NONE, PLAIN
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Write
 
-__all__ = ["keys"]
-
 TIME = "hoodie.keygen.timebased."
 
 

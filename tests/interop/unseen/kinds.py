@@ -13,8 +13,6 @@ from tests.interop.unseen.recipe import Recipe
 from tests.interop.unseen.services import others, services
 from tests.interop.unseen.types import types
 
-__all__ = ["kinds"]
-
 
 def kinds(release: str) -> list[Recipe]:
     """All recipes that a release of Java Hudi can make."""

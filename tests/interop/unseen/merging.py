@@ -7,8 +7,6 @@ from typing import Any
 from tests.interop.unseen.parts import COW, MODEL, NONE
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Sql, Step, Write
 
-__all__ = ["partial", "payloads"]
-
 
 def payloads() -> list[Recipe]:
     schema = "id string, ts bigint, name string, val double, n int, Op string"

@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.interop.unseen.recipe import WRITE, Write
 
-__all__ = ["COW", "FIRST", "LATER", "MODEL", "NONE", "PLAIN", "rows"]
-
 PLAIN = "id string, region string, ts bigint, name string, val double"
 NONE = {
     WRITE + "partitionpath.field": "",

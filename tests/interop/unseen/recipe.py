@@ -18,18 +18,6 @@ from typing import Any
 
 from tests.interop.java import JavaOracle, JavaRefusedError
 
-__all__ = [
-    "WRITE",
-    "Recipe",
-    "Service",
-    "Sql",
-    "Step",
-    "Write",
-    "account_of",
-    "ask_newer",
-    "make",
-]
-
 WRITE = "hoodie.datasource.write."
 
 #: What all tables have in common: nothing happens by itself, and files are small.

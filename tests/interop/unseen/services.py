@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from tests.interop.unseen.parts import COW, FIRST, LATER, NONE, PLAIN, rows
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Sql, Step, Write
 
-__all__ = ["others", "services"]
-
 
 def services() -> list[Recipe]:
     def up(ts: int, *keys: str) -> Write:

@@ -40,8 +40,6 @@ from tests.interop.unseen.walks import walk
 from tests.interop.values import comparable, encoded, same
 from timeline.errors import HoodooError
 
-__all__ = ["STOPPED", "ForeignTable", "foreign_table", "take_turns"]
-
 Rows = list[dict[str, Any]]
 
 #: Meta columns that say which engine wrote a row, not which row it is.

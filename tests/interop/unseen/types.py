@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Write
 
-__all__ = ["types"]
-
 COLUMNS = (
     "id string",
     "ts bigint",

@@ -17,8 +17,6 @@ from tests.interop.unseen import types
 from tests.interop.unseen.keys import TIME
 from tests.interop.unseen.recipe import WRITE, Recipe, Service, Step, Write
 
-__all__ = ["walk"]
-
 KEYS = ("a", "b", "c", "d", "e", "f")
 REGIONS = ("us", "eu")
 

@@ -15,7 +15,7 @@ import pytest
 import hoodoo
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.cli.invocation import commit_result_document
 from hoodoo.inspect.instants import explain_instant
 from tests.unit.timeline.engine import Heard, wait_for

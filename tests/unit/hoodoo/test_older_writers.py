@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 import filegroups.writing.write
 import hoodoo
+from filegroups.schema.avro_schema import arrow_to_avro
 from filegroups.schema.evolution import UNKNOWN_UNIT
-from filegroups.schema.schema import META_COLUMNS, TableSchema, arrow_to_avro
+from filegroups.schema.schema import META_COLUMNS, TableSchema
 from hoodoo.cli.app import main
 from hoodoo.factory import Layers
 from hoodoo.timestamp_repair import repair_timestamps

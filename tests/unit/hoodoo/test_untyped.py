@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hoodoo
-from filegroups.schema.schema import normalise
+from filegroups.schema.casting import normalise
 from hoodoo.inputs import to_arrow_table, typed_column, typed_rows
 from timeline.errors import InvalidInputError
 

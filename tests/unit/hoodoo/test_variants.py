@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hoodoo
-from filegroups.schema.schema import avro_to_arrow, hudi_type_name
+from filegroups.schema.avro_schema import avro_to_arrow
+from filegroups.schema.schema import hudi_type_name
 from filegroups.schema.variant import encode_variant, variant_json
 from hoodoo.cli.app import main
 from hoodoo.factory import Layers

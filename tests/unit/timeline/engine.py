@@ -16,16 +16,8 @@ from filegroups.keys.keys import KeySpec, infer_key_generator
 from filegroups.schema.new_table import new_table_properties
 from filegroups.table import TableReader, create_table_files, open_reader
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import (
-    CommitResult,
-    PreparedWrite,
-    RetryState,
-    WriteRequest,
-    _write_and_publish,
-    action_of,
-    write,
-)
-from filegroups.writing.write_request import FileRules, RowRules
+from filegroups.writing.write import PreparedWrite, RetryState, _write_and_publish, action_of, write
+from filegroups.writing.write_request import CommitResult, FileRules, RowRules, WriteRequest
 from filegroups.writing.write_schema import schema_for
 from lockproviders.registry import build_lock
 from timeline.commit.begin import begin

@@ -8,16 +8,10 @@ import pyarrow as pa
 import pytest
 
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
+from filegroups.schema.avro_schema import arrow_to_avro, avro_to_arrow
+from filegroups.schema.casting import normalise
 from filegroups.schema.evolution import MissingColumns, SchemaRules
-from filegroups.schema.schema import (
-    TableSchema,
-    arrow_to_avro,
-    avro_to_arrow,
-    avro_with_meta,
-    normalise,
-    reconcile_schema,
-    with_meta,
-)
+from filegroups.schema.schema import TableSchema, avro_with_meta, reconcile_schema, with_meta
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
 
 EVERY_TYPE = pa.schema(

@@ -11,10 +11,12 @@ import pytest
 from filegroups.files.log_files import LogFormat, LogSettings
 from filegroups.index import LookupRules
 from filegroups.keys.bucketing import BucketEngine, BucketRules
-from filegroups.schema.schema import META_COLUMNS, avro_to_arrow
+from filegroups.schema.avro_schema import avro_to_arrow
+from filegroups.schema.schema import META_COLUMNS
 from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import CommitResult, write
+from filegroups.writing.write import write
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     SMALL,
     Rows,

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from filegroups.table import TableReader
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tests.unit.timeline.engine import (
     StillClock,
     begun,

@@ -9,7 +9,7 @@ import pytest
 
 import hoodoo
 from filegroups.table import TableReader, open_reader
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from tests.interop import golden_tables
 from tests.unit.timeline.engine import BRISK, StillClock, new_table, put, upsert, world_of
 from tests.unit.timeline.test_archived import with_metadata

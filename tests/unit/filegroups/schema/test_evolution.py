@@ -11,9 +11,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from filegroups.schema.avro_schema import avro_to_arrow
 from filegroups.schema.casting import java_text, normalise, promote, refuse_null_elements
 from filegroups.schema.evolution import MissingColumns, SchemaRules
-from filegroups.schema.schema import TableSchema, avro_to_arrow, reconcile_schema
+from filegroups.schema.schema import TableSchema, reconcile_schema
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from tests.unit.timeline.engine import files_below, new_table, planned, rows_of

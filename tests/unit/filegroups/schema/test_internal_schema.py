@@ -12,6 +12,7 @@ import pytest
 
 import hoodoo
 from filegroups.files.parquet import read_base_file, read_batches
+from filegroups.schema.casting import promote
 from filegroups.schema.schema import (
     IdentifiedColumn,
     InternalSchema,
@@ -19,7 +20,6 @@ from filegroups.schema.schema import (
     SchemaHistory,
     parse_history,
     parse_internal_schema,
-    promote,
     with_meta,
 )
 from timeline.errors import CorruptTableError, UnsupportedTableError

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from filegroups.files.avro_columns import decode_records, encode_records
 from filegroups.files.parquet import read_base_file, write_base_file
+from filegroups.schema.avro_schema import arrow_to_avro
 from filegroups.schema.casting import normalise, promote
 from filegroups.schema.evolution import UNKNOWN_UNIT
-from filegroups.schema.schema import KEY_COLUMN, arrow_to_avro, with_meta
+from filegroups.schema.schema import KEY_COLUMN, with_meta
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.storage.memory import MemoryStorage
 

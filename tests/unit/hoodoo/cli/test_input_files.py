@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from filegroups.schema.schema import normalise
+from filegroups.schema.casting import normalise
 from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.rows import json_lines
 from tests.unit.hoodoo.test_untyped import KINDS, columns, values_of

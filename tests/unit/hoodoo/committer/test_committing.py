@@ -33,7 +33,7 @@ from filegroups.group_commit.messages import (
     PeerSilentError,
     encode_message,
 )
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.cli import committer as command
 from hoodoo.committer import client, sockets
 from hoodoo.committer import server as service

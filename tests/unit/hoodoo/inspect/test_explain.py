@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.writing.write import CommitResult
+from filegroups.writing.write_request import CommitResult
 from hoodoo.inspect import rejected_writes as given_up
 from hoodoo.inspect.contention import measure_contention
 from hoodoo.inspect.instants import explain_instant, list_instants, time_text

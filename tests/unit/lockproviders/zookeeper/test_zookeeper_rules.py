@@ -20,7 +20,7 @@ from lockproviders.zookeeper.queue import (
 )
 from lockproviders.zookeeper.settings import ZooKeeperOptions, ZooKeeperSettings, request_timeout_ms
 from timeline.errors import SettingError, UnsafeSetupError
-from timeline.properties.options import redact
+from timeline.redaction import redact
 
 URL = "hoodie.write.lock.zookeeper.url"
 BASE = "hoodie.write.lock.zookeeper.base_path"

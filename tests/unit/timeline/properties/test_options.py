@@ -15,8 +15,8 @@ from timeline.properties.options import (
     as_property_set,
     parse_option,
     read_option,
-    redact,
 )
+from timeline.redaction import redact
 
 RETAINED = Option(
     key="hoodie.clean.commits.retained",

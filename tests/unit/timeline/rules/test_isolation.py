@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from filegroups.reading.read import READS_KEY, ReadSet
-from filegroups.table import TableSnapshot
+from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.writing.retry_state import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
