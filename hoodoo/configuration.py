@@ -450,8 +450,7 @@ def _refuse_file(path: Path, message: str, cause: Exception | None) -> NoReturn:
     ) from cause
 
 
-# ----- What a first write would refuse of the settings, asked without a table and without a server
-#
+# ---- What a first write would refuse of the settings, asked without a table and without a server
 # Lock, slot store and conflict strategy are made as for a table on a local disk, and given up: what
 # only the table or a server can tell is left to them.
 
@@ -534,8 +533,7 @@ def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> Confl
     )
 
 
-# ------- How slots are sealed, from properties: what is asked for, and the keys that sign (SLOT-7)
-#
+# ---- How slots are sealed, from properties: what is asked for, and the keys that sign (SLOT-7)
 # Keys come from a file that nobody else may read, or from the environment: never as a property,
 # which tables, logs and command lines show. What a table says of itself does not count, or who may
 # write into its folder could switch the seals off.

@@ -42,6 +42,7 @@ from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError, MissingExtraError, SettingError
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import CdcMode, MergeMode, Replaced, WriteOperation
+from timeline.model.instant import SkewLimits
 from timeline.model.table_config import TableConfig
 from timeline.ports.ports import ClusterExecutor, EventSink, Executor, Ports, Value
 from timeline.properties.options import (
@@ -59,13 +60,11 @@ from timeline.properties.setting_enums import (
     IndexType,
     InsertDuplicates,
 )
-from timeline.rules.instant_times import SkewLimits
 from timeline.rules.retry import RetryBudget
 from timeline.storage.open_storage import storage_for
 from timeline.system import LoggingEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-# ------- Where services work on file groups: on this machine, or on a cluster
-#
+# ---- Where services work on file groups: on this machine, or on a cluster
 # Chosen by ``hoodoo.services.executor`` when a service is run, never by opening a table: a
 # reader starts no cluster.
 
@@ -118,8 +117,7 @@ def _load_cluster_executor(
     return found
 
 
-# --------- Where properties become objects: the one place that composes ports, settings and limits
-#
+# ---- Where properties become objects: the one place that composes ports, settings and limits
 # Settings say what is wanted (frozen, printable), components do it (storage, lock, clock,
 # events); they meet here and nowhere else.
 

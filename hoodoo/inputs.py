@@ -28,8 +28,7 @@ from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.file_names import listed
 
-# ------------- Rows without types take those of the table: dicts, objects of pandas, lines of JSON
-#
+# ---- Rows without types take those of the table: dicts, objects of pandas, lines of JSON
 # A Python value has a class, not a column's type: 1 may be an int or a long, a dict a struct or a
 # map, None anything. So each column is made for the type that the table has. Values of one class
 # go to Arrow together; what a class may become is decided here, and no digit is ever lost.
@@ -438,7 +437,7 @@ def _lossy(name: str, kind: pa.DataType, source: pa.DataType, why: object) -> Ho
     )
 
 
-# ------------ What a caller hands over: rows of any kind become Arrow, words become what they mean
+# ---- What a caller hands over: rows of any kind become Arrow, words become what they mean
 
 #: An operation, Hudi's word for it, or None for the configured one.
 Operation: TypeAlias = WriteOperation | str | None

@@ -39,8 +39,7 @@ from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
 from timeline.rules.isolation import Isolation
 from timeline.writer_registry import refuse_with_writers
 
-# ------ Which rows a repair of keys writes next, and which it deletes: a decision about known rows
-#
+# ---- Which rows a repair of keys writes next, and which it deletes: a decision about known rows
 # Every step keeps, of each record, the row that wins among those that are known. So no record can
 # go missing, whatever a write in between made of the rows, and wherever a repair stops.
 
@@ -217,8 +216,7 @@ def _in(texts: pa.Array, some: pa.Array) -> Mask:
     return np.asarray(pc.is_in(texts, value_set=some)).astype(np.bool_)
 
 
-# ------- Rows under a wrong record key or in a wrong folder are brought to where their columns say
-#
+# ---- Rows under a wrong record key or in a wrong folder are brought to where their columns say
 # Each step is a write like any other, judged by what it read: first the newest row of a record
 # goes under its right key, then what lies elsewhere is deleted there. Whoever reads meanwhile sees
 # a record twice, as before, and never misses one; a repair that stopped goes on when it runs again.

@@ -51,7 +51,7 @@ from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 from timeline.snapshot import ActiveTimeline
 
-# ------------- What a service would do now, in figures: ``--dry-run`` of services; changes nothing
+# ---- What a service would do now, in figures: ``--dry-run`` of services; changes nothing
 
 
 def preview(
@@ -127,7 +127,7 @@ def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
     }
 
 
-# ----------- Table services of one opened table, as the front door offers them: ``table.services``
+# ---- Table services of one opened table, as the front door offers them: ``table.services``
 
 #: The settings of every service, whose options are shown and checked.
 _SETTINGS = (

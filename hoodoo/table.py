@@ -23,8 +23,7 @@ from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_ar
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
 from hoodoo.services import Services
-from hoodoo.writer import TableWriter
-from hoodoo.writer_registration import register_writer, unregister_writer
+from hoodoo.writer import TableWriter, register_writer, unregister_writer
 from tableservices.archiving.execute import archive
 from tableservices.archiving.plan import ArchiveRules
 from tableservices.restoring.restore import RestoreResult, finish_restore, restore

@@ -1,10 +1,14 @@
-"""What comes before and after each write of a table, whoever made its rows: checks, group, upkeep."""
+"""The writer of a table: its checks, its entry in the registry, and the services after a commit."""
 
 from __future__ import annotations
 
+import atexit
 import threading
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from filegroups.index.buckets import (
     has_bucket_rules,
@@ -13,9 +17,9 @@ from filegroups.index.buckets import (
     refuse_other_buckets,
 )
 from filegroups.keys.bucketing import BucketRules
-from filegroups.settings.known_keys import refuse_unsupported
+from filegroups.settings.known_keys import UNSUPPORTED_SERVICES, refuse_unsupported
 from filegroups.settings.settings import WriteSettings
-from filegroups.supported import refuse_unwritable
+from filegroups.supported import refuse_old_version, refuse_unwritable
 from filegroups.writing.row_checks import bucket_range_text
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import write
@@ -23,13 +27,20 @@ from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.committer.client import group_commit_of
 from hoodoo.factory import bucket_rules, may_misplace_rows, refuse_other_name
 from hoodoo.services import Services
-from hoodoo.writer_registration import register_writer
+from lockproviders.registry import ProviderRegistry, registry_for
 from timeline.context import TableContext
+from timeline.errors import StorageCapabilityError
+from timeline.model.commit_metadata import ConcurrencyMode
+from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.model.table_config import TableConfig
+from timeline.ports.ports import Lock, Ports
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import FailedWritesPolicy
+from timeline.properties.setting_enums import FailedWritesPolicy, ForeignWriters, IndexType
 from timeline.snapshot import Snapshot
+from timeline.storage.non_atomic import prove_atomic_create
+from timeline.system import await_exit
+from timeline.writer_registry import Registration, register_process, warn_other_zone
 
 
 class TableWriter:
@@ -149,3 +160,179 @@ class TableWriter:
         """Another engine's table does not say how its buckets are made: compared with it once."""
         kept = self._keeps_bucket_rules or has_bucket_rules(self._context.config)
         return None if kept else bucket_rules(self._settings, self._context.config)
+
+
+# ---- Locks that other engines take, too (FOR-1)
+
+
+def refuse_unshared_lock(settings: WriteSettings, lock: Lock, registry: ProviderRegistry) -> None:
+    """
+    Pass when nobody else is expected, or the lock excludes Java Hudi (FOR-1).
+
+    Raises:
+        StorageCapabilityError: Writers of other engines, who know nothing but the lock, would
+            not be excluded.
+    """
+    if settings.foreign_writers is not ForeignWriters.EXPECTED:
+        return
+    provider = lock.provider
+    if not registry.find(provider).capabilities.excludes_java:
+        shared = [entry.name for entry in registry.entries if entry.capabilities.excludes_java]
+        raise StorageCapabilityError(
+            "writers of other engines are expected (hoodoo.foreign.writers), and the lock "
+            f"provider {provider!r} does not exclude them; take turns with them, or use one that "
+            f"Java Hudi shares: {', '.join(shared)}",
+            kind="lock_not_shared",
+            missing="excludes_java",
+            provider=provider,
+        )
+
+
+# ---- The registry entry of this writer, removed however the program ends (REG-1)
+# An entry that stays behind seems alive until it was silent for long enough; until then it refuses
+# writers that are configured otherwise, and holds commit slots back from the archive.
+
+_LEAVING_MS_MAX = 5_000  # a program must end, whether its storage answers or not
+
+_entered: dict[int, tuple[Registration, int]] = {}
+"""By identity of a table's context: its registration, and the process, as a fork's child has none."""
+_at_exit: dict[int, Callable[[int], None]] = {}
+"""By process, what leaves them when it ends."""
+
+
+def register_writer(
+    context: TableContext, properties: PropertySet, settings: WriteSettings, buckets: str = ""
+) -> None:
+    """
+    Register this process as a writer of a table, once (REG-1). Services register without buckets.
+
+    If several writers are expected, the storage first proves that it creates an object only if
+    it is absent (CAP-1). Without that the slots decide nothing.
+
+    Raises:
+        WriterDisagreementError: A live writer is configured differently, or owns ``buckets``.
+        StorageCapabilityError: The storage cannot do that; or writers of other engines are
+            expected, and they do not take this lock.
+        UnsafeSetupError: The table's slots are in a slot store (SLOT-6).
+        UnsupportedTableError: The table is of version 6, which is not written.
+        SettingError: An option would keep files that a service deletes.
+    """
+    refuse_unsupported(properties, UNSUPPORTED_SERVICES)
+    known, _ = _entered.get(id(context), (None, 0))
+    if known is None:
+        ports, prove = context.ports, None
+        refuse_unshared_lock(settings, ports.lock, registry_for(properties))
+        refuse_old_version(context.config)
+        agreement = agreement_of(settings, ports, context.zone)
+        context.identity.ensure(ports, is_asked_later=True)
+        if context.limits.mode is not ConcurrencyMode.SINGLE_WRITER:
+            prove = partial(prove_atomic_create, ports.storage, ports.ids)
+        known = register_process(context, agreement, buckets, prove=prove)
+        pid = ports.ids.identity().pid
+        _entered[id(context)] = known, pid
+        if pid not in _at_exit:
+            _at_exit[pid] = await_exit(_leave)
+        warn_other_zone(context)
+    known.widen_buckets(buckets)
+
+
+def unregister_writer(context: TableContext) -> None:
+    """Remove the entry of this process from a table's registry, if there is one."""
+    known, _ = _entered.pop(id(context), (None, 0))
+    if known is not None:
+        known.unregister()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leave the registries if the program ends without closing its tables."""
+    for pid in {pid for entry, pid in _entered.values() if pid == _pid_of(entry)}:
+        _at_exit[pid](_LEAVING_MS_MAX)
+
+
+def _leave() -> None:
+    for entry, pid in tuple(_entered.values()):
+        if pid == _pid_of(entry):
+            with suppress(Exception):  # it expires after its silence
+                entry.unregister()
+
+
+def _pid_of(entry: Registration) -> int:
+    return entry.context.ports.ids.identity().pid
+
+
+# ---- The settings that all writers of a table must share, as texts for the registry (REG-1)
+
+
+def agreement(settings: WriteSettings, *, lock_provider: str, lock_identity: str) -> dict[str, str]:
+    """
+    Return the settings that must be equal on all writers of a table, as texts to compare.
+
+    A single writer and many writers differ in ``mode``: a process configured as the only writer
+    must not run together with another writer.
+    """
+    return {
+        "mode": settings.concurrency_mode.value,
+        "lock_provider": lock_provider,
+        "lock_identity": lock_identity,
+        "publish_lock": settings.publish_lock.value,
+        "foreign_writers": settings.foreign_writers.value,
+        "failed_writes_policy": settings.failed_writes_policy.value,
+        "heartbeat_expiry_ms": str(settings.heartbeat_expiry_ms),
+        "table_version": str(settings.table_version),
+        "table_type": settings.table_type.value,
+        "record_key_fields": ",".join(settings.record_key_fields),
+        "partition_fields": ",".join(settings.partition_fields),
+        "ordering_fields": ",".join(settings.ordering_fields),
+        "key_generator": settings.effective_key_generator.value,
+        "hive_style_partitioning": str(settings.hive_style_partitioning).lower(),
+        "folders_of_times": repr(settings.timestamp_keys),
+        "url_encode_partitioning": str(settings.url_encode_partitioning).lower(),
+        "merge_mode": settings.effective_merge_mode.value,
+        "timeline_zone": settings.timeline_zone,
+        "index": _index_agreement(settings),
+    }
+
+
+def agreement_of(
+    settings: WriteSettings, ports: Ports, zone: TimelineZone = UTC_ZONE
+) -> dict[str, str]:
+    """
+    Return the settings that must be equal in all writer processes, without facts of the table.
+
+    Args:
+        settings: The writer's settings.
+        ports: Its ports.
+        zone: The zone of its instant times. UTC is left out: earlier releases know no other.
+    """
+    everything = agreement(
+        settings, lock_provider=ports.lock.provider, lock_identity=ports.lock.identity
+    )
+    kept = (
+        "mode",
+        "lock_provider",
+        "lock_identity",
+        "publish_lock",
+        "foreign_writers",
+        "failed_writes_policy",
+        "heartbeat_expiry_ms",
+        "index",
+    )
+    agreed = zone.fingerprint
+    zones = {} if agreed == UTC_ZONE.name else {"timeline_zone": agreed}
+    return {key: everything[key] for key in kept} | zones
+
+
+def _index_agreement(settings: WriteSettings) -> str:
+    """
+    Return the text of the index: writers may use different lookups, but of the same scope.
+
+    A lookup in one partition inserts a key again that another partition has, and a global index
+    promises that this does not happen. Buckets must be the same.
+    """
+    if settings.index_type is IndexType.BUCKET:
+        fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)
+        return f"BUCKET {settings.bucket_engine.value} {settings.bucket_count} {fields}"
+    if settings.index_type.is_global and settings.partition_fields:
+        return "looked up in the whole table"
+    return "looked up"

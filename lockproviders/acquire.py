@@ -287,8 +287,7 @@ class HeldLease:
         )
 
 
-# ---------------------------------- Wait for a lock: the lock port over the client of any provider
-#
+# ---- Wait for a lock: the lock port over the client of any provider
 # A provider answers "free or not" once. This module does the waiting, so that all providers wait
 # alike: with jittered polling and one total deadline. The deadline bounds the retries, which Hudi
 # multiplies to 55 minutes. Invariants:

@@ -31,15 +31,15 @@ from timeline.commit.apply import disable_metadata_table
 from timeline.commit_log import ended_times
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
-from timeline.layout import MARKERS
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
+    MARKERS,
     data_file_time,
     join,
     parse_base_file_name,
     parse_log_file_name,
 )
 from timeline.model.instant import InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.ports import ListsTemporaries, Storage

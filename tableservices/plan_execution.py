@@ -28,16 +28,19 @@ from timeline.errors import (
     TableReplacedError,
 )
 from timeline.heartbeat import Heartbeat, is_heartbeat_expired
-from timeline.layout import HISTORY, heartbeat_path
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
-from timeline.model.file_names import instant_file_name, parse_base_file_name, pending_file_names
-from timeline.model.instant import Instant, State
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteSet, WriteStat
+from timeline.model.file_names import (
+    HISTORY,
+    heartbeat_path,
+    instant_file_name,
+    parse_base_file_name,
+    pending_file_names,
+)
+from timeline.model.instant import Instant, Residue, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import WriteSet
 from timeline.ports.ports import ClusterExecutor, ObjectMissingError, Ports, create_if_absent
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import finish_abandoned, is_abandoned
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
 # ---- Executor leases: one executor for a plan at a time, to save work (CMP-3)

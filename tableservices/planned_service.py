@@ -24,6 +24,7 @@ from timeline.errors import (
     UnavailableError,
     UnsupportedTableError,
 )
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     BaseFile,
     FileSlice,
@@ -33,7 +34,6 @@ from timeline.model.file_names import (
     without_scheme,
 )
 from timeline.model.instant import Action, Instant, InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Storage
 from timeline.properties.options import OptionKind, OptionSettings, option
 from timeline.snapshot import ActiveTimeline

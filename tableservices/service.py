@@ -11,9 +11,8 @@ from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.model.file_names import instant_file_name
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 
@@ -52,8 +51,7 @@ class TableService(Protocol):
         """Run one round; return None when there was nothing to do."""
 
 
-# -------------- Schedule: commit a service's plan as an instant of the timeline (PLAN-1 to PLAN-3)
-#
+# ---- Schedule: commit a service's plan as an instant of the timeline (PLAN-1 to PLAN-3)
 # A plan must include every change that completed before its requested time. Compaction would lose a
 # log file that completed earlier and is not in the plan. So the plan is made from a snapshot, and its
 # commit section succeeds only if there was no commit since. On a busy table this fails again and

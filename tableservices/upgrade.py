@@ -47,20 +47,24 @@ from timeline.errors import (
     TableConfigConflictError,
     UnsupportedTableError,
 )
-from timeline.layout import HOODIE, TIMELINE, timeline_path
 from timeline.model.file_names import (
+    HOODIE,
+    TIMELINE,
     FileSlice,
     instant_file_name,
     parse_instant_name,
     pending_file_names,
+    timeline_path,
 )
 from timeline.model.instant import (
     Action,
     Instant,
     InstantTime,
+    Residue,
     State,
     WallMs,
     instant_time,
+    next_instant_time,
     wall_ms,
 )
 from timeline.model.merge_definition import version_9_merging
@@ -73,7 +77,6 @@ from timeline.properties.properties_file import (
     switch_metadata_table_off,
     update_properties,
 )
-from timeline.rules.instant_times import Residue, next_instant_time
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.writer_registry import refuse_with_writers
 

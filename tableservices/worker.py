@@ -245,7 +245,7 @@ def _wait_until(clock: Clock, flag: StopFlag, due_ms: int) -> None:
         clock.sleep_ms(min(left, _STEP_MS))
 
 
-# ------------------ Services in a writer process: inline after a commit, or on a background thread
+# ---- Services in a writer process: inline after a commit, or on a background thread
 
 # ---- Services right after a commit, in the writer's own process
 #

@@ -30,8 +30,8 @@ from timeline.codecs.archived_instants import (
 from timeline.codecs.commit_body import decode_archived_commit
 from timeline.codecs.log_blocks import LogBlock
 from timeline.errors import CorruptTableError, MissingFileError
-from timeline.layout import HISTORY
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import HISTORY
 from timeline.model.instant import Action, InstantTime, is_between
 from timeline.ports.ports import EventSink, ObjectMissingError, Storage
 

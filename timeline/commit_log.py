@@ -23,8 +23,14 @@ from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
 )
-from timeline.layout import SLOTS, TABLE_DESCRIPTOR, check_slot_size, slot_path, timeline_path
-from timeline.model.file_names import parse_instant_name
+from timeline.model.file_names import (
+    SLOTS,
+    TABLE_DESCRIPTOR,
+    check_slot_size,
+    parse_instant_name,
+    slot_path,
+    timeline_path,
+)
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, is_between
 from timeline.model.slot import Slot, SlotKind, digest_of
 from timeline.ports.ports import (
@@ -526,8 +532,7 @@ def _replaced() -> TableReplacedError:
     )
 
 
-# ----------------------- Find the instants and files that a restore removes, from its slot (RST-1)
-#
+# ---- Find the instants and files that a restore removes, from its slot (RST-1)
 # A slot of kind ``RESTORE`` ends instants for good, committed ones too. Its action is Hudi's instant
 # that documents it: ``restore`` (everything after the instant in ``requested_time``), or
 # ``rollback`` (that one instant, the newest). The plan in the slot names the removed instants, so

@@ -17,16 +17,23 @@ from timeline.archived import ArchivedTimeline
 from timeline.commit_log import CommitLog, ended_times
 from timeline.errors import StorageUnavailableError, TableReplacedError, UnsafeSetupError
 from timeline.heartbeat import HeartbeatLimits
-from timeline.layout import (
+from timeline.model.commit_metadata import ConcurrencyMode
+from timeline.model.file_names import (
     PROPERTIES,
     PROPERTIES_BACKUP,
     TABLE_DESCRIPTOR,
+    Slicing,
     legacy_archive,
     timeline_folder,
 )
-from timeline.model.commit_metadata import ConcurrencyMode
-from timeline.model.file_names import Slicing
-from timeline.model.instant import LOCAL, UTC_ZONE, InstantTime, TimelineZone
+from timeline.model.instant import (
+    LOCAL,
+    UTC_ZONE,
+    InstantTime,
+    SkewLimits,
+    TimelineZone,
+    TimestampTexts,
+)
 from timeline.model.slot import NO_SEALS, NOT_APPLIED_MAX, SlotSigning
 from timeline.model.table_config import TableConfig
 from timeline.model.time_arguments import TimeArgument, parse_instant
@@ -44,7 +51,6 @@ from timeline.properties.properties_file import (
 )
 from timeline.properties.setting_enums import ClusteringUpdates, CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import SIMPLE, ConflictStrategy
-from timeline.rules.instant_times import SkewLimits, TimestampTexts
 from timeline.rules.isolation import Isolation
 from timeline.rules.retry import RateLimit, RetryBudget
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
@@ -87,8 +93,7 @@ class LowWaterMark:
         )
 
 
-# ------------------ One opened table: its ports, configuration, commit log and limits in one value
-#
+# ---- One opened table: its ports, configuration, commit log and limits in one value
 # ``hoodoo.factory`` creates it once per open, and tests create it over simulated ports. Functions
 # receive it as their first argument and keep no state themselves.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeline.errors import HeartbeatExpiredError, StorageUnavailableError
-from timeline.layout import HEARTBEATS, TIMELINE, heartbeat_path
+from timeline.model.file_names import HEARTBEATS, TIMELINE, heartbeat_path
 from timeline.model.instant import Action, InstantTime, State
 from timeline.ports.ports import AmbiguousWriteError, FileStat, Ports, Storage, Ticker
 

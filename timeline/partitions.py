@@ -96,8 +96,7 @@ def is_partition_file(name: str) -> bool:
     return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
 
 
-# -------------- Handle partitions inside of other partitions, so that no committed rows are hidden
-#
+# ---- Handle partitions inside of other partitions, so that no committed rows are hidden
 # Java Hudi and this engine search for no partition below another one. So the metadata file of an
 # outer partition hides everything inside. If two writers create both at the same time, the conflict
 # rules reject the later commit (C21). Its metadata file would stay, so it is deleted: nothing can be

@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
 from timeline.context import TableContext
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import instant_file_name
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import ClusteringPlan
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import ObjectMissingError
 from timeline.properties.setting_enums import ClusteringUpdates, ForeignWriters
 from timeline.rules.conflicts import Rejected, RuleId

@@ -23,13 +23,17 @@ from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SnapshotExpiredError, StorageUnavailableError
 from timeline.heartbeat import LEASE_BEATS, is_lease_expired, is_lease_trusted
-from timeline.layout import DEFERRED_DELETES, OURS, READERS, deferred_deletes_path, reader_path
 from timeline.model.file_names import (
+    DEFERRED_DELETES,
+    OURS,
+    READERS,
     data_file_time,
+    deferred_deletes_path,
     instant_file_name,
     is_data_file,
     parse_instant_name,
     pending_file_names,
+    reader_path,
 )
 from timeline.model.instant import Instant, InstantTime, parse_wall_ms
 from timeline.model.plans import CleanerPlan, CleanMetadata
@@ -444,8 +448,7 @@ def _delete_owed(context: TableContext, name: str, readers: Sequence[RegisteredR
     return len(known)
 
 
-# -------------------------------------------- Read what a clean on the timeline did or plans to do
-#
+# ---- Read what a clean on the timeline did or plans to do
 # Another engine's clean has no slot, so its files are the only source (CLN-3, RDL-2).
 
 

@@ -16,14 +16,16 @@ from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline, ArchivedTimes
 from timeline.codecs.commit_body import decode_archived_commit, decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
 from timeline.errors import MissingFileError, UnsupportedTableError
-from timeline.layout import HISTORY, TIMELINE, timeline_folder
-from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata
+from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata, FileGroupId
 from timeline.model.file_names import (
+    HISTORY,
+    TIMELINE,
     BaseFile,
     LogFile,
     Slicing,
     instant_file_name,
     parse_instant_name,
+    timeline_folder,
 )
 from timeline.model.instant import (
     UTC_ZONE,
@@ -35,7 +37,6 @@ from timeline.model.instant import (
     TimelineZone,
     is_between,
 )
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import ObjectMissingError, Storage
 
 #: SEC14: a hostile or neglected table must not fill the memory.

@@ -22,10 +22,9 @@ from timeline.errors import (
     UnsupportedTableError,
     WriterDisagreementError,
 )
-from timeline.layout import TABLE_DESCRIPTOR, WRITERS, timeline_folder
-from timeline.model.engine_version import FIRST_VERSION, refuse_newer, writer_versions
-from timeline.model.file_names import instant_file_name
+from timeline.model.file_names import TABLE_DESCRIPTOR, WRITERS, instant_file_name, timeline_folder
 from timeline.model.instant import LOCAL, parse_wall_ms
+from timeline.model.slot import FIRST_VERSION, refuse_newer, writer_versions
 from timeline.ports.ports import FileStat, Storage, Ticker
 from timeline.rules.bucket_ranges import (
     BUCKET_OWNERSHIP_KEY,

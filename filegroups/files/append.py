@@ -46,7 +46,7 @@ from filegroups.schema.schema import (
 from timeline.codecs.log_blocks import BlockType, HeaderKey, block_frame
 from timeline.commit.markers import create_marker
 from timeline.errors import InvariantError
-from timeline.model.commit_metadata import WriteStat
+from timeline.model.commit_metadata import FileGroupId, WriteStat
 from timeline.model.file_names import (
     BaseFile,
     FileSlice,
@@ -56,7 +56,6 @@ from timeline.model.file_names import (
     join,
 )
 from timeline.model.merge_definition import MergeDefinition
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import ObjectExistsError, Storage
 from timeline.system import NullEvents
 

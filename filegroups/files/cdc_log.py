@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.avro_columns import decode_block, encode_records
+from filegroups.files.avro_columns.encode import encode_rows
+from filegroups.files.avro_columns.types import arrow_type, parse_schema
 from filegroups.files.log_files import opened
-from filegroups.files.record_values import record_values
 from filegroups.files.slice_reader import SliceRead, read_slice
 from filegroups.merge.change_images import (
     AFTER,
@@ -37,7 +38,7 @@ from filegroups.merge.change_images import (
 )
 from filegroups.merge.merging import MergeOutcome
 from filegroups.merge.rules import Positions
-from filegroups.schema.casting import promote, schema_mismatch_error
+from filegroups.schema.casting import cast_column, one_array, promote, schema_mismatch_error
 from filegroups.schema.schema import KEY_COLUMN
 from timeline.codecs.log_blocks import (
     BlockType,
@@ -49,10 +50,9 @@ from timeline.codecs.log_blocks import (
 )
 from timeline.commit.markers import create_marker
 from timeline.errors import CorruptTableError, InvalidInputError
-from timeline.model.commit_metadata import CdcMode
+from timeline.model.commit_metadata import CdcMode, FileGroupId
 from timeline.model.file_names import BaseFileName, FileSlice, IOType, LogFileName, join
 from timeline.model.instant import InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import EventSink, Storage
 
 _CHUNK_ROWS: Final = 16 * 1024
@@ -236,8 +236,7 @@ def _damaged(path: str, why: str) -> CorruptTableError:
     )
 
 
-# ------------- The changes of one file group by one instant, each with its images before and after
-#
+# ---- The changes of one file group by one instant, each with its images before and after
 # If there is a CDC log, its changes count, and images it lacks are read from the file slices before
 # and after. Otherwise (the first rows of a file group, log files of merge-on-read, replaced file
 # groups, tables without CDC logs) the merged slices are compared: new rows, missing rows, and rows
@@ -500,3 +499,29 @@ def _shaped(block: LogBlock, column: pa.ChunkedArray, sides: _Sides) -> pa.Array
         ) from error
     everywhere = np.arange(rows.num_rows)
     return image(rows, np.where(np.asarray(pc.is_valid(values)), everywhere, -1))
+
+
+# ---- Encode the values of a record as one text, so that one kernel compares whole rows
+# Arrow cannot compare nested values. The Avro datums of two rows are equal exactly if their values
+# are, including nulls and every bit of a float.
+
+
+def record_values(rows: pa.Table, schema_json: str) -> pa.ChunkedArray:
+    """
+    Return a text per row; two texts are equal exactly if all the schema's columns are.
+
+    Shapes: rows (n,) with the schema's columns -> (n,).
+
+    Raises:
+        InvalidInputError: A column is missing or has a value that the schema does not accept.
+    """
+    record = parse_schema(schema_json, path="")
+    chunks = []
+    for start in range(0, rows.num_rows, _CHUNK_ROWS):
+        part = rows.slice(start, _CHUNK_ROWS)
+        columns = [
+            one_array(cast_column(part.column(field.name), field.type, field.name))
+            for field in arrow_type(record)
+        ]
+        chunks.append(encode_rows(record, columns, part.num_rows).cast(pa.large_binary()))
+    return pa.chunked_array(chunks, pa.large_binary())

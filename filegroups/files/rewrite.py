@@ -461,8 +461,7 @@ def _merged_schema(schema: pa.Schema) -> pa.Schema:
     )
 
 
-# ------------------- Write rows that only move: a clustering's base files, with their commit times
-#
+# ---- Write rows that only move: a clustering's base files, with their commit times
 # The file name follows from the plan (CMP-2), and a file is created whole or not at all. So two
 # executors of one plan, one of which seemed dead, create the same file. An existing file is adopted.
 

@@ -17,16 +17,15 @@ import pyarrow.compute as pc
 from filegroups.files.avro_columns.types import arrow_type, parse_schema
 from filegroups.files.log_files import LogRead, find_blocks, read_logs
 from filegroups.files.parquet import filter_columns, read_base_file, read_batches
-from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
-from filegroups.keys.keys import VirtualKeys
+from filegroups.keys.keys import DroppedPartitionColumns, VirtualKeys
 from filegroups.merge.merging import Changes, MergeOutcome, merge_changes
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import promote, schema_mismatch_error
 from filegroups.schema.schema import KEY_COLUMN, Renaming, SchemaHistory
 from timeline.errors import InstantNotFoundError, InvalidInputError
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import BaseFile, FileSlice
 from timeline.model.instant import InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import EventSink, Storage
 
 _BATCH_ROWS = 65_536

@@ -42,9 +42,8 @@ from timeline.errors import (
     RolledBackError,
     SchemaConflictError,
 )
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteSet, WriteStat
 from timeline.model.instant import InstantTime
-from timeline.model.write_set import FileGroupId, WriteSet
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 

@@ -48,9 +48,8 @@ from timeline.errors import (
     InvariantError,
     OutcomeUnknownError,
 )
-from timeline.layout import slot_path
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.file_names import check_partition_path
+from timeline.model.file_names import check_partition_path, slot_path
 from timeline.model.instant import WRITE_ACTIONS, InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Clock

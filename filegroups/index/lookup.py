@@ -37,11 +37,17 @@ from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError
-from timeline.layout import METADATA_TABLE
-from timeline.model.file_names import BaseFile, FileSlice, LogFile, parse_instant_name, slice_files
+from timeline.model.commit_metadata import FileGroupId
+from timeline.model.file_names import (
+    METADATA_TABLE,
+    BaseFile,
+    FileSlice,
+    LogFile,
+    parse_instant_name,
+    slice_files,
+)
 from timeline.model.instant import InstantTime
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Executor, Storage
 from timeline.snapshot import Snapshot
 from timeline.system import NullEvents
@@ -363,8 +369,7 @@ def may_resurrect(
             yield one
 
 
-# ------------------------ The record index in a table's metadata table: the file group of each key
-#
+# ---- The record index in a table's metadata table: the file group of each key
 # Java Hudi maintains it in ``.hoodie/metadata/record_index``, itself merge-on-read: HFile base files
 # with logs of HFile and delete blocks, spread over file groups by the key's hash. hoodoo only reads
 # it, because it does not write a table whose metadata table is on. A block counts if its instant is

@@ -147,8 +147,7 @@ def _turned(value: _Words, bits: int) -> _Words:
     return (value << np.uint32(bits)) | (value >> np.uint32(32 - bits))
 
 
-# ----------------------- The bucket of a record key: Java Hudi's hashes over whole columns (fmt 9)
-#
+# ---- The bucket of a record key: Java Hudi's hashes over whole columns (fmt 9)
 # With the bucket index the row's key alone gives its file group, without a lookup. One different hash
 # would put a key into two file groups. The simple engine uses the hash's remainder, consistent
 # hashing searches a ring of ranges. Both hash the texts of the hash fields, extracted from the record
@@ -361,8 +360,7 @@ def _named_values(keys: pa.Array) -> tuple[npt.NDArray[np.intp], pa.Array, pa.Ar
     return owners[heads], pc.list_element(halves, 0), pc.list_element(halves, 1)
 
 
-# ---------- Assign new records to file groups: fill small files first, then create new file groups
-#
+# ---- Assign new records to file groups: fill small files first, then create new file groups
 # This is Hudi's upsert partitioner, so a table written by both engines keeps files of one size. The
 # plan uses an estimate of a stored record's bytes, computed from existing files. The module is pure:
 # the caller adds file ids and write tokens later.

@@ -192,8 +192,7 @@ def _defaults(avro_json: str) -> Mapping[str, object]:
     return found
 
 
-# ------ Comparison of ordering values: several columns left to right, as Java's ``compareTo`` does
-#
+# ---- Comparison of ordering values: several columns left to right, as Java's ``compareTo`` does
 # A batch, the logs of a slice and a base file share it. They must agree even on NaN, or a record
 # would win in one step and lose in the next.
 

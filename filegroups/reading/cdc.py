@@ -30,6 +30,7 @@ from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
     CdcMode,
     CommitMetadata,
+    FileGroupId,
     TableType,
     WriteStat,
 )
@@ -49,7 +50,6 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import EARLIEST, Action, InstantTime
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import PendingCompactions, pending_compactions
 from timeline.snapshot import Snapshot
 

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 from filegroups.reading.partition_pruning import PartitionPruner
 from timeline.errors import CorruptTableError
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     BaseFile,
     FileSlice,
@@ -22,7 +23,6 @@ from timeline.model.file_names import (
     slice_files,
 )
 from timeline.model.instant import InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.partitions import is_partition_file, list_partition_paths
 from timeline.ports.ports import Stats, Storage
 from timeline.snapshot import Snapshot

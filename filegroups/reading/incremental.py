@@ -33,7 +33,13 @@ from filegroups.reading.time_travel import may_be_archived
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, UnsupportedTableError
-from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, TableType, WriteStat
+from timeline.model.commit_metadata import (
+    LOG_COMPACT,
+    CommitMetadata,
+    FileGroupId,
+    TableType,
+    WriteStat,
+)
 from timeline.model.file_names import (
     BaseFile,
     FileSlice,
@@ -44,7 +50,6 @@ from timeline.model.file_names import (
     slice_file_group,
 )
 from timeline.model.instant import Action, InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import PendingCompactions, joined_logs, pending_compactions
 from timeline.reader_lease import ReaderLease
 from timeline.snapshot import Snapshot

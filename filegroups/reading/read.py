@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import works_without
 from filegroups.files.slice_reader import SliceRead, WholeFileGroups, read_slice
-from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
-from filegroups.keys.keys import KeyGenerator, KeySpec, VirtualKeys
+from filegroups.keys.keys import DroppedPartitionColumns, KeyGenerator, KeySpec, VirtualKeys
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.file_system_view import FileSystemView
@@ -407,7 +406,7 @@ def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         yield from read_slice(context.ports.storage, context.ports.events, one, plan.read)
 
 
-# -------------- Scan file slices as a stream under a reader lease, and detect a clean race (RDL-2)
+# ---- Scan file slices as a stream under a reader lease, and detect a clean race (RDL-2)
 
 # ---- Clean races (RDL-2)
 #

@@ -41,8 +41,8 @@ from timeline.errors import (
     MissingFileError,
     UnsupportedTableError,
 )
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice, check_partition_path, listed
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Storage
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import QueryType

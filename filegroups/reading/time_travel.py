@@ -20,9 +20,9 @@ from timeline.codecs.commit_body import decode_archived_clean, decode_archived_c
 from timeline.codecs.instant_avro import decode_clean
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
-from timeline.layout import HISTORY
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata
+from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, FileGroupId
 from timeline.model.file_names import (
+    HISTORY,
     FileSlice,
     instant_file_name,
     parse_base_file_name,
@@ -30,7 +30,6 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CleanMetadata
-from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import moves_rows_only
 from timeline.snapshot import Snapshot
 

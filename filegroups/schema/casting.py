@@ -94,7 +94,7 @@ def _ranked(
     return order, np.arange(len(codes)) - np.repeat(firsts, lengths)
 
 
-# ------------ Values as Java's ``toString`` writes them: the texts of record keys and folder names
+# ---- Values as Java's ``toString`` writes them: the texts of record keys and folder names
 
 # ---- Numbers as the text Java writes for them
 #
@@ -209,8 +209,7 @@ def _as_stored(column: Any) -> Any:
     return pc.cast(column, pa.timestamp(unit, column.type.tz), safe=False)
 
 
-# ------------------- Convert rows to a schema: strictly for writes, by Hudi's promotions for reads
-#
+# ---- Convert rows to a schema: strictly for writes, by Hudi's promotions for reads
 # ``filegroups.schema.evolution`` decides about types; this module converts the values. Arrow's own
 # cast handles all flat types, except where Java's result differs: numbers that become text, and a
 # float that becomes a double through its text (0.1 stays 0.1). Nested types are split and rebuilt

@@ -40,7 +40,7 @@ from filegroups.schema.evolution import (
     retains_column,
 )
 from timeline.errors import CorruptTableError, InvalidInputError
-from timeline.layout import SCHEMAS
+from timeline.model.file_names import SCHEMAS
 from timeline.model.instant import InstantTime
 from timeline.ports.ports import Storage
 from timeline.snapshot import Snapshot

@@ -42,7 +42,11 @@ from filegroups.writing.write_request import FileRules, RowRules
 from filegroups.writing.write_schema import refuse_other_forms
 from timeline.context import TableContext
 from timeline.model.commit_metadata import (
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
     CommitMetadata,
+    FileGroupId,
     OperationTraits,
     PlannedUpdate,
     Replaced,
@@ -52,7 +56,6 @@ from timeline.model.commit_metadata import (
 )
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Instant, InstantTime
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId
 from timeline.pending_plans import file_groups_in_clustering, file_groups_to_avoid, plan_conflict
 from timeline.rules.conflicts import Rejected
 from timeline.snapshot import Snapshot

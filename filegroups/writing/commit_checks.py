@@ -26,11 +26,16 @@ from timeline.commit.commit_lock import BaseState, CommitCheck
 from timeline.commit.validate import commits_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError, MissingFileError
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    CommitMetadata,
+    FileGroupId,
+    WriteSet,
+)
 from timeline.model.file_names import BaseFile, FileSlice, LogFile, join, parse_base_file_name
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.pending_plans import file_groups_to_avoid, pending_compactions, plan_conflict
 from timeline.ports.ports import Storage
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId

@@ -22,7 +22,7 @@ from timeline.commit.section import commit_in_section
 from timeline.commit_log import restored_away_by
 from timeline.context import KnownBatches, TableContext
 from timeline.errors import CorruptTableError, InvalidInputError
-from timeline.layout import truncation_point_path
+from timeline.model.file_names import truncation_point_path
 from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import ObjectMissingError

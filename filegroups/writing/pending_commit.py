@@ -24,10 +24,17 @@ from timeline.commit.conflict_report import ConflictReport, WaitReport, conflict
 from timeline.commit.markers import marker_files
 from timeline.commit.validate import validate_early
 from timeline.context import TableContext
-from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, WriteStat
+from timeline.model.commit_metadata import (
+    SCHEMA_KEY,
+    Access,
+    AccessedFileGroup,
+    CommitMetadata,
+    FileGroupId,
+    WriteSet,
+    WriteStat,
+)
 from timeline.model.file_names import LogFile, join
 from timeline.model.slot import Batch
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import (
     ConcurrentCommit,
     NoConflict,

@@ -16,10 +16,9 @@ from timeline.commit.conflict_report import KINDS, ConflictReport, WaitReport
 from timeline.commit.section import protocol_of
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
-from timeline.model.commit_metadata import TableType
+from timeline.model.commit_metadata import FileGroupId, TableType
 from timeline.model.file_names import join
 from timeline.model.instant import Action, InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.rules.conflicts import ConcurrentCommit, Rebase, RuleId
 from timeline.rules.retry import (
     RateLimit,

@@ -39,9 +39,8 @@ from filegroups.schema.casting import normalise, refuse_null_elements
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowCounts, RowRules
 from timeline.errors import InvariantError
-from timeline.model.commit_metadata import MergeMode, WriteStat
+from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import join
-from timeline.model.write_set import FileGroupId
 from timeline.ports.ports import Ports
 
 

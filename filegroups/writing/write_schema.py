@@ -14,8 +14,14 @@ import pyarrow.compute as pc
 
 from filegroups.files.parquet import Footer, read_footer
 from filegroups.files.slice_reader import read_slice
-from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
-from filegroups.keys.keys import DEFAULT_PARTITION, KeySpec, field_type, java_order, plain_column
+from filegroups.keys.keys import (
+    DEFAULT_PARTITION,
+    DroppedPartitionColumns,
+    KeySpec,
+    field_type,
+    java_order,
+    plain_column,
+)
 from filegroups.reading.read import known_schema, plan_scan, view_of
 from filegroups.schema.casting import java_texts
 from filegroups.schema.evolution import changes_texts
@@ -39,7 +45,7 @@ from timeline.errors import (
 )
 from timeline.model.commit_metadata import TableType, WriteOperation
 from timeline.model.file_names import FileSlice
-from timeline.rules.instant_times import (
+from timeline.model.instant import (
     NUMBERS,
     TimestampForm,
     TimestampTexts,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from filegroups.settings.writer_agreement import agreement_of
 from filegroups.writing.row_checks import bucket_range_text
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, reading
 from hoodoo.configuration import (
@@ -17,7 +16,7 @@ from hoodoo.configuration import (
 )
 from hoodoo.factory import operation_of, properties_of_table, write_request_of
 from hoodoo.services import service_options, services_of
-from hoodoo.writer_registration import refuse_unshared_lock
+from hoodoo.writer import agreement_of, refuse_unshared_lock
 from lockproviders.registry import registry_for
 from timeline.errors import HoodooError, SettingError
 from timeline.properties.options import DEFAULT_LAYER, PropertySet

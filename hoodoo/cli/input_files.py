@@ -25,7 +25,7 @@ from hoodoo.inputs import cast_values, typed_column, typed_rows
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.model.file_names import FileSlice
 
-# --------------------------------------------------- ``hoodoo files``: which files make up a table
+# ---- ``hoodoo files``: which files make up a table
 
 
 @click.command()
@@ -68,8 +68,7 @@ def _shape(one: FileSlice) -> dict[str, Any]:
     }
 
 
-# ------------------------------------ Rows of a JSON file, in the form that ``hoodoo read`` prints
-#
+# ---- Rows of a JSON file, in the form that ``hoodoo read`` prints
 # Arrow's reader takes a file of one object a line, as far as it loses nothing. The rest goes value
 # by value: documents that are a list, maps, ``"NaN"``, whole numbers with a fraction. Both ways
 # give the same rows.
@@ -236,8 +235,7 @@ def _typed(values: pa.Array, kind: pa.DataType | None, name: str) -> pa.Array:
     return values
 
 
-# -------------------------------------- Rows from a file a user names: Parquet, CSV, JSON or Arrow
-#
+# ---- Rows from a file a user names: Parquet, CSV, JSON or Arrow
 # CSV and JSON have few types of their own, so the columns of an existing table are read
 # with the table's types. In CSV an empty field without quotes is null, and one in quotes is an
 # empty text; nothing else means null. JSON is read in the form that ``hoodoo read`` prints.

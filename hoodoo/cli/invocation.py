@@ -24,8 +24,7 @@ from timeline.ports.ports import EventSink, Value
 from timeline.rules.retry import RetryScope
 from timeline.system import FanOut, LoggingEvents
 
-# --------------------------------------------- Exit codes: what a script may rely on, in one place
-#
+# ---- Exit codes: what a script may rely on, in one place
 # Sorted by what the caller does next, like the errors they come from.
 
 DONE: Final = 0
@@ -49,7 +48,7 @@ def exit_code(error: HoodooError) -> int:
     return ERROR
 
 
-# ------------- What every command has in common: where settings come from, how results are written
+# ---- What every command has in common: where settings come from, how results are written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +179,7 @@ def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-# --------------------- The progress of long work as a bar, for a person who watches standard error
+# ---- The progress of long work as a bar, for a person who watches standard error
 
 
 class _Bar:
@@ -208,7 +207,7 @@ def progress_events(invocation: Invocation) -> Iterator[Sequence[EventSink]]:
         yield (_Bar(shown),)
 
 
-# ------------------------ Receipts as documents: what a command that changed something says it did
+# ---- Receipts as documents: what a command that changed something says it did
 
 
 def commit_result_document(receipt: CommitResult) -> dict[str, Any]:

@@ -32,8 +32,7 @@ from timeline.model.instant import UTC_ZONE, TimelineZone
 from timeline.model.time_arguments import TimeArgument, parse_time_travel
 from timeline.ports.ports import Lease
 
-# --------------------------- A command run under a lease, as flock(1) runs one under a file's lock
-#
+# ---- A command run under a lease, as flock(1) runs one under a file's lock
 # Its own file because it is the one place of the command line that starts processes. What
 # the lease cannot promise to a foreign command is kept here: it is ended when the lease is
 # lost, and by the kernel when this process dies, so that no two of them run at once.
@@ -209,7 +208,7 @@ class _Forwarding:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
 
-# ------ ``hoodoo locks``: does the lock exclude, who holds it, who held it, and a command under it
+# ---- ``hoodoo locks``: does the lock exclude, who holds it, who held it, and a command under it
 
 CONTENDER_DEADLINE_MS = 100
 SHOWN_MAX = 1_000
@@ -220,7 +219,7 @@ def locks() -> None:
     """Look into the lock that writers of a table share, and use it for other work."""
 
 
-# ---------------------------------------------------------------- doctor
+# ---- doctor
 
 
 @locks.command()
@@ -301,7 +300,7 @@ def _print_examination(invocation: Invocation, found: LockExamination) -> None:
     )
 
 
-# ---------------------------------------------------------------- holders
+# ---- holders
 
 
 @locks.command()
@@ -366,7 +365,7 @@ def _holder_document(text: str, now_ms: int) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- audit
+# ---- audit
 
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
@@ -444,7 +443,7 @@ def _holding_document(one: AuditedHolding) -> dict[str, Any]:
     return document
 
 
-# ---------------------------------------------------------------- break
+# ---- break
 
 
 @locks.command("break")
@@ -513,7 +512,7 @@ def _changed(text: str | None, wanted: str) -> InvalidInputError:
     )
 
 
-# ---------------------------------------------------------------- run
+# ---- run
 
 
 class _WithCommand(click.Command):
@@ -595,7 +594,7 @@ def run(
     raise click.exceptions.Exit(ended)
 
 
-# ---------------------------------------------------------------- shared
+# ---- shared
 
 
 def _lock_of(opened: Table) -> ProviderLock:

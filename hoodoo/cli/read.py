@@ -157,7 +157,7 @@ def _refused(why: str, text: str) -> InvalidInputError:
     )
 
 
-# ------------------------------------- ``hoodoo read``: rows of a table, streamed as they are read
+# ---- ``hoodoo read``: rows of a table, streamed as they are read
 
 _CHANGES = "cdc"  # Hudi's format of an incremental query, a kind of its own here
 _KINDS = ("snapshot", "read_optimized", "incremental", _CHANGES)

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from hoodoo.cli.invocation import Invocation, changing, nothing_to_do, reading
-from hoodoo.writer_registration import register_writer
+from hoodoo.writer import register_writer
 from tableservices.restoring.restore import plan_restore
 from tableservices.restoring.rollback import plan_rollback
 from tableservices.restoring.savepoints import delete_savepoint, plan_savepoint, savepoints
 from timeline.errors import InstantNotFoundError
 
-# ------------- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
+# ---- ``hoodoo rollback`` and ``hoodoo restore``: undo one write, or everything after one
 
 
 @click.command()

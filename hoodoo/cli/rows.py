@@ -19,8 +19,7 @@ from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.variant import variant_json
 from timeline.errors import CorruptTableError
 
-# ----------------------------------------- Texts from tables, made harmless for a terminal (SEC19)
-#
+# ---- Texts from tables, made harmless for a terminal (SEC19)
 # A record may hold an escape sequence that repaints the screen or a mark that reverses the
 # reading direction; whatever is printed passes through here.
 
@@ -51,8 +50,7 @@ def compact_json(value: Any) -> str:
     return _HOSTILE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-# ----------------- Rows as JSON lines, a column at a time: no Python loop over rows of plain types
-#
+# ---- Rows as JSON lines, a column at a time: no Python loop over rows of plain types
 # Timestamps become ISO 8601 with their zone, dates ISO, decimals and 64-bit integers JSON
 # numbers, binary base64, structs and maps objects. Only binary columns and texts that need
 # escapes are taken value by value, because Arrow has no kernel for them.
@@ -201,8 +199,7 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-# ----------------- Rows as a table of a screen's width: each cell is whole, or ends in an ellipsis
-#
+# ---- Rows as a table of a screen's width: each cell is whole, or ends in an ellipsis
 # Values come first: where there is no room the headings are shortened before them, then the longest
 # values. Columns that find no room at all are left out at the end, and one of ellipses tells so.
 

@@ -29,7 +29,7 @@ from hoodoo.cli.printing import Printer
 from hoodoo.factory import service_context
 from hoodoo.services import chosen_services, find_plan, planned_services_of, preview, services_of
 from hoodoo.table import Table
-from hoodoo.writer_registration import register_writer
+from hoodoo.writer import register_writer
 from tableservices.archiving.execute import ArchiveResult
 from tableservices.cleaning.execute import CleanResult
 from tableservices.clustering.execute import ClusteringResult
@@ -52,7 +52,7 @@ from timeline.commit.cancel_plan import cancel_pending_plan as cancel_plan
 from timeline.errors import HoodooError, InvalidInputError
 from timeline.ports.ports import Clock
 
-# ------------------------------- What services did, as documents and lines, and how a worker fares
+# ---- What services did, as documents and lines, and how a worker fares
 
 
 def print_service_result(
@@ -240,7 +240,7 @@ def _error(error: Exception) -> dict[str, Any]:
     }
 
 
-# --------------- ``hoodoo services``: upkeep once, in two parts, or by a worker beside the writers
+# ---- ``hoodoo services``: upkeep once, in two parts, or by a worker beside the writers
 
 
 @click.group()

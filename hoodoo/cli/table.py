@@ -20,7 +20,7 @@ from hoodoo.factory import file_rules_of
 from hoodoo.table import Table
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at
-from hoodoo.writer_registration import register_writer
+from hoodoo.writer import register_writer
 from tableservices.orphan_files import HORIZON_MS, find_orphans, remove_orphans
 from tableservices.upgrade import NEWEST_VERSION, plan_upgrade
 from tableservices.upgrade import upgrade as upgrade_table

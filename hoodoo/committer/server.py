@@ -49,9 +49,8 @@ from hoodoo.table import Table
 from hoodoo.writer import TableWriter
 from timeline.context import TableContext
 from timeline.errors import HoodooError, OutcomeUnknownError, UnsafeSetupError
-from timeline.model.commit_metadata import ConcurrencyMode, WriteOperation
+from timeline.model.commit_metadata import ConcurrencyMode, FileGroupId, WriteOperation
 from timeline.model.instant import InstantTime
-from timeline.model.write_set import FileGroupId
 from timeline.properties.options import DEFAULT_LAYER
 from timeline.system import Started, ThreadExecutor
 

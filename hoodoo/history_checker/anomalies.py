@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from hoodoo.history_checker.history import NONE, EncodedHistory, History, Numbers
 
-# ---------- Cycles of dependencies between transactions: proof that no serial order explains a run
-#
+# ---- Cycles of dependencies between transactions: proof that no serial order explains a run
 # Most runs have none, and most edges lead forward in the order of commits. So edges are first
 # compared with that order, in whole columns; only where one leads backward is the graph searched
 # for strongly connected components (Tarjan, without recursion), in time linear in its edges.
@@ -181,8 +180,7 @@ def _kind(
     return _KINDS[kinds[place]]
 
 
-# ----- What went wrong in a recorded run: lost updates, duplicates, dirty and non-repeatable reads
-#
+# ---- What went wrong in a recorded run: lost updates, duplicates, dirty and non-repeatable reads
 # In the words of Adya's theory: versions of an item are ordered, a read depends on the writer of
 # its version, and the next writer depends on the reader. Write skew and other cycles of such
 # dependencies are looked for by ``hoodoo.history_checker.anomalies``.
@@ -231,7 +229,7 @@ def find_anomalies(run: History) -> list[Anomaly]:
     return found
 
 
-# ---------------------------------------------------------------- the checks
+# ---- the checks
 
 
 def _answers(run: EncodedHistory) -> Iterator[Anomaly]:

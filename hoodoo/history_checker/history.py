@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# ---------------------- A recorded run: who wrote and read which versions of what, as three tables
-#
+# ---- A recorded run: who wrote and read which versions of what, as three tables
 # Where it comes from does not matter: the simulator, a table's own timeline, slots and rows, or
 # journals that clients kept. An *item* is what has versions (a record key, a file group); a
 # version is named by the transaction that wrote it. Tables of texts, because runs have millions

@@ -50,11 +50,10 @@ from timeline.commit.revalidate import without_void
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError
-from timeline.layout import HISTORY
-from timeline.model.commit_metadata import CommitMetadata, MergeMode, TableType
+from timeline.model.commit_metadata import Access, CommitMetadata, MergeMode, TableType, WriteSet
+from timeline.model.file_names import HISTORY
 from timeline.model.instant import Action, InstantTime
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import Access, WriteSet
 from timeline.rollback.rollback import rollback_records
 from timeline.snapshot import Snapshot
 

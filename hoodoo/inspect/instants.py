@@ -463,7 +463,7 @@ def _archived(context: TableContext) -> list[InstantSummary]:
     return told
 
 
-# ------------------ What is told of one instant: as a document for machines, as a story for people
+# ---- What is told of one instant: as a document for machines, as a story for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from filegroups.writing.write import action_of
 from filegroups.writing.write_request import WriteRequest
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
-from timeline.layout import REJECTED_WRITES
+from timeline.model.file_names import REJECTED_WRITES
 
 #: What a write ends with that met others until it gave up.
 _GIVING_UP: Final = (ConflictError, RolledBackError)

@@ -13,8 +13,7 @@ from timeline.errors import HoodooError, InternalError
 from timeline.ports.ports import Executor, LockSharing, Ports, Ticker
 from timeline.system import NullEvents, SystemClock, SystemIds, ThreadExecutor, process_zone
 
-# ---------------------------- Services over Spark: each file group's work in a task of the cluster
-#
+# ---- Services over Spark: each file group's work in a task of the cluster
 # The same functions as the local executor runs, over ports that each task makes for itself;
 # planning, claiming and publishing stay with the driver (PUB-2: when the job has ended, no
 # task of it writes any more).

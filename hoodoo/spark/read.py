@@ -49,8 +49,7 @@ from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import LONG_READ_MS, ReaderLease
 from timeline.system import LoggingEvents, ThreadTicker
 
-# ------------------ Reader leases for what Spark reads, while its tasks may read the files (RDL-1)
-#
+# ---- Reader leases for what Spark reads, while its tasks may read the files (RDL-1)
 # A DataFrame is a recipe: nobody tells when it is read, how often, or that it was the last time.
 # So its lease is taken a moment after loading and renewed whenever jobs of the session run; it
 # ends ``hoodoo.reader.lease.ms`` after the last of them. Once the DataFrame's own object is gone
@@ -168,8 +167,7 @@ def _busy(spark: Any) -> Callable[[], bool]:
     return busy
 
 
-# --------------------- What a DataFrame was read of, for a write that is made from it (``reads=``)
-#
+# ---- What a DataFrame was read of, for a write that is made from it (``reads=``)
 # A DataFrame of this engine remembers the state it shows. What somebody asks of it later
 # (``where``, ``join``) is Spark's, so the part of the table that counts is told by the caller,
 # in the words of ``TableSnapshot.reads``.
@@ -214,8 +212,7 @@ def reads(df: Any, *, partitions: Iterable[str] | None = None, filter: Filter = 
     return state.reads(partitions=partitions, filter=filter)
 
 
-# --------- Loading a table as a DataFrame: files Spark can read itself, and slices merged in tasks
-#
+# ---- Loading a table as a DataFrame: files Spark can read itself, and slices merged in tasks
 # A slice without logs is one Parquet file, so Spark's own reader gets exactly the visible
 # files by path: column pruning, filter push-down and vectorised decoding come with it. A slice
 # with logs is read by one of our tasks, which merges it with the function every reader uses.
@@ -522,8 +519,7 @@ def _in_types_of_now(table: Table, plan: ScanPlan) -> frozenset[BaseFile]:
     return frozenset(base for base, fit in zip(files, fitting, strict=True) if fit)
 
 
-# ------------- Every change of a range as a DataFrame: Hudi's change data query, in Hudi's columns
-#
+# ---- Every change of a range as a DataFrame: Hudi's change data query, in Hudi's columns
 # Each task reads what one instant did to one file group. As Hudi gives them, ``before`` and
 # ``after`` are JSON texts; fields without a value are in them as null.
 

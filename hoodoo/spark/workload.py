@@ -41,12 +41,10 @@ from hoodoo.spark.tasks import (
     prepared_schema,
 )
 from timeline.errors import InvariantError, UnsafeSetupError
-from timeline.model.commit_metadata import WriteStat
-from timeline.model.write_set import FileGroupId
+from timeline.model.commit_metadata import FileGroupId, WriteStat
 from timeline.ports.ports import Ports
 
-# ------------------- Giving each file group a number that Spark's shuffle sends where it is wanted
-#
+# ---- Giving each file group a number that Spark's shuffle sends where it is wanted
 # Spark places a row by the hash of a column, so file groups would meet by chance in one task
 # while other cores idle. Numbers are chosen here such that their hash gives every task an
 # equal share. If a Spark hashed differently, only the balance would suffer.
@@ -92,8 +90,7 @@ def _spark_hash(number: int) -> int:
     return state - (1 << 32) if state >> 31 else state
 
 
-# ------------------ The global index on Spark: find each row's key in the whole table, by one join
-#
+# ---- The global index on Spark: find each row's key in the whole table, by one join
 # The same decisions as ``filegroups.index.lookup`` takes in memory, as columns: which
 # file of the table holds a row's key, and whether the row leaves that file's partition for
 # its own.
@@ -163,8 +160,7 @@ def _deletes(rows: Any, rules: RowRules) -> Any:
     return found
 
 
-# ----------------- The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster
-#
+# ---- The Spark workload: incoming rows as a DataFrame, written by tasks of a cluster
 # Only incoming rows and keys move between machines. Each task reads the base file of its
 # file group itself, merges and writes by the same function as the local executor, and sends
 # back one row with the write stats. See ``filegroups.writing.workload.Workload`` for the contract.

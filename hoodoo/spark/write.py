@@ -27,8 +27,7 @@ from timeline.errors import InvalidInputError, TableNotFoundError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.properties.setting_enums import OverwriteMode
 
-# ------- Saving a DataFrame into a table: modes, the first save that creates it, and the operation
-#
+# ---- Saving a DataFrame into a table: modes, the first save that creates it, and the operation
 # As Hudi's DataFrame writer: the options name keys, partitions and the operation; the first
 # save makes the table from them, and every later one is checked against it. One difference,
 # said in the documentation: mode ``overwrite`` replaces the rows by an insert_overwrite_table

@@ -12,8 +12,13 @@ from timeline.commit.apply import not_applied
 from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsafeSetupError
-from timeline.layout import SLOTS, slot_path, timeline_path, truncation_point_path
-from timeline.model.file_names import instant_file_name
+from timeline.model.file_names import (
+    SLOTS,
+    instant_file_name,
+    slot_path,
+    timeline_path,
+    truncation_point_path,
+)
 from timeline.model.slot import (
     DIGEST,
     NOTHING_BEFORE,
@@ -30,7 +35,7 @@ from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import read_truncation_point, truncated_up_to
 
-# --------- The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)
+# ---- The chain of slots reaches from the boundary to the newest write of ours (SLOT-1, GC-2)
 
 
 class _CommitLogReport(Protocol):

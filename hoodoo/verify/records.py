@@ -33,8 +33,7 @@ from timeline.properties.options import TABLE_LAYER, PropertySet
 from timeline.properties.properties_file import load_config, may_have_misplaced_rows
 from timeline.snapshot import Snapshot
 
-# -------------- Whether rows lie under the record keys and partition paths that their columns make
-#
+# ---- Whether rows lie under the record keys and partition paths that their columns make
 # Earlier releases made both of the incoming types, and releases of Hudi differ in complex keys of
 # one field: such a row is not found by its key, and its record may be there twice.
 
@@ -136,8 +135,7 @@ def _by_strange_class(config: TableConfig) -> bool:
     return bool(config.raw.get("hoodie.table.keygenerator.class"))
 
 
-# ------ The part of a verification that opens data files: footers, row counts, keys, merged slices
-#
+# ---- The part of a verification that opens data files: footers, row counts, keys, merged slices
 # Apart from ``verify`` because it is what costs time and memory. Rows are what a reader sees: of
 # a slice with logs those of the merged slice. Only the key is decoded and what decides between
 # versions, or every column when asked. Of a partition's keys a hash each is kept, 8 bytes; keys

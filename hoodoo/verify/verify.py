@@ -21,20 +21,18 @@ from timeline.commit_log import slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, InternalError
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.layout import (
-    HEARTBEATS,
-    MARKERS,
-    heartbeat_path,
-    slot_path,
-    timeline_path,
-    truncation_point_path,
-)
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, TableType, WriteStat
 from timeline.model.file_names import (
+    HEARTBEATS,
+    MARKERS,
     data_file_time,
+    heartbeat_path,
     join,
     parse_base_file_name,
     parse_log_file_name,
+    slot_path,
+    timeline_path,
+    truncation_point_path,
 )
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import Slot, SlotKind, digest_of

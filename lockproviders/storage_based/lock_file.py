@@ -10,7 +10,7 @@ from typing import Any
 
 from lockproviders.storage_based.settings import StorageLockSettings
 from timeline.errors import CorruptTableError, LeaseLostError, UnavailableError, UnsafeSetupError
-from timeline.layout import LOCKS, check_size
+from timeline.model.file_names import LOCKS, check_size
 from timeline.ports.ports import AmbiguousWriteError, Clock
 from timeline.storage.object_address import ObjectAddress
 from timeline.storage.object_client import RequestFailure, classify_failure, request_error

@@ -37,7 +37,7 @@ from timeline.codecs.archived_instants import (
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, TableReplacedError
-from timeline.layout import HISTORY
+from timeline.model.file_names import HISTORY
 from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,

@@ -48,13 +48,18 @@ from timeline.commit.section import commit_in_section
 from timeline.commit_log import restored_away_in
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
-from timeline.layout import BOUNDARIES, SLOTS, slot_path, timeline_path, truncation_point_path
-from timeline.model.file_names import parse_instant_name
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.file_names import (
+    BOUNDARIES,
+    SLOTS,
+    parse_instant_name,
+    slot_path,
+    timeline_path,
+    truncation_point_path,
+)
+from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import raise_low_water_mark, slots_since_snapshot
 
@@ -491,7 +496,7 @@ def _unneeded_truncation_points(storage: Storage, truncation_point: TruncationPo
     return sorted(number for number in numbers - named if number < truncation_point.number)
 
 
-# ------------------------------------------------- Archiving as a service, for writers and workers
+# ---- Archiving as a service, for writers and workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,17 +23,16 @@ from timeline.codecs.commit_log import CommittedBatch, TruncationPoint
 from timeline.commit_log import restored_away_by, restored_away_in
 from timeline.context import TableContext
 from timeline.errors import SettingError
-from timeline.layout import slot_path
-from timeline.model.commit_metadata import TableType
+from timeline.model.commit_metadata import Access, FileGroupId, TableType
 from timeline.model.file_names import (
     check_partition_path,
     instant_file_name,
     parse_base_file_name,
     parse_log_file_name,
+    slot_path,
 )
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.slot import NOT_APPLIED_MAX, Slot, SlotKind
-from timeline.model.write_set import Access, FileGroupId
 from timeline.ports.ports import Storage
 from timeline.properties.options import OptionKind, OptionSettings, as_property_set, option
 from timeline.snapshot import ActiveTimeline, Snapshot
@@ -441,8 +440,7 @@ def _shows(slot: Slot, left: set[tuple[InstantTime, Action]]) -> bool:
     return (slot.instant_time, action) in left
 
 
-# ---------------- Settings of archiving, read from ``hoodie.archive.*`` and ``hoodie.keep.*`` keys
-#
+# ---- Settings of archiving, read from ``hoodie.archive.*`` and ``hoodie.keep.*`` keys
 # Defaults are those of Hudi 1.2.0. Commits that cleaning retains remain on the active timeline,
 # because the cleaner needs them. Settings that contradict this are refused before anything moves.
 

@@ -32,24 +32,24 @@ from timeline.commit_log import ended_times
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, MalformedNameError, MissingFileError
 from timeline.heartbeat import stray_heartbeats
-from timeline.layout import MARKERS, heartbeat_path, timeline_path
-from timeline.model.engine_version import plan_version_entry
+from timeline.model.commit_metadata import Access
 from timeline.model.file_names import (
+    MARKERS,
     check_partition_path,
+    heartbeat_path,
     join,
     parse_base_file_name,
     parse_log_file_name,
     pending_file_names,
+    timeline_path,
     without_scheme,
 )
-from timeline.model.instant import Action, Instant, InstantTime
+from timeline.model.instant import Action, Instant, InstantTime, Residue
 from timeline.model.plans import ActionInstant, CleanerPlan, CleanFileInfo, CleanMetadata
-from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import Access
+from timeline.model.slot import Slot, SlotKind, plan_version_entry
 from timeline.ports.ports import Storage
 from timeline.reader_lease import run_deferred_deletes
 from timeline.rollback.rollback import requested_age_ms, rollback_dead_writers
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 # ---- A cache for a repeated clean: the state in which no file was superseded
@@ -415,8 +415,7 @@ class CleaningService:
         return clean(context, self.settings, memory=self.last_clean)
 
 
-# ----------------------- Finish cleans that another engine left pending, if their plan is harmless
-#
+# ---- Finish cleans that another engine left pending, if their plan is harmless
 # Java Hudi finishes its interrupted cleans before it plans new ones; hoodoo does the same. But any
 # process may have written the plan. Each path must be exactly that of a data file of its partition.
 # No existing file may be one that a reader or writer could need. A single doubtful entry leaves the

@@ -14,7 +14,7 @@ from timeline.codecs.instant_avro import decode_clean, decode_savepoint
 from timeline.commit.commit_lock import CommitSection
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
-from timeline.layout import timeline_path
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     FileSlice,
     check_partition_path,
@@ -22,11 +22,11 @@ from timeline.model.file_names import (
     join,
     parse_base_file_name,
     parse_log_file_name,
+    timeline_path,
 )
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import FileGroupId
 from timeline.partitions import list_partition_paths
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.ports.ports import ObjectMissingError, Storage

@@ -59,10 +59,17 @@ from timeline.commit.validate import commits_since
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
 from timeline.heartbeat import Heartbeat, instants_with_expired_heartbeat
-from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    CommitMetadata,
+    FileGroupId,
+    WriteOperation,
+    WriteSet,
+    WriteStat,
+)
 from timeline.model.file_names import FileSlice, join, parse_base_file_name, pending_file_names
 from timeline.model.instant import Action, Instant, InstantTime
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.ports.ports import ObjectMissingError, Ports
 from timeline.snapshot import ActiveTimeline, Snapshot
 
@@ -565,7 +572,7 @@ def _schema_of(context: TableContext, snapshot: Snapshot) -> TableSchema:
     )
 
 
-# ------------------------ Clustering as a service: inline after a commit, or in rounds of a worker
+# ---- Clustering as a service: inline after a commit, or in rounds of a worker
 
 _MINUTE_MS = 60_000
 

@@ -31,7 +31,7 @@ from tableservices.service import schedule
 from timeline.codecs.instant_avro import decode_requested_replace, encode_requested_replace
 from timeline.context import TableContext
 from timeline.errors import SettingError, UnsupportedTableError
-from timeline.model.engine_version import plan_version_entry
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import (
@@ -41,7 +41,7 @@ from timeline.model.plans import (
     RequestedReplaceMetadata,
     SliceInfo,
 )
-from timeline.model.write_set import FileGroupId
+from timeline.model.slot import plan_version_entry
 from timeline.pending_plans import RECHECKED, file_groups_in_plans
 from timeline.ports.ports import Storage
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot

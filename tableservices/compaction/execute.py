@@ -416,7 +416,7 @@ def _receipt(
     )
 
 
-# --------- Compaction as a service: when it is due; inline after a commit or in rounds of a worker
+# ---- Compaction as a service: when it is due; inline after a commit or in rounds of a worker
 
 # ---- When a compaction is due; pure
 

@@ -19,11 +19,11 @@ from tableservices.planned_service import (
 from timeline.codecs.instant_avro import decode_compaction_plan
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, SettingError
-from timeline.model.engine_version import plan_version_entry
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import FileSlice, join
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import CompactionOperation, CompactionPlan
-from timeline.model.write_set import FileGroupId
+from timeline.model.slot import plan_version_entry
 from timeline.ports.ports import Storage
 from timeline.properties.options import option
 
@@ -127,7 +127,7 @@ class CompactionSettings(PlannedServiceSettings):
         return _STRATEGIES.get(value, value) if isinstance(value, str) else value
 
 
-# --------------------- Plan a compaction: choose file slices; check the slices of an existing plan
+# ---- Plan a compaction: choose file slices; check the slices of an existing plan
 
 # ---- The slices of a compaction plan, checked, with the sizes of their files
 

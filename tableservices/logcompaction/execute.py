@@ -43,12 +43,11 @@ from timeline.commit.markers import create_marker
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.heartbeat import Heartbeat
-from timeline.model.commit_metadata import MergeMode, TableType, WriteStat
-from timeline.model.engine_version import plan_version_entry
+from timeline.model.commit_metadata import Access, FileGroupId, MergeMode, TableType, WriteStat
 from timeline.model.file_names import FileSlice, IOType, LogFileName, join, pending_file_names
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CompactionOperation, CompactionPlan, PlanCompactionStrategy
-from timeline.model.write_set import Access, FileGroupId
+from timeline.model.slot import plan_version_entry
 from timeline.pending_plans import (
     file_groups_in_clustering,
     file_groups_in_plans,
@@ -144,7 +143,7 @@ def log_compaction_plan(slices: Iterable[FileSlice]) -> CompactionPlan | None:
     )
 
 
-# -------------------- Log compaction as a service: inline after a commit, or in rounds of a worker
+# ---- Log compaction as a service: inline after a commit, or in rounds of a worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +203,7 @@ class LogCompactionService:
         return execute_log_compaction(context, planned, self.files)
 
 
-# --------------------- Execute a log compaction: merge the log files of each slice into one (LC-1)
+# ---- Execute a log compaction: merge the log files of each slice into one (LC-1)
 
 # ---- Merge the log files of one slice into one whose name follows from the plan
 #

@@ -42,16 +42,19 @@ from timeline.errors import (
     StorageUnavailableError,
 )
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.layout import timeline_path
-from timeline.model.file_names import data_file_time, instant_file_name, pending_file_names
-from timeline.model.instant import Action, Instant, InstantTime, State
+from timeline.model.file_names import (
+    data_file_time,
+    instant_file_name,
+    pending_file_names,
+    timeline_path,
+)
+from timeline.model.instant import Action, Instant, InstantTime, Residue, State
 from timeline.model.plans import InstantInfo, RestoreMetadata, RestorePlan
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectMissingError
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_metadata
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import Snapshot
 
 _TRIES = 3

@@ -28,7 +28,7 @@ from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
 from timeline.rollback.rollback import (
@@ -38,7 +38,6 @@ from timeline.rollback.rollback import (
     rollback_plan,
 )
 from timeline.rollback.rollback import rollback as undo
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 

@@ -26,8 +26,7 @@ from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InstantNotFoundError, InvalidInputError
-from timeline.layout import timeline_path
-from timeline.model.file_names import instant_file_name, join, parse_instant_name
+from timeline.model.file_names import instant_file_name, join, parse_instant_name, timeline_path
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
 from timeline.model.slot import Slot, SlotKind

@@ -19,9 +19,8 @@ from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_log import decode_truncation_point
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, ServiceConflictError
-from timeline.layout import slot_path
 from timeline.model.commit_metadata import TableType
-from timeline.model.file_names import instant_file_name, parse_log_file_name
+from timeline.model.file_names import instant_file_name, parse_log_file_name, slot_path
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, State
 from timeline.model.slot import SlotKind
 from timeline.snapshot import ActiveTimeline, Snapshot

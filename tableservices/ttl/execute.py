@@ -92,7 +92,7 @@ class TtlSettings(OptionSettings):
         return chosen is TtlStrategy.BY_CREATION_TIME
 
 
-# --------------------------- Partition TTL: choose expired partitions and delete them in one write
+# ---- Partition TTL: choose expired partitions and delete them in one write
 
 # ---- Which partitions have expired: pure, from one time for each (as Java Hudi, KEEP_BY_*)
 #

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from filegroups.settings.settings import WriteSettings
-from filegroups.settings.writer_agreement import agreement
 from hoodoo.configuration import check, load_configuration
 from hoodoo.services import service_options
+from hoodoo.writer import agreement
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.properties.options import PropertySet
 

@@ -16,7 +16,7 @@ import hoodoo
 from tests.interop.java import JavaOracle
 from tests.interop.values import comparable, encoded, same, without_meta
 from timeline.codecs.archived_instants import parse_manifest
-from timeline.layout import HISTORY
+from timeline.model.file_names import HISTORY
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 

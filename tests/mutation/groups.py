@@ -11,7 +11,7 @@ PUBLISH = "timeline/commit/commit.py"
 BATCHES = ("filegroups/writing/idempotency.py", "tableservices/archiving/batch_ids.py")
 CONCURRENCY = (
     *("timeline/rules/action_matrix.py", "timeline/rules/conflicts.py"),
-    *("timeline/model/file_names.py", "timeline/rules/instant_times.py"),
+    *("timeline/model/file_names.py", "timeline/model/instant.py"),
     *("timeline/rules/isolation.py", "timeline/rules/retry.py"),
     *("timeline/heartbeat.py", "timeline/model/instant.py"),
     *("hoodoo/history_checker/anomalies.py", "hoodoo/history_checker/history.py"),

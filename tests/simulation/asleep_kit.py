@@ -36,7 +36,7 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.apply import is_applied
 from timeline.context import TableContext, TableLimits
 from timeline.errors import HoodooError
-from timeline.layout import HEARTBEATS, MARKERS, SLOTS
+from timeline.model.file_names import HEARTBEATS, MARKERS, SLOTS
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld

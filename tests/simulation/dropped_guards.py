@@ -19,7 +19,7 @@ from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import TableReplacedError
-from timeline.layout import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
+from timeline.model.file_names import BOUNDARIES, READERS, TIMELINE, slot_path, timeline_path
 from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError

@@ -42,9 +42,8 @@ from timeline.errors import (
     StorageUnavailableError,
 )
 from timeline.heartbeat import HeartbeatLimits
-from timeline.layout import HEARTBEATS, MARKERS, TIMELINE, slot_path
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
-from timeline.model.file_names import parse_base_file_name
+from timeline.model.file_names import HEARTBEATS, MARKERS, TIMELINE, parse_base_file_name, slot_path
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers

@@ -62,8 +62,8 @@ from tests.simulator.interleavings import Scene, cover
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
-from timeline.layout import BOUNDARIES
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import BOUNDARIES
 
 # ---------------------------------------------------------------- stories and scopes
 

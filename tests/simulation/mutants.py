@@ -18,11 +18,10 @@ from timeline.commit_log import CommitLog
 from timeline.context import DrawnTimes, TableContext
 from timeline.errors import StorageUnavailableError
 from timeline.heartbeat import HeartbeatLimits, instants_with_expired_heartbeat
-from timeline.layout import WRITERS, slot_path, timeline_path
-from timeline.model.file_names import pending_file_names
+from timeline.model.commit_metadata import WriteSet
+from timeline.model.file_names import WRITERS, pending_file_names, slot_path, timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import Slot, SlotKind
-from timeline.model.write_set import WriteSet
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.snapshot import ActiveTimeline, Snapshot

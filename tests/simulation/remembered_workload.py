@@ -23,8 +23,7 @@ from filegroups.schema.schema import PARTITION_COLUMN, TableSchema
 from filegroups.writing.workload import LocalWorkload, WorkloadProfile
 from filegroups.writing.write_request import RowRules
 from tests.simulation.conversations import Conversations
-from timeline.model.commit_metadata import WriteStat
-from timeline.model.write_set import FileGroupId
+from timeline.model.commit_metadata import FileGroupId, WriteStat
 from timeline.ports.ports import Ports
 
 _WRITES_KEPT = 65_536  # about twelve kilobytes each; a run of 20,000 schedules has a fifth

@@ -44,8 +44,8 @@ from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError, SnapshotExpiredError
 from timeline.heartbeat import HeartbeatLimits
-from timeline.layout import READERS
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import READERS
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.reader_lease import pin

@@ -42,9 +42,8 @@ from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import HoodooError, TableReplacedError
-from timeline.layout import SLOTS, TABLE_DESCRIPTOR, TIMELINE
 from timeline.model.commit_metadata import MergeMode
-from timeline.model.file_names import parse_instant_name
+from timeline.model.file_names import SLOTS, TABLE_DESCRIPTOR, TIMELINE, parse_instant_name
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import decode_table_descriptor

@@ -25,8 +25,8 @@ from tests.simulator.ports import Actor
 from tests.simulator.script import Until
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext, TableLimits
-from timeline.layout import SLOTS
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import SLOTS
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import CommitLockMode
 

@@ -33,8 +33,8 @@ from tests.simulator.scheduler import run
 from tests.simulator.script import Script, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext, TableLimits
-from timeline.layout import SLOTS
 from timeline.model.commit_metadata import TableType
+from timeline.model.file_names import SLOTS
 
 pytestmark = pytest.mark.spec("RST-4")
 

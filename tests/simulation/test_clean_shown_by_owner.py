@@ -57,7 +57,7 @@ from tests.simulator.script import Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
-from timeline.layout import TIMELINE, timeline_path
+from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
 from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 

@@ -37,7 +37,7 @@ from tests.simulation.test_engine_archive import (
 )
 from timeline.context import TableContext
 from timeline.errors import MissingFileError
-from timeline.layout import slot_path
+from timeline.model.file_names import slot_path
 from timeline.truncation import raise_low_water_mark, slots_since_snapshot, truncated_up_to
 
 pytestmark = pytest.mark.spec("GC-1")

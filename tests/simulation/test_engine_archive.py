@@ -41,7 +41,7 @@ from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
+from timeline.model.file_names import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.ports.ports import Storage
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback_dead_writers

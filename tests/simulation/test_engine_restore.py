@@ -43,9 +43,8 @@ from timeline.codecs.instant_avro import decode_commit, encode_rollback_plan
 from timeline.commit.apply import is_applied
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.layout import HEARTBEATS, MARKERS, timeline_path
 from timeline.model.commit_metadata import TableType
-from timeline.model.file_names import pending_file_names
+from timeline.model.file_names import HEARTBEATS, MARKERS, pending_file_names, timeline_path
 from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind

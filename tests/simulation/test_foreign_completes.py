@@ -34,7 +34,7 @@ from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext
 from timeline.errors import HoodooError
 from timeline.heartbeat import Heartbeat
-from timeline.layout import TIMELINE, timeline_path
+from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestoreMetadata, RollbackPlan
 from timeline.ports.ports import Ports as EngineWorld

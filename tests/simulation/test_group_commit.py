@@ -43,7 +43,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError, OutcomeUnknownError
-from timeline.layout import HEARTBEATS, MARKERS
+from timeline.model.file_names import HEARTBEATS, MARKERS
 from timeline.model.slot import Batch, SlotKind
 from timeline.rules.conflicts import NoConflict
 

@@ -44,8 +44,8 @@ from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.layout import HEARTBEATS, MARKERS
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import HEARTBEATS, MARKERS
 from timeline.model.slot import Slot, SlotKind
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))

@@ -28,7 +28,7 @@ from tests.simulator.faults import Fault
 from tests.simulator.script import Pause, ScriptStage, Tick, Until, UntilEnd
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
-from timeline.layout import HEARTBEATS
+from timeline.model.file_names import HEARTBEATS
 
 CREATE = "create .hoodie/.hoodoo/slots/"
 PAUSE = Pause(TOLERATED_MS // 10 + 50)

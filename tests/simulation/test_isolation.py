@@ -43,8 +43,8 @@ from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.rules.conflicts import Rejected

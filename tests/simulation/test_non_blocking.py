@@ -50,8 +50,8 @@ from timeline.codecs.instant_avro import decode_commit
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import ConflictError, HoodooError, OutcomeUnknownError
-from timeline.layout import HEARTBEATS, MARKERS, SLOTS
 from timeline.model.commit_metadata import ConcurrencyMode, TableType
+from timeline.model.file_names import HEARTBEATS, MARKERS, SLOTS
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld

@@ -16,8 +16,8 @@ from tests.simulator.script import Script, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableLimits
 from timeline.errors import TableConfigConflictError
-from timeline.layout import TIMELINE
 from timeline.model.commit_metadata import TableType
+from timeline.model.file_names import TIMELINE
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 

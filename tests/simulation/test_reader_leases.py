@@ -47,7 +47,7 @@ from timeline.errors import (
     SnapshotExpiredError,
     StorageUnavailableError,
 )
-from timeline.layout import DEFERRED_DELETES, READERS
+from timeline.model.file_names import DEFERRED_DELETES, READERS
 from timeline.ports.ports import Names
 from timeline.ports.ports import Ports as EngineWorld
 

@@ -23,7 +23,7 @@ from tests.simulator.world import SimulatedSystem
 from timeline.codecs.commit_log import is_signed_by
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
-from timeline.layout import SLOTS
+from timeline.model.file_names import SLOTS
 from timeline.model.slot import (
     NOTHING_BEFORE,
     Slot,

@@ -49,8 +49,7 @@ from tests.simulator.world import SimulatedSystem
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.layout import TIMELINE, timeline_path
-from timeline.model.file_names import parse_instant_name
+from timeline.model.file_names import TIMELINE, parse_instant_name, timeline_path
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import ForeignWriters

@@ -54,8 +54,8 @@ from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import Change, SimulatedSystem
 from timeline.commit.cancel_plan import cancel_pending_plan
 from timeline.context import TableContext, TableLimits
-from timeline.layout import HISTORY, SLOTS, TIMELINE
 from timeline.model.commit_metadata import MergeMode, TableType
+from timeline.model.file_names import HISTORY, SLOTS, TIMELINE
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import Ports as EngineWorld

@@ -47,7 +47,7 @@ from tests.simulator.scheduler import run
 from tests.simulator.world import ActorState, SimulatedSystem
 from timeline.context import TableLimits
 from timeline.errors import HoodooError, UnavailableError
-from timeline.layout import SLOTS
+from timeline.model.file_names import SLOTS
 from timeline.ports.ports import AmbiguousWriteError
 
 NIGHTLY = bool(os.environ.get("HOODOO_NIGHTLY"))

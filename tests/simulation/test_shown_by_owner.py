@@ -50,7 +50,7 @@ from tests.simulator.world import SimulatedSystem
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.layout import TIMELINE
+from timeline.model.file_names import TIMELINE
 from timeline.model.slot import SlotKind
 from timeline.pending_plans import pending_compactions
 from timeline.rollback.resolve_unknown import WriteOutcome, resolve

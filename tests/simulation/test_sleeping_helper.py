@@ -33,8 +33,8 @@ from tests.simulator.scheduler import run
 from tests.simulator.script import Pause, Script, ScriptStage, Until, UntilEnd
 from tests.simulator.world import SimulatedSystem
 from timeline.context import TableContext
-from timeline.layout import SLOTS, TIMELINE, timeline_path
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS, TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.setting_enums import CommitLockMode

@@ -39,8 +39,8 @@ from tests.simulator.sim_storage import SimStorage
 from tests.simulator.trace import Trace
 from tests.simulator.world import SimulatedSystem
 from timeline.commit.apply import is_applied
-from timeline.layout import SLOTS, TABLE_DESCRIPTOR
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS, TABLE_DESCRIPTOR
 from timeline.ports.ports import Names, ObjectExistsError
 from timeline.storage import external_slots as decided
 from timeline.storage.external_slots import ExternalSlotStorage

@@ -10,9 +10,8 @@ import pytest
 from tests.simulation.engine_kit import outside
 from tests.simulation.swarm import expect_seed
 from timeline.context import TableContext
-from timeline.model.instant import TimelineZone
+from timeline.model.instant import SkewLimits, TimelineZone
 from timeline.properties.properties_file import load_config
-from timeline.rules.instant_times import SkewLimits
 
 LOCAL = {"hoodie.table.timeline.timezone": "LOCAL"}
 

@@ -39,9 +39,16 @@ from timeline.codecs.archived_instants import parse_archived_instants, parse_man
 from timeline.codecs.commit_log import decode_slot
 from timeline.codecs.instant_avro import decode_commit
 from timeline.codecs.log_blocks import BlockType, BytesSource, iter_blocks, read_content
-from timeline.layout import HISTORY, HOODIE, SLOTS, TIMELINE
 from timeline.model.commit_metadata import NO_PREVIOUS_COMMIT, CommitMetadata
-from timeline.model.file_names import data_file_time, parse_base_file_name, parse_instant_name
+from timeline.model.file_names import (
+    HISTORY,
+    HOODIE,
+    SLOTS,
+    TIMELINE,
+    data_file_time,
+    parse_base_file_name,
+    parse_instant_name,
+)
 from timeline.model.instant import WRITE_ACTIONS, Instant
 from timeline.model.slot import Slot
 from timeline.model.slot import SlotKind as EngineKind

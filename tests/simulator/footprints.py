@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tests.simulator.faults import Fault
 from tests.simulator.world import CallKind, PortCall, SimulatedSystem
-from timeline.layout import HOODIE, SLOTS
+from timeline.model.file_names import HOODIE, SLOTS
 
 _NOTHING: frozenset[str] = frozenset()
 _LOCK = "\0lock"

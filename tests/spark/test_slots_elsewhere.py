@@ -11,7 +11,7 @@ import pytest
 import hoodoo
 from hoodoo.spark.options import storage_properties
 from hoodoo.spark.tasks import StorageAddress
-from timeline.layout import SLOTS
+from timeline.model.file_names import SLOTS
 from timeline.storage.local import LocalStorage
 from timeline.storage.non_atomic import NonAtomicStorage
 

@@ -333,8 +333,7 @@ def _damaged(path: str, why: str) -> CorruptTableError:
     )
 
 
-# --------- The archived timeline of version 6: log files whose Avro records are states of instants
-#
+# ---- The archived timeline of version 6: log files whose Avro records are states of instants
 # Each state of an instant is a separate record (format 11.2). Only the completed one contains the
 # result, so only that is returned, in the form in which later versions archive it. So callers need
 # not know which version wrote an archived instant.

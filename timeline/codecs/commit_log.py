@@ -18,11 +18,21 @@ from hmac import compare_digest
 from typing import Any, Final
 
 from timeline.errors import ChecksumError, CorruptTableError
-from timeline.model.engine_version import least_version_of_slot, refuse_newer, unknown_kind_error
+from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.model.file_names import parse_instant_name
 from timeline.model.instant import Action, InstantTime
-from timeline.model.slot import Batch, HashLink, Slot, SlotKind, SlotOwner, digest_of, signature_of
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.model.slot import (
+    Batch,
+    HashLink,
+    Slot,
+    SlotKind,
+    SlotOwner,
+    digest_of,
+    least_version_of_slot,
+    refuse_newer,
+    signature_of,
+    unknown_kind_error,
+)
 
 _KINDS: Final = frozenset(known.value for known in SlotKind)
 _SIGNED: Final = re.compile(rb'(.*),"mac":"([0-9a-f]{64})"\}', re.DOTALL)
@@ -236,7 +246,7 @@ def _from_document(document: dict[str, Any], digest: str) -> Slot:
     )
 
 
-# ------- The truncation point: the start of the commit log, and the batch ids that it keeps (GC-2)
+# ---- The truncation point: the start of the commit log, and the batch ids that it keeps (GC-2)
 
 # ---- The truncation point (GC-2)
 #

@@ -29,7 +29,7 @@ from timeline.codecs.avro_schemas import Schema
 from timeline.errors import CorruptTableError, InvalidInputError
 from timeline.model import plans
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.engine_version import refuse_newer_plan
+from timeline.model.slot import refuse_newer_plan
 
 BYTES_MAX: Final = 256 * 1024 * 1024
 """The largest instant file that is read, bytes."""
@@ -295,8 +295,7 @@ def _check_size(size: int) -> None:
         raise ValueError("schema has values without a size")
 
 
-# ----- Instant files to values and back: commit metadata, plans and results of services (format 3)
-#
+# ---- Instant files to values and back: commit metadata, plans and results of services (format 3)
 # The Avro schema itself drives the conversion. A record becomes the value class of its name, arrays become tuples, and null becomes the value's own default,
 # which is Hudi's meaning of an absent counter. Maps are written in key order, so equal values give
 # equal bytes in any order of construction (SLOT-5).

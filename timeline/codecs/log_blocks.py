@@ -177,8 +177,7 @@ def _walk_all(
     return places, np.where(good, at, starts)
 
 
-# ---------- The frames of a log file: the start, the header and the content position of each block
-#
+# ---- The frames of a log file: the start, the header and the content position of each block
 # A reader of a slice must know every block before it decodes one, because rollback blocks and
 # compacted blocks cancel others (fmt 5.7). So blocks are found from headers and ends alone, a window
 # of the file at a time, and the content of a block is read only on request.

@@ -18,8 +18,16 @@ from timeline.commit.markers import marker_files
 from timeline.commit_log import files_removed_by_restore, restored_away_by, slots_with_removed_file
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.layout import TIMELINE, heartbeat_path, timeline_path, truncation_point_path
-from timeline.model.file_names import data_file_time, instant_file_name, join, pending_file_names
+from timeline.model.file_names import (
+    TIMELINE,
+    data_file_time,
+    heartbeat_path,
+    instant_file_name,
+    join,
+    pending_file_names,
+    timeline_path,
+    truncation_point_path,
+)
 from timeline.model.instant import Action, Instant, InstantTime, WallMs, instant_time
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import list_partition_paths
@@ -461,8 +469,7 @@ def data_files_of(storage: Storage, *requested_times: InstantTime) -> list[str]:
     return sorted(found)
 
 
-# ----------- Switch the metadata table off right before a commit that does not maintain it (FOR-7)
-#
+# ---- Switch the metadata table off right before a commit that does not maintain it (FOR-7)
 # The order matters. The commit section has decided, so nothing rejects the commit any more. First the
 # properties stop naming a metadata table, and readers list folders. Then its folder is deleted. Then
 # the slot is taken. A crash in between leaves a table without a metadata table and without the

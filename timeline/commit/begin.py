@@ -25,9 +25,8 @@ from timeline.errors import (
     TableConfigConflictError,
 )
 from timeline.heartbeat import Heartbeat
-from timeline.layout import TIMELINE, timeline_path
 from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.file_names import instant_file_name
+from timeline.model.file_names import TIMELINE, instant_file_name, timeline_path
 from timeline.model.instant import (
     AbsentInstant,
     Action,
@@ -35,7 +34,10 @@ from timeline.model.instant import (
     InstantTime,
     State,
     WallMs,
+    ahead_ms,
+    begin_residue,
     check_transition,
+    next_instant_time,
 )
 from timeline.model.plans import RequestedReplaceMetadata
 from timeline.model.slot import SlotKind
@@ -46,7 +48,6 @@ from timeline.ports.ports import (
     Ports,
     sync_soon,
 )
-from timeline.rules.instant_times import ahead_ms, begin_residue, next_instant_time
 from timeline.snapshot import ActiveTimeline, Snapshot
 from timeline.truncation import renew_low_water_mark
 

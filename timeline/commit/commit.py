@@ -28,11 +28,10 @@ from timeline.context import TableContext
 from timeline.errors import RolledBackError
 from timeline.model.commit_metadata import ConcurrencyMode
 from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.instant import Instant, InstantTime, State
+from timeline.model.instant import Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import assert_slots_kept
 

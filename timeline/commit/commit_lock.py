@@ -15,15 +15,13 @@ from typing import Self, TypeAlias
 
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError
-from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.instant import Action, InstantTime, WallMs
+from timeline.model.commit_metadata import AccessedFileGroup, CommitMetadata, WriteSet
+from timeline.model.instant import Action, InstantTime, Residue, WallMs, next_instant_time
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import AccessedFileGroup, WriteSet
 from timeline.ports.ports import Lease, Lock, LockSharing
 from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import ConcurrentCommit, Rejected
-from timeline.rules.instant_times import Residue, next_instant_time
 from timeline.snapshot import ActiveTimeline, Snapshot
 
 _KEEP_UP_MS = 100  # time between two reads of the commit log while waiting for the lock
@@ -222,7 +220,7 @@ class _BorrowedLease:
             self.held.sections.remove(self)
 
 
-# ------- The values that the steps of a commit hand on: base state, pending commit, commit section
+# ---- The values that the steps of a commit hand on: base state, pending commit, commit section
 
 #: The head of the commit log, the timeline listed after it, and a loader of the table's properties.
 TimelineState: TypeAlias = tuple[int, ActiveTimeline, Callable[[], TableConfig]]

@@ -18,24 +18,29 @@ from timeline.commit.markers import MarkedFile, list_markers
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.layout import slot_path, timeline_path
 from timeline.model.commit_metadata import (
     LOG_COMPACT,
     NO_PREVIOUS_COMMIT,
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
     CommitMetadata,
+    FileGroupId,
     Replaced,
     WriteOperation,
+    WriteSet,
 )
 from timeline.model.file_names import (
     IOType,
     parse_base_file_name,
     parse_log_file_name,
     pending_file_names,
+    slot_path,
+    timeline_path,
 )
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.ports.ports import ObjectMissingError
 from timeline.reader_lease import read_clean
 from timeline.rules.conflicts import (
@@ -363,8 +368,7 @@ def _files_of(context: TableContext, clean: Instant) -> Iterator[tuple[str, str]
                 yield partition_path, (file.file_path or "").rpartition("/")[2]
 
 
-# ----------------------------- Read the write sets that live pending writes have announced (BEG-6)
-#
+# ---- Read the write sets that live pending writes have announced (BEG-6)
 # A write announces its write set before its first data file, by its inflight file with the workload
 # profile and by a marker for each file. Java Hudi writes both as well. If a profile names no file
 # group, the markers do, in either of Java's forms. An announcement may be incomplete and binds no

@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 
 from timeline.errors import MalformedNameError, StorageUnavailableError
-from timeline.layout import MARKERS
 from timeline.model.file_names import (
+    MARKERS,
     IOType,
     check_partition_path,
     join,

@@ -55,8 +55,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableReplacedError,
 )
-from timeline.layout import timeline_path
-from timeline.model.file_names import pending_file_names
+from timeline.model.file_names import pending_file_names, timeline_path
 from timeline.model.instant import InstantTime
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease

@@ -22,8 +22,7 @@ from timeline.commit.apply import revert_if_restored, try_apply
 from timeline.commit.commit_lock import CommitSection, has_lease
 from timeline.context import TableContext
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.layout import timeline_path
-from timeline.model.file_names import pending_file_names
+from timeline.model.file_names import pending_file_names, timeline_path
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease

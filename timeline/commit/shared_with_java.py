@@ -25,10 +25,9 @@ from timeline.commit.revalidate import (
 from timeline.context import TableContext
 from timeline.errors import LeaseLostError, LockTimeoutError, OutcomeUnknownError
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.model.instant import InstantTime, State
+from timeline.model.instant import InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import Lease
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 
 _WAIT_MS_MAX = 60_000

@@ -25,10 +25,9 @@ from timeline.commit.concurrent_commits import (
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import protocol_of
 from timeline.context import TableContext
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import CommitMetadata, WriteSet
 from timeline.model.slot import Slot
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import WriteSet
 from timeline.properties.properties_file import load_config
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline

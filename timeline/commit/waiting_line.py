@@ -30,11 +30,10 @@ from timeline.commit.section import protocol_of
 from timeline.commit.validate import validate_since
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import Access, CommitMetadata, FileGroupId, WriteSet
 from timeline.model.file_names import join, parse_base_file_name
 from timeline.model.instant import InstantTime, State
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import Access, FileGroupId, WriteSet
 from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline

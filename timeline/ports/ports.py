@@ -113,7 +113,7 @@ def is_exclusive(lease: Lease | None) -> bool:
     return lease is not None and not lease.is_shared
 
 
-# ------------------------ All ports of one table in one value; and clock, ids, events and executor
+# ---- All ports of one table in one value; and clock, ids, events and executor
 
 # ---- The clock port: wall time names instants, monotonic time measures waits
 
@@ -297,8 +297,7 @@ class Ports:
         return self.executor.map(work, items)
 
 
-# -------------------------------------------------------- The storage port: the bytes of one table
-#
+# ---- The storage port: the bytes of one table
 # Paths are relative to the table's base folder, with forward slashes, no leading slash, already
 # validated by ``timeline.model.file_names``. ``timeline.testing.storage_suite`` tests the contract of
 # every adapter: read-after-write, atomic create-if-absent (if promised), and a typed error for every

@@ -335,8 +335,7 @@ def _refuse_twice(one: _Entry, other: _Entry, layer: str) -> NoReturn:
     )
 
 
-# -------------------------------- Settings: frozen values, each field of which declares its option
-#
+# ---- Settings: frozen values, each field of which declares its option
 # A field is the one declaration of an option. Its type gives syntax, choices, limits and the unit:
 # ``Annotated[int, OptionKind.MS]``. ``option``, its default value, gives key, default, sentence,
 # aliases and scope. ``options`` of a class is derived from its fields; documentation, known keys and

@@ -22,7 +22,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableNotFoundError,
 )
-from timeline.layout import (
+from timeline.model.file_names import (
     INDEX_DEFINITIONS,
     METADATA_TABLE,
     PROPERTIES,
@@ -223,8 +223,7 @@ def decode_table_descriptor(data: bytes) -> TableDescriptor:
         ) from error
 
 
-# -------------- Read, recover, create and change ``hoodie.properties`` on storage (fmt 1.1 to 1.3)
-#
+# ---- Read, recover, create and change ``hoodie.properties`` on storage (fmt 1.1 to 1.3)
 # A change writes a backup first. A reader that finds no valid main file uses the backup, so no crash
 # between the steps leaves the table without its configuration.
 

@@ -18,11 +18,18 @@ from timeline.errors import (
     InvalidInputError,
     MalformedNameError,
 )
-from timeline.layout import OURS, SLOTS, slot_path
-from timeline.model.instant import EARLIEST, Action, InstantTime, WallMs, instant_time, wall_ms
+from timeline.model.file_names import OURS, SLOTS, slot_path
+from timeline.model.instant import (
+    EARLIEST,
+    Action,
+    InstantTime,
+    WallMs,
+    ahead_ms,
+    instant_time,
+    wall_ms,
+)
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.ports.ports import ObjectMissingError
-from timeline.rules.instant_times import ahead_ms
 
 _KEPT: Final = f"{OURS}/ended"
 _KEPT_BYTES_MAX: Final = 16 << 20

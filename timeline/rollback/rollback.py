@@ -37,9 +37,14 @@ from timeline.errors import (
     UnsupportedTableError,
 )
 from timeline.heartbeat import instants_with_expired_heartbeat
-from timeline.layout import HISTORY, timeline_path
-from timeline.model.file_names import instant_file_name, parent_folder, pending_file_names
-from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime
+from timeline.model.file_names import (
+    HISTORY,
+    instant_file_name,
+    parent_folder,
+    pending_file_names,
+    timeline_path,
+)
+from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
 from timeline.model.plans import (
     InstantInfo,
     RollbackMetadata,
@@ -52,7 +57,6 @@ from timeline.partitions import delete_hiding_metadata
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 
 # ---- Completed rollbacks and restores

@@ -15,8 +15,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
+from timeline.model.commit_metadata import (
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    WriteSet,
+)
 from timeline.model.instant import Action, Instant, InstantTime
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 
 
 class RuleId(Enum):

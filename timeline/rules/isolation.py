@@ -14,8 +14,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from timeline.model.commit_metadata import (
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    WriteSet,
+)
 from timeline.model.instant import Action, InstantTime
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 
 

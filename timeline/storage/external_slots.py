@@ -28,7 +28,7 @@ from typing import Final
 from urllib.parse import quote
 
 from timeline.errors import TableReplacedError
-from timeline.layout import HOODIE, SLOTS, TABLE_DESCRIPTOR, TIMELINE
+from timeline.model.file_names import HOODIE, SLOTS, TABLE_DESCRIPTOR, TIMELINE
 from timeline.ports.ports import (
     AmbiguousWriteError,
     FileStat,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from timeline.errors import MalformedNameError, StorageCapabilityError, StorageUnavailableError
-from timeline.layout import HOODIE, OURS
+from timeline.model.file_names import HOODIE, OURS
 from timeline.ports.ports import Clock, FileStat, Ids, Stats
 
 # ---- Temporary files on a local disk whose writer died before it renamed or deleted them

@@ -17,8 +17,7 @@ from typing import IO, cast
 import pyarrow as pa
 
 from timeline.errors import InvalidInputError, StorageUnavailableError
-from timeline.layout import check_size
-from timeline.model.file_names import check_relative_path
+from timeline.model.file_names import check_relative_path, check_size
 from timeline.ports.ports import (
     Clock,
     FileStat,

@@ -14,8 +14,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from timeline.errors import CorruptTableError
-from timeline.layout import check_size
-from timeline.model.file_names import check_relative_path
+from timeline.model.file_names import check_relative_path, check_size
 from timeline.ports.ports import (
     AmbiguousWriteError,
     Clock,

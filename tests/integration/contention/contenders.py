@@ -26,8 +26,8 @@ from filegroups.writing.write_request import CommitResult
 from hoodoo.factory import write_request_of
 from timeline.context import TableContext
 from timeline.errors import HoodooError
-from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS
 from timeline.ports.ports import ObjectExistsError
 
 WAIT_S = 120.0

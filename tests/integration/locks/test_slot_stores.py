@@ -21,7 +21,7 @@ from tests.servers.dynamodb import DynaliteServer, MotoServer, lock_properties
 from tests.servers.mariadb import MariaDb, needs_mariadb
 from tests.servers.postgres import Postgres, memory_folder, needs_postgres
 from timeline.errors import UnsafeSetupError
-from timeline.layout import BOUNDARIES, SLOTS
+from timeline.model.file_names import BOUNDARIES, SLOTS
 from timeline.storage.local import LocalStorage
 
 pytestmark = pytest.mark.integration

@@ -30,7 +30,7 @@ def rows(keys: list[str], value: int) -> pa.Table:
 
 
 def raise_version(version: int) -> None:
-    from timeline.model import engine_version
+    from timeline.model import slot as engine_version
     from timeline.model.slot import SlotKind
 
     engine_version.ENGINE_VERSION = version

@@ -9,7 +9,7 @@ import pytest
 import hoodoo
 from tests.integration.running.audit import Audit
 from tests.simulator.world import SimulatedSystem
-from timeline.layout import SLOTS
+from timeline.model.file_names import SLOTS
 
 RETAINED = 15
 

@@ -24,9 +24,8 @@ from timeline.errors import (
     SettingError,
     UnsupportedTableError,
 )
-from timeline.model.instant import TimelineZone
+from timeline.model.instant import TimelineZone, TimestampForm, TimestampTexts
 from timeline.ports.ports import Stats
-from timeline.rules.instant_times import TimestampForm, TimestampTexts
 from timeline.storage.local import LocalStorage
 
 SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("hour", pa.int32())])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from filegroups.settings.settings import WriteSettings
-from hoodoo.writer_registration import refuse_unshared_lock
+from hoodoo.writer import refuse_unshared_lock
 from lockproviders.registry import ProviderRegistry
 from timeline.errors import StorageCapabilityError
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-import timeline.layout as places
+import timeline.model.file_names as places
 from hoodoo.factory import Layers
 from hoodoo.verify.verify import verify_at
 from timeline.errors import ClockRefusedError, CorruptTableError, InvalidInputError
-from timeline.layout import check_size
+from timeline.model.file_names import check_size
 from timeline.rollback.end_bad_slot import end_slot, find_bad_slot
 from timeline.system import SystemClock
 

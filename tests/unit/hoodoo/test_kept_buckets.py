@@ -9,7 +9,7 @@ import pytest
 
 import hoodoo
 from filegroups.writing.workload import LocalWorkload
-from hoodoo.writer_registration import unregister_writer
+from hoodoo.writer import unregister_writer
 from tests.unit.timeline.engine import Meddled
 from timeline.errors import SettingError, WriterDisagreementError
 from timeline.model.commit_metadata import WriteOperation

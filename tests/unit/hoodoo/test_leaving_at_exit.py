@@ -84,7 +84,7 @@ def test_a_storage_that_does_not_answer_holds_no_program_up_for_long(tmp_path: P
     started = time.monotonic()
     code, left = entries_after(
         tmp_path,
-        "hoodoo.writer_registration._LEAVING_MS_MAX = 100\ntimeline.writer_registry.Registration.unregister = lambda _: time.sleep(50)",
+        "hoodoo.writer._LEAVING_MS_MAX = 100\ntimeline.writer_registry.Registration.unregister = lambda _: time.sleep(50)",
     )
     assert time.monotonic() - started < 40
     assert (code, len(left)) == (0, 1)

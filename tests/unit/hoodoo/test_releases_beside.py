@@ -14,7 +14,7 @@ import pytest
 import hoodoo
 from timeline.codecs import commit_log as slot_codec
 from timeline.errors import UnsupportedTableError
-from timeline.model import engine_version
+from timeline.model import slot as engine_version
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 

@@ -27,7 +27,7 @@ from timeline.errors import (
     UnavailableError,
     UnsafeSetupError,
 )
-from timeline.layout import SLOTS, slot_path
+from timeline.model.file_names import SLOTS, slot_path
 from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,

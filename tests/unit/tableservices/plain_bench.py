@@ -16,11 +16,10 @@ from timeline.commit.commit_lock import BaseState, PendingCommit
 from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext, TableLimits
-from timeline.model.commit_metadata import CommitMetadata, WriteStat
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteStat
 from timeline.model.file_names import IOType
 from timeline.model.instant import Action
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
-from timeline.model.write_set import FileGroupId
 from timeline.partitions import PARTITION_METADATA
 from timeline.ports.ports import Ports, ProcessIdentity
 from timeline.properties.properties_file import create_properties, load_config, update_properties

@@ -43,9 +43,15 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    TableType,
+    WriteOperation,
+    WriteSet,
+)
 from timeline.model.instant import Action
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.pending_plans import file_groups_in_clustering, pending_compactions
 from timeline.properties.setting_enums import ClusteringUpdates
 from timeline.rollback.rollback import rollback

@@ -18,8 +18,8 @@ from hoodoo.table import Table
 from tests.stateful.tables import Features, create, open_again
 from tests.unit.timeline.engine import Meddled, StillClock
 from timeline.errors import HoodooError, InstantNotFoundError
-from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS
 from timeline.ports.ports import Storage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

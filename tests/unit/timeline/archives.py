@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from tests.unit.timeline.engine import Heard
 from timeline.archived import ArchivedTimeline
 from timeline.codecs.instant_avro import encode_commit
-from timeline.layout import HISTORY
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import HISTORY
 from timeline.storage.memory import MemoryStorage
 
 

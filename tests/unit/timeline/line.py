@@ -19,8 +19,8 @@ from tests.unit.timeline.engine import (
     put,
     upsert,
 )
-from timeline.layout import SLOTS
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS
 from timeline.model.instant import InstantTime
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode

@@ -12,10 +12,15 @@ from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import BaseState, CommitSection, PendingCommit, WriteToCommit
 from timeline.commit.protocol import CommitProtocol
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    CommitMetadata,
+    FileGroupId,
+    WriteSet,
+)
 from timeline.model.instant import Action
 from timeline.model.slot import Slot
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")
 

@@ -13,7 +13,7 @@ from tests.unit.timeline.engine import Heard
 from timeline.archived import ArchivedTimeline
 from timeline.codecs import avro_schemas as schemas
 from timeline.errors import CorruptTableError, MissingFileError
-from timeline.layout import HISTORY
+from timeline.model.file_names import HISTORY
 from timeline.storage.memory import MemoryStorage
 
 TIMES = tuple(f"2026010203040500{n}" for n in range(1, 8))

@@ -15,7 +15,7 @@ from timeline.errors import (
     OutcomeUnknownError,
 )
 from timeline.errors import StorageUnavailableError as Unavailable
-from timeline.layout import SLOTS, slot_path
+from timeline.model.file_names import SLOTS, slot_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind, SlotOwner
 from timeline.ports.ports import AmbiguousWriteError, ObjectExistsError

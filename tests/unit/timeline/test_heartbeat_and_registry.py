@@ -28,7 +28,7 @@ from timeline.heartbeat import (
     instants_with_expired_heartbeat,
     stray_heartbeats,
 )
-from timeline.layout import WRITERS, heartbeat_path, timeline_path
+from timeline.model.file_names import WRITERS, heartbeat_path, timeline_path
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.recording import RecordingStorage
 from timeline.writer_registry import forget, register_process, registered_writers

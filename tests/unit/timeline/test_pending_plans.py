@@ -12,13 +12,13 @@ from tests.unit.tableservices.plain_bench import Bench
 from timeline.codecs.instant_avro import encode_requested_replace
 from timeline.context import TableLimits
 from timeline.errors import SettingError
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.plans import (
     ClusteringGroup,
     ClusteringPlan,
     RequestedReplaceMetadata,
     SliceInfo,
 )
-from timeline.model.write_set import FileGroupId
 from timeline.pending_plans import (
     RECHECKED,
     file_groups_in_clustering,

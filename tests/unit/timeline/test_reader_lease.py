@@ -22,7 +22,7 @@ from tests.unit.timeline.engine import (
 )
 from timeline.errors import MissingFileError, SnapshotExpiredError
 from timeline.heartbeat import is_lease_expired, is_lease_trusted
-from timeline.layout import DEFERRED_DELETES, READERS
+from timeline.model.file_names import DEFERRED_DELETES, READERS
 from timeline.reader_lease import ReaderLease, registered_readers
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 

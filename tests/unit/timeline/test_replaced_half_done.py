@@ -27,7 +27,7 @@ from tests.unit.timeline.test_replaced_table import (
 )
 from timeline.codecs.commit_log import encode_slot
 from timeline.errors import OutcomeUnknownError, TableReplacedError
-from timeline.layout import HEARTBEATS, SLOTS, TIMELINE, slot_path
+from timeline.model.file_names import HEARTBEATS, SLOTS, TIMELINE, slot_path
 from timeline.model.slot import SlotSigning, TamperEvidence
 from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 from timeline.rollback.rollback import rollback_dead_writers

@@ -28,13 +28,19 @@ from timeline.commit.section import commit_in_section
 from timeline.commit_log import CommitLog
 from timeline.context import TableIdentity, TableLimits
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError, TableReplacedError
-from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE, slot_path, timeline_path
-from timeline.model.instant import Action
+from timeline.model.file_names import (
+    PROPERTIES,
+    SLOTS,
+    TABLE_DESCRIPTOR,
+    TIMELINE,
+    slot_path,
+    timeline_path,
+)
+from timeline.model.instant import Action, Residue
 from timeline.model.slot import Batch, Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
-from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor

@@ -19,7 +19,7 @@ from tests.unit.timeline.engine import (
 from tests.unit.timeline.test_commit_log import Unanswered, slot
 from timeline.codecs.commit_log import decode_slot, encode_slot, is_signed_by
 from timeline.commit_log import CommitLog
-from timeline.layout import SLOTS, slot_path
+from timeline.model.file_names import SLOTS, slot_path
 from timeline.model.slot import SlotSigning, TamperEvidence, digest_of
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.storage.memory import MemoryStorage

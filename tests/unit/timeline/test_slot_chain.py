@@ -11,7 +11,7 @@ from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.errors import OutcomeUnknownError
-from timeline.layout import slot_path
+from timeline.model.file_names import slot_path
 from timeline.model.slot import Slot
 from timeline.ports.ports import AmbiguousWriteError, Ports
 from timeline.storage.memory import MemoryStorage

@@ -14,7 +14,7 @@ from tests.unit.timeline.engine import Behind, Far, Heard, StillClock, world_of
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.errors import TableReplacedError, UnsupportedTableError
-from timeline.layout import SLOTS, TABLE_DESCRIPTOR, slot_path
+from timeline.model.file_names import SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
 from timeline.storage.memory import MemoryStorage

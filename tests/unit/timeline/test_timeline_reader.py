@@ -7,7 +7,7 @@ import random
 import pytest
 
 from timeline.errors import UnsupportedTableError
-from timeline.layout import timeline_path
+from timeline.model.file_names import timeline_path
 from timeline.snapshot import ActiveTimeline, TimelineReader
 from timeline.storage.memory import MemoryStorage
 

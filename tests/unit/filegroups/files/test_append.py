@@ -35,10 +35,9 @@ from timeline.codecs.log_blocks import (
 )
 from timeline.commit.markers import marker_files
 from timeline.errors import InvariantError
-from timeline.model.commit_metadata import MergeMode, WriteStat
+from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import IOType, LogFile, parse_log_file_name
 from timeline.model.merge_definition import MergeDefinition
-from timeline.model.write_set import FileGroupId
 from timeline.storage.memory import MemoryStorage
 
 THIRD = "20260102030405008"

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from filegroups.files.hashing_metadata import decode_hashing_metadata
 from filegroups.files.parquet import read_base_file, read_batches, read_footer, read_keys
+from filegroups.index.buckets import decode_hashing_metadata
 from tests.fuzzing import mutants
 from tests.interop import golden_tables
 from timeline.codecs import instant_avro

@@ -32,8 +32,7 @@ from tests.unit.timeline.engine import (
     wait_for,
 )
 from timeline.errors import InvalidInputError, OutcomeUnknownError, StorageUnavailableError
-from timeline.model.commit_metadata import WriteOperation
-from timeline.model.write_set import FileGroupId
+from timeline.model.commit_metadata import FileGroupId, WriteOperation
 from timeline.rollback.rollback import rollback_dead_writers
 from timeline.storage.memory import MemoryStorage
 from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background

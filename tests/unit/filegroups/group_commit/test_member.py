@@ -38,8 +38,8 @@ from tests.unit.timeline.engine import (
 from tests.unit.timeline.loopback import RELEASE, Loopback, commit_offers
 from timeline.codecs.commit_log import encode_slot
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.layout import slot_path
 from timeline.model.commit_metadata import ConcurrencyMode, TableType, WriteOperation
+from timeline.model.file_names import slot_path
 from timeline.model.slot import SlotKind
 from timeline.rollback.resolve_unknown import WriteOutcome, resolve
 

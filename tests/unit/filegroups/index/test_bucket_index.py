@@ -11,23 +11,22 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.files.hashing_metadata import (
+from filegroups.index.buckets import (
     HashingMetadata,
     HashingNode,
     decode_hashing_metadata,
     encode_hashing_metadata,
+    find_buckets,
     first_hashing_metadata,
 )
-from filegroups.index.buckets import find_buckets
 from filegroups.keys.bucketing import BucketEngine, BucketRules, bucket_of
 from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS
 from filegroups.settings.settings import WriteSettings
-from filegroups.settings.writer_agreement import agreement
 from filegroups.writing.workload import LocalWorkload
+from hoodoo.writer import agreement
 from tests.interop import golden_tables
 from timeline.errors import CorruptTableError, SettingError, UnsupportedTableError
-from timeline.model.commit_metadata import WriteOperation
-from timeline.model.write_set import FileGroupId
+from timeline.model.commit_metadata import FileGroupId, WriteOperation
 from timeline.system import SystemIds
 
 SCHEMA = pa.schema([("id", pa.string()), ("p", pa.string()), ("ts", pa.int64()), ("v", pa.int64())])

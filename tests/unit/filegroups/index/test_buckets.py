@@ -34,16 +34,15 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import InvalidInputError
-from timeline.layout import timeline_path
 from timeline.model.commit_metadata import (
     LOG_COMPACT,
     CommitMetadata,
+    FileGroupId,
     TableType,
     WriteOperation,
     WriteStat,
 )
-from timeline.model.file_names import instant_file_name, pending_file_names
-from timeline.model.write_set import FileGroupId
+from timeline.model.file_names import instant_file_name, pending_file_names, timeline_path
 
 UPSERT, INSERT, DELETE = WriteOperation.UPSERT, WriteOperation.INSERT, WriteOperation.DELETE
 

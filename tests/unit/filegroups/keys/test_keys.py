@@ -21,7 +21,7 @@ from filegroups.keys.keys import (
 )
 from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType
 from timeline.errors import InvalidInputError
-from timeline.rules.instant_times import TimestampForm, TimestampTexts, form_of
+from timeline.model.instant import TimestampForm, TimestampTexts, form_of
 
 
 def keys(table: pa.Table, *fields: str, **more: object) -> list[str]:

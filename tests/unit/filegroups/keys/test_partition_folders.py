@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from filegroups.keys.dropped_partition_columns import DroppedPartitionColumns
+from filegroups.keys.keys import DroppedPartitionColumns
 from timeline.errors import CorruptTableError
 
 

@@ -25,8 +25,8 @@ from timeline.errors import (
     MissingFileError,
     UnsupportedTableError,
 )
-from timeline.layout import TIMELINE
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import TIMELINE
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 

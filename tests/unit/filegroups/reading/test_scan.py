@@ -27,8 +27,8 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.context import TableContext
 from timeline.errors import SnapshotExpiredError, StorageUnavailableError
-from timeline.layout import READERS, TIMELINE
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import READERS, TIMELINE
 from timeline.model.plans import (
     ActionInstant,
     CleanerPlan,

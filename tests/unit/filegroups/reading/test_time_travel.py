@@ -15,8 +15,8 @@ from tests.unit.timeline.engine import BRISK, StillClock, new_table, put, upsert
 from tests.unit.timeline.test_archived import with_metadata
 from timeline.codecs.instant_avro import encode_clean
 from timeline.errors import InstantNotFoundError
-from timeline.layout import HISTORY, TIMELINE
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import HISTORY, TIMELINE
 from timeline.model.plans import CleanMetadata, CleanPartitionMetadata
 from timeline.storage.memory import MemoryStorage
 

@@ -18,7 +18,7 @@ from filegroups.settings.known_keys import (
 )
 from filegroups.settings.read_settings import ReadSettings
 from filegroups.settings.settings import WriteSettings, keys_of_writes_and_reads
-from filegroups.settings.writer_agreement import agreement
+from hoodoo.writer import agreement
 from timeline.errors import SettingError
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.properties.options import OptionKind, PropertySet, as_property_set, parse_option

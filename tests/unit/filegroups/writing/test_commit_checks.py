@@ -14,9 +14,15 @@ from filegroups.writing.commit_checks import CommitFacts, commit_checks, rejecte
 from tests.unit.timeline.engine import SMALL, new_table, put, upsert
 from timeline.codecs.instant_avro import encode_compaction_plan, encode_requested_replace
 from timeline.commit.concurrent_commits import commit_of_slot
-from timeline.layout import TIMELINE
-from timeline.model.commit_metadata import TableType, WriteOperation
-from timeline.model.file_names import LogFile, join
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    TableType,
+    WriteOperation,
+    WriteSet,
+)
+from timeline.model.file_names import TIMELINE, LogFile, join
 from timeline.model.instant import Action
 from timeline.model.plans import (
     ClusteringGroup,
@@ -27,7 +33,6 @@ from timeline.model.plans import (
     SliceInfo,
 )
 from timeline.model.slot import Slot
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

@@ -33,10 +33,8 @@ from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.markers import create_marker
 from timeline.context import TableLimits
 from timeline.errors import WriteConflictError
-from timeline.layout import MARKERS, heartbeat_path, timeline_path
-from timeline.model.commit_metadata import TableType, WriteOperation, workload_profile
-from timeline.model.file_names import IOType
-from timeline.model.write_set import Access
+from timeline.model.commit_metadata import Access, TableType, WriteOperation, workload_profile
+from timeline.model.file_names import MARKERS, IOType, heartbeat_path, timeline_path
 from timeline.properties.options import as_property_set
 from timeline.properties.setting_enums import EarlyDetection
 from timeline.rules.conflicts import find_strategy

@@ -31,17 +31,19 @@ from tests.unit.timeline.engine import (
 from timeline.codecs.instant_avro import encode_commit
 from timeline.context import TableLimits
 from timeline.errors import InvalidInputError, WriteConflictError
-from timeline.layout import timeline_path
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
+    Access,
+    AccessedFileGroup,
     CommitMetadata,
+    FileGroupId,
     TableType,
     WriteOperation,
+    WriteSet,
     WriteStat,
 )
-from timeline.model.file_names import pending_file_names
+from timeline.model.file_names import pending_file_names, timeline_path
 from timeline.model.instant import Action, WallMs, instant_time
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.partitions import delete_hiding_metadata
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import rollback_dead_writers

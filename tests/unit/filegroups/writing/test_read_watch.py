@@ -26,11 +26,16 @@ from tests.unit.timeline.engine import (
 )
 from timeline.commit.begin import begin
 from timeline.commit.concurrent_commits import commit_of_slot
-from timeline.layout import TIMELINE, slot_path
-from timeline.model.commit_metadata import WriteOperation
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    WriteOperation,
+    WriteSet,
+)
+from timeline.model.file_names import TIMELINE, slot_path
 from timeline.model.instant import Action
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.rules.isolation import Isolation
 

@@ -13,8 +13,8 @@ from timeline.codecs.commit_log import (
     TruncationPoint,
     encode_truncation_point,
 )
-from timeline.layout import SLOTS, truncation_point_path
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS, truncation_point_path
 from timeline.model.slot import NOT_APPLIED_MAX, Batch
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

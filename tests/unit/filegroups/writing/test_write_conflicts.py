@@ -39,8 +39,8 @@ from timeline.errors import (
     TableConfigConflictError,
     WriteConflictError,
 )
-from timeline.layout import timeline_path
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
+from timeline.model.file_names import timeline_path
 from timeline.model.instant import State, WallMs, instant_time
 from timeline.properties.properties_file import update_properties
 from timeline.rollback.rollback import rollback

@@ -43,8 +43,8 @@ from tableservices.worker import StopFlag
 from tests.acceptance.cli import run
 from tests.unit.timeline.engine import Behind, Far, Heard, wait_for
 from timeline.errors import InvalidInputError, SettingError, UnsafeSetupError
+from timeline.model.instant import TimestampForm, TimestampTexts
 from timeline.properties.properties_file import update_properties
-from timeline.rules.instant_times import TimestampForm, TimestampTexts
 from timeline.system import Started, SystemClock, ThreadExecutor, start_in_background
 
 CLOCK = SystemClock()

@@ -21,8 +21,8 @@ from hoodoo.history_checker.table_history import (
 from tests.history_lines import read_line, write_line
 from timeline.commit.begin import begin
 from timeline.errors import InvalidInputError
+from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.model.instant import Action
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 NEVER = "20200101000000000"
 ARCHIVING = {

@@ -26,7 +26,7 @@ from timeline.errors import (
     UnsafeSetupError,
     WriteConflictError,
 )
-from timeline.layout import REJECTED_WRITES
+from timeline.model.file_names import REJECTED_WRITES
 from timeline.rollback.resolve_unknown import WriteOutcome
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})

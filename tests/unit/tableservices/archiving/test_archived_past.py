@@ -30,12 +30,11 @@ from timeline.commit.commit_lock import BaseState, CommitSection
 from timeline.commit.section import commit_in_section
 from timeline.commit.validate import commits_since
 from timeline.errors import HeartbeatExpiredError, MissingFileError
-from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
-from timeline.model.instant import Action
+from timeline.model.file_names import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS, slot_path
+from timeline.model.instant import Action, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rollback.rollback import rollback, rollback_dead_writers
-from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 from timeline.storage.recording import RecordingStorage
 from timeline.truncation import read_truncation_point, truncated_up_to

@@ -14,7 +14,7 @@ from timeline.codecs.archived_instants import (
     encode_manifest,
 )
 from timeline.errors import CorruptTableError, MissingFileError
-from timeline.layout import HISTORY
+from timeline.model.file_names import HISTORY
 from timeline.storage.memory import MemoryStorage
 
 T1, T2, T3 = (f"2026010203040500{n}" for n in (1, 2, 3))

@@ -17,8 +17,8 @@ from tableservices.compaction.plan import CompactionSettings
 from tableservices.restoring.savepoints import savepoint
 from tests.unit.timeline.engine import BRISK, SMALL, new_table, opened, put, rows_of, upsert
 from timeline.context import TableContext
-from timeline.layout import timeline_path
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import SlotKind
 from timeline.properties.setting_enums import ForeignWriters

@@ -19,7 +19,7 @@ from tests.unit.timeline.engine import Behind
 from timeline.codecs.archived_instants import parse_manifest
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError, MissingFileError
-from timeline.layout import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
+from timeline.model.file_names import BOUNDARIES, HISTORY, SLOTS, TIMELINE, WRITERS
 from timeline.model.instant import Action
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import ProcessIdentity

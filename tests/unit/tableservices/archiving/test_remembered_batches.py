@@ -22,8 +22,8 @@ from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, StillClock, new_table, opened, planned, upsert
 from timeline.codecs.commit_log import NO_TRUNCATION, TruncationPoint, encode_truncation_point
 from timeline.errors import CorruptTableError
-from timeline.layout import BOUNDARIES, truncation_point_path
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import BOUNDARIES, truncation_point_path
 from timeline.model.instant import InstantTime
 from timeline.model.slot import Batch, Slot
 from timeline.snapshot import ActiveTimeline

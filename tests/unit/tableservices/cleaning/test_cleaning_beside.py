@@ -16,8 +16,7 @@ from timeline.commit.apply import revert_if_restored
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
 from timeline.commit_log import slots_with_removed_file
-from timeline.layout import TIMELINE, timeline_path
-from timeline.model.file_names import pending_file_names
+from timeline.model.file_names import TIMELINE, pending_file_names, timeline_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.properties.setting_enums import ForeignWriters

@@ -13,9 +13,9 @@ from tableservices.cleaning.plan import (
     earliest_commit_to_retain,
     plan_clean,
 )
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
 from timeline.model.instant import Action, Instant, State
-from timeline.model.write_set import FileGroupId
 
 GROUP = FileGroupId("p", "f1")
 COMMITS = CleaningSettings(commits_retained=2)

@@ -45,8 +45,8 @@ from timeline.errors import (
     ServiceConflictError,
     UnsupportedTableError,
 )
-from timeline.layout import heartbeat_path, timeline_path
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import heartbeat_path, timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import ClusteringGroup, ClusteringPlan
 from timeline.model.slot import SlotKind

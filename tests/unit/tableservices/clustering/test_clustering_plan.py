@@ -19,8 +19,8 @@ from tableservices.clustering.settings import (
     ClusteringSettings,
 )
 from timeline.errors import SettingError
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
-from timeline.model.write_set import FileGroupId
 from timeline.properties.options import as_property_set
 from timeline.snapshot import ActiveTimeline
 

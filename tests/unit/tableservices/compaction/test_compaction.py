@@ -41,11 +41,16 @@ from timeline.errors import (
     StorageUnavailableError,
     UnsupportedTableError,
 )
-from timeline.layout import timeline_path
-from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    TableType,
+    WriteOperation,
+    WriteSet,
+)
+from timeline.model.file_names import timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import Access, AccessedFileGroup, WriteSet
 from timeline.storage.memory import MemoryStorage
 
 SETTINGS = CompactionSettings()

@@ -14,10 +14,10 @@ from tableservices.compaction.plan import (
     operations_of,
 )
 from timeline.errors import SettingError
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import BaseFile, FileSlice, LogFile
 from timeline.model.instant import WallMs, wall_ms
 from timeline.model.plans import CompactionOperation
-from timeline.model.write_set import FileGroupId
 from timeline.snapshot import ActiveTimeline
 
 MB = 1024 * 1024

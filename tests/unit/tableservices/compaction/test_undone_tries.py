@@ -11,8 +11,8 @@ from tableservices.compaction.execute import execute_compaction, schedule_compac
 from tableservices.compaction.plan import CompactionSettings
 from tests.unit.timeline.engine import BRISK, SMALL, StillClock, new_table, rows_of, upsert
 from timeline.codecs.instant_avro import encode_rollback_plan
-from timeline.layout import timeline_path
 from timeline.model.commit_metadata import TableType
+from timeline.model.file_names import timeline_path
 from timeline.model.instant import Action, Instant
 from timeline.model.plans import InstantInfo
 from timeline.properties.setting_enums import ForeignWriters

@@ -28,8 +28,8 @@ from tests.unit.timeline.engine import (
 )
 from timeline.codecs.instant_avro import decode_compaction_plan, encode_compaction_plan
 from timeline.errors import MissingFileError, UnsupportedTableError
-from timeline.layout import timeline_path
 from timeline.model.commit_metadata import TableType, WriteOperation
+from timeline.model.file_names import timeline_path
 from timeline.model.instant import Action, Instant, State, WallMs, instant_time, wall_ms
 from timeline.properties.properties_file import update_properties
 

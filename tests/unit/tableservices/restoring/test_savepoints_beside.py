@@ -10,7 +10,7 @@ from filegroups.table import TableReader
 from hoodoo.verify.verify import verify
 from tableservices.restoring.savepoints import delete_savepoint, savepoint
 from tests.unit.timeline.engine import BRISK, heard, new_table, opened, upsert
-from timeline.layout import TIMELINE, timeline_path
+from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import Storage
 from timeline.properties.setting_enums import ForeignWriters

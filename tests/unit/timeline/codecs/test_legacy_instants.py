@@ -17,17 +17,17 @@ from tests.unit.timeline.codecs.test_legacy_archive import block, state
 from tests.unit.timeline.engine import StillClock, new_table, opened, rows_of, upsert
 from timeline.codecs.instant_avro import decode_commit, encode_commit
 from timeline.errors import InstantNotFoundError, MalformedNameError, UnsupportedTableError
-from timeline.layout import legacy_archive, timeline_path
-from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId
 from timeline.model.file_names import (
     BaseFile,
     LogFile,
     Slicing,
     instant_file_name,
+    legacy_archive,
     slice_file_group,
+    timeline_path,
 )
 from timeline.model.instant import Action, Instant, State, WallMs, instant_time
-from timeline.model.write_set import FileGroupId
 from timeline.snapshot import ActiveTimeline, CommitReader, Snapshot, TimelineReader
 from timeline.storage.memory import MemoryStorage, MemoryWorld
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from timeline.codecs.commit_log import decode_slot, encode_slot
 from timeline.errors import ChecksumError, CorruptTableError, UnsupportedTableError
+from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.model.instant import Action
 from timeline.model.slot import Batch, Slot, SlotKind, SlotOwner
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 
 RT, OWN, CT = "20260102030405004", "20260102030405009", "20260102030405011"
 OWNER = SlotOwner(host="h", pid=7, writer_id="w", application="load")

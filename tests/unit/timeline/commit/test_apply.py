@@ -10,7 +10,7 @@ from filegroups.table import TableReader
 from tests.unit.timeline.engine import files_below, new_table
 from timeline.codecs.instant_avro import encode_restore_plan, encode_rollback_plan
 from timeline.commit.apply import apply, is_applied
-from timeline.layout import TIMELINE, timeline_path
+from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RestorePlan, RollbackPlan
 from timeline.model.slot import Slot, SlotKind, SlotOwner

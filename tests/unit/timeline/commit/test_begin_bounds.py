@@ -24,8 +24,8 @@ from tests.unit.timeline.engine import (
 from timeline.commit.begin import begin, make_inflight
 from timeline.context import TableContext
 from timeline.errors import IllegalTransitionError, StorageUnavailableError
-from timeline.layout import HEARTBEATS, TIMELINE, slot_path
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import HEARTBEATS, TIMELINE, slot_path
 from timeline.model.instant import Action, WallMs, instant_time
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.rollback.rollback import rollback

@@ -17,7 +17,7 @@ from timeline.commit.cancel_plan import (
 )
 from timeline.context import TableContext
 from timeline.errors import TableConfigConflictError
-from timeline.layout import TIMELINE
+from timeline.model.file_names import TIMELINE
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import ClusteringPlan, RequestedReplaceMetadata
 from timeline.model.slot import SlotKind

@@ -16,7 +16,7 @@ from timeline.commit.commit_lock import CommitSection, is_commit_lock_kept, keep
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit_log import CommitLog
 from timeline.errors import LeaseLostError
-from timeline.layout import TIMELINE
+from timeline.model.file_names import TIMELINE
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage
 

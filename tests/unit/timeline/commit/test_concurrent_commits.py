@@ -12,7 +12,8 @@ from timeline.codecs.instant_avro import encode_clean, encode_clean_plan
 from timeline.commit.concurrent_commits import clean_conflict, foreign_clean_conflict
 from timeline.commit.validate import validate_since
 from timeline.context import TableContext
-from timeline.layout import TIMELINE
+from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.model.file_names import TIMELINE
 from timeline.model.instant import Action
 from timeline.model.plans import (
     CleanerPlan,
@@ -21,7 +22,6 @@ from timeline.model.plans import (
     CleanPartitionMetadata,
 )
 from timeline.model.slot import Slot, SlotKind, SlotOwner
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rules.conflicts import ConcurrentCommit, Rejected
 

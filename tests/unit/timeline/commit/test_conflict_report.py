@@ -20,8 +20,8 @@ from timeline.errors import (
     TableConfigConflictError,
     WriteConflictError,
 )
+from timeline.model.commit_metadata import FileGroupId, WriteSet
 from timeline.model.instant import Action
-from timeline.model.write_set import FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, Rebase, Rejected, RuleId
 
 MINE, THEIRS = "20260102030405004", "20260102030405008"

@@ -27,9 +27,8 @@ from timeline.codecs.instant_avro import encode_restore_plan, encode_rollback_pl
 from timeline.commit.apply import data_files_of
 from timeline.context import TableLimits
 from timeline.errors import TableConfigConflictError
-from timeline.layout import TIMELINE, timeline_path
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.file_names import parse_instant_name
+from timeline.model.file_names import TIMELINE, parse_instant_name, timeline_path
 from timeline.model.instant import Instant
 from timeline.model.plans import InstantInfo, RestorePlan
 from timeline.properties.setting_enums import ForeignWriters

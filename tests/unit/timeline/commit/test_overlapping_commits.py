@@ -33,14 +33,13 @@ from timeline.commit.protocol import CommitProtocol, LocalCommit
 from timeline.commit.section import commit_in_section, open_commit
 from timeline.commit.shared_with_java import SharedWithJava
 from timeline.errors import OutcomeUnknownError
-from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.commit_metadata import WriteOperation
-from timeline.model.instant import Action, State
+from timeline.model.file_names import SLOTS, TIMELINE, slot_path, timeline_path
+from timeline.model.instant import Action, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import RuleId
-from timeline.rules.instant_times import Residue
 from timeline.storage.memory import MemoryStorage
 from timeline.system import ThreadExecutor
 

@@ -9,11 +9,16 @@ from timeline.codecs.instant_avro import encode_commit
 from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext
-from timeline.layout import TIMELINE, heartbeat_path
-from timeline.model.commit_metadata import CommitMetadata, WriteOperation, WriteStat
-from timeline.model.file_names import IOType
+from timeline.model.commit_metadata import (
+    Access,
+    CommitMetadata,
+    FileGroupId,
+    WriteOperation,
+    WriteSet,
+    WriteStat,
+)
+from timeline.model.file_names import TIMELINE, IOType, heartbeat_path
 from timeline.model.instant import Action
-from timeline.model.write_set import Access, FileGroupId, WriteSet
 
 FIRST, SECOND = "20260101000000100", "20260101000000200"
 F, G, H = (f"{n}1111111-2222-3333-4444-555555555555-0" for n in range(3))

@@ -20,10 +20,9 @@ from timeline.commit.begin import begin
 from timeline.commit.commit_lock import BaseState
 from timeline.commit.markers import create_marker
 from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
-from timeline.layout import SLOTS, TIMELINE
-from timeline.model.file_names import IOType
+from timeline.model.commit_metadata import Access, WriteSet
+from timeline.model.file_names import SLOTS, TIMELINE, IOType
 from timeline.model.instant import Action, WallMs, instant_time
-from timeline.model.write_set import Access, WriteSet
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import NoConflict, Rejected

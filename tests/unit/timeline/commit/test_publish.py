@@ -25,8 +25,8 @@ from timeline.commit.section import commit_in_section
 from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import BudgetSpentError, OutcomeUnknownError
-from timeline.layout import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import SLOTS, TIMELINE, slot_path, timeline_path
 from timeline.model.slot import SlotKind
 from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.setting_enums import CommitLockMode

@@ -30,16 +30,20 @@ from timeline.commit.section import commit_in_section
 from timeline.commit.validate import validate_early
 from timeline.context import TableContext, TableLimits
 from timeline.errors import OutcomeUnknownError
-from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE
-from timeline.model.commit_metadata import CommitMetadata
-from timeline.model.instant import Action
+from timeline.model.commit_metadata import (
+    Access,
+    AccessedFileGroup,
+    CommitMetadata,
+    FileGroupId,
+    WriteSet,
+)
+from timeline.model.file_names import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, TIMELINE
+from timeline.model.instant import Action, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.ports.ports import AmbiguousWriteError, LockSharing
 from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rejected, RuleId
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

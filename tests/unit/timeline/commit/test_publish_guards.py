@@ -27,13 +27,11 @@ from timeline.commit.commit_lock import PendingCommit
 from timeline.commit.concurrent_commits import verdict_on
 from timeline.commit.validate import commits_since, validate_early
 from timeline.errors import HeartbeatExpiredError, RolledBackError
-from timeline.layout import timeline_path
-from timeline.model.commit_metadata import CommitMetadata, ConcurrencyMode
-from timeline.model.file_names import pending_file_names
+from timeline.model.commit_metadata import Access, CommitMetadata, ConcurrencyMode, WriteSet
+from timeline.model.file_names import pending_file_names, timeline_path
 from timeline.model.instant import Action, Instant, State
 from timeline.model.slot import Batch, SlotKind
 from timeline.model.table_config import TableConfig
-from timeline.model.write_set import Access, WriteSet
 from timeline.rules.conflicts import (
     ConcurrentCommit,
     NoConflict,

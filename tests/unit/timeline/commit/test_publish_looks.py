@@ -28,8 +28,8 @@ from timeline.commit.section import commit_in_section
 from timeline.commit.validate import commits_since
 from timeline.context import TableLimits
 from timeline.errors import OutcomeUnknownError
-from timeline.layout import TIMELINE, timeline_path
 from timeline.model.commit_metadata import CommitMetadata
+from timeline.model.file_names import TIMELINE, timeline_path
 from timeline.model.instant import Action, InstantTime, WallMs, instant_time, wall_ms
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError

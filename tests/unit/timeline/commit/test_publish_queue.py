@@ -18,12 +18,11 @@ from timeline.commit.section import commit_in_section, open_commit, protocol_of
 from timeline.commit_log import CommitLog
 from timeline.context import TableContext, TableLimits
 from timeline.errors import StorageUnavailableError
-from timeline.layout import TIMELINE, slot_path
-from timeline.model.instant import Action
+from timeline.model.file_names import TIMELINE, slot_path
+from timeline.model.instant import Action, Residue
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
-from timeline.rules.instant_times import Residue
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

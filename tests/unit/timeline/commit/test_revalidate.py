@@ -26,7 +26,7 @@ from timeline.commit.section import open_commit
 from timeline.commit.shared_with_java import SharedWithJava
 from timeline.context import TableLimits
 from timeline.errors import LockTimeoutError
-from timeline.layout import heartbeat_path, timeline_path
+from timeline.model.file_names import heartbeat_path, timeline_path
 from timeline.model.instant import WallMs, instant_time
 from timeline.properties.setting_enums import ForeignWriters
 

@@ -20,17 +20,19 @@ from timeline.commit.concurrent_commits import (
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
-from timeline.layout import TIMELINE
 from timeline.model.commit_metadata import (
     NO_PREVIOUS_COMMIT,
+    WHOLE_TABLE,
+    Access,
     CommitMetadata,
+    FileGroupId,
     WriteOperation,
     WriteStat,
 )
+from timeline.model.file_names import TIMELINE
 from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
-from timeline.model.write_set import WHOLE_TABLE, Access, FileGroupId
 from timeline.rules.conflicts import ConcurrentCommit
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

@@ -16,7 +16,7 @@ from timeline.codecs.archived_instants import ArchivedInstant
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit.apply import apply, has_instant_file, is_applied, revert_if_restored, try_apply
 from timeline.errors import OutcomeUnknownError, StorageUnavailableError
-from timeline.layout import slot_path, timeline_path
+from timeline.model.file_names import slot_path, timeline_path
 from timeline.model.instant import Action
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import AmbiguousWriteError

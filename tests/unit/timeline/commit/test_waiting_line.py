@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.timeline.engine import put, put_watched, rows_of, upsert
 from tests.unit.timeline.line import LOOKS_MAX, Joined, Line, row
-from timeline.layout import TIMELINE
 from timeline.model.commit_metadata import WriteOperation
+from timeline.model.file_names import TIMELINE
 
 
 @pytest.mark.spec("PUB-12")

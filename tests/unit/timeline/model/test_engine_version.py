@@ -23,8 +23,8 @@ from timeline.codecs.instant_avro import (
 )
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, UnsupportedTableError, WriterDisagreementError
-from timeline.layout import WRITERS
-from timeline.model import engine_version
+from timeline.model import slot as engine_version
+from timeline.model.file_names import WRITERS
 from timeline.model.instant import Action
 from timeline.model.plans import (
     CleanerPlan,

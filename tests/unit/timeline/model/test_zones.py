@@ -12,14 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError, UnsafeSetupError
-from timeline.model.instant import UTC_ZONE, TimelineZone, WallMs, instant_time, wall_ms
+from timeline.model.instant import (
+    UTC_ZONE,
+    Residue,
+    SkewLimits,
+    TimelineZone,
+    WallMs,
+    instant_time,
+    next_instant_time,
+    wall_ms,
+)
 from timeline.model.time_arguments import (
     TimeArgument,
     parse_instant,
     parse_range,
     parse_time_travel,
 )
-from timeline.rules.instant_times import Residue, SkewLimits, next_instant_time
 from timeline.system import process_zone
 
 NAMES = (

@@ -12,7 +12,7 @@ from timeline.errors import (
     StorageUnavailableError,
     TableNotFoundError,
 )
-from timeline.layout import (
+from timeline.model.file_names import (
     INDEX_DEFINITIONS,
     METADATA_TABLE,
     PROPERTIES,

@@ -30,9 +30,16 @@ from timeline.commit.begin import begin, make_inflight
 from timeline.commit.markers import create_marker
 from timeline.errors import TableConfigConflictError, UnsupportedTableError
 from timeline.heartbeat import HeartbeatLimits
-from timeline.layout import HEARTBEATS, MARKERS, TIMELINE, heartbeat_path, slot_path, timeline_path
 from timeline.model.commit_metadata import CommitMetadata, WriteOperation
-from timeline.model.file_names import IOType
+from timeline.model.file_names import (
+    HEARTBEATS,
+    MARKERS,
+    TIMELINE,
+    IOType,
+    heartbeat_path,
+    slot_path,
+    timeline_path,
+)
 from timeline.model.instant import Action, Instant, State
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind

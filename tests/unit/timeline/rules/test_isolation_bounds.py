@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from timeline.model.commit_metadata import (
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    WriteSet,
+)
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, Rejected, RuleId
 from timeline.rules.isolation import Isolation, ReadScope, validate_reads
 

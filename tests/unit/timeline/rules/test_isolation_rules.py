@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from timeline.model.commit_metadata import (
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    WriteSet,
+)
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.rules.conflicts import ConcurrentCommit, RuleId
 from timeline.rules.isolation import Isolation, ReadScope, validate_reads
 

@@ -11,9 +11,9 @@ from timeline.heartbeat import (
     is_lease_expired,
     is_lease_trusted,
 )
+from timeline.model.commit_metadata import Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.model.file_names import BaseFile, LogFile, Slicing, merged_slice, slice_file_group
-from timeline.model.instant import Action
-from timeline.model.write_set import Access, AccessedFileGroup, FileGroupId, WriteSet
+from timeline.model.instant import Action, SkewLimits
 from timeline.rules.conflicts import (
     ConcurrentCommit,
     NoConflict,
@@ -22,7 +22,6 @@ from timeline.rules.conflicts import (
     RuleId,
     validate_write_set,
 )
-from timeline.rules.instant_times import SkewLimits
 
 MINE, OLDER, NEWER = "20260102030405004", "20260102030405000", "20260102030405008"
 A, B = FileGroupId("x", "a"), FileGroupId("y", "b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from timeline.model.commit_metadata import FileGroupId
 from timeline.model.file_names import (
     BaseFile,
     FileSlice,
@@ -13,7 +14,6 @@ from timeline.model.file_names import (
     slice_file_group,
     slice_files,
 )
-from timeline.model.write_set import FileGroupId
 
 G, B = FileGroupId("p", "g"), FileGroupId("p", "b")
 

@@ -19,9 +19,15 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from timeline.errors import SettingError, WriteConflictError
-from timeline.model.commit_metadata import WriteOperation
+from timeline.model.commit_metadata import (
+    WHOLE_TABLE,
+    Access,
+    AccessedFileGroup,
+    FileGroupId,
+    WriteOperation,
+    WriteSet,
+)
 from timeline.model.instant import Action
-from timeline.model.write_set import WHOLE_TABLE, Access, AccessedFileGroup, FileGroupId, WriteSet
 from timeline.properties.options import as_property_set
 from timeline.rules.conflicts import (
     STRATEGIES,

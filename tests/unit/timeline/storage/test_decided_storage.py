@@ -14,8 +14,8 @@ from timeline.errors import (
     TableReplacedError,
     UnsafeSetupError,
 )
-from timeline.layout import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.model.commit_metadata import MergeMode
+from timeline.model.file_names import PROPERTIES, SLOTS, TABLE_DESCRIPTOR, slot_path
 from timeline.ports.ports import (
     ObjectExistsError,
     ObjectMissingError,

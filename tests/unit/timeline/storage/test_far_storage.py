@@ -16,12 +16,11 @@ from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section, refresh_and_apply
 from timeline.commit_log import CommitLog
 from timeline.context import GLANCE_MS, TableContext
-from timeline.layout import TIMELINE, slot_path
-from timeline.model.instant import Action, State
+from timeline.model.file_names import TIMELINE, slot_path
+from timeline.model.instant import Action, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.ports.ports import LockSharing, ObjectMissingError, open_cached
 from timeline.properties.setting_enums import ForeignWriters
-from timeline.rules.instant_times import Residue
 from timeline.storage.data_files import FileCache
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_address import parse_object_address

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.timeline.engine import StillClock
 from timeline.heartbeat import HeartbeatLimits, instants_with_expired_heartbeat
-from timeline.layout import heartbeat_path
+from timeline.model.file_names import heartbeat_path
 from timeline.ports.ports import Clock
 from timeline.storage.folder_walker import FolderClock, FolderWalker, Syscalls, folder_clock
 from timeline.storage.local import LocalStorage

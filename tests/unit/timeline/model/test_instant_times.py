@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeline.errors import ClockRefusedError
-from timeline.model.instant import Action, WallMs, instant_time, wall_ms
-from timeline.rules.instant_times import Residue, SkewLimits, begin_residue, next_instant_time
+from timeline.model.instant import (
+    Action,
+    Residue,
+    SkewLimits,
+    WallMs,
+    begin_residue,
+    instant_time,
+    next_instant_time,
+    wall_ms,
+)
 
 NOW = WallMs(1_767_323_045_000)  # divisible by four
 LIMITS = SkewLimits()
