@@ -1,5 +1,5 @@
 """
-Write ``docs/configuration.md`` from the option tables, or check that it is up to date.
+Write the generated pages of ``docs/reference/`` from the option tables, or check that they are up to date.
 
 Usage: python tools/option_docs.py [--check]
 """
@@ -28,13 +28,14 @@ from tableservices.worker import WorkerSettings
 from timeline.properties.options import Option
 from timeline.storage.object_client import ObjectSettings
 
-TARGET = Path(__file__).parents[1] / "docs" / "configuration.md"
-EVERY_KEY = TARGET.with_name("every_key.md")
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+TARGET = REFERENCE / "options.md"
+EVERY_KEY = REFERENCE / "hudi-keys.md"
 EVERY_HEAD = """# Every key of Hudi 1.2, and what becomes of it
 
 Made by `tools/option_docs.py`; do not edit by hand. A key counts in any case and by its older names.
 
-- **done**: as [configuration.md](configuration.md) says.
+- **done**: as [options.md](options.md) says.
 - **refused**: a write or read that asks for it ends with `unsupported_setting`; its other values are done.
 - **warned**: it asks for what is not done. Each table handle tells all such keys in one warning; a boolean that says false, or
   another key that says Hudi's default, asks for nothing. Unknown and misspelled keys are told as well, with the nearest known one.
@@ -52,7 +53,7 @@ Made by `tools/option_docs.py` from the option tables; do not edit by hand. The 
 table's `hoodie.properties`, `--props` files, `--hoodie-conf k=v`, the Spark session's `spark.hoodie.*`, options in code.
 `hoodoo config show` prints every effective value with the layer it came from.
 
-No key is silent: [every_key.md](every_key.md) lists what becomes of each key of Hudi's. What would change rows, files or an
+No key is silent: [hudi-keys.md](hudi-keys.md) lists what becomes of each key of Hudi's. What would change rows, files or an
 answer and is not done is refused by name; what else is not done, and each unknown key with the nearest known one, is told once
 a table handle, by a warning (Python, Spark) or a remark (command line).
 Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,

@@ -69,7 +69,7 @@ _BY_STATUS = {
 }
 _ADVICE = {
     RequestFailure.NO_BUCKET: "create the bucket or correct the address",
-    RequestFailure.DENIED: "give these credentials access to the table's prefix, docs/storage.md lists what",
+    RequestFailure.DENIED: "give these credentials the rights of docs/how-to/object-stores.md",
     RequestFailure.WRONG: "look at region, endpoint and path style",
     RequestFailure.THROTTLED: "try again later, or ask for a higher limit",
     RequestFailure.NOT_SENT: "check the endpoint and the network, then repeat",
@@ -487,8 +487,8 @@ def open_client(
         )
     except (BaseError, ValueError) as error:
         raise UnsafeSetupError(
-            "the client of the object store refuses its options, see docs/storage.md: "
-            f"{address.base_uri}: {first_line(error)}",
+            "the client of the object store refuses its options "
+            f"(docs/how-to/object-stores.md): {address.base_uri}: {first_line(error)}",
             kind="storage_options",
             address=address.base_uri,
         ) from error
