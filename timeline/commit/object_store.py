@@ -85,7 +85,7 @@ class ObjectStoreCommit(CommitProtocol):
         self._validated = write.base_head if write is not None else 0
         self._gave_up_lock = False  # at most once in a commit
         self._is_without_lock = False  # the section under way is to find the conflict
-        self._has_asked = False  # this section asked for a slot, or waited instead
+        self._has_asked = False  # this section asked for a slot, or gave up the lock
         self._applied = 0  # this commit has applied all slots up to this number
         self._waited_at = 0  # head of the commit log at the last wait
         self._waits_left = _WAITS_MAX
@@ -177,7 +177,7 @@ class ObjectStoreCommit(CommitProtocol):
         """
         Return whether the slots that are in memory reject the write. Outside: nothing.
 
-        The writer asks while it waits for the lock.
+        The writer asks while it waits for the lock, and before it waits for earlier writers.
         """
         if self.write is None:
             return False
@@ -197,6 +197,37 @@ class ObjectStoreCommit(CommitProtocol):
         self._gave_up_lock = self._is_without_lock = True
 
     # ---- The refresh
+
+    def refresh(self, lease: Lease | None) -> CommitSection:
+        """
+        Refresh as on a local store; a write then waits for earlier writers and refreshes again.
+
+        It keeps a shared lease meanwhile. To join the lock again would cost a request.
+        """
+        section = super().refresh(lease)
+        while self._wait_before_slot(section):
+            section = super().refresh(lease)
+        return section
+
+    def _wait_before_slot(self, section: CommitSection) -> bool:
+        """Wait for the writers ahead; return whether the table must be read again."""
+        if (
+            self.write is None
+            or self._has_place
+            or self._is_without_lock
+            or not self.context.commit_log.is_contended
+            or is_exclusive(section.lease)
+            or self._is_rejected()
+        ):
+            return False
+        ahead = _writes_ahead_count(section.timeline, self.write.requested_time)
+        if ahead > _BESIDE and self._waits_left and section.head != self._waited_at:
+            self._waits_left -= 1
+            self._waited_at = section.head
+            self._read_until(section.head + ahead - _BESIDE)
+            return True
+        self.context.ports.clock.sleep_ms(_STEP_MS * min(ahead, _STEPS_MAX))
+        return False
 
     def _read_table(self) -> TimelineState:
         read, self._read = self._read, None
@@ -244,32 +275,17 @@ class ObjectStoreCommit(CommitProtocol):
 
     def take(self, section: CommitSection, slot: Slot) -> None:
         """
-        Take the slot, after waiting for earlier writers where there are some.
+        Take the slot.
 
-        After a wait the caller refreshes and validates again; no slot is lost. The same holds if
-        the lock was given up, and validation did not reject the write.
+        If the lock was given up, and validation did not reject the write, no slot is requested: the
+        caller refreshes and validates again.
         """
         self._has_asked = True
         self._validated = slot.base
-        if not is_exclusive(section.lease) and self._wait_before_slot(section, slot):
-            return
         if self._is_without_lock:
             self._is_without_lock = False
             return
         super().take(section, slot)
-
-    def _wait_before_slot(self, section: CommitSection, slot: Slot) -> bool:
-        """Wait for the writers ahead; return whether the caller must refresh."""
-        if self._has_place or self._is_without_lock or not self.context.commit_log.is_contended:
-            return False
-        ahead = _writes_ahead_count(section.timeline, slot.requested_time)
-        if ahead > _BESIDE and self._waits_left and section.head != self._waited_at:
-            self._waits_left -= 1
-            self._waited_at = section.head
-            self._read_until(section.head + ahead - _BESIDE)
-            return True
-        self.context.ports.clock.sleep_ms(_STEP_MS * min(ahead, _STEPS_MAX))
-        return False
 
     def _create(self, section: CommitSection, slot: Slot) -> bool:
         """Take the slot; apply the slot before it first, or at the same time where allowed."""

@@ -186,7 +186,7 @@ class Chain:
 
 
 def line(
-    commit_log: Chain, *, begun: str | None = RT.format(1)
+    commit_log: Chain, *, begun: str | None = RT.format(500)
 ) -> tuple[ObjectStoreCommit, StillClock]:
     clock = StillClock()
     kept = MemoryStorage()
@@ -197,28 +197,25 @@ def line(
     return ObjectStoreCommit(context, "test", write), clock
 
 
-def does_wait(commit: ObjectStoreCommit, head: int, timeline: ActiveTimeline, slot: Any) -> bool:
-    section: Any = SimpleNamespace(head=head, timeline=timeline)
-    return commit._wait_before_slot(section, slot)
+def does_wait(
+    commit: ObjectStoreCommit, head: int, timeline: ActiveTimeline, *, lease: Any = None
+) -> bool:
+    section: Any = SimpleNamespace(head=head, timeline=timeline, lease=lease)
+    return commit._wait_before_slot(section)
 
 
-def behind(front: int) -> tuple[ActiveTimeline, Any]:
+def behind(front: int) -> ActiveTimeline:
     """A timeline on which so many began to write before one, and one after it."""
     names = [f"{RT.format(one)}.inflight" for one in (*range(front), 999)]
     asked = [f"{RT.format(one)}.commit.requested" for one in (*range(front), 500, 999)]
-
-    class Mine:
-        requested_time = RT.format(500)
-
-    return ActiveTimeline.of([*names, *asked, f"{RT.format(500)}.inflight"]), Mine()
+    return ActiveTimeline.of([*names, *asked, f"{RT.format(500)}.inflight"])
 
 
 @pytest.mark.parametrize(("front", "waits"), [(0, False), (2, False), (3, True), (9, True)])
 def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
     commit_log = Chain(*[1] * front)
     mine, clock = line(commit_log)
-    timeline, slot = behind(front)
-    assert does_wait(mine, 10, timeline, slot) is waits
+    assert does_wait(mine, 10, behind(front)) is waits
     if waits:
         assert commit_log.known_head == 10 + front - 2, "two of those in front may still be at it"
     else:
@@ -228,17 +225,69 @@ def test_far_away_who_began_first_goes_first(front: int, waits: bool) -> None:
 def test_a_commit_waits_for_no_writer_where_none_commits() -> None:
     commit_log = Chain(busy=False)
     mine, clock = line(commit_log)
-    assert does_wait(mine, 10, *behind(9)) is False
+    assert does_wait(mine, 10, behind(9)) is False
     assert (commit_log.looks, clock.steady) == (0, 0)
 
 
 def test_who_began_long_before_is_not_in_front() -> None:
     commit_log = Chain(*[1] * 9)
-    mine, clock = line(commit_log)
-    timeline, slot = behind(9)
-    slot.requested_time = "20260102030415" + "500"  # ten seconds after the last of them
-    assert does_wait(mine, 10, timeline, slot) is False
+    mine, clock = line(commit_log, begun="20260102030415" + "500")  # ten seconds after them
+    assert does_wait(mine, 10, behind(9)) is False
     assert (commit_log.looks, clock.steady) == (0, 5), "the one that began after them"
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_write_that_holds_the_lock_alone_does_not_wait_for_writers(is_shared: bool) -> None:
+    mine, _ = line(Chain(*[1] * 9))
+    lease = SimpleNamespace(is_shared=is_shared)
+    assert does_wait(mine, 10, behind(9), lease=lease) is is_shared
+
+
+def test_a_table_service_does_not_wait_for_writers() -> None:
+    commit_log = Chain(*[1] * 9)
+    service, clock = line(commit_log, begun=None)
+    assert does_wait(service, 10, behind(9)) is False
+    assert (commit_log.looks, clock.steady) == (0, 0)
+
+
+def test_a_write_that_a_known_slot_rejects_does_not_wait_for_writers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ObjectStoreCommit, "_is_rejected", lambda _: True)
+    commit_log = Chain(*[1] * 9)
+    mine, clock = line(commit_log)
+    assert does_wait(mine, 10, behind(9)) is False
+    assert (commit_log.looks, clock.steady) == (0, 0)
+
+
+@pytest.mark.spec("LOCK-1")
+def test_a_write_keeps_its_shared_lease_while_it_waits_and_is_validated_after_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = [True, True, False]
+    refreshed: list[int] = []
+
+    def refresh(commit: CommitProtocol, lease: Any) -> CommitSection:
+        refreshed.append(lock.held)
+        return plain_refresh(commit, lease)
+
+    plain_refresh = CommitProtocol.refresh
+    monkeypatch.setattr(CommitProtocol, "refresh", refresh)
+    monkeypatch.setattr(ObjectStoreCommit, "_wait_before_slot", lambda *_: waits.pop(0))
+    table = new_table(Far(MemoryStorage()))
+    lock = Leases(table.context.ports.lock)
+    lock.is_shareable = True
+    context = replace(table.context, ports=replace(table.context.ports, lock=lock))
+    validated: list[int] = []
+
+    def decide(section: CommitSection) -> Slot:
+        validated.append(section.head)
+        return noop(context)(section)
+
+    slot, lost = commit_by(write_commit(context), decide)
+    assert slot is not None
+    assert (lost, refreshed, validated) == (0, [1, 1, 1], [0])
+    assert (len(lock.asked), lock.held) == (1, 0)
 
 
 @pytest.mark.spec("UNK-5")
@@ -276,15 +325,15 @@ def test_a_lost_slot_is_lost_though_the_look_beside_it_fails() -> None:
 def test_who_is_in_front_and_does_not_publish_is_not_waited_for() -> None:
     commit_log = Chain()  # all of them died, or write for an hour
     mine, clock = line(commit_log)
-    assert does_wait(mine, 10, *behind(9)) is True
-    assert does_wait(mine, 10, *behind(9)) is False, "the chain did not move"
+    assert does_wait(mine, 10, behind(9)) is True
+    assert does_wait(mine, 10, behind(9)) is False, "the chain did not move"
     assert clock.steady < 100
 
 
 def test_who_waits_gives_way_so_many_times_in_a_turn_and_no_more() -> None:
     commit_log = Chain(*[1] * 1_000)
     mine, _ = line(commit_log)
-    waited = [does_wait(mine, 10 + one, *behind(9)) for one in range(20)]
+    waited = [does_wait(mine, 10 + one, behind(9)) for one in range(20)]
     assert waited == [True] * 16 + [False] * 4
 
 
