@@ -91,13 +91,18 @@ class TableReader(TableSnapshot):
 
     Args:
         context: Ports, configuration, commit log and limits.
+        refuse_reads: Raises the error of each read, because an option would make it wrong.
     """
 
-    def __init__(self, context: TableContext) -> None:
+    def __init__(
+        self, context: TableContext, refuse_reads: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(context, _UNSET)
+        self._refusal = refuse_reads
 
     def _refuse_reads(self) -> None:
-        """Let a subclass refuse reads that an option would make wrong."""
+        if self._refusal is not None:
+            self._refusal()
 
     @property
     def context(self) -> TableContext:

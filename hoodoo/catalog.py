@@ -19,8 +19,8 @@ from filegroups.settings.key_settings import (
 )
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
-from filegroups.table import create_table_files, open_reader
-from filegroups.writing.row_checks import owned_buckets
+from filegroups.table import create_table_files
+from filegroups.writing.row_checks import refuse_unfit_buckets
 from hoodoo.configuration import PropertySource
 from hoodoo.factory import (
     Layers,
@@ -60,10 +60,10 @@ def open_context(
     path: str | os.PathLike[str], layers: Layers, *, events: EventSink | None = None
 ) -> tuple[TableContext, PropertySet, WriteSettings]:
     """Open a table's context, and its options. Errors: as ``open_table``."""
-    properties, settings = properties_of_table(path, layers)
+    config, properties, settings = properties_of_table(path, layers)
     ports = compose_ports(path, properties, events=events)
-    context = open_reader(ports, limits_of(settings, properties)).context
-    check_against_table(settings, context.config)
+    context = TableContext.of(ports, config, limits_of(settings, properties))
+    check_against_table(settings, config)
     if layers.warns:
         warn_ignored_keys(properties, ports.events)
     return context, properties, settings
@@ -171,7 +171,8 @@ def preview_create(
     planned = new_table_config(path, settings, schema)
     # What opening it refuses is not made first.
     services_of(layers.load(), settings=settings)
-    owned_buckets(settings)
+    if settings.own_buckets is not None:
+        refuse_unfit_buckets(settings, settings.own_buckets)
     return layers, settings, planned
 
 

@@ -48,7 +48,7 @@ from timeline.properties.options import (
 )
 from timeline.properties.properties_file import parse_properties
 from timeline.redaction import redact
-from timeline.rules.conflicts import STRATEGIES, ConflictStrategy, find_strategy
+from timeline.rules.conflicts import SIMPLE, STRATEGIES, ConflictStrategy, find_strategy
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_client import ObjectSettings
 from timeline.system import SystemClock, SystemIds
@@ -281,21 +281,6 @@ def check(
     return (*errors.values(), *warnings)
 
 
-def reader_lease_ms(properties: PropertySet) -> int:
-    """
-    How long a lease lasts; what else is told to reads does not matter here.
-
-    Raises:
-        SettingError: It is no number, or out of bounds, where no clean would respect it.
-    """
-    field = "reader_lease_ms"
-    option = ReadSettings.options[field]
-    said, value = properties.find(option), read_option(properties, option)
-    if said is None or value is None:  # an empty text is not said
-        return ReadSettings().reader_lease_ms
-    return ReadSettings(**{field: value, "origins": {field: said[2]}}).reader_lease_ms
-
-
 def problem_of(error: HoodooError) -> Problem:
     """An error as a problem of the settings; ``key`` has all keys that it names."""
     named = error.fields.get("differences") or {error.fields.get("key", ""): ""}
@@ -512,6 +497,8 @@ def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> Confl
         UnsafeSetupError: An allowed plug-in cannot be used.
     """
     name = settings.conflict_strategy
+    if name in SIMPLE.class_names:
+        return SIMPLE
     found = find_strategy(name)
     if found is not None:
         return found

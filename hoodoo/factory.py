@@ -23,16 +23,16 @@ from filegroups.schema.evolution import MissingColumns, SchemaRules
 from filegroups.schema.schema import TableSchema
 from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, key_spec_of, refuse_other_classes
 from filegroups.settings.known_keys import UNSUPPORTED
+from filegroups.settings.read_settings import ReaderLeaseSettings
 from filegroups.settings.settings import WriteSettings
 from filegroups.settings.time_settings import refuse_other_times
 from filegroups.supported import refuse_unreadable
-from filegroups.writing.row_checks import owned_buckets
+from filegroups.writing.row_checks import refuse_unfit_buckets
 from filegroups.writing.write_request import FileRules, RowRules, WriteRequest
 from hoodoo.configuration import (
     PropertySource,
     conflict_strategy,
     load_configuration,
-    reader_lease_ms,
     slot_signing_of,
 )
 from hoodoo.inputs import Operation, to_write_operation
@@ -56,6 +56,7 @@ from timeline.properties.options import (
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import (
     CommitLockMode,
+    EarlyDetection,
     ForeignWriters,
     IndexType,
     InsertDuplicates,
@@ -173,9 +174,9 @@ _JUDGED_BY_TABLE = frozenset(
 
 def properties_of_table(
     address: str | os.PathLike[str], layers: Layers
-) -> tuple[PropertySet, WriteSettings]:
+) -> tuple[TableConfig, PropertySet, WriteSettings]:
     """
-    All layers of an existing table, and the settings they make.
+    The configuration of an existing table, all layers, and the settings they make.
 
     What the table itself is (merge-on-read, a key generator we cannot write by) does not
     keep anybody from opening it: reading may work, and writing is refused when it is tried.
@@ -192,7 +193,7 @@ def properties_of_table(
     readable = {key: value for key, value in raw.items() if key not in _JUDGED_BY_TABLE}
     if config.timeline_layout_version == 1:  # no version a writer may ask for
         readable.pop("hoodie.table.version", None)
-    return layers.load(raw), WriteSettings.from_properties(layers.load(readable))
+    return config, layers.load(raw), WriteSettings.from_properties(layers.load(readable))
 
 
 def compose_ports(
@@ -287,7 +288,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
             lock_after_conflicts=settings.retry_queue_after,
             lock_short_ms=_keep_lock_ms(settings),
         ),
-        reader_lease_ms=reader_lease_ms(properties),
+        reader_lease_ms=ReaderLeaseSettings.from_properties(properties).reader_lease_ms,
         instant_files_max=settings.timeline_instants_max * 3,
         publish_lock=settings.publish_lock,
         mode=settings.concurrency_mode,
@@ -296,7 +297,7 @@ def limits_of(settings: WriteSettings, properties: PropertySet) -> TableLimits:
         strategy=strategy,
         cancels_conflicting_plans=strategy.prefers_writers or settings.cancel_met_clustering,
         isolation=settings.isolation,
-        waits_for_announced=settings.early_detection.waits_for_announced,
+        waits_for_announced=settings.early_detection is not EarlyDetection.PUBLISHED,
         rate_limit=settings.rate_limit,
         slot_signing=slot_signing_of(properties),
         without_metadata_table=settings.metadata_enable is False,
@@ -365,7 +366,8 @@ def check_against_table(settings: WriteSettings, config: TableConfig) -> None:
     refuse_other_classes(settings, config)
     if settings.timestamp_keys is not None:
         refuse_other_times(settings.timestamp_keys, config)
-    owned_buckets(settings)
+    if settings.own_buckets is not None:
+        refuse_unfit_buckets(settings, settings.own_buckets)
     for field, key in BUCKET_PROPERTY_KEYS.items():
         kept = config.raw.get(key)
         layer = settings.origin(field)
@@ -456,7 +458,7 @@ def write_request_of(
         merge_definition=config.merge,
         lookup=_lookup_rules(settings, config),
         buckets=bucket_rules(settings, config),
-        own_buckets=owned_buckets(settings),
+        own_buckets=settings.own_buckets,
         partial_columns=_partial_columns(settings, operation, partial=partial),
     )
     return WriteRequest(

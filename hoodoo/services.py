@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from filegroups.reading.read import view_of
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_unwritable
+from filegroups.writing.write_request import FileRules
 from hoodoo.configuration import given_keys_without_effect, ignored_keys
 from hoodoo.factory import file_rules_of, service_context
 from lockproviders.registry import registry_for
@@ -46,7 +48,13 @@ from timeline.model.file_names import parse_base_file_name, parse_log_file_name
 from timeline.model.instant import Instant
 from timeline.model.time_arguments import TimeArgument
 from timeline.ports.ports import EventSink
-from timeline.properties.options import CODE_LAYER, Option, PropertySet, as_property_set
+from timeline.properties.options import (
+    CODE_LAYER,
+    Option,
+    OptionSettings,
+    PropertySet,
+    as_property_set,
+)
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import RollbackDecision, rollback_dead_writers
 from timeline.snapshot import ActiveTimeline
@@ -129,21 +137,87 @@ def _expire(context: TableContext, settings: TtlSettings) -> dict[str, object]:
 
 # ---- Table services of one opened table, as the front door offers them: ``table.services``
 
-#: The settings of every service, whose options are shown and checked.
-_SETTINGS = (
-    CleaningSettings,
-    ArchivingSettings,
-    CompactionSettings,
-    LogCompactionSettings,
-    ClusteringSettings,
-    TtlSettings,
-    WorkerSettings,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Making:
+    """What the services of one table are made of; each reads its own keys of the properties."""
+
+    properties: Mapping[str, str]
+    files: FileRules
+    phase: Phase = Phase.BOTH  # of those that plan first
+    after_commits: bool = False  # of a writer
+
+
+_Made_co = TypeVar("_Made_co", bound=TableService, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[_Made_co]):
+    """
+    A service of this release.
+
+    Args:
+        settings: Its options, which are shown, and checked when a table is opened.
+        switches: A writer runs the service if one of these fields is true, after a commit or on a
+            thread. No code of a service that is off runs.
+        make: Returns the service, with the settings that were read.
+    """
+
+    settings: type[OptionSettings]
+    switches: tuple[str, ...]
+    make: Callable[[Any, _Making], _Made_co]
+
+    def is_on(self, settings: OptionSettings) -> bool:
+        """Return whether a writer runs the service."""
+        return any(getattr(settings, switch) for switch in self.switches)
+
+
+def _make_archiving(settings: ArchivingSettings, making: _Making) -> TableService:
+    rules = ArchiveRules.from_properties(making.properties, settings)
+    return ArchivingService(rules=rules, has_other_writers=making.after_commits)
+
+
+def _make_compaction(settings: CompactionSettings, making: _Making) -> PlannedService:
+    orders = _plugged(making.properties, "compaction_strategies")
+    made = CompactionService(
+        settings=settings, files=making.files, phase=making.phase, orders=orders
+    )
+    return made.after_commit if making.after_commits else made
+
+
+def _make_clustering(settings: ClusteringSettings, making: _Making) -> PlannedService:
+    made = ClusteringService(settings=settings, files=making.files, phase=making.phase)
+    return made.after_commit if making.after_commits else made
+
+
+#: Services whose plans are instants of the timeline. A new one of that kind gets its entry here.
+_PLANNED: tuple[_Entry[PlannedService], ...] = (
+    _Entry(CompactionSettings, ("runs_inline", "plans_inline", "asynchronous"), _make_compaction),
+    _Entry(
+        LogCompactionSettings,
+        ("inline",),
+        lambda settings, making: LogCompactionService(
+            settings=settings, files=making.files, phase=making.phase
+        ),
+    ),
+    _Entry(ClusteringSettings, ("inline", "schedule_inline", "asynchronous"), _make_clustering),
+)
+
+#: Every service of this release, in Hudi's order. A new service gets its entry here.
+_SERVICES: tuple[_Entry[TableService], ...] = (
+    _Entry(
+        CleaningSettings, ("automatic",), lambda settings, _: CleaningService(settings=settings)
+    ),
+    _Entry(ArchivingSettings, ("automatic",), _make_archiving),
+    *_PLANNED,
+    _Entry(TtlSettings, ("inline",), lambda settings, _: TtlService(settings=settings)),
 )
 
 
 def service_options() -> tuple[Option, ...]:
     """The options of all services, one for each key."""
-    options = (option for settings in _SETTINGS for option in settings.options.values())
+    declared: list[type[OptionSettings]] = [*(one.settings for one in _SERVICES), WorkerSettings]
+    options = (option for settings in declared for option in settings.options.values())
     return tuple({option.key: option for option in options}.values())
 
 
@@ -175,16 +249,9 @@ def services_of(
     Raises:
         SettingError: A service's property is wrong.
     """
-    archiving = ArchivingService.from_properties(properties)
-    ttl = TtlService.from_properties(properties)
-    plugged = _plugged(properties, "table_services")
-    planning = planned_services_of(properties, part, settings)
-    return (_cleaning(properties), archiving, *planning, ttl, *plugged)
-
-
-def _archiving(properties: Mapping[str, str]) -> ArchivingService:
-    """After the commits of a writer, of which there may be many."""
-    return ArchivingService.from_properties(properties, has_other_writers=True)
+    making = _making(properties, settings, part)
+    made = [one.make(one.settings.from_properties(properties), making) for one in _SERVICES]
+    return (*made, *_plugged(properties, "table_services"))
 
 
 def planned_services_of(
@@ -193,21 +260,39 @@ def planned_services_of(
     settings: WriteSettings | None = None,
 ) -> tuple[PlannedService, ...]:
     """Those whose plans are instants of the timeline; arguments and errors as ``services_of``."""
+    making = _making(properties, settings, part)
+    return tuple(one.make(one.settings.from_properties(properties), making) for one in _PLANNED)
+
+
+def services_of_writer(
+    properties: Mapping[str, str], settings: WriteSettings, *, after_commits: bool
+) -> tuple[TableService, ...]:
+    """
+    The services that the options of a writer switch on, and those of plug-ins.
+
+    Args:
+        properties: Effective ones. Those of services that are off are checked as well.
+        settings: Those of writes.
+        after_commits: Whether they run after the writer's commits; else on a thread.
+
+    Raises:
+        SettingError: A service's property is wrong.
+    """
+    making = _making(properties, settings, after_commits=after_commits)
+    read = [(one, one.settings.from_properties(properties)) for one in _SERVICES]
+    made = [one.make(options, making) for one, options in read if one.is_on(options)]
+    return (*made, *_plugged(properties, "table_services"))
+
+
+def _making(
+    properties: Mapping[str, str],
+    settings: WriteSettings | None,
+    phase: Phase = Phase.BOTH,
+    *,
+    after_commits: bool = False,
+) -> _Making:
     files = file_rules_of(settings or WriteSettings.from_properties(properties))
-    return (
-        CompactionService(
-            settings=CompactionSettings.from_properties(properties),
-            files=files,
-            phase=part,
-            orders=_plugged(properties, "compaction_strategies"),
-        ),
-        LogCompactionService(
-            settings=LogCompactionSettings.from_properties(properties), files=files, part=part
-        ),
-        ClusteringService(
-            settings=ClusteringSettings.from_properties(properties), files=files, part=part
-        ),
-    )
+    return _Making(properties=properties, files=files, phase=phase, after_commits=after_commits)
 
 
 def _plugged(properties: Mapping[str, str], hook: str) -> tuple[Any, ...]:
@@ -215,10 +300,6 @@ def _plugged(properties: Mapping[str, str], hook: str) -> tuple[Any, ...]:
     if not properties.get(LockSettings.options["plugins"].key):
         return ()
     return registry_for(properties, (hookspecs,)).offers(hook, properties=properties)
-
-
-def _cleaning(properties: Mapping[str, str]) -> CleaningService:
-    return CleaningService(settings=CleaningSettings.from_properties(properties))
 
 
 _Service = TypeVar("_Service", bound=TableService)
@@ -291,16 +372,7 @@ class Services:
         self._working: TableContext | None = None
         self._started: list[BackgroundServices] = []
         self._announced_changes = False
-        # Nothing is written in a table of an older layout.
-        writable = context.config.timeline_layout_version == 2
-        planning = planned_services_of(properties, settings=settings) if writable else ()
-        self._after_commit = (
-            _cleaning(properties),
-            *([_archiving(properties)] if writable else ()),
-            *(one.after_commit for one in planning),
-            *([TtlService.from_properties(properties)] if writable else ()),
-            *_plugged(properties, "table_services"),
-        )
+        self._after_commit = services_of_writer(properties, settings, after_commits=True)
 
     def clean(self) -> CleanResult | None:
         """
@@ -419,7 +491,7 @@ class Services:
         self._announced_changes = True
         if not (self._running.enabled and self._running.beside_writers):
             return
-        offered = services_of(self._properties, settings=self._settings)
+        offered = services_of_writer(self._properties, self._settings, after_commits=False)
         chosen = [one for one in offered if one.runs_in_background]
         if chosen:
             self._start(chosen, None)

@@ -11,7 +11,7 @@ from typing import Self
 import pyarrow as pa
 
 from filegroups.reading.read import Filter, ReadSet, known_schema
-from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported
+from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported, unsupported_keys
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader
 from filegroups.writing.workload import LocalWorkload, Workload
@@ -56,7 +56,9 @@ class Table(TableReader):
     def __init__(
         self, context: TableContext, properties: PropertySet, settings: WriteSettings
     ) -> None:
-        super().__init__(context)
+        refused = unsupported_keys(properties, UNSUPPORTED_READS)
+        refuse = partial(refuse_unsupported, properties, UNSUPPORTED_READS) if refused else None
+        super().__init__(context, refuse)
         self._properties = properties
         self._settings = settings
         self._services = Services(context, properties, settings, self._register_writer)
@@ -83,9 +85,6 @@ class Table(TableReader):
     def services(self) -> Services:
         """Upkeep: cleaning, rollback of dead writers."""
         return self._services
-
-    def _refuse_reads(self) -> None:
-        refuse_unsupported(self._properties, UNSUPPORTED_READS)
 
     # ---- writing
 

@@ -16,7 +16,6 @@ from filegroups.index.buckets import (
     record_misplaced_rows,
     refuse_other_buckets,
 )
-from filegroups.keys.bucketing import BucketRules
 from filegroups.settings.known_keys import UNSUPPORTED_SERVICES, refuse_unsupported
 from filegroups.settings.settings import WriteSettings
 from filegroups.supported import refuse_old_version, refuse_unwritable
@@ -24,7 +23,7 @@ from filegroups.writing.row_checks import bucket_range_text
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import CommitResult, WriteRequest
-from hoodoo.committer.client import group_commit_of
+from hoodoo.committer.client import GroupCommit, group_commit_of
 from hoodoo.factory import bucket_rules, may_misplace_rows, refuse_other_name
 from hoodoo.services import Services
 from lockproviders.registry import ProviderRegistry, registry_for
@@ -66,13 +65,13 @@ class TableWriter:
         self._properties = properties
         self._settings = settings
         self._services = services
-        self._keeps_bucket_rules = False
-        self._keeps_misplaced_rows = False
-        self._refused_unsupported = False
+        self._is_registered = False
         self._beginning = threading.Lock()  # threads that share one group commit
-        self._group = group_commit_of(
-            context, settings, before=self.before_group, after=self.after_group
-        )
+        self._group: GroupCommit | None = None
+        if settings.group_service or settings.group_writes_max > 1:
+            self._group = group_commit_of(
+                context, settings, before=self.before_group, after=self.after_group
+            )
 
     @property
     def config(self) -> TableConfig:
@@ -90,21 +89,27 @@ class TableWriter:
 
         Errors: as ``refuse`` and ``register_writer``.
         """
-        context, settings = self._context, self._settings
         with self._beginning:
-            self.refuse()
-            rules = self._bucket_rules_to_record()
-            if rules is not None:  # before the registry names rules that are refused here
-                refuse_other_buckets(context, rules)
-            register_writer(context, self._properties, settings, bucket_range_text(settings))
-            if rules is not None:
-                record_bucket_rules(context, rules)
-                self._keeps_bucket_rules = True
-            if not self._keeps_misplaced_rows and may_misplace_rows(settings, context.config):
-                record_misplaced_rows(context)
-                self._keeps_misplaced_rows = True
+            if not self._is_registered:  # nothing that is checked here changes after the open
+                self.refuse()
+                self._register()
+                self._is_registered = True
             if not self.config.metadata_table_on:
                 self._services.start_background()
+
+    def _register(self) -> None:
+        """Register the writer, and record in the table what other engines do not."""
+        context, settings = self._context, self._settings
+        rules = None
+        if not has_bucket_rules(context.config):  # another engine's table lacks them
+            rules = bucket_rules(settings, context.config)
+        if rules is not None:  # before the registry names rules that are refused here
+            refuse_other_buckets(context, rules)
+        register_writer(context, self._properties, settings, bucket_range_text(settings))
+        if rules is not None:
+            record_bucket_rules(context, rules)
+        if may_misplace_rows(settings, context.config):
+            record_misplaced_rows(context)
 
     def refuse(self) -> None:
         """
@@ -120,9 +125,7 @@ class TableWriter:
         refuse_unwritable(config, without_metadata_table=off)
         config.merge.require_known()
         refuse_other_name(self._settings, config)
-        if not self._refused_unsupported:  # by the first write: reading does not need these options
-            refuse_unsupported(self._properties)
-            self._refused_unsupported = True
+        refuse_unsupported(self._properties)  # not by the open: a read does not need these options
 
     def write(self, plan: WriteRequest, workload: Workload | None) -> CommitResult:
         """Run one write, alone or in a group. Errors: as ``filegroups.writing.write.write``."""
@@ -145,7 +148,8 @@ class TableWriter:
             warnings.warn(warning, stacklevel=3)
 
     def close(self) -> None:
-        """End the group commit."""
+        """End the group commit; a later write registers again."""
+        self._is_registered = False
         if self._group is not None:
             self._group.close()
 
@@ -155,11 +159,6 @@ class TableWriter:
         if not eager or self.config.metadata_table_on:
             return False
         return bool(self._services.rollback_dead_writers(looked.active))
-
-    def _bucket_rules_to_record(self) -> BucketRules | None:
-        """Another engine's table does not say how its buckets are made: compared with it once."""
-        kept = self._keeps_bucket_rules or has_bucket_rules(self._context.config)
-        return None if kept else bucket_rules(self._settings, self._context.config)
 
 
 # ---- Locks that other engines take, too (FOR-1)
@@ -217,9 +216,9 @@ def register_writer(
         UnsupportedTableError: The table is of version 6, which is not written.
         SettingError: An option would keep files that a service deletes.
     """
-    refuse_unsupported(properties, UNSUPPORTED_SERVICES)
     known, _ = _entered.get(id(context), (None, 0))
     if known is None:
+        refuse_unsupported(properties, UNSUPPORTED_SERVICES)
         ports, prove = context.ports, None
         refuse_unshared_lock(settings, ports.lock, registry_for(properties))
         refuse_old_version(context.config)

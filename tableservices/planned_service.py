@@ -188,10 +188,6 @@ class PlannedService(TableService, Protocol):
     def action(self) -> Action:
         """The action of its plans."""
 
-    @property
-    def after_commit(self) -> TableService:
-        """The service as a writer runs it after its own commit, perhaps with one phase only."""
-
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:
         """Return whether its trigger is reached, so that a plan is due."""
 

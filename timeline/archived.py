@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -183,6 +183,7 @@ def missing_archive_file(path: str) -> MissingFileError:
     )
 
 
+@dataclass(slots=True, eq=False)
 class ArchivedTimeline:
     """
     The archived instants of one table.
@@ -191,13 +192,10 @@ class ArchivedTimeline:
     event ``history.corrupt`` reports damage in such an archive.
     """
 
-    def __init__(
-        self, storage: Storage, events: EventSink, *, legacy_folder: str | None = None
-    ) -> None:
-        self._storage = storage
-        self._events = events
-        self._legacy_folder = legacy_folder
-        self._last: _LastTimes | None = None
+    storage: Storage
+    events: EventSink
+    legacy_folder: str | None = field(default=None, kw_only=True)
+    _last: _LastTimes | None = field(default=None, init=False)
 
     def instants(self, *, times_only: bool = True) -> list[ArchivedInstant]:
         """
@@ -206,7 +204,7 @@ class ArchivedTimeline:
         Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file; for version 6 1 list, 1
         get per file.
         """
-        legacy = self._legacy_folder is not None
+        legacy = self.legacy_folder is not None
         rows = self._legacy(times_only) if legacy else self._rows(times_only)
         found = {(row.requested_time, row.action): row for row in rows}
         return [found[key] for key in sorted(found)]
@@ -217,7 +215,7 @@ class ArchivedTimeline:
 
         Outside: 1 list, 1 get (version), 1 get (manifest), 1 get per file of that time.
         """
-        if self._legacy_folder is not None:
+        if self.legacy_folder is not None:
             return None
         for row in self._rows(times_only=False, of=requested_time):
             if (row.requested_time, row.action) == (requested_time, action):
@@ -234,7 +232,7 @@ class ArchivedTimeline:
         Outside: 1 list, 1 get (version), and when it changed 1 get (manifest), 1 get per new file;
         for version 6 as ``instants``.
         """
-        if self._legacy_folder is not None:
+        if self.legacy_folder is not None:
             return ArchivedTimes(
                 {
                     row.requested_time: row.completion_time or row.requested_time
@@ -244,12 +242,12 @@ class ArchivedTimeline:
             )
         last = self._last
         known = (0, ()) if last is None else (last.number, last.files)
-        number, files = newest_manifest(self._storage, known)
+        number, files = newest_manifest(self.storage, known)
         if last is not None and last.number == number:
             return last.times
         read = frozenset(one.file_name for one in known[1])
         files, found = read_archive_files(
-            self._storage,
+            self.storage,
             files,
             lambda one: one.file_name not in read,
             lambda data, path: parse_archived_completions(data, path=path),
@@ -297,20 +295,20 @@ class ArchivedTimeline:
         def parse(data: bytes, path: str) -> tuple[ArchivedInstant, ...]:
             return parse_archived_instants(data, path=path, times_only=times_only)
 
-        _, found = read_archive_files(self._storage, self._files(), wanted, parse)
+        _, found = read_archive_files(self.storage, self._files(), wanted, parse)
         return [row for rows in found for row in rows]
 
     def _legacy(self, times_only: bool) -> Iterator[ArchivedInstant]:  # noqa: FBT001
-        folder = self._legacy_folder or ""
+        folder = self.legacy_folder or ""
         for name in self._legacy_names(folder):
             path = f"{folder}/{name}"
-            data = self._storage.read(path)
+            data = self.storage.read(path)
             yield from self._parse_legacy(data, path=path, times_only=times_only)
 
     def _legacy_names(self, folder: str) -> list[str]:
         numbered = (
             (number, name)
-            for name in self._storage.names(folder)
+            for name in self.storage.names(folder)
             if (number := archive_file_number(name)) is not None
         )
         return [name for _, name in sorted(numbered)]
@@ -321,12 +319,12 @@ class ArchivedTimeline:
         return parse_archive_file(data, path=path, times_only=times_only, missed=self._missed)
 
     def _missed(self, block: LogBlock) -> None:
-        self._events.emit(
+        self.events.emit(
             "history.corrupt", path=block.path, offset=block.offset, bytes=block.content_length
         )
 
     def _files(self) -> ArchiveFiles:
-        return newest_manifest(self._storage)[1]
+        return newest_manifest(self.storage)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from timeline.model.file_names import (
     timeline_path,
 )
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, is_between
-from timeline.model.slot import Slot, SlotKind, digest_of
+from timeline.model.slot import NO_SEALS, Slot, SlotKind, SlotSigning, digest_of
 from timeline.ports.ports import (
     AmbiguousWriteError,
     ObjectExistsError,
@@ -71,7 +71,7 @@ class CommitLog:
             decides nothing (SLOT-8), unless the table was dropped and created again under this
             writer (F27).
         unknown_ms_max: How long an unanswered create is repeated before it is reported, in ms.
-        key: Signs the slots that this process takes (SLOT-7).
+        signing: How this process signs the slots that it takes (SLOT-7).
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class CommitLog:
         table_id: str | None,
         *,
         unknown_ms_max: int = 60_000,
-        key: bytes | None = None,
+        signing: SlotSigning = NO_SEALS,
     ) -> None:
         self._world = ports
         self._table_id = table_id
         self._unknown_ms_max = unknown_ms_max
-        self._key = key
+        self._signing = signing
         self._known: dict[int, Slot] = {}
         self._seen = _KnownChain()
         self._sent: set[InstantTime] = set()  # commits whose writes have not ended
@@ -423,7 +423,7 @@ class CommitLog:
         """
         made = self._encoded
         if made is None or made[0] is not slot:
-            made = self._encoded = slot, encode_slot(slot, self._key)
+            made = self._encoded = slot, encode_slot(slot, self._signing.key)
             check_slot_size(len(made[1]))
         return made[1]
 

@@ -269,6 +269,8 @@ class TableContext:
                 in the zone of each process, and this process's zone is unknown.
         """
         chosen = limits or TableLimits()
+        if ports.mergers:
+            config = replace(config, merge=config.merge.merged_by(ports.mergers))
         history = _history_of(ports, config)
         try:
             known = decode_table_descriptor(ports.storage.read(TABLE_DESCRIPTOR))
@@ -276,12 +278,12 @@ class TableContext:
             known = None
         table_id = None if known is None else known.table_id
         commit_log = CommitLog(
-            ports, table_id, unknown_ms_max=chosen.unknown_ms_max, key=chosen.slot_signing.key
+            ports, table_id, unknown_ms_max=chosen.unknown_ms_max, signing=chosen.slot_signing
         )
         zone = ports.zone() if config.timeline_timezone == LOCAL else UTC_ZONE
         return TableContext(
             ports=ports,
-            config=replace(config, merge=config.merge.merged_by(ports.mergers)),
+            config=config,
             identity=TableIdentity(known),
             commit_log=commit_log,
             commits=CommitReader(

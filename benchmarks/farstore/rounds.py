@@ -28,9 +28,9 @@ if __name__ == "__main__":
 import hoodoo
 from benchmarks.farstore.client import BUCKET, HOST, s3_options
 from benchmarks.farstore.server import Connection, Store
-from filegroups.table import open_reader
 from hoodoo.factory import Layers, compose_ports, limits_of, properties_of_table
 from hoodoo.table import Table
+from timeline.context import TableContext
 from timeline.system import NullEvents, SystemClock, ThreadExecutor
 
 ROUND_MS = 60
@@ -193,10 +193,10 @@ class _Counted:
 def open_counted(store: CountedStore, table: str, properties: Mapping[str, str]) -> Table:
     """A table of the store whose work is counted."""
     address = store.address(table)
-    effective, settings = properties_of_table(address, Layers(code=properties))
+    config, effective, settings = properties_of_table(address, Layers(code=properties))
     ports = compose_ports(address, effective, events=NullEvents())
     ports = replace(ports, executor=_Counted(store), clock=_Clock(store))
-    context = open_reader(ports, limits_of(settings, effective)).context
+    context = TableContext.of(ports, config, limits_of(settings, effective))
     return Table(context, effective, settings)
 
 

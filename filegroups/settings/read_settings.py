@@ -40,7 +40,19 @@ class LimitSettings(LayeredSettings):
     )
 
 
-class ReadSettings(LimitSettings):
+class ReaderLeaseSettings(LayeredSettings):
+    """The lease of a reader, which readers hold and cleaning respects."""
+
+    reader_lease_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=7 * 86_400_000)] = option(
+        "hoodoo.reader.lease.ms",
+        900_000,
+        "Cleaning leaves a snapshot's files alone for so long after a long read's last sign of "
+        "use; 0 for no leases.",
+        caller_only=True,
+    )
+
+
+class ReadSettings(LimitSettings, ReaderLeaseSettings):
     """All settings of a read; times are texts in any accepted form."""
 
     query_type: QueryType = option(
@@ -73,13 +85,6 @@ class ReadSettings(LimitSettings):
         "hoodie.datasource.read.schema.use.end.instanttime",
         False,
         "Use the schema at the end of the range instead of the newest.",
-    )
-    reader_lease_ms: Annotated[int, OptionKind.MS, Field(ge=0, le=7 * 86_400_000)] = option(
-        "hoodoo.reader.lease.ms",
-        900_000,
-        "Cleaning leaves a snapshot's files alone for so long after a long read's last sign of "
-        "use; 0 for no leases.",
-        caller_only=True,
     )
 
     @classmethod

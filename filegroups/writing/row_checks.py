@@ -38,16 +38,13 @@ _SHOWN_MAX = 10
 _FIELD = "own_buckets"
 
 
-def owned_buckets(settings: WriteSettings) -> BucketRanges | None:
+def refuse_unfit_buckets(settings: WriteSettings, own: BucketRanges) -> None:
     """
-    Return the buckets that this writer owns by its settings; None if it may write to all.
+    Refuse buckets of a writer's own that its table does not have.
 
     Raises:
         SettingError: The table's index has no such buckets.
     """
-    own = settings.own_buckets
-    if own is None:
-        return None
     if settings.index_type is not IndexType.BUCKET:
         raise _unfit(
             settings, "only the keys of a bucket index say by themselves where rows go", "BUCKET"
@@ -64,7 +61,6 @@ def owned_buckets(settings: WriteSettings) -> BucketRanges | None:
             f"the table has {settings.bucket_count} buckets, numbered from 0",
             f"at most {settings.bucket_count - 1}",
         )
-    return own
 
 
 def _unfit(settings: WriteSettings, why: str, suggestion: str) -> SettingError:
@@ -82,7 +78,7 @@ def _unfit(settings: WriteSettings, why: str, suggestion: str) -> SettingError:
 
 def bucket_range_text(settings: WriteSettings) -> str:
     """Return the bucket range for the writer registry: its own, or that of all buckets."""
-    own = owned_buckets(settings)
+    own = settings.own_buckets
     return EVERY_BUCKET if own is None else str(own)
 
 

@@ -139,4 +139,4 @@ def _refused_there(invocation: Invocation, address: str) -> tuple[Problem, ...]:
 def _properties(invocation: Invocation, address: str | None) -> PropertySet:
     if address is None:
         return invocation.layers.load()
-    return properties_of_table(address, invocation.layers)[0]
+    return properties_of_table(address, invocation.layers)[1]

@@ -178,7 +178,7 @@ def verify_at(
     """
     witness = None if expect_head is None else Witness.parse(expect_head)
     try:
-        properties, settings = properties_of_table(address, layers)
+        _, properties, settings = properties_of_table(address, layers)
         table = open_reader(compose_ports(address, properties), limits_of(settings, properties))
     except CorruptTableError as error:
         path = str(error.fields.get("path", ""))

@@ -10,10 +10,9 @@ too, all of this runs under the lock (FOR-6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Self
 
 from tableservices.archiving.archived_timeline import (
     append_to_archive,
@@ -510,23 +509,17 @@ class ArchivingService:
     name: str = "archive"
     backoff: ArchiveBackoff = field(default_factory=ArchiveBackoff)
 
-    @classmethod
-    def from_properties(
-        cls, properties: Mapping[str, str], *, has_other_writers: bool = False
-    ) -> Self:
-        """Read the properties; errors as ``ArchiveRules.from_properties``."""
-        rules = ArchiveRules.from_properties(properties)
-        return cls(rules=rules, has_other_writers=has_other_writers)
-
     @property
     def runs_inline(self) -> bool:
         """Return ``hoodie.archive.automatic`` and not ``hoodie.archive.async``."""
-        return self.rules.archiving.inline
+        archiving = self.rules.archiving
+        return archiving.automatic and not archiving.asynchronous
 
     @property
     def runs_in_background(self) -> bool:
         """Return ``hoodie.archive.automatic`` and ``hoodie.archive.async``."""
-        return self.rules.archiving.beside
+        archiving = self.rules.archiving
+        return archiving.automatic and archiving.asynchronous
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Archive once; errors as ``archive``."""

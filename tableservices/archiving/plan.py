@@ -507,15 +507,48 @@ class ArchivingSettings(OptionSettings):
         "So many batch ids are repeated by each archiving; the others stay in earlier files.",
     )
 
-    @property
-    def inline(self) -> bool:
-        """Return whether a writer archives after its own commit."""
-        return self.automatic and not self.asynchronous
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+        """
+        Read the archiving settings from all properties.
 
-    @property
-    def beside(self) -> bool:
-        """Return whether a writer archives on a background thread."""
-        return self.automatic and self.asynchronous
+        If the properties do not set how many commits are kept, and cleaning retains more than
+        Hudi's default, more are kept.
+
+        Raises:
+            SettingError: A value is wrong, or the two numbers of commits contradict each other or
+                the retention of cleaning.
+        """
+        settings = super().from_properties(properties)
+        cleaning = CleaningSettings.from_properties(properties)
+        said = as_property_set(properties)
+        retained = cleaning.commits_retained if cleaning.policy is CleaningPolicy.COMMITS else 0
+        low, high = settings.commits_kept_min, settings.commits_kept_max
+        keys = [cls.options[one].key for one in ("commits_kept_min", "commits_kept_max")]
+        if low <= retained and not any(said.get(key) for key in keys):
+            more = {
+                "commits_kept_min": retained + 10,
+                "commits_kept_max": retained + 10 + high - low,
+            }
+            return settings.model_copy(update=more)
+        if high <= low:
+            raise SettingError(
+                "archiving begins above the greater number and leaves the smaller one; raise "
+                f"{keys[1]} or lower {keys[0]}: {keys[0]}={low}, {keys[1]}={high}",
+                kind="archive_range",
+                key=keys[1],
+                value=str(high),
+            )
+        if low <= retained and settings.automatic:
+            raise SettingError(
+                "cleaning looks at every commit it retains, so more must stay on the active "
+                f"timeline; raise {keys[0]} or lower hoodie.clean.commits.retained: "
+                f"{keys[0]}={low}, hoodie.clean.commits.retained={retained}",
+                kind="archive_retention",
+                key=keys[0],
+                value=str(low),
+            )
+        return settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,60 +561,21 @@ class ArchiveRules:
     released: frozenset[InstantTime] = frozenset()  # saved writes that need not be kept any more
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> Self:
+    def from_properties(
+        cls, properties: Mapping[str, str], archiving: ArchivingSettings | None = None
+    ) -> Self:
         """
         Read the rules from all properties.
 
+        Args:
+            properties: Effective ones.
+            archiving: The settings of archiving if they were read already.
+
         Raises:
-            SettingError: As ``archiving_settings``, or another service's property is wrong.
+            SettingError: A property of one of the services is wrong.
         """
         return cls(
-            archiving=archiving_settings(properties),
+            archiving=archiving or ArchivingSettings.from_properties(properties),
             cleaning=CleaningSettings.from_properties(properties),
             compaction=CompactionSettings.from_properties(properties),
         )
-
-
-def archiving_settings(properties: Mapping[str, str]) -> ArchivingSettings:
-    """
-    Read the archiving settings from all properties.
-
-    If the properties do not set how many commits are kept, and cleaning retains more than Hudi's
-    default, more are kept.
-
-    Raises:
-        SettingError: A value is wrong, or the two numbers of commits contradict each other or the
-            retention of cleaning.
-    """
-    settings = ArchivingSettings.from_properties(properties)
-    cleaning = CleaningSettings.from_properties(properties)
-    said = as_property_set(properties)
-    retained = cleaning.commits_retained if cleaning.policy is CleaningPolicy.COMMITS else 0
-    keys = [ArchivingSettings.options[one].key for one in ("commits_kept_min", "commits_kept_max")]
-    if settings.commits_kept_min <= retained and not any(said.get(key) for key in keys):
-        more = retained + 10 - settings.commits_kept_min
-        return settings.model_copy(
-            update={
-                "commits_kept_min": settings.commits_kept_min + more,
-                "commits_kept_max": settings.commits_kept_max + more,
-            }
-        )
-    low, high = settings.commits_kept_min, settings.commits_kept_max
-    if high <= low:
-        raise SettingError(
-            "archiving begins above the greater number and leaves the smaller one; raise "
-            f"{keys[1]} or lower {keys[0]}: {keys[0]}={low}, {keys[1]}={high}",
-            kind="archive_range",
-            key=keys[1],
-            value=str(high),
-        )
-    if low <= retained and settings.automatic:
-        raise SettingError(
-            "cleaning looks at every commit it retains, so more must stay on the active "
-            f"timeline; raise {keys[0]} or lower hoodie.clean.commits.retained: "
-            f"{keys[0]}={low}, hoodie.clean.commits.retained={retained}",
-            kind="archive_retention",
-            key=keys[0],
-            value=str(low),
-        )
-    return settings

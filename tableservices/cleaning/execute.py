@@ -403,12 +403,12 @@ class CleaningService:
     @property
     def runs_inline(self) -> bool:
         """Return whether ``hoodie.clean.automatic`` is set and ``hoodie.clean.async`` is not."""
-        return self.settings.inline
+        return self.settings.automatic and not self.settings.asynchronous
 
     @property
     def runs_in_background(self) -> bool:
         """Return whether ``hoodie.clean.automatic`` and ``hoodie.clean.async`` are set."""
-        return self.settings.beside
+        return self.settings.automatic and self.settings.asynchronous
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Clean once; errors as ``clean``."""

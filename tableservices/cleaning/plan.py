@@ -616,16 +616,6 @@ class CleaningSettings(OptionSettings):
     )
 
     @property
-    def inline(self) -> bool:
-        """Return whether a writer cleans after its own commit."""
-        return self.automatic and not self.asynchronous
-
-    @property
-    def beside(self) -> bool:
-        """Return whether a writer cleans on a background thread."""
-        return self.automatic and self.asynchronous
-
-    @property
     def rolls_back(self) -> bool:
         """Return whether a clean first rolls back writers with an expired heartbeat."""
         return self.failed_writes in (None, FailedWritesPolicy.LAZY)

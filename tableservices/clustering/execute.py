@@ -585,13 +585,13 @@ class ClusteringService:
     Args:
         settings: Of the clustering.
         files: How to write base files.
-        part: The phases of a round.
+        phase: The phases of a round.
         by_writer: Whether a writer runs it; then the inline number of commits is the trigger.
     """
 
     settings: ClusteringSettings
     files: FileRules
-    part: Phase = Phase.BOTH
+    phase: Phase = Phase.BOTH
     by_writer: bool = False
     name: str = "cluster"
     action: Action = Action.CLUSTERING
@@ -609,14 +609,14 @@ class ClusteringService:
     @property
     def after_commit(self) -> ClusteringService:
         """Return the service as a writer runs it."""
-        part = Phase.BOTH if self.settings.inline else Phase.SCHEDULE
-        return replace(self, part=part, by_writer=True)
+        phase = Phase.BOTH if self.settings.inline else Phase.SCHEDULE
+        return replace(self, phase=phase, by_writer=True)
 
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Expire old plans without an executor, then run one round; errors as ``run_round``."""
-        if self.settings.expires and self.part.executes:
+        if self.settings.expires and self.phase.executes:
             self._expire(context)
-        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
+        return run_round(context, self, self.phase, expiry_ms=self.settings.expiry_ms)
 
     def _expire(self, context: TableContext) -> None:
         age_ms = self.settings.expiration_mins * _MINUTE_MS

@@ -38,23 +38,22 @@ class CompactionTrigger(Enum):
     NUM_OR_TIME = "NUM_OR_TIME"
 
 
-class CompactionStrategy(Enum):
-    """The choice and order of file slices; the value is the end of Hudi's class name."""
-
-    LOG_FILE_SIZE = "LogFileSizeBasedCompactionStrategy"
-    LOG_FILE_NUM = "LogFileNumBasedCompactionStrategy"
-    BOUNDED_IO = "BoundedIOCompactionStrategy"
-    DAY_BASED = "DayBasedCompactionStrategy"
-    UNBOUNDED = "UnBoundedCompactionStrategy"
-
-
 _JAVA = "org.apache.hudi.table.action.compact.strategy."
+
+
+class CompactionStrategy(Enum):
+    """The choice and order of file slices; the value is the name of Hudi's class."""
+
+    LOG_FILE_SIZE = f"{_JAVA}LogFileSizeBasedCompactionStrategy"
+    LOG_FILE_NUM = f"{_JAVA}LogFileNumBasedCompactionStrategy"
+    BOUNDED_IO = f"{_JAVA}BoundedIOCompactionStrategy"
+    DAY_BASED = f"{_JAVA}DayBasedCompactionStrategy"
+    UNBOUNDED = f"{_JAVA}UnBoundedCompactionStrategy"
+
+
 _STRATEGIES: Mapping[str, CompactionStrategy] = {
-    name: strategy
-    for strategy in CompactionStrategy
-    for name in (strategy.value, _JAVA + strategy.value)
+    strategy.value.removeprefix(_JAVA): strategy for strategy in CompactionStrategy
 }
-STRATEGY_NAMES = tuple(strategy.value for strategy in CompactionStrategy)
 
 
 _Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -97,9 +96,8 @@ class CompactionSettings(PlannedServiceSettings):
     # a plug-in's name
     strategy: CompactionStrategy | str = option(
         "hoodie.compaction.strategy",
-        _JAVA + CompactionStrategy.LOG_FILE_SIZE.value,
+        CompactionStrategy.LOG_FILE_SIZE,
         "Which file slices are compacted first, and how many: a class name of Hudi's.",
-        validate_default=True,
     )
     target_io_mb: _Count = option(
         "hoodie.compaction.target.io", 512_000, "Megabytes that one compaction may read and write."
@@ -124,7 +122,9 @@ class CompactionSettings(PlannedServiceSettings):
     @classmethod
     def _by_class_name(cls, value: object) -> object:
         """Map a class name by fixed tables; never import it (SEC4)."""
-        return _STRATEGIES.get(value, value) if isinstance(value, str) else value
+        return (
+            _STRATEGIES.get(value.removeprefix(_JAVA), value) if isinstance(value, str) else value
+        )
 
 
 # ---- Plan a compaction: choose file slices; check the slices of an existing plan
@@ -305,7 +305,7 @@ def choose(
         if order.name == settings.strategy:
             return list(order.choose(operations, settings))
     option = CompactionSettings.options["strategy"]
-    known = [*STRATEGY_NAMES, *(order.name for order in orders)]
+    known = [*_STRATEGIES, *(order.name for order in orders)]
     raise SettingError(
         f"no such compaction strategy; known are {', '.join(known)}: "
         f"{option.key}={settings.strategy[:200]!a}",

@@ -152,7 +152,7 @@ class LogCompactionService:
 
     settings: LogCompactionSettings
     files: FileRules
-    part: Phase = Phase.BOTH
+    phase: Phase = Phase.BOTH
     name: str = "logcompact"
     action: Action = Action.LOGCOMPACTION
 
@@ -166,16 +166,11 @@ class LogCompactionService:
         """Return False: Hudi has no key for it."""
         return False
 
-    @property
-    def after_commit(self) -> LogCompactionService:
-        """Return the service as a writer runs it."""
-        return self
-
     def run_once(self, context: TableContext) -> ServiceResult | None:
         """Run one round; errors as ``run_round``."""
         if context.config.table_type is not TableType.MERGE_ON_READ:
             return None
-        return run_round(context, self, self.part, expiry_ms=self.settings.expiry_ms)
+        return run_round(context, self, self.phase, expiry_ms=self.settings.expiry_ms)
 
     def is_due(self, context: TableContext, timeline: ActiveTimeline) -> bool:  # noqa: ARG002
         """Apply the settings."""

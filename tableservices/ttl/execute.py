@@ -277,16 +277,6 @@ class TtlService:
     name: str = "ttl"
     last: _LastScan = field(default_factory=_LastScan)
 
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> TtlService:
-        """
-        Read the settings from ``hoodie.partition.ttl.*``.
-
-        Raises:
-            SettingError: A value is wrong.
-        """
-        return cls(settings=TtlSettings.from_properties(properties))
-
     @property
     def runs_inline(self) -> bool:
         """Return ``hoodie.partition.ttl.inline``."""

@@ -490,6 +490,17 @@ class LayeredSettings(OptionSettings):
             except ValidationError as error:
                 raise _layered_error(error, self.options, values.get("origins", {})) from error
 
+    @classmethod
+    def from_properties(cls, properties: PropertySet | Mapping[str, object]) -> Self:
+        """
+        Read these settings from all properties, each value with its layer.
+
+        Raises:
+            SettingError: A text is not accepted, or two layers or options contradict each other.
+        """
+        values, origins = cls.read_all(as_property_set(properties))
+        return cls(**values, origins=origins)
+
     def origin(self, field: str) -> str:
         """Return the layer that set a field; ``default`` if none did."""
         return self.origins.get(field, DEFAULT_LAYER)

@@ -56,11 +56,6 @@ class EarlyDetection(Enum):
         "org.apache.hudi.timeline.service.handlers.marker.AsyncTimelineServerBasedDetectionStrategy"
     )
 
-    @property
-    def waits_for_announced(self) -> bool:
-        """Whether the announced write sets of living writers count as conflicts."""
-        return self is not EarlyDetection.PUBLISHED
-
 
 class Durability(Enum):
     """Whether a commit survives a power cut (LOC-2)."""

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from timeline.errors import InvalidInputError
+from filegroups.settings.settings import WriteSettings
+from hoodoo.services import services_of_writer
+from timeline.errors import InvalidInputError, SettingError
+from timeline.writer_registry import registered_writers
 
 PROPERTIES = {
     "hoodie.table.name": "t",
@@ -145,3 +148,57 @@ def test_what_fails_beside_the_writes_is_told_to_the_writer(make: Make) -> None:
 def test_an_unknown_service_is_refused(make: Make) -> None:
     with pytest.raises(InvalidInputError, match="vacuum"):
         make()[0].services.start("vacuum")
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({}, ["archive"]),
+        ({"hoodie.clean.automatic": "true"}, ["clean", "archive"]),
+        ({"hoodie.compact.inline": "true"}, ["archive", "compact"]),
+        ({"hoodie.log.compaction.inline": "true"}, ["archive", "logcompact"]),
+        ({"hoodie.clustering.schedule.inline": "true"}, ["archive", "cluster"]),
+        (
+            {"hoodie.partition.ttl.inline": "true", "hoodie.archive.automatic": "false"},
+            ["ttl"],
+        ),
+    ],
+)
+def test_a_writer_makes_only_the_services_that_are_on(more: dict[str, str], named: list[str]):
+    properties = {**PROPERTIES, **more}
+    settings = WriteSettings.from_properties(properties)
+    for after_commits in (True, False):
+        made = services_of_writer(properties, settings, after_commits=after_commits)
+        assert [one.name for one in made] == named
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"hoodie.clean.commits.retained": "0"},
+        {"hoodie.keep.min.commits": "40"},
+        {"hoodie.compact.inline.max.delta.commits": "none"},
+        {"hoodie.log.compaction.blocks.threshold": "1"},
+        {"hoodie.clustering.plan.strategy.class": "com.acme.Mine"},
+        {"hoodie.clustering.execution.strategy.class": "com.acme.Mine"},
+        {"hoodie.partition.ttl.strategy.days.retain": "soon"},
+    ],
+)
+def test_a_wrong_option_of_a_service_that_is_off_is_refused_at_open(
+    make: Make, tmp_path: Path, more: dict[str, str]
+) -> None:
+    off = {**PROPERTIES, "hoodie.archive.automatic": "false"}
+    make(**off)
+    with pytest.raises(SettingError) as refused:
+        hoodoo.open_table(tmp_path / "t", properties={**off, **more})
+    assert refused.value.fields["key"] in {*more, "hoodie.keep.max.commits"}
+
+
+def test_a_write_after_the_close_registers_again(make: Make, tmp_path: Path) -> None:
+    table, _ = make(**{"hoodie.archive.automatic": "false"})
+    table.upsert(rows(1))
+    registered = registered_writers(table.context)
+    table.close()
+    assert registered_writers(table.context) == []
+    table.upsert(rows(2))
+    assert len(registered_writers(table.context)) == len(registered) == 1

@@ -72,7 +72,7 @@ def test_an_unanswered_create_is_repeated_with_the_same_bytes():
             self.inner.create(path, data, durable=durable)
 
     told = Told(Unanswered(MemoryStorage(), "lost", "applied"))
-    commit_log = CommitLog(world_of(told), "t", key=KEY)
+    commit_log = CommitLog(world_of(told), "t", signing=SIGNED)
     assert commit_log.take(replace(slot(1), hash_link=SIGNED.link("", b"")))
     assert len(set(told.sent)) == 1
     assert len(told.sent) == 3

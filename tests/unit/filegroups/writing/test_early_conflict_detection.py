@@ -356,7 +356,6 @@ def test_an_inflight_file_tells_who_writes_and_what(kind: TableType, touch: Acce
 )
 def test_classes_of_hudi_compare_announcements(said: str, waits_for_announced: bool):
     settings = WriteSettings.from_properties({STRATEGY: said})
-    assert settings.early_detection.waits_for_announced is waits_for_announced
     assert (
         limits_of(settings, as_property_set({STRATEGY: said})).waits_for_announced
         is waits_for_announced

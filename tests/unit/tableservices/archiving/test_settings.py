@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tableservices.archiving.plan import archiving_settings
+from tableservices.archiving.execute import ArchivingService
+from tableservices.archiving.plan import ArchiveRules, ArchivingSettings
 from timeline.errors import SettingError
 
 
 def test_defaults_are_those_of_hudi():
-    settings = archiving_settings({})
+    settings = ArchivingSettings.from_properties({})
     assert (settings.commits_kept_min, settings.commits_kept_max) == (20, 30)
-    assert settings.inline
 
 
 def test_more_is_kept_when_cleaning_retains_more_and_nobody_said_otherwise():
-    settings = archiving_settings({"hoodie.clean.commits.retained": "20"})
+    settings = ArchivingSettings.from_properties({"hoodie.clean.commits.retained": "20"})
     assert (settings.commits_kept_min, settings.commits_kept_max) == (30, 40)
 
 
@@ -37,16 +37,28 @@ def test_more_is_kept_when_cleaning_retains_more_and_nobody_said_otherwise():
 )
 def test_numbers_that_contradict_each_other_are_refused(properties: dict[str, str], kind: str):
     with pytest.raises(SettingError) as caught:
-        archiving_settings(properties)
+        ArchivingSettings.from_properties(properties)
     assert caught.value.kind == kind
 
 
 def test_what_cleaning_counts_otherwise_contradicts_nothing():
     by_hours = {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS", "hoodie.keep.min.commits": "5"}
-    assert archiving_settings(by_hours).commits_kept_min == 5
+    assert ArchivingSettings.from_properties(by_hours).commits_kept_min == 5
     off = {"hoodie.archive.automatic": "false", "hoodie.keep.min.commits": "5"}
-    assert not archiving_settings(off).inline
+    assert ArchivingSettings.from_properties(off).commits_kept_min == 5
 
 
-def test_a_writer_archives_after_its_commit_unless_a_worker_does():
-    assert not archiving_settings({"hoodie.archive.async": "true"}).inline
+@pytest.mark.parametrize(
+    ("properties", "inline", "background"),
+    [
+        ({}, True, False),
+        ({"hoodie.archive.async": "true"}, False, True),
+        ({"hoodie.archive.automatic": "false"}, False, False),
+        ({"hoodie.archive.automatic": "false", "hoodie.archive.async": "true"}, False, False),
+    ],
+)
+def test_a_writer_archives_after_its_commit_or_on_a_thread(
+    properties: dict[str, str], inline: bool, background: bool
+):
+    service = ArchivingService(rules=ArchiveRules.from_properties(properties))
+    assert (service.runs_inline, service.runs_in_background) == (inline, background)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tableservices.cleaning.execute import CleaningService
 from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings
 from timeline.errors import SettingError
 
@@ -15,7 +16,6 @@ def test_defaults_are_hudis() -> None:
         3,
         24,
     )
-    assert settings.inline
     assert settings.rolls_back
 
 
@@ -30,9 +30,19 @@ def test_old_spellings_are_understood() -> None:
     assert settings.commits_retained == 2
 
 
-def test_asynchronous_cleaning_is_not_inline() -> None:
-    assert not CleaningSettings.from_properties({"hoodie.clean.async": "true"}).inline
-    assert not CleaningSettings.from_properties({"hoodie.clean.automatic": "false"}).inline
+@pytest.mark.parametrize(
+    ("properties", "inline", "background"),
+    [
+        ({}, True, False),
+        ({"hoodie.clean.async": "true"}, False, True),
+        ({"hoodie.clean.automatic": "false"}, False, False),
+    ],
+)
+def test_a_writer_cleans_after_its_commit_or_on_a_thread(
+    properties: dict[str, str], inline: bool, background: bool
+) -> None:
+    service = CleaningService(settings=CleaningSettings.from_properties(properties))
+    assert (service.runs_inline, service.runs_in_background) == (inline, background)
 
 
 def test_eager_policy_leaves_dead_writers_to_the_writers() -> None:
