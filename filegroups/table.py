@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
 from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
 from filegroups.reading.read import (
-    Filter,
     PlannedRead,
     Replan,
     ScanPlan,

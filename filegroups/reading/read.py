@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import works_without
@@ -18,6 +17,7 @@ from filegroups.keys.keys import DroppedPartitionColumns, KeyGenerator, KeySpec,
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
 from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.filters import Filter, allowed_values, to_expression
 from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
 from filegroups.schema.schema import (
     META_COLUMNS,
@@ -92,10 +92,6 @@ class ReadSet:
 #
 # The choice of slices makes the query type: snapshot, time travel or incremental. Each slice is
 # read in the same way. Batches stream, so the files being read bound the memory, not the table.
-
-_EQUALS = frozenset({"=", "=="})
-
-Filter: TypeAlias = pc.Expression | Sequence[tuple[str, str, object]] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +209,7 @@ def plan_scan(
         snapshot: The visible instants; the output has this snapshot's schema.
         slices: The file slices to read.
         columns: Names to return, in this order; None for all.
-        filter: A pyarrow expression, or ``(column, operator, value)`` triples that must all hold.
+        filter: See ``filegroups/reading/filters.py``.
         among: Rows that the filter chooses from; None for all.
         with_hoodie_columns: Return the five meta columns first if ``columns`` is None.
         base_filter: Rows of base files that count, before logs are merged into them.
@@ -243,7 +239,7 @@ def plan_scan(
             kind="unknown_column",
             columns=unknown,
         )
-    wanted = _as_expression(filter, schema)
+    wanted = to_expression(filter, schema)
     rules = MergeRules(definition=context.config.merge)
     if any(one.log_files for one in slices):
         rules = MergeRules.of(context.config.merge, table_schema.avro_json)
@@ -281,7 +277,7 @@ def pruner_of(
         return None
     table_schema, folders = _schema_and_folders(context, snapshot)
     schema = with_meta(table_schema.arrow)
-    expression = _as_expression(condition, schema)
+    expression = to_expression(condition, schema)
     if expression is None:
         return None
     columns = [name.partition(".")[0] for name in config.partition_fields]
@@ -300,7 +296,7 @@ def pruner_of(
             _field(config, schema, number, from_folder=name in left_out)
             for number, name in enumerate(config.partition_fields)
         ]
-        fields = [_bounded(one, condition) for one in made]
+        fields = [_bounded(one, condition, schema) for one in made]
     return PartitionPruner(
         condition=expression,
         schema=schema,
@@ -340,27 +336,20 @@ def _field(
     return PartitionField(name=name, type=inner)
 
 
-def _bounded(one: PartitionField | None, condition: Filter) -> PartitionField | None:
+def _bounded(
+    one: PartitionField | None, condition: Filter, schema: pa.Schema
+) -> PartitionField | None:
     """Limit a text field that holds times to the folders of the values that a filter names."""
-    if (
-        one is None
-        or one.times is None
-        or condition is None
-        or isinstance(condition, pc.Expression)
-    ):
+    if one is None or one.times is None:
         return one
-    for name, operator, value in condition:
-        if name != one.name or (operator not in _EQUALS and operator != "in"):
-            continue
-        values: Any = [value] if operator in _EQUALS else value
-        try:
-            texts = pa.array(list(values), one.type)
-        except (pa.ArrowException, TypeError, ValueError):
-            continue
-        found = folders_of_texts(texts, one.times)
-        if found is not None:
-            return replace(one, folders=found)
-    return one
+    values = allowed_values(condition, one.name, schema)
+    if values is None:
+        return one
+    try:
+        found = folders_of_texts(pa.array(values, one.type), one.times)
+    except (pa.ArrowException, TypeError, ValueError):
+        return one
+    return one if found is None else replace(one, folders=found)
 
 
 def _computed_keys(context: TableContext) -> VirtualKeys | None:
@@ -376,24 +365,6 @@ def _computed_keys(context: TableContext) -> VirtualKeys | None:
         stores_keys=False,
     )
     return spec.virtual
-
-
-def _as_expression(condition: Filter, schema: pa.Schema) -> pc.Expression | None:
-    if condition is None:
-        return None
-    try:
-        wanted = condition
-        if not isinstance(condition, pc.Expression):
-            wanted = pq.filters_to_expression([tuple(term) for term in condition])
-        # Evaluated on no rows: a wrong column or type is the caller's error, not a damaged file.
-        schema.empty_table().filter(wanted)
-    except (ValueError, TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInputError(
-            "a filter is a pyarrow expression or a list of (column, operator, value) with the "
-            f"operators = == != < <= > >= in 'not in', over the columns {schema.names}: {error}",
-            kind="filter",
-        ) from error
-    return wanted
 
 
 def scan(context: TableContext, plan: ScanPlan) -> Iterator[pa.RecordBatch]:

@@ -20,8 +20,8 @@ from filegroups.index.buckets import bucket_rules_in, find_buckets
 from filegroups.index.lookup import has_record_index, may_contain_any, open_record_index
 from filegroups.keys.bucketing import BucketEngine, BucketRules
 from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.filters import Filter
 from filegroups.reading.read import (
-    Filter,
     PlannedRead,
     ReadSet,
     Replan,

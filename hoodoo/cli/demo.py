@@ -112,7 +112,7 @@ def _commands(outcome: DemoResult) -> list[str]:
     return [
         f"{name} timeline show {path}",
         *(f"{name} explain {path} {one.requested_time}" for one in told),
-        f'{name} read {path} --filter "month = 12 and remark = diverted" --limit 5',
+        f"{name} read {path} --filter \"month = 12 AND remark = 'diverted'\" --limit 5",
         *(f"{name} read {path} --as-of {one.requested_time} --limit 5" for one in past),
         *(f"{name} read {path} --since {one.completion_time} --limit 5" for one in past),
         f"{name} files {path}",

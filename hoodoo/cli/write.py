@@ -8,6 +8,7 @@ import click
 import pyarrow as pa
 
 from filegroups.keys.keys import KeySpec, record_keys, validate_ordering
+from filegroups.reading.filters import to_expression
 from filegroups.reading.read import known_schema
 from filegroups.schema.schema import drop_meta, with_meta
 from filegroups.settings.settings import WriteSettings
@@ -24,7 +25,6 @@ from hoodoo.cli.invocation import (
     commit_result_document,
     nothing_to_do,
 )
-from hoodoo.cli.read import parse_filter
 from hoodoo.delete_where import delete_key_columns
 from hoodoo.factory import write_request_of
 from hoodoo.inputs import named_partitions, refuse_other_types
@@ -123,13 +123,13 @@ def write(
 def _delete_where(
     invocation: Invocation, table: Table, condition: str, batch_id: str | None
 ) -> None:
-    conditions = parse_filter(condition, with_meta(table.schema))
+    to_expression(condition, with_meta(table.schema))  # a wrong filter is refused before a question
     if invocation.dry_run:
-        keys = table.to_arrow(delete_key_columns(table.config), conditions)
+        keys = table.to_arrow(delete_key_columns(table.config), condition)
         _would_do(invocation, table, WriteOperation.DELETE, keys)
         return
     invocation.confirm(f"delete the rows of {table.config.name} where {condition}; go on?")
-    _tell(invocation, table.delete_where(conditions, batch_id=batch_id))
+    _tell(invocation, table.delete_where(condition, batch_id=batch_id))
 
 
 def _existing(

@@ -61,7 +61,7 @@ def test_read_as_json_is_an_array(table: Path) -> None:
 
 
 def test_read_projects_filters_and_limits(table: Path) -> None:
-    answer = run("read", table, "--columns", "name,id", "--filter", "day = 2013-01-02 and id < 3")
+    answer = run("read", table, "--columns", "name,id", "--filter", "day = '2013-01-02' and id < 3")
     assert answer.out == '{"name":"bob","id":2}\n'
     assert len(run("read", table, "--limit", 2).rows) == 2
     assert run("read", table, "--limit", 0).out == ""
