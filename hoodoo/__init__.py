@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from filegroups.keys.bucketing import SimpleBucketAssigner
     from filegroups.reading.read import ReadSet
-    from filegroups.reading.table_snapshot import TableSnapshot
+    from filegroups.table import TableSnapshot
     from filegroups.writing.write_request import CommitResult
     from hoodoo import errors
     from hoodoo.catalog import create_table, open_table
@@ -58,7 +58,7 @@ _EXPORTS = {
     "SimpleBucketAssigner": "filegroups.keys.bucketing:SimpleBucketAssigner",
     "Snapshot": "timeline.snapshot:Snapshot",
     "Table": "hoodoo.table:Table",
-    "TableSnapshot": "filegroups.reading.table_snapshot:TableSnapshot",
+    "TableSnapshot": "filegroups.table:TableSnapshot",
     "TableType": "timeline.model.commit_metadata:TableType",
     "WriteOperation": "timeline.model.commit_metadata:WriteOperation",
     "create_table": "hoodoo.catalog:create_table",

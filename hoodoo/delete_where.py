@@ -8,11 +8,12 @@ from dataclasses import replace
 from filegroups.reading.filters import Filter
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from filegroups.table import TableReader
-from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from timeline.commit.conflict_report import ConflictReport
+from timeline.errors import ConflictError, RolledBackError
 from timeline.model.table_config import TableConfig
 
 
@@ -63,5 +64,8 @@ def delete_found(
             finally:
                 workload.release()
 
-    with record_rejected_write(table.context, plan):  # not each attempt: it gives up with the last
+    try:
         return rerun_until_unchanged(table.context, attempt)
+    except (ConflictError, RolledBackError) as error:  # of the last attempt
+        record_rejected_write(table.context, plan, error)
+        raise

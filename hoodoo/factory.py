@@ -55,6 +55,7 @@ from timeline.properties.options import (
 )
 from timeline.properties.properties_file import load_config
 from timeline.properties.setting_enums import (
+    GLOBAL_INDEXES,
     CommitLockMode,
     EarlyDetection,
     ForeignWriters,
@@ -566,7 +567,7 @@ def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | 
 def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     kind = settings.index_type
     filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
-    whole_table = kind.is_global
+    whole_table = kind in GLOBAL_INDEXES
     if whole_table and not config.populate_meta_fields:
         option = WriteSettings.options["index_type"]
         raise SettingError(

@@ -16,8 +16,8 @@ from filegroups.index.lookup import has_record_index
 from filegroups.keys.bucketing import xx_hashes
 from filegroups.keys.keys import KeySpec
 from filegroups.merge.rules import Mask, ordering_column
+from filegroups.reading.point_lookup import plan_get_rows
 from filegroups.reading.read import ReadSet, plan_scan, scan
-from filegroups.reading.table_snapshot import TableSnapshot, plan_get_rows
 from filegroups.schema.casting import one_array
 from filegroups.schema.schema import (
     COMMIT_TIME_COLUMN,
@@ -27,8 +27,8 @@ from filegroups.schema.schema import (
     drop_meta,
 )
 from filegroups.settings.settings import WriteSettings
-from filegroups.table import TableReader
-from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.table import TableReader, TableSnapshot
+from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult, WriteRequest
 from hoodoo.verify.records import Addresses, addresses_of, keys_of_table
@@ -36,6 +36,7 @@ from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, UnsupportedTableError
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
+from timeline.properties.setting_enums import GLOBAL_INDEXES
 from timeline.rules.isolation import Isolation
 from timeline.writer_registry import refuse_with_writers
 
@@ -351,7 +352,7 @@ class _Repair:
     @property
     def by_key(self) -> bool:
         """Whether a key is unique in the whole table for the caller."""
-        return self.settings.index_type.is_global
+        return self.settings.index_type in GLOBAL_INDEXES
 
     def attempt(self, refusals: tuple[ConflictReport, ...]) -> CommitResult:
         """Read the window's rows, and carry out the next step for them."""

@@ -15,8 +15,8 @@ from filegroups.reading.read import ReadSet, known_schema
 from filegroups.settings.known_keys import UNSUPPORTED_READS, refuse_unsupported, unsupported_keys
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader
+from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload, Workload
-from filegroups.writing.write import dry_run_write
 from filegroups.writing.write_request import CommitResult
 from hoodoo.delete_where import delete_found
 from hoodoo.factory import operation_of, write_request_of
@@ -38,7 +38,7 @@ from tableservices.restoring.savepoints import (
 )
 from timeline.commit.conflict_report import ConflictReport
 from timeline.context import TableContext
-from timeline.errors import InvalidInputError
+from timeline.errors import ConflictError, InvalidInputError, RolledBackError
 from timeline.model.commit_metadata import WriteOperation
 from timeline.model.instant import InstantTime
 from timeline.model.table_config import TableConfig
@@ -314,8 +314,11 @@ class Table(TableReader):
             partial=partial,
             reads=reads,
         )
-        with record_rejected_write(self._context, plan):
+        try:
             return self._writer.write(plan, workload)
+        except (ConflictError, RolledBackError) as error:
+            record_rejected_write(self._context, plan, error)
+            raise
 
     # ---- savepoints, rollback, restore, and writes whose outcome is unknown
 

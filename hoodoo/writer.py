@@ -35,7 +35,12 @@ from timeline.model.table_config import TableConfig
 from timeline.ports.ports import Lock, Ports
 from timeline.properties.options import PropertySet
 from timeline.properties.properties_file import load_config
-from timeline.properties.setting_enums import FailedWritesPolicy, ForeignWriters, IndexType
+from timeline.properties.setting_enums import (
+    GLOBAL_INDEXES,
+    FailedWritesPolicy,
+    ForeignWriters,
+    IndexType,
+)
 from timeline.snapshot import Snapshot
 from timeline.storage.non_atomic import prove_atomic_create
 from timeline.system import await_exit
@@ -232,7 +237,8 @@ def register_writer(
         if pid not in _at_exit:
             _at_exit[pid] = await_exit(_leave)
         warn_other_zone(context)
-    known.widen_buckets(buckets)
+    if buckets and buckets != known.buckets:
+        known.widen_buckets(buckets)
 
 
 def unregister_writer(context: TableContext) -> None:
@@ -332,6 +338,6 @@ def _index_agreement(settings: WriteSettings) -> str:
     if settings.index_type is IndexType.BUCKET:
         fields = ",".join(settings.bucket_hash_fields or settings.record_key_fields)
         return f"BUCKET {settings.bucket_engine.value} {settings.bucket_count} {fields}"
-    if settings.index_type.is_global and settings.partition_fields:
+    if settings.index_type in GLOBAL_INDEXES and settings.partition_fields:
         return "looked up in the whole table"
     return "looked up"

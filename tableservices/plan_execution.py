@@ -10,13 +10,13 @@ from itertools import count
 from typing import TypeVar
 
 from tableservices.service import pending_plans
-from timeline.codecs.commit_body import CommitBody, decode_archived_commit
+from timeline.codecs.instant_avro import CommitBody
+from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.commit.apply import data_files_of
 from timeline.commit.begin import refuse_during_restore
 from timeline.commit.cancel_plan import PlanOutcome, plan_outcome
 from timeline.commit.commit import CommittedWrite
 from timeline.commit.commit_lock import CommitSection
-from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.markers import delete_markers
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
@@ -38,6 +38,7 @@ from timeline.model.file_names import (
 )
 from timeline.model.instant import Instant, Residue, State
 from timeline.model.slot import Slot, SlotKind
+from timeline.pending_plans import pending_rollback_of
 from timeline.ports.ports import ClusterExecutor, ObjectMissingError, Ports, create_if_absent
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.rollback.rollback import finish_abandoned, is_abandoned

@@ -31,12 +31,12 @@ from tableservices.compaction.plan import (
 )
 from tableservices.plan_execution import read_requested
 from tableservices.service import schedule
-from timeline.codecs.commit_body import decode_legacy_commit, encode_legacy_commit
 from timeline.codecs.instant_avro import (
     decode_compaction_plan,
     encode_commit,
     encode_compaction_plan,
 )
+from timeline.codecs.legacy_commit import decode_legacy_commit, encode_legacy_commit
 from timeline.commit.markers import delete_markers
 from timeline.commit.section import refresh_and_apply
 from timeline.context import TableContext

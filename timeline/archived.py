@@ -27,7 +27,7 @@ from timeline.codecs.archived_instants import (
     parse_manifest,
     parse_version,
 )
-from timeline.codecs.commit_body import decode_archived_commit
+from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.codecs.log_blocks import LogBlock
 from timeline.errors import CorruptTableError, MissingFileError
 from timeline.model.commit_metadata import CommitMetadata

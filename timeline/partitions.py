@@ -11,14 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, HoodooError
-from timeline.model.file_names import BaseFile, LogFile, data_file_time, join
+from timeline.model.file_names import (
+    PARTITION_METADATA,
+    BaseFile,
+    LogFile,
+    data_file_time,
+    is_partition_file,
+    join,
+)
 from timeline.model.instant import InstantTime
 from timeline.ports.ports import ObjectMissingError, Stats, Storage
 from timeline.properties.properties_file import parse_properties
 from timeline.properties.setting_enums import ForeignWriters
 from timeline.snapshot import Snapshot
 
-PARTITION_METADATA = ".hoodie_partition_metadata"
 _DEPTH_MAX = 32
 
 
@@ -89,11 +95,6 @@ def partition_created_by(storage: Storage, partition_path: str) -> InstantTime |
         return parse_properties(storage.read(path), path=path).get("commitTime") or None
     except (CorruptTableError, ObjectMissingError):
         return None
-
-
-def is_partition_file(name: str) -> bool:
-    """Return whether a file of this name makes its folder a partition."""
-    return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
 
 
 # ---- Handle partitions inside of other partitions, so that no committed rows are hidden

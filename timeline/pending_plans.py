@@ -12,10 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from timeline.codecs.instant_avro import decode_compaction_plan, decode_requested_replace
+from timeline.codecs.instant_avro import (
+    decode_compaction_plan,
+    decode_requested_replace,
+    decode_rollback_plan,
+)
 from timeline.context import TableContext
+from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import FileGroupId
-from timeline.model.file_names import instant_file_name
+from timeline.model.file_names import instant_file_name, pending_file_names, timeline_path
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import ClusteringPlan
 from timeline.ports.ports import ObjectMissingError
@@ -151,6 +156,42 @@ def joined_logs(context: TableContext, instant: Instant) -> dict[FileGroupId, fr
         )
         for one in plan.operations
     }
+
+
+def rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
+    """
+    Return the target that a rollback's plan names; None without a plan. Outside: 1 get.
+
+    Raises:
+        CorruptTableError: The plan is damaged.
+    """
+    requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
+    path = timeline_path(requested)
+    try:
+        plan = decode_rollback_plan(context.ports.storage.read(path), path=path)
+    except ObjectMissingError:
+        return None
+    return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
+
+
+def pending_rollback_of(
+    context: TableContext, timeline: ActiveTimeline, target: InstantTime
+) -> Instant | None:
+    """
+    Return the pending rollback whose plan names this write.
+
+    In a commit section it is never a rollback of ours. Damaged plans are skipped. Outside: 1 get
+    per pending rollback.
+    """
+    for instant in timeline.pending:
+        if instant.action is not Action.ROLLBACK:
+            continue
+        try:
+            if rollback_target(context, instant) == target:
+                return instant
+        except CorruptTableError:
+            continue
+    return None
 
 
 def moves_rows_only(context: TableContext, instant: Instant) -> bool:

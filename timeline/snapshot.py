@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from timeline.archived import NOTHING_ARCHIVED, ArchivedTimeline, ArchivedTimes
-from timeline.codecs.commit_body import decode_archived_commit, decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.legacy_commit import decode_archived_commit, decode_legacy_commit
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.model.commit_metadata import INTERNAL_SCHEMA_KEY, CommitMetadata, FileGroupId
 from timeline.model.file_names import (

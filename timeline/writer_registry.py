@@ -104,14 +104,12 @@ class Registration:
         """
         Announce the written buckets, once the process does more than services.
 
-        Outside: 2 lists, 1 get per entry and list, 1 put; nothing if they are announced already.
+        Outside: 2 lists, 1 get per entry and list, 1 put.
 
         Raises:
             WriterDisagreementError: They overlap those of a live writer, or a setting differs that
                 only writers of rows must share.
         """
-        if buckets in ("", self.buckets):
-            return
         context, pin = self.context, self.context.low_water_mark
         refuse_disagreement(context, self.agreement, buckets)
         before, pin.entry = pin.entry, {**(pin.entry or {}), "buckets": buckets}

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from filegroups.writing import pending_commit, retry_state, write
+from filegroups.writing import pending_commit, retry, write
 from lockproviders.storage_based.client import StorageClient
 from timeline import context
 from timeline.commit import begin, commit_lock, object_store, waiting_line
@@ -145,7 +145,7 @@ def _inflight_file_only(
 
 
 def _announce_no_rebase(*_: Any, **__: Any) -> Any:
-    return retry_state.AnnouncedRebase()
+    return retry.AnnouncedRebase()
 
 
 def _from_snapshot(work: Any, tries: Any) -> Any:
@@ -196,7 +196,7 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
         (object_store, commit_lock.follow_commit_log, _read_nothing),
     ],
     "leave-lock-queue": lambda: [(ObjectStoreCommit, ObjectStoreCommit._is_hopeful, _always(True))],
-    "sharers-retry-first": lambda: [(retry_state, "_FIRST_WITHOUT", 0)],
+    "sharers-retry-first": lambda: [(write, "_FIRST_WITHOUT", 0)],
     "lock-memory": lambda: [(StorageClient, StorageClient._take_left, _always(None))],
     "skip-early-validation": lambda: [
         (ObjectStoreCommit, ObjectStoreCommit.validates_first, _always(True))
@@ -229,7 +229,5 @@ MECHANISMS: Mapping[str, Callable[[], list[Swap]]] = {
     "line-expects-slots": lambda: [(CommitLog, CommitLog.prefetch, _always(None))],
     "announce-rebase": lambda: [(write, write.announce_rebase, _announce_no_rebase)],
     "cached-snapshot-of-retry": lambda: [(write, write._from_start, _from_snapshot)],
-    "retry-under-lock": lambda: [
-        (retry_state.RetryState, retry_state.RetryState.keep_lock_ms, _always(None))
-    ],
+    "retry-under-lock": lambda: [(write.RetryState, write.RetryState.keep_lock_ms, _always(None))],
 }

@@ -24,17 +24,14 @@ from filegroups.files.log_files import LogFormat, LogSettings, LogTarget
 from filegroups.files.parquet import parquet_bytes, read_base_file
 from filegroups.files.rewrite import (
     FileGroupTask,
-    NewFileGroup,
     create_partition_metadata,
     full_rows,
     with_meta_columns,
-    write_file_group,
     written_schema,
 )
 from filegroups.files.slice_reader import SliceRead, merged_slice_rows
 from filegroups.keys.keys import field_type
-from filegroups.merge.log_merging import combine_incoming, split_relocated_keys
-from filegroups.merge.merging import DeleteKind
+from filegroups.merge.merging import DeleteKind, combine_incoming, split_relocated_keys
 from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.schema import (
     KEY_COLUMN,
@@ -58,19 +55,6 @@ from timeline.model.file_names import (
 from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import ObjectExistsError, Storage
 from timeline.system import NullEvents
-
-
-def write_task(
-    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None
-) -> tuple[WriteStat, ...]:
-    """
-    Write a file group as its task says: log files if it has a target, else a base file.
-
-    Arguments, errors and calls outside: as ``append_to_file_group`` and ``write_file_group``.
-    """
-    if task.log is None:
-        return write_file_group(storage, task, incoming, made)
-    return append_to_file_group(storage, task, task.log, incoming)
 
 
 def block_format(settings: LogSettings, rules: MergeRules, schema: pa.Schema) -> LogFormat:

@@ -19,8 +19,7 @@ from filegroups.files.delete_block import decode_deletes, ordering_names
 from filegroups.files.hfile import open_hfile
 from filegroups.files.parquet import open_parquet
 from filegroups.keys.keys import VirtualKeys
-from filegroups.merge.log_merging import fold_changes, join_changes
-from filegroups.merge.merging import ChangeKind, Changes
+from filegroups.merge.merging import ChangeKind, Changes, fold_changes, join_changes
 from filegroups.merge.rules import Mask, MergeRules, ordering_column
 from filegroups.schema.casting import promote, schema_mismatch_error
 from filegroups.schema.schema import KEY_COLUMN, SchemaHistory

@@ -505,7 +505,10 @@ def _shaped(rows: pa.Table, plan: _ReadPlan, path: str) -> pa.Table:
     try:
         if plan.renaming is not None:
             rows = plan.renaming.apply(rows)
-        rows = promote(rows, plan.shape)
+        if not rows.schema.equals(plan.shape):
+            rows = promote(rows, plan.shape)
+        elif rows.schema.metadata:
+            rows = rows.replace_schema_metadata(None)
         return rows if plan.late is None else rows.filter(plan.late).select(plan.names)
     except InvalidInputError as error:
         raise schema_mismatch_error(error, "a base file", path, kind="bad_base_file") from error

@@ -31,8 +31,13 @@ from filegroups.files.parquet import (
     write_base_file,
 )
 from filegroups.keys.keys import VirtualKeys
-from filegroups.merge.log_merging import remove_relocated_keys
-from filegroups.merge.merging import DeleteKind, MergeOutcome, append_rows, merge_base
+from filegroups.merge.merging import (
+    DeleteKind,
+    MergeOutcome,
+    append_rows,
+    merge_base,
+    remove_relocated_keys,
+)
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.casting import normalise
 from filegroups.schema.schema import (
@@ -52,10 +57,16 @@ from timeline.model.commit_metadata import (
     WriteOperation,
     WriteStat,
 )
-from timeline.model.file_names import BaseFileName, IOType, LogFileName, check_partition_path, join
+from timeline.model.file_names import (
+    PARTITION_METADATA,
+    BaseFileName,
+    IOType,
+    LogFileName,
+    check_partition_path,
+    join,
+)
 from timeline.model.instant import InstantTime
 from timeline.model.merge_definition import MergeDefinition
-from timeline.partitions import PARTITION_METADATA
 from timeline.ports.ports import ObjectExistsError, Storage, create_if_absent
 from timeline.properties.properties_file import format_properties
 

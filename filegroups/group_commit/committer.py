@@ -28,7 +28,7 @@ from filegroups.group_commit.commit_group import (
     commit_group,
     without_known_conflict,
 )
-from filegroups.writing.retry_state import wait_for_rate_limit
+from filegroups.writing.retry import wait_for_rate_limit
 from filegroups.writing.workload import Workload
 from filegroups.writing.write import PreparedWrite, prepare_write, write_prepared
 from filegroups.writing.write_request import CommitResult, WriteRequest

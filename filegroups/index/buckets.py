@@ -33,8 +33,8 @@ from filegroups.keys.bucketing import (
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.read import view_of
 from filegroups.settings.key_settings import BUCKET_PROPERTY_KEYS, KeySettings
-from timeline.codecs.commit_body import decode_legacy_commit
 from timeline.codecs.instant_avro import decode_commit
+from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError, MissingFileError, SettingError, UnsupportedTableError
 from timeline.model.commit_metadata import LOG_COMPACT, CommitMetadata, FileGroupId

@@ -28,11 +28,17 @@ from filegroups.files.parquet import (
 )
 from filegroups.files.slice_reader import read_slice
 from filegroups.index import IndexedFile, LookupRules, SliceWithLogs
-from filegroups.keys.bucketing import codes_of, java_hashes, rows_by_number
+from filegroups.keys.bucketing import java_hashes
 from filegroups.keys.keys import key_range
 from filegroups.merge.rules import not_below, ordering_column
 from filegroups.reading.file_system_view import FileSystemView
-from filegroups.schema.casting import distinct_codes, one_array, uuid_texts
+from filegroups.schema.casting import (
+    codes_of,
+    distinct_codes,
+    one_array,
+    rows_by_number,
+    uuid_texts,
+)
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.codecs.log_blocks import BlockType, ByteSource, BytesSource, LogBlock
 from timeline.context import TableContext

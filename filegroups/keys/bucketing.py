@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.schema.casting import distinct_codes, version_rounds
+from filegroups.schema.casting import codes_of, rows_by_number, version_rounds
 from timeline.model.instant import InstantTime
 
 _BLOCK_TEXTS = 65_536
@@ -536,31 +536,6 @@ def assign_by_bucket(
     return numbers
 
 
-def rows_by_number(numbers: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.intp]]:
-    """
-    Split rows by a small number that each has.
-
-    Shapes: numbers (n,) -> for each number, ascending, its row positions, ascending.
-    """
-    if len(numbers) == 0:
-        return {}
-    least = int(numbers.min())
-    span = int(numbers.max()) - least
-    # numpy sorts 16-bit numbers by radix in one pass, much faster than by comparison.
-    small = (numbers - least).astype(np.uint16) if span < 1 << 16 else numbers
-    order = np.argsort(small, kind="stable")
-    ordered = numbers[order]
-    starts = np.append(0, np.flatnonzero(np.diff(ordered)) + 1)
-    parts = np.split(order, starts[1:])
-    return {int(ordered[start]): part for start, part in zip(starts, parts, strict=True)}
-
-
 def _by_size(files: Sequence[SmallFile], settings: SizeSettings) -> list[SmallFile]:
     small = [each for each in files if each.size_bytes < settings.small_file_bytes]
     return sorted(small, key=lambda each: (each.size_bytes, each.file_id))
-
-
-def codes_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Number the distinct texts of a column. Shapes: (n,) -> codes (n,), texts by code."""
-    codes, texts = distinct_codes(column)
-    return codes, texts.to_pylist()

@@ -261,11 +261,12 @@ def key_columns(rows: pa.Table, spec: KeySpec, schema: pa.Schema) -> pa.Table:
     kinds = {}
     for name, column in kept.items():
         mine = field_type(schema, name)
-        kinds[name] = (
-            canonical_type(column.type, name)
-            if mine is None and not pa.types.is_null(column.type)
-            else evolved_type(mine or column.type, column.type, name, rules)
-        )
+        if mine == column.type:
+            kinds[name] = mine
+        elif mine is None and not pa.types.is_null(column.type):
+            kinds[name] = canonical_type(column.type, name)
+        else:
+            kinds[name] = evolved_type(mine or column.type, column.type, name, rules)
     columns = [cast_column(column, kinds[name], name) for name, column in kept.items()]
     return pa.Table.from_arrays(columns, names=list(kept))
 

@@ -8,7 +8,7 @@ rows mean a delete and which values of a row count.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.schema.schema import IS_DELETED_COLUMN, META_COLUMNS
+from timeline.errors import UnsafeSetupError
 from timeline.model.merge_definition import MergeDefinition, PartialUpdateMode
-from timeline.ports.merger import RecordMerger
+from timeline.ports.merger import RecordMerger, Versions
 
 OPERATION_COLUMN: Final = "_hoodie_operation"
 DELETING_OPERATIONS: Final = ("D", "-U")
@@ -285,3 +286,119 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
     ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense")
     return np.asarray(ranks).astype(np.int64)
+
+
+# ---- Merging by a plug-in: call a ``RecordMerger`` and check its result
+
+
+def merge_by_rounds(
+    versions: Versions,
+    codes: npt.NDArray[np.int64],
+    sections: Iterable[Positions],
+    merger: RecordMerger,
+) -> Versions:
+    """
+    Merge all versions of each record, oldest first, in one vectorised step per round.
+
+    Args:
+        versions: Oldest first.
+        codes: A number for each version's record.
+        sections: Positions of every record's first version, then of every record's second, and so on;
+            within a round in the order of ``codes``.
+        merger: The record merger.
+
+    Raises:
+        UnsafeSetupError: See ``merge_versions``.
+
+    Shapes: versions (n rows), codes (n,) -> one row for each code.
+    """
+    done: list[Versions] = []
+    state, keys = _taken_versions(versions, np.zeros(0, np.intp)), np.zeros(0, np.int64)
+    for section in sections:
+        new, newer = codes[section], _taken_versions(versions, section)
+        goes_on = np.isin(keys, new)
+        done.append(_taken_versions(state, np.flatnonzero(~goes_on)))
+        if not len(keys):
+            state, keys = newer, new
+            continue
+        state, _ = merge_versions(merger, _taken_versions(state, np.flatnonzero(goes_on)), newer)
+        keys = new
+    done.append(state)
+    return Versions(
+        rows=pa.concat_tables([each.rows for each in done]),
+        deleted=np.concatenate([each.deleted for each in done]),
+    )
+
+
+def merge_versions(merger: RecordMerger, older: Versions, newer: Versions) -> tuple[Versions, Mask]:
+    """
+    Merge pairs of versions.
+
+    Returns:
+        The merged versions in the columns of ``older``, and a mask of those left as the older one
+        was. A deleted record has the values of the version that was a delete.
+
+    Raises:
+        UnsafeSetupError: The result has another length, or values of other types (``bad_merger``;
+            field ``merger``).
+
+    Shapes: older, newer (n rows) -> (n rows), (n,).
+    """
+    count = older.rows.num_rows
+    answer = merger.merge(older, newer)
+    deleted = _mask(answer.deleted, count, merger)
+    kept = np.zeros(count, np.bool_) if answer.kept is None else _mask(answer.kept, count, merger)
+    # Per row: 0 the older version's value, 1 the newer's, 2 the merged one.
+    plain = np.where((newer.deleted & ~deleted) | kept, 0, 1)
+    plain = np.where(deleted & ~newer.deleted & older.deleted, 0, plain)
+    tells_delete = deleted & (newer.deleted | older.deleted)
+    merged = np.where(kept | tells_delete, plain, 2)
+    columns = []
+    for each in older.rows.schema:
+        given = each.name not in META_COLUMNS and each.name in answer.columns
+        parts = [older.rows.column(each.name), newer.rows.column(each.name)]
+        if given:
+            parts.append(_fitting(answer.columns[each.name], each, count, merger))
+        source = (merged if given else plain) * count + np.arange(count)
+        chunks = [chunk for part in parts for chunk in part.chunks]
+        columns.append(pa.chunked_array(chunks, each.type).take(pa.array(source)))
+    rows = pa.Table.from_arrays(columns, schema=older.rows.schema)
+    return Versions(rows=rows, deleted=deleted), kept
+
+
+def _taken_versions(versions: Versions, positions: Positions) -> Versions:
+    return Versions(
+        rows=versions.rows.take(pa.array(positions)), deleted=versions.deleted[positions]
+    )
+
+
+def _fitting(
+    column: pa.Array | pa.ChunkedArray, wanted: pa.Field, count: int, merger: RecordMerger
+) -> pa.ChunkedArray:
+    if len(column) != count:
+        raise _bad(merger, f"column {wanted.name} of {len(column)} values for {count} records")
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    try:
+        return pa.chunked_array(chunks, column.type).cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _bad(
+            merger, f"column {wanted.name} as {column.type} instead of {wanted.type}"
+        ) from error
+
+
+def _mask(mask: Mask, count: int, merger: RecordMerger) -> Mask:
+    found = np.asarray(mask)
+    if found.shape != (count,) or found.dtype != np.bool_:
+        raise _bad(
+            merger, f"a mask of {found.dtype} of the shape {found.shape} for {count} records"
+        )
+    return found
+
+
+def _bad(merger: RecordMerger, what: str) -> UnsafeSetupError:
+    name = type(merger).__name__
+    return UnsafeSetupError(
+        f"a plug-in's merger breaks its contract, ask its author: {name} answered with {what}",
+        kind="bad_merger",
+        merger=name,
+    )

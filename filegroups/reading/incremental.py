@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from filegroups.files.log_files import VisibleInstants
 from filegroups.files.slice_reader import WholeFileGroups
 from filegroups.reading.cdc import SlicesAtTime
+from filegroups.reading.file_system_view import PartitionPruner
 from filegroups.reading.filters import Filter
-from filegroups.reading.partition_pruning import PartitionPruner
 from filegroups.reading.read import (
     assert_not_cleaned,
     expired_where_missing,

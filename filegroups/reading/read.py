@@ -16,9 +16,8 @@ from filegroups.files.slice_reader import SliceRead, WholeFileGroups, read_slice
 from filegroups.keys.keys import DroppedPartitionColumns, KeyGenerator, KeySpec, VirtualKeys
 from filegroups.keys.timestamp_keys import folders_of_texts
 from filegroups.merge.rules import MergeRules
-from filegroups.reading.file_system_view import FileSystemView
+from filegroups.reading.file_system_view import FileSystemView, PartitionField, PartitionPruner
 from filegroups.reading.filters import Filter, allowed_values, to_expression
-from filegroups.reading.partition_pruning import PartitionField, PartitionPruner
 from filegroups.schema.schema import (
     META_COLUMNS,
     PARTITION_COLUMN,
@@ -126,7 +125,7 @@ class ScanPlan:
 
 def view_of(context: TableContext, snapshot: Snapshot) -> FileSystemView:
     """Return the file system view of a snapshot. Outside: 1 get per pending compaction."""
-    plans = pending_compactions(context, snapshot.active)
+    plans = pending_compactions(context, snapshot.active) if snapshot.active.pending else {}
     return FileSystemView(
         storage=context.ports.storage,
         snapshot=snapshot,
@@ -243,6 +242,7 @@ def plan_scan(
     rules = MergeRules(definition=context.config.merge)
     if any(one.log_files for one in slices):
         rules = MergeRules.of(context.config.merge, table_schema.avro_json)
+        visible = VisibleInstants.of(snapshot) if visible is None else visible
     return ScanPlan(
         slices=tuple(one for one in slices if one.base_file is not None or one.log_files),
         read=SliceRead(
@@ -252,7 +252,7 @@ def plan_scan(
             base_filter=base_filter,
             rules=rules,
             keys=_computed_keys(context),
-            visible=VisibleInstants.of(snapshot) if visible is None else visible,
+            visible=visible or (),
             whole_file_groups=whole_file_groups,
             whole_filter=wanted,
             history=schema_history(context.ports.storage, snapshot),

@@ -16,8 +16,8 @@ from filegroups.files.parquet import read_footer
 from filegroups.reading.read import view_of
 from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.archived_instants import ArchivedInstant
-from timeline.codecs.commit_body import decode_archived_clean, decode_archived_commit
 from timeline.codecs.instant_avro import decode_clean
+from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError
 from timeline.model.commit_metadata import SCHEMA_KEY, CommitMetadata, FileGroupId

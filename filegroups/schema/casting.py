@@ -61,6 +61,31 @@ def distinct_codes(
     return codes.astype(np.int64), encoded.chunk(0).dictionary
 
 
+def codes_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Number the distinct texts of a column. Shapes: (n,) -> codes (n,), texts by code."""
+    codes, texts = distinct_codes(column)
+    return codes, texts.to_pylist()
+
+
+def rows_by_number(numbers: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.intp]]:
+    """
+    Split rows by a small number that each has.
+
+    Shapes: numbers (n,) -> for each number, ascending, its row positions, ascending.
+    """
+    if len(numbers) == 0:
+        return {}
+    least = int(numbers.min())
+    span = int(numbers.max()) - least
+    # numpy sorts 16-bit numbers by radix in one pass, much faster than by comparison.
+    small = (numbers - least).astype(np.uint16) if span < 1 << 16 else numbers
+    order = np.argsort(small, kind="stable")
+    ordered = numbers[order]
+    starts = np.append(0, np.flatnonzero(np.diff(ordered)) + 1)
+    parts = np.split(order, starts[1:])
+    return {int(ordered[start]): part for start, part in zip(starts, parts, strict=True)}
+
+
 def ranks(codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     """Return how many equal codes precede each code. Shapes: (n,) -> (n,)."""
     order, numbers = _ranked(codes)
@@ -295,6 +320,8 @@ def to_stored_rows(table: pa.Table) -> pa.Table:
     Shapes: table (n rows) -> (n rows); order kept.
     """
     for at, each in enumerate(table.schema):
+        if not each.type.num_fields:
+            continue  # a flat type is stored as it is
         kind = stored_type(each.type)
         if kind != each.type:
             column = cast_column(table.column(at), kind, each.name)

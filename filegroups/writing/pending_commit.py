@@ -19,7 +19,7 @@ from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import WriteRequest
 from timeline.commit.begin import StartedWrite, make_inflight
 from timeline.commit.commit_lock import BaseState, PendingCommit
-from timeline.commit.concurrent_commits import announced_writes, write_set_of
+from timeline.commit.concurrent_commits import announced_writes
 from timeline.commit.conflict_report import ConflictReport, WaitReport, conflict_report_of
 from timeline.commit.markers import marker_files
 from timeline.commit.validate import validate_early
@@ -32,6 +32,7 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteSet,
     WriteStat,
+    write_set_of,
 )
 from timeline.model.file_names import LogFile, join
 from timeline.model.slot import Batch

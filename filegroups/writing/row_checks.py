@@ -19,8 +19,8 @@ from filegroups.writing.workload import WorkloadProfile
 from filegroups.writing.write_request import RowRules
 from timeline.context import TableContext
 from timeline.errors import InvalidInputError, SettingError, UnsupportedTableError
+from timeline.model.file_names import PARTITION_METADATA
 from timeline.partitions import (
-    PARTITION_METADATA,
     inner_partitions,
     is_partition,
     partition_created_by,

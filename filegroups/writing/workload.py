@@ -4,7 +4,7 @@ The workload: the incoming rows of one write, in memory or on a cluster.
 The write path decides: which file groups, which base files, what to repeat. The workload does the
 work: find keys, route rows, merge and write files. The local workload has Arrow data in this
 process, the Spark workload a DataFrame on a cluster. Both run the same function for each file
-group, ``filegroups.files.append.write_task``.
+group, ``write_task``.
 """
 
 from __future__ import annotations
@@ -18,30 +18,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from filegroups.files.append import write_task
+from filegroups.files.append import append_to_file_group
 from filegroups.files.parquet import is_small, with_compute_lock
-from filegroups.files.rewrite import FileGroupTask, NewFileGroup, make_new_file_group
+from filegroups.files.rewrite import (
+    FileGroupTask,
+    NewFileGroup,
+    make_new_file_group,
+    write_file_group,
+)
 from filegroups.index import IndexedFile
 from filegroups.index.lookup import find_in_table, tag
-from filegroups.keys.bucketing import (
-    BucketAssigner,
-    InsertBucket,
-    assign_buckets,
-    assign_by_bucket,
-    codes_of,
-    rows_by_number,
-)
+from filegroups.keys.bucketing import BucketAssigner, InsertBucket, assign_buckets, assign_by_bucket
 from filegroups.keys.keys import addresses, validate_ordering
-from filegroups.merge.log_merging import combine_incoming, mark_relocated_keys
-from filegroups.merge.merging import key_codes
+from filegroups.merge.merging import combine_incoming, key_codes, mark_relocated_keys
 from filegroups.merge.rules import MergeRules
-from filegroups.schema.casting import normalise, refuse_null_elements
+from filegroups.schema.casting import codes_of, normalise, refuse_null_elements, rows_by_number
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN, TableSchema, drop_meta
 from filegroups.writing.write_request import RowCounts, RowRules
 from timeline.errors import InvariantError
 from timeline.model.commit_metadata import FileGroupId, MergeMode, WriteStat
 from timeline.model.file_names import join
-from timeline.ports.ports import Ports
+from timeline.ports.ports import Ports, Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +119,19 @@ class Workload(Protocol):
 
     def release(self) -> None:
         """Release cached rows; a second call is no error."""
+
+
+def write_task(
+    storage: Storage, task: FileGroupTask, incoming: pa.Table, made: NewFileGroup | None = None
+) -> tuple[WriteStat, ...]:
+    """
+    Write a file group as its task says: log files if it has a target, else a base file.
+
+    Arguments, errors and calls outside: as ``append_to_file_group`` and ``write_file_group``.
+    """
+    if task.log is None:
+        return write_file_group(storage, task, incoming, made)
+    return append_to_file_group(storage, task, task.log, incoming)
 
 
 # ---- The local workload: incoming rows of one or several writes, as one Arrow table

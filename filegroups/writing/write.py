@@ -10,7 +10,7 @@ deleted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from filegroups.files.rewrite import FileGroupTask
@@ -27,9 +27,8 @@ from filegroups.writing.pending_commit import (
     planned_write_set,
     reconcile_files,
 )
-from filegroups.writing.retry_state import (
+from filegroups.writing.retry import (
     AnnouncedRebase,
-    RetryState,
     announce_rebase,
     rebase,
     rebase_tasks,
@@ -48,10 +47,14 @@ from timeline.commit.begin import StartedWrite, begin
 from timeline.commit.cancel_plan import cancel_blocking_plans
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import BaseState, keep_commit_lock
-from timeline.commit.concurrent_commits import announced_writes
-from timeline.commit.conflict_report import ConflictReport, conflict_error, conflict_report_of
+from timeline.commit.conflict_report import (
+    ConflictReport,
+    WaitReport,
+    conflict_error,
+    conflict_report_of,
+)
 from timeline.commit.markers import delete_markers
-from timeline.commit.section import assert_same_table_after_commit
+from timeline.commit.section import assert_same_table_after_commit, protocol_of
 from timeline.commit.waiting_line import WaitResult, must_wait_in_line, wait_in_line
 from timeline.context import TableContext
 from timeline.errors import (
@@ -63,22 +66,108 @@ from timeline.errors import (
     RolledBackError,
 )
 from timeline.model.commit_metadata import CommitMetadata, TableType, WriteOperation
-from timeline.model.instant import Action, InstantTime
+from timeline.model.instant import Action
 from timeline.model.slot import Slot
 from timeline.rollback.rollback import discard_attempt
 from timeline.rules.conflicts import (
-    NoConflict,
     Rebase,
     Rejected,
     RuleId,
-    objection_to,
-    validate_write_set,
 )
-from timeline.rules.retry import RetryScope
+from timeline.rules.retry import (
+    RetryScope,
+    exhausted_limit,
+    keep_lock_ms,
+    pause_ms,
+    pause_within_limit,
+)
 from timeline.snapshot import Snapshot
 from timeline.truncation import advance_low_water_mark
 
 _QUEUED_GLANCE_MS = 10_000
+
+#: Retries under the shared lock before a holder takes the lock alone, which ends the sharing for
+#: all holders. This is the number of retries that the default allows.
+_FIRST_WITHOUT = 3
+
+
+@dataclass(slots=True)
+class RetryState:
+    """The attempts of one write so far."""
+
+    started_ms: int
+    attempts: int = 0
+    groups_rebased: int = 0  # in the current attempt
+    wasted_bytes: int = 0
+    last_pause_ms: int = 0
+    conflicts: list[ConflictReport] = field(default_factory=list)
+    waits: list[WaitReport] = field(default_factory=list)
+    attempt_started_ms: int = 0  # begin of the last attempt, on the monotonic clock
+    commit_started_ms: int | None = None  # when it first asked to commit
+
+    def start_attempt(self, context: TableContext) -> None:
+        """Note that one more attempt begins."""
+        self.attempts += 1
+        self.groups_rebased = 0
+        self.attempt_started_ms = context.ports.clock.monotonic_ms()
+        self.commit_started_ms = None
+
+    def start_commit(self, context: TableContext) -> None:
+        """Note that the attempt asks to commit; later time includes waiting for others."""
+        if self.commit_started_ms is None:
+            self.commit_started_ms = context.ports.clock.monotonic_ms()
+
+    def spent_bound(self, context: TableContext) -> str | None:
+        """Return the option that forbids a further retry; None while retries are allowed."""
+        return exhausted_limit(
+            context.limits.retry,
+            conflicts=len(self.conflicts),
+            elapsed_ms=self._elapsed_ms(context),
+            wasted_bytes=self.wasted_bytes,
+        )
+
+    def keep_lock_ms(self, context: TableContext) -> int | None:
+        """Return how long the next attempt may keep the commit lock, as ``keep_lock_ms``."""
+        ended_ms = self.commit_started_ms
+        if ended_ms is None:
+            ended_ms = context.ports.clock.monotonic_ms()
+        return keep_lock_ms(
+            context.limits.retry,
+            conflicts=len(self.conflicts),
+            work_ms=ended_ms - self.attempt_started_ms,
+            look_ms=context.last_refresh.took_ms
+            if context.ports.storage.capabilities.high_latency
+            else 0,
+            first_without=_FIRST_WITHOUT if protocol_of(context).shares_lock() else 0,
+        )
+
+    def must_keep_lock(self, context: TableContext) -> bool:
+        """Return whether the options make the next retry keep the commit lock, however long."""
+        return self.keep_lock_ms(context) == 0
+
+    def prefers_lock(self, context: TableContext, *, groups_left: int) -> bool:
+        """
+        Return whether to retry everything under the commit lock, although a rebase might be enough.
+
+        A rebase saves most if many file groups stay valid, and no writer waits for it. So it is
+        tried once first.
+        """
+        held_ms = self.keep_lock_ms(context)
+        if held_ms is None:
+            return False
+        return held_ms == 0 or groups_left == 0 or self.groups_rebased > 0
+
+    def pause(self, context: TableContext) -> None:
+        """Sleep before everything is repeated, so that other writers commit first."""
+        ports, budget = context.ports, context.limits.retry
+        self.last_pause_ms = pause_ms(
+            self.attempts - 1, ports.ids.jitter(), budget, previous_ms=self.last_pause_ms
+        )
+        elapsed_ms = self._elapsed_ms(context)
+        ports.clock.sleep_ms(pause_within_limit(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
+
+    def _elapsed_ms(self, context: TableContext) -> int:
+        return context.ports.clock.monotonic_ms() - self.started_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +206,14 @@ def write(
         LockTimeoutError, StorageUnavailableError: The lock or the storage did not answer.
     """
     plan = addressed(plan, workload)
-    known = result_of_batch(context, plan)
+    known = None if plan.batch_id is None else result_of_batch(context, plan)
     if known is not None:
         return known
     asked_at_ms = context.ports.clock.monotonic_ms()
     looked = looked or context.cached_snapshot()
     work = prepare_write(context, plan, workload, looked)
-    if plan.rate_limited and wait_for_rate_limit(context):
+    limited = plan.rate_limited and context.limits.rate_limit is not None
+    if limited and wait_for_rate_limit(context):
         return write_prepared(work)
     # The retry budget does not count the preparation, which takes long for a big batch.
     started = context.ports.clock.monotonic_ms()
@@ -148,7 +238,7 @@ def prepare_write(
 
 def write_prepared(work: PreparedWrite) -> CommitResult:
     """Run a write as an instant of its own, from a fresh snapshot. Errors: as ``write``."""
-    known = result_of_batch(work.context, work.plan)
+    known = None if work.plan.batch_id is None else result_of_batch(work.context, work.plan)
     if known is not None:
         return known
     tries = RetryState(started_ms=work.context.ports.clock.monotonic_ms())
@@ -282,7 +372,7 @@ def _write_and_publish(
     schema, before = schema_for(context, begun.snapshot, workload, plan)
     refuse_other_key_types(plan, work.schema, schema)
     work = replace(work, schema=schema, schema_before=before)
-    if committed_batch(context, plan) is not None:
+    if plan.batch_id is not None and committed_batch(context, plan) is not None:
         # BATCH-1: the same batch was committed before the base snapshot, so validation does not
         # see it. ``write`` returns its commit result.
         twin = Rejected(RuleId.SAME_BATCH, "the same batch was published meanwhile", ())
@@ -530,77 +620,6 @@ def _redone(tries: RetryState, published: CommittedWrite) -> RetryScope:
     if tries.groups_rebased:
         return RetryScope.FILE_GROUPS
     return RetryScope.PUBLICATION if published.lost_slots else RetryScope.NOTHING
-
-
-# ---- Dry run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DryRunBase:
-    """The base of a dry run, which does not begin an instant."""
-
-    requested_time: InstantTime
-    snapshot: Snapshot
-
-
-def dry_run_write(
-    context: TableContext, plan: WriteRequest, workload: Workload | None
-) -> tuple[ConflictReport, ...]:
-    """
-    Return the conflicts that a write would have with all pending writes, if those commit first.
-
-    It assigns file groups as the write would, begins nothing and writes nothing. It compares the
-    file groups with the announced write sets of live writers and with pending clusterings. An empty
-    result is no promise, because other writes may begin later.
-
-    Outside: 1 list, as ``assign_file_groups``; 1 get per pending write, their heartbeats.
-
-    Args:
-        context: The table.
-        plan: The write request.
-        workload: The incoming rows; None for ``delete_partition``.
-
-    Returns:
-        One report for each conflicting pending write, by requested time; the report of pending
-        clusterings is last. ``instant`` is empty: there is none.
-
-    Raises:
-        InvalidInputError, UnsupportedTableError, MissingFileError: As the write itself would.
-    """
-    plan = addressed(plan, workload)
-    snapshot = context.snapshot()
-    plan = with_stored_forms(context, snapshot, plan)
-    schema, _ = schema_for(context, snapshot, workload, plan)
-    if workload is not None:
-        workload.prepare(plan.rules, rows_schema(context, schema, workload, plan))
-    now = _DryRunBase(
-        requested_time=context.zone.instant_time(context.ports.clock.now_ms()), snapshot=snapshot
-    )
-    assignment = assign_file_groups(
-        context,
-        now,
-        workload,
-        plan.rules,
-        schema,
-        files=plan.files,
-        delete_partitions=plan.partitions_deleted(snapshot),
-    )
-    claim = planned_write_set(assignment)
-    found = []
-    for rival in announced_writes(context, snapshot.active):
-        verdict = validate_write_set(
-            claim,
-            max(now.requested_time, rival.completion_time),
-            [rival],
-            logs_may_conflict=assignment.logs_may_conflict,
-        )
-        if not isinstance(verdict, Rejected):
-            verdict = objection_to(claim, [rival], context.limits.strategy) or verdict
-        if not isinstance(verdict, NoConflict):
-            found.append(conflict_report_of("", verdict))
-    if assignment.conflict is not None and not context.limits.cancels_conflicting_plans:
-        found.append(conflict_report_of("", assignment.conflict))
-    return tuple(found)
 
 
 # ---- Post-commit steps: same-table check, markers, heartbeat (PUB-9)

@@ -12,8 +12,8 @@ from filegroups.reading.filters import to_expression
 from filegroups.reading.read import known_schema
 from filegroups.schema.schema import drop_meta, with_meta
 from filegroups.settings.settings import WriteSettings
+from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import dry_run_write
 from filegroups.writing.write_request import CommitResult
 from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config

@@ -39,13 +39,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.schema import COMMIT_TIME_COLUMN, KEY_COLUMN, PARTITION_COLUMN
+from filegroups.table import TableSnapshot
 from hoodoo.history_checker.anomalies import Anomaly, find_anomalies
 from hoodoo.history_checker.history import HistoryRecorder
 from timeline.archived import ARCHIVED_WRITES
 from timeline.codecs.archived_instants import ArchivedInstant
-from timeline.codecs.commit_body import decode_archived_commit
+from timeline.codecs.legacy_commit import decode_archived_commit
 from timeline.commit.revalidate import without_void
 from timeline.commit_log import restored_away_by
 from timeline.context import TableContext

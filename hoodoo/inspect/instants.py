@@ -16,12 +16,13 @@ from typing import Any
 from filegroups.group_commit.commit_group import GROUP_KEY
 from filegroups.table import TableReader
 from hoodoo.inspect.rejected_writes import RejectedWrite, rejected_writes
-from timeline.codecs.commit_body import (
+from timeline.codecs.instant_avro import (
     FENCING_TOKEN_KEY,
-    decode_archived_clean,
-    decode_archived_commit,
+    decode_clean,
+    decode_commit,
+    decode_rollback,
 )
-from timeline.codecs.instant_avro import decode_clean, decode_commit, decode_rollback
+from timeline.codecs.legacy_commit import decode_archived_clean, decode_archived_commit
 from timeline.commit.apply import not_applied
 from timeline.commit.revalidate import without_void
 from timeline.commit_log import restored_away_by

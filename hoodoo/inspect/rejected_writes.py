@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,8 +21,6 @@ from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, ConflictError, HoodooError, RolledBackError
 from timeline.model.file_names import REJECTED_WRITES
 
-#: What a write ends with that met others until it gave up.
-_GIVING_UP: Final = (ConflictError, RolledBackError)
 REJECTED_WRITES_MAX: Final = 256
 _TIME: Final = re.compile(r"[0-9]{17}")
 _SLACK = 32  # so many more before the oldest go, since each look costs a listing's length
@@ -49,17 +47,9 @@ class RejectedWrite:
         return any(one.get("instant") == instant for one in self.attempts)
 
 
-@contextmanager
-def record_rejected_write(context: TableContext, plan: WriteRequest) -> Iterator[None]:
-    """A write, whose last word is kept where it gives up."""
-    try:
-        yield
-    except _GIVING_UP as error:
-        _remember(context, plan, error)
-        raise
-
-
-def _remember(context: TableContext, plan: WriteRequest, error: HoodooError) -> None:
+def record_rejected_write(
+    context: TableContext, plan: WriteRequest, error: ConflictError | RolledBackError
+) -> None:
     """
     Keep what a write met that gives up now; where that fails its error still tells all.
 

@@ -29,10 +29,10 @@ from filegroups.reading.read import (
     may_be_cleaned,
     plan_scan,
 )
-from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.evolution import canonical_type, needs_repair
 from filegroups.schema.schema import COMMIT_TIME_COLUMN
 from filegroups.settings.read_settings import ReadSettings
+from filegroups.table import TableSnapshot
 from hoodoo.catalog import open_table
 from hoodoo.spark.error_transport import TaskFailedError
 from hoodoo.spark.options import layers_for, storage_properties

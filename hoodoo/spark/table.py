@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from filegroups.reading.read import ReadSet
-from filegroups.reading.table_snapshot import TableSnapshot
 from filegroups.schema.schema import TableSchema
+from filegroups.table import TableSnapshot
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.catalog import open_context

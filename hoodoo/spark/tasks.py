@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from filegroups.files.append import write_task
 from filegroups.files.rewrite import FileGroupTask, stats_to_json
 from filegroups.index import IndexedFile, SliceWithLogs
 from filegroups.index.lookup import file_group_rows
@@ -29,10 +28,11 @@ from filegroups.keys.keys import (
     partition_paths,
     validate_ordering,
 )
-from filegroups.merge.log_merging import combine_incoming
+from filegroups.merge.merging import combine_incoming
 from filegroups.merge.rules import MergeRules, ordering_column
 from filegroups.schema.casting import normalise, refuse_null_elements
 from filegroups.schema.schema import META_FIELDS, drop_meta
+from filegroups.writing.workload import write_task
 from filegroups.writing.write_request import RowRules
 from hoodoo.spark.error_transport import TaskFailedError, error_to_json
 from hoodoo.spark.schema import transport_schema

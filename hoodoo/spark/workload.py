@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from filegroups.files.rewrite import FileGroupTask, stats_from_json
 from filegroups.index import IndexedFile
 from filegroups.keys.bucketing import BucketAssigner, InsertBucket
-from filegroups.merge.log_merging import RELOCATED_COLUMN
+from filegroups.merge.merging import RELOCATED_COLUMN
 from filegroups.merge.rules import DELETING_OPERATIONS, OPERATION_COLUMN, MergeRules
 from filegroups.schema.schema import IS_DELETED_COLUMN, TableSchema
 from filegroups.writing.workload import WorkloadProfile

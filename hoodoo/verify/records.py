@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from filegroups.files.log_files import VisibleInstants
 from filegroups.files.parquet import read_footer
 from filegroups.files.slice_reader import SliceRead, assert_base_fits, assert_logs_fit, read_slice
 from filegroups.index.buckets import bucket_rules_in
@@ -291,7 +292,13 @@ def _all_in_buckets(slices: Sequence[FileSlice], partition_path: str, report: Re
 def _whole_rows(context: TableContext, snapshot: Snapshot, report: Report) -> SliceRead | None:
     """What reading every column needs; None where that cannot be, or nothing was ever written."""
     try:
-        return plan_scan(context, snapshot, (), with_hoodie_columns=True).read
+        return plan_scan(
+            context,
+            snapshot,
+            (),
+            with_hoodie_columns=True,
+            visible=VisibleInstants.of(snapshot),
+        ).read
     except UnsupportedTableError as error:
         if error.kind != "no_schema":
             report.problem(error.kind, "", f"the table cannot be read: {error.message}")

@@ -43,7 +43,6 @@ from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.commit.apply import data_files_of
 from timeline.commit.cancel_plan import PlanOutcome
 from timeline.commit.commit import CommittedWrite
-from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext
 from timeline.errors import StorageUnavailableError, UnsupportedTableError
@@ -54,6 +53,7 @@ from timeline.model.commit_metadata import (
     TableType,
     WriteOperation,
     WriteStat,
+    write_set_of,
 )
 from timeline.model.file_names import FileSlice, IOType, join, parse_base_file_name
 from timeline.model.instant import UTC_ZONE, Action, Instant, InstantTime, TimelineZone, WallMs

@@ -38,12 +38,18 @@ from timeline.codecs.instant_avro import encode_compaction_plan
 from timeline.codecs.log_blocks import BlockType, HeaderKey, LogBlock, block_frame
 from timeline.commit.cancel_plan import PlanOutcome, cancel_pending_plan
 from timeline.commit.commit_lock import CommitSection
-from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext
 from timeline.errors import MissingFileError, UnsupportedTableError
 from timeline.heartbeat import Heartbeat
-from timeline.model.commit_metadata import Access, FileGroupId, MergeMode, TableType, WriteStat
+from timeline.model.commit_metadata import (
+    Access,
+    FileGroupId,
+    MergeMode,
+    TableType,
+    WriteStat,
+    write_set_of,
+)
 from timeline.model.file_names import FileSlice, IOType, LogFileName, join, pending_file_names
 from timeline.model.instant import Action, Instant, InstantTime
 from timeline.model.plans import CompactionOperation, CompactionPlan, PlanCompactionStrategy

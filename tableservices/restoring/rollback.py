@@ -24,13 +24,13 @@ from tableservices.restoring.state_at import (
 from timeline.codecs.instant_avro import encode_rollback, encode_rollback_plan
 from timeline.commit.apply import data_files_of
 from timeline.commit.commit_lock import CommitSection
-from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.section import commit_in_section
 from timeline.context import TableContext
 from timeline.errors import InstantNotFoundError, InvalidInputError
 from timeline.model.instant import WRITE_ACTIONS, Action, Instant, InstantTime, Residue
 from timeline.model.plans import InstantInfo
 from timeline.model.slot import Slot, SlotKind
+from timeline.pending_plans import pending_rollback_of
 from timeline.rollback.rollback import (
     is_abandoned,
     requested_plan_bytes,

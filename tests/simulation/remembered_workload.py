@@ -15,12 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from filegroups.files.append import write_task
 from filegroups.files.rewrite import FileGroupTask
 from filegroups.index import IndexedFile
 from filegroups.keys.bucketing import InsertBucket
 from filegroups.schema.schema import PARTITION_COLUMN, TableSchema
-from filegroups.writing.workload import LocalWorkload, WorkloadProfile
+from filegroups.writing.workload import LocalWorkload, WorkloadProfile, write_task
 from filegroups.writing.write_request import RowRules
 from tests.simulation.conversations import Conversations
 from timeline.model.commit_metadata import FileGroupId, WriteStat

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.table import TableSnapshot
 from tableservices.archiving.execute import archive
 from tableservices.cleaning.execute import clean
 from tableservices.cleaning.plan import CleaningPolicy, CleaningSettings

@@ -19,7 +19,7 @@ import filegroups.writing.write as write_path
 import timeline.rules.isolation as rules
 from filegroups.table import TableReader
 from filegroups.writing.commit_checks import ReadValidation
-from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import CommitResult

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from timeline.codecs.commit_body import CommitBody
+from timeline.codecs.instant_avro import CommitBody
 from timeline.commit.begin import StartedWrite, refuse_during_restore
 from timeline.commit.cancel_plan import cancel_blocking_plans
 from timeline.commit.commit_lock import (
@@ -20,7 +20,6 @@ from timeline.commit.commit_lock import (
     TimelineState,
     WriteToCommit,
 )
-from timeline.commit.concurrent_commits import pending_rollback_of
 from timeline.commit.revalidate import without_void
 from timeline.commit.section import open_commit, protocol_of
 from timeline.commit.validate import validate_since, validate_unlocked
@@ -31,6 +30,7 @@ from timeline.model.file_names import instant_file_name, pending_file_names
 from timeline.model.instant import Instant, InstantTime, Residue, State
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
+from timeline.pending_plans import pending_rollback_of
 from timeline.rules.conflicts import NoConflict, Rebase, Rejected
 from timeline.snapshot import ActiveTimeline
 from timeline.truncation import assert_slots_kept
@@ -162,7 +162,8 @@ def _try_commit(
     context.timelines.add(instant_file_name(mine))
     context.low_water_mark.release(begun.requested_time)
     _notice_second_writer(context, known, slot)
-    delete_hiding_metadata(context, pending_commit.outer_folders)
+    if pending_commit.outer_folders:
+        delete_hiding_metadata(context, pending_commit.outer_folders)
     return CommittedWrite(slot=slot, lost_slots=commit.lost)
 
 

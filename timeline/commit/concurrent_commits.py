@@ -12,23 +12,20 @@ from dataclasses import replace
 from functools import cache, partial
 
 from timeline.archived import ARCHIVED_WRITES
-from timeline.codecs.instant_avro import decode_commit, decode_rollback_plan
+from timeline.codecs.instant_avro import decode_commit
 from timeline.commit.commit_lock import PendingCommit
 from timeline.commit.markers import MarkedFile, list_markers
 from timeline.context import TableContext
-from timeline.errors import CorruptTableError
 from timeline.heartbeat import instants_with_expired_heartbeat
 from timeline.model.commit_metadata import (
+    COMPACTING,
     LOG_COMPACT,
-    NO_PREVIOUS_COMMIT,
-    WHOLE_TABLE,
     Access,
     AccessedFileGroup,
     CommitMetadata,
     FileGroupId,
-    Replaced,
-    WriteOperation,
     WriteSet,
+    write_set_of,
 )
 from timeline.model.file_names import (
     IOType,
@@ -36,11 +33,11 @@ from timeline.model.file_names import (
     parse_log_file_name,
     pending_file_names,
     slot_path,
-    timeline_path,
 )
 from timeline.model.instant import Action, Instant, InstantTime, State
 from timeline.model.plans import CleanMetadata
 from timeline.model.slot import Slot, SlotKind, SlotOwner
+from timeline.pending_plans import rollback_target
 from timeline.ports.ports import ObjectMissingError
 from timeline.reader_lease import read_clean
 from timeline.rules.conflicts import (
@@ -156,7 +153,7 @@ def _foreign_rival(context: TableContext, instant: Instant) -> ConcurrentCommit:
         metadata = context.commits.read(instant)
         claim = write_set_of(metadata)
         schema = metadata.schema_json or ""
-        is_compaction = metadata.operation_type in _COMPACTING
+        is_compaction = metadata.operation_type in COMPACTING
         dropped = _dropped_by(metadata)
     elif instant.action is Action.ROLLBACK:
         aborts = rollback_target(context, instant)
@@ -195,85 +192,6 @@ def _dropped_by(metadata: CommitMetadata) -> frozenset[FileGroupId]:
         for stat in stats
         if stat.num_deletes
     )
-
-
-def rollback_target(context: TableContext, instant: Instant) -> InstantTime | None:
-    """
-    Return the target that a rollback's plan names; None without a plan. Outside: 1 get.
-
-    Raises:
-        CorruptTableError: The plan is damaged.
-    """
-    requested = pending_file_names(Action.ROLLBACK, instant.requested_time)[-1]
-    path = timeline_path(requested)
-    try:
-        plan = decode_rollback_plan(context.ports.storage.read(path), path=path)
-    except ObjectMissingError:
-        return None
-    return plan.instant_to_rollback.requested_time if plan.instant_to_rollback else None
-
-
-def pending_rollback_of(
-    context: TableContext, timeline: ActiveTimeline, target: InstantTime
-) -> Instant | None:
-    """
-    Return the pending rollback whose plan names this write.
-
-    In a commit section it is never a rollback of ours. Damaged plans are skipped. Outside: 1 get
-    per pending rollback.
-    """
-    for instant in timeline.pending:
-        if instant.action is not Action.ROLLBACK:
-            continue
-        try:
-            if rollback_target(context, instant) == target:
-                return instant
-        except CorruptTableError:
-            continue
-    return None
-
-
-_COMPACTING = frozenset({"COMPACT", LOG_COMPACT})  # rows move, none is new
-_REPLACED = {operation.hudi_name: operation.traits.replaces for operation in WriteOperation}
-
-
-def write_set_of(metadata: CommitMetadata) -> WriteSet:
-    """Return what a commit changed, read from its metadata."""
-    touched = []
-    inserting = set()
-    for partition_path, stats in metadata.partition_to_write_stats.items():
-        for stat in stats:
-            name = (stat.path or "").rpartition("/")[2]
-            source = None if stat.prev_commit == NO_PREVIOUS_COMMIT else stat.prev_commit
-            touch = Access.NEW if source is None else Access.BASE
-            if name.startswith("."):
-                touch, source = Access.LOG, None  # its previous commit is itself (fmt 3)
-            if stat.num_inserts and metadata.operation_type not in _COMPACTING:
-                inserting.add(partition_path)
-            touched.append(
-                AccessedFileGroup(
-                    file_group=FileGroupId(partition_path, stat.file_id),
-                    access=touch,
-                    source_requested_time=source,
-                    files=(name,) if name else (),
-                    written_bytes=stat.file_size_in_bytes,
-                )
-            )
-    replaced = metadata.partition_to_replace_file_ids or {}
-    for partition_path, file_ids in replaced.items():
-        touched.extend(
-            AccessedFileGroup(
-                file_group=FileGroupId(partition_path, file_id), access=Access.REPLACE
-            )
-            for file_id in file_ids
-        )
-    claimed: set[str] = set()
-    scope = _REPLACED.get(metadata.operation_type)
-    if scope is Replaced.TABLE:
-        claimed = {WHOLE_TABLE}
-    elif scope is Replaced.PARTITIONS:
-        claimed = {*replaced, *metadata.partition_to_write_stats}
-    return WriteSet.of(touched, claimed, inserting)
 
 
 # ---- Conflicts with a clean that deleted files of a write's base snapshot (CLN-3)

@@ -393,3 +393,47 @@ class WriteSet:
             partitions=tuple(sorted(set(partitions))),
             inserting=tuple(sorted(set(inserting))),
         )
+
+
+#: Types of commits that move rows and add none.
+COMPACTING: Final = frozenset({"COMPACT", LOG_COMPACT})
+_REPLACED: Final = {operation.hudi_name: operation.traits.replaces for operation in WriteOperation}
+
+
+def write_set_of(metadata: CommitMetadata) -> WriteSet:
+    """Return what a commit changed, read from its metadata."""
+    touched = []
+    inserting = set()
+    for partition_path, stats in metadata.partition_to_write_stats.items():
+        for stat in stats:
+            name = (stat.path or "").rpartition("/")[2]
+            source = None if stat.prev_commit == NO_PREVIOUS_COMMIT else stat.prev_commit
+            touch = Access.NEW if source is None else Access.BASE
+            if name.startswith("."):
+                touch, source = Access.LOG, None  # its previous commit is itself (fmt 3)
+            if stat.num_inserts and metadata.operation_type not in COMPACTING:
+                inserting.add(partition_path)
+            touched.append(
+                AccessedFileGroup(
+                    file_group=FileGroupId(partition_path, stat.file_id),
+                    access=touch,
+                    source_requested_time=source,
+                    files=(name,) if name else (),
+                    written_bytes=stat.file_size_in_bytes,
+                )
+            )
+    replaced = metadata.partition_to_replace_file_ids or {}
+    for partition_path, file_ids in replaced.items():
+        touched.extend(
+            AccessedFileGroup(
+                file_group=FileGroupId(partition_path, file_id), access=Access.REPLACE
+            )
+            for file_id in file_ids
+        )
+    claimed: set[str] = set()
+    scope = _REPLACED.get(metadata.operation_type)
+    if scope is Replaced.TABLE:
+        claimed = {WHOLE_TABLE}
+    elif scope is Replaced.PARTITIONS:
+        claimed = {*replaced, *metadata.partition_to_write_stats}
+    return WriteSet.of(touched, claimed, inserting)

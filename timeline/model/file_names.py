@@ -193,6 +193,9 @@ class FileSlice:
 # deleted (SEC2). Only the table of instants below spells actions and states; a test parses and
 # formats its full product.
 
+#: The file that makes a folder a partition (fmt 4.1).
+PARTITION_METADATA = ".hoodie_partition_metadata"
+
 #: (action, pending state) -> suffix after the requested time. Completed names are
 #: ``<requested>_<completion>.<completes_as>``, legacy ones lack the completion time. A savepoint
 #: has no requested state.
@@ -351,6 +354,11 @@ def is_data_file(path: str) -> bool:
     except MalformedNameError:
         return False
     return data_file_time(path.rpartition("/")[2]) is not None
+
+
+def is_partition_file(name: str) -> bool:
+    """Return whether a file of this name makes its folder a partition."""
+    return name == PARTITION_METADATA or name.startswith(PARTITION_METADATA + ".")
 
 
 def marker_name(data_file_name: str, io_type: IOType) -> str:

@@ -73,10 +73,9 @@ class IndexType(Enum):
     GLOBAL_BLOOM = "GLOBAL_BLOOM"
     BUCKET = "BUCKET"
 
-    @property
-    def is_global(self) -> bool:
-        """Whether a key is unique in the whole table, not in its partition alone."""
-        return self in (IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM)
+
+#: Indexes with which a key is unique in the whole table, not in its partition alone.
+GLOBAL_INDEXES: Final = frozenset({IndexType.GLOBAL_SIMPLE, IndexType.GLOBAL_BLOOM})
 
 
 class BloomType(Enum):

@@ -14,17 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from timeline.codecs.archived_instants import ArchivedInstant
-from timeline.codecs.commit_body import decode_archived_rollback
 from timeline.codecs.instant_avro import (
     decode_restore,
     decode_rollback_plan,
     encode_rollback,
     encode_rollback_plan,
 )
+from timeline.codecs.legacy_commit import decode_archived_rollback
 from timeline.commit.apply import apply, data_files_of
 from timeline.commit.begin import StartedWrite
 from timeline.commit.commit_lock import CommitSection
-from timeline.commit.concurrent_commits import pending_rollback_of, rollback_target
 from timeline.commit.markers import delete_markers
 from timeline.commit.section import commit_in_section
 from timeline.commit_log import restored_away_by
@@ -54,6 +53,7 @@ from timeline.model.plans import (
 )
 from timeline.model.slot import Slot, SlotKind
 from timeline.partitions import delete_hiding_metadata
+from timeline.pending_plans import pending_rollback_of, rollback_target
 from timeline.ports.ports import ObjectMissingError, Storage
 from timeline.properties.properties_file import refuse_behind_metadata_table
 from timeline.properties.setting_enums import ForeignWriters

@@ -18,9 +18,8 @@ from pathlib import Path
 from tests.simulator.engine_facts import EngineObserver
 from tests.simulator.invariants import Violation
 from tests.simulator.world import SimulatedSystem
-from timeline.model.file_names import HISTORY, HOODIE, SLOTS, TIMELINE
+from timeline.model.file_names import HISTORY, HOODIE, PARTITION_METADATA, SLOTS, TIMELINE
 from timeline.model.instant import Action
-from timeline.partitions import PARTITION_METADATA
 from timeline.snapshot import ActiveTimeline
 
 PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 import hoodoo
-from filegroups.reading.table_snapshot import TableSnapshot
+from filegroups.table import TableSnapshot
 from hoodoo.cli import main as command_line
 from timeline.errors import HoodooError, InstantNotFoundError
 

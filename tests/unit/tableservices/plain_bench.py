@@ -13,14 +13,12 @@ from timeline.codecs.instant_avro import encode_savepoint
 from timeline.commit.begin import StartedWrite, begin, make_inflight
 from timeline.commit.commit import CommittedWrite, commit_write
 from timeline.commit.commit_lock import BaseState, PendingCommit
-from timeline.commit.concurrent_commits import write_set_of
 from timeline.commit.markers import create_marker
 from timeline.context import TableContext, TableLimits
-from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteStat
-from timeline.model.file_names import IOType
+from timeline.model.commit_metadata import CommitMetadata, FileGroupId, WriteStat, write_set_of
+from timeline.model.file_names import PARTITION_METADATA, IOType
 from timeline.model.instant import Action
 from timeline.model.plans import SavepointMetadata, SavepointPartitionMetadata
-from timeline.partitions import PARTITION_METADATA
 from timeline.ports.ports import Ports, ProcessIdentity
 from timeline.properties.properties_file import create_properties, load_config, update_properties
 from timeline.storage.memory import MemoryStorage, MemoryWorld

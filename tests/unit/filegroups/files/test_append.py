@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from filegroups.files.append import block_format, current_rows, write_task
+from filegroups.files.append import block_format, current_rows
 from filegroups.files.delete_block import decode_deletes
 from filegroups.files.log_files import LogFormat, LogSettings, LogTarget
 from filegroups.files.rewrite import FileGroupTask
-from filegroups.merge.log_merging import mark_relocated_keys
-from filegroups.merge.merging import DeleteKind
+from filegroups.merge.merging import DeleteKind, mark_relocated_keys
 from filegroups.merge.rules import MergeRules
 from filegroups.schema.schema import avro_with_meta
+from filegroups.writing.workload import write_task
 from tests.unit.filegroups.files.test_rewrite import (
     FIRST_FILE,
     SCHEMA,

@@ -27,7 +27,7 @@ from timeline.codecs.archived_instants import (
     parse_manifest,
     parse_version,
 )
-from timeline.codecs.commit_body import decode_legacy_commit
+from timeline.codecs.legacy_commit import decode_legacy_commit
 from timeline.errors import HoodooError
 from timeline.model.table_config import TableConfig
 from timeline.properties.properties_file import parse_properties

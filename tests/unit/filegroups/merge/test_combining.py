@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from filegroups.merge.log_merging import combine_incoming
+from filegroups.merge.merging import combine_incoming
 from filegroups.merge.rules import MergeRules
 from timeline.model.merge_definition import merge_definition_of
 

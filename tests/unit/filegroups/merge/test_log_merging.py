@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filegroups.merge.log_merging import fold_changes, join_changes
-from filegroups.merge.merging import ChangeKind, Changes, merge_changes
+from filegroups.merge.merging import ChangeKind, Changes, fold_changes, join_changes, merge_changes
 from filegroups.merge.rules import MergeRules
 from timeline.errors import UnsupportedTableError
 from timeline.model.commit_metadata import MergeMode

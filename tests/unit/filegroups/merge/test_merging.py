@@ -8,8 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from filegroups.merge.log_merging import combine_incoming
-from filegroups.merge.merging import DeleteKind, append_rows, merge_base
+from filegroups.merge.merging import DeleteKind, append_rows, combine_incoming, merge_base
 from filegroups.merge.rules import MergeRules
 from timeline.model.commit_metadata import MergeMode
 from timeline.model.merge_definition import MergeDefinition

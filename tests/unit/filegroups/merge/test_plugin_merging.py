@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 import pytest
 from pydantic import TypeAdapter
 
-from filegroups.merge.log_merging import combine_incoming, fold_changes
 from filegroups.merge.merging import (
     ChangeKind,
     Changes,
     DeleteKind,
+    combine_incoming,
+    fold_changes,
     merge_base,
     merge_changes,
     merge_versions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from filegroups.merge.log_merging import (
+from filegroups.merge.merging import (
     RELOCATED_COLUMN,
     mark_relocated_keys,
     remove_relocated_keys,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hoodoo
-from filegroups.reading.table_snapshot import slices_that_may_contain
+from filegroups.reading.point_lookup import slices_that_may_contain
 from tests.interop import golden_tables
 from timeline.errors import CorruptTableError, InvalidInputError
 

@@ -12,8 +12,8 @@ from filegroups.keys.bucketing import (
     assign_buckets,
     assign_inserts,
     learn_record_bytes,
-    rows_by_number,
 )
+from filegroups.schema.casting import rows_by_number
 
 SETTINGS = SizeSettings(file_bytes_max=1000, small_file_bytes=800, record_bytes=10)
 

@@ -13,10 +13,9 @@ from filegroups.keys.bucketing import (
     assign_buckets,
     assign_by_bucket,
     assign_inserts,
-    codes_of,
     learn_record_bytes,
-    rows_by_number,
 )
+from filegroups.schema.casting import codes_of, rows_by_number
 
 RT = "20260101000000000"
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from filegroups.table import TableReader
+from filegroups.writing.dry_run import dry_run_write
 from filegroups.writing.workload import LocalWorkload
-from filegroups.writing.write import dry_run_write
 from tableservices.clustering.plan import schedule_clustering
 from tableservices.clustering.settings import ClusteringSettings
 from tests.unit.timeline.engine import (

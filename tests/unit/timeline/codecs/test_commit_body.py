@@ -6,9 +6,8 @@ import fastavro
 import pytest
 
 from tests.unit.timeline.engine import new_table, upsert
-from timeline.codecs import commit_body
-from timeline.codecs.commit_body import FENCING_TOKEN_KEY, CommitBody
-from timeline.codecs.instant_avro import decode_commit, encode_commit
+from timeline.codecs import instant_avro
+from timeline.codecs.instant_avro import FENCING_TOKEN_KEY, CommitBody, decode_commit, encode_commit
 from timeline.model.commit_metadata import CommitMetadata, WriteStat
 
 STATS = {"p": (WriteStat(file_id="f-0", path="p/f-0_0-1-1_1.parquet", num_inserts=3),)}
@@ -36,7 +35,7 @@ def test_the_token_is_read_back_with_everything_else(replaced) -> None:
 
 def test_nothing_is_encoded_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     body = CommitBody(COMMIT)
-    monkeypatch.delattr(commit_body, "encode_commit")
+    monkeypatch.delattr(instant_avro, "encode_commit")
     assert decode_commit(body.bytes_with(2**63 - 1)).extra_metadata[FENCING_TOKEN_KEY] == (
         "09223372036854775807"
     )
@@ -61,7 +60,7 @@ def test_a_token_that_a_caller_wrote_is_not_kept() -> None:
 
 
 def test_text_that_looks_like_the_blank_does_not_move_the_token() -> None:
-    odd = CommitMetadata(extra_metadata={"a": commit_body._ENTRY.decode("ascii")})
+    odd = CommitMetadata(extra_metadata={"a": instant_avro._ENTRY.decode("ascii")})
     found = decode_commit(CommitBody(odd).bytes_with(7)).extra_metadata
     assert found == {**odd.extra_metadata, FENCING_TOKEN_KEY: "00000000000000000007"}
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tests.interop import golden_tables
 from timeline.codecs import avro_schemas as schemas
-from timeline.codecs import commit_body
-from timeline.codecs.commit_body import (
+from timeline.codecs import legacy_commit
+from timeline.codecs.instant_avro import encode_clean, encode_rollback
+from timeline.codecs.legacy_commit import (
     decode_archived_clean,
     decode_archived_rollback,
     decode_legacy_commit,
     encode_legacy_commit,
 )
-from timeline.codecs.instant_avro import encode_clean, encode_rollback
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 from timeline.model.plans import CleanMetadata, RollbackMetadata
@@ -143,7 +143,7 @@ def test_damage_names_its_path_and_is_never_guessed_at(data: bytes) -> None:
 
 
 def test_large_files_are_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_body, "BYTES_MAX", 10)
+    monkeypatch.setattr(legacy_commit, "BYTES_MAX", 10)
     with pytest.raises(CorruptTableError, match="more than the allowed 10"):
         decode_legacy_commit(b"{" * 11)
 

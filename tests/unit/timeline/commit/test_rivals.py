@@ -10,14 +10,7 @@ from tests.unit.timeline.archives import with_metadata
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import heard, new_table
 from timeline.codecs.instant_avro import encode_commit, encode_rollback_plan
-from timeline.commit.concurrent_commits import (
-    archived_commits,
-    commit_of_slot,
-    foreign_commits,
-    pending_rollback_of,
-    rollback_target,
-    write_set_of,
-)
+from timeline.commit.concurrent_commits import archived_commits, commit_of_slot, foreign_commits
 from timeline.context import TableContext
 from timeline.errors import CorruptTableError
 from timeline.model.commit_metadata import (
@@ -28,11 +21,13 @@ from timeline.model.commit_metadata import (
     FileGroupId,
     WriteOperation,
     WriteStat,
+    write_set_of,
 )
 from timeline.model.file_names import TIMELINE
 from timeline.model.instant import Action
 from timeline.model.plans import InstantInfo, RollbackPlan
 from timeline.model.slot import SlotKind
+from timeline.pending_plans import pending_rollback_of, rollback_target
 from timeline.rules.conflicts import ConcurrentCommit
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.recording import RecordingStorage

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from filegroups.reading.read import READS_KEY, ReadSet
-from filegroups.reading.table_snapshot import TableSnapshot
-from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.table import TableSnapshot
+from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write import write
 from filegroups.writing.write_request import CommitResult

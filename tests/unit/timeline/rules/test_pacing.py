@@ -15,7 +15,7 @@ import hoodoo
 from filegroups.group_commit.committer import GroupCommitter
 from filegroups.settings.settings import WriteSettings
 from filegroups.table import TableReader
-from filegroups.writing.retry_state import rerun_until_unchanged
+from filegroups.writing.retry import rerun_until_unchanged
 from filegroups.writing.workload import LocalWorkload
 from tableservices.ttl.execute import TtlSettings, expire
 from tests.unit.timeline.engine import (

@@ -1,11 +1,17 @@
-"""The completed file of a commit: Avro for layout 2, JSON for version 6."""
+"""
+Commit metadata as JSON: tables of version 6, and the archive of a table after its upgrade.
+
+The names are those of the Avro form, so one value serves both; only the spelling differs (format
+11.2). Releases before 0.15 omit fields and add some of their own: a missing field takes the
+value's default, an unknown one is ignored. A field with content of another kind is an error,
+never guessed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from timeline.codecs import avro_schemas as schemas
@@ -18,18 +24,10 @@ from timeline.codecs.instant_avro import (
     decode_clean,
     decode_commit,
     decode_rollback,
-    encode_commit,
     refuse_too_large,
 )
 from timeline.model.commit_metadata import CommitMetadata, RuntimeStats, WriteStat
 from timeline.model.plans import CleanMetadata, RollbackMetadata
-
-# ---- Commit metadata as JSON, in tables of version 6, also after an upgrade
-#
-# The names are those of the Avro form, so one value serves both; only the spelling differs (format
-# 11.2). Releases before 0.15 omit fields and add some of their own: a missing field takes the
-# value's default, an unknown one is ignored. A field with content of another kind is an error,
-# never guessed.
 
 _CONTAINER: Final = b"Obj\x01"
 
@@ -219,81 +217,3 @@ def _spelled(stat: WriteStat) -> dict[str, Any]:
             for name, attribute in _RUNTIME_FIELDS.items()
         }
     return {name: content for name, content in found.items() if content is not None}
-
-
-# ---- The completed file of a commit, encoded before the lock, with room for the fencing token
-#
-# The fencing token of a lease is known only under the lock. Encoding the stats of thousands of
-# files there would keep all other writers waiting. So the bytes are made earlier with a blank of
-# fixed width, and the token is written over the blank: one copy. Java reads the token as one more
-# text of the extra metadata.
-
-FENCING_TOKEN_KEY: Final = "hoodoo.fencing_token"  # noqa: S105  a key, no secret
-"""Key in the extra metadata: the fencing token of the lock that the commit was made under."""
-
-_DIGITS: Final = 20  # fits all 64-bit numbers; texts of this width sort like the numbers
-_BLANK: Final = "\0" * _DIGITS
-
-
-def _text(value: str) -> bytes:
-    """Return a short Avro string: zigzag length, then the bytes."""
-    data = value.encode("ascii")
-    return bytes((len(data) << 1,)) + data
-
-
-_ENTRY: Final = _text(FENCING_TOKEN_KEY) + _text(_BLANK)
-
-
-class CommitBody:
-    """
-    Metadata of one commit and its bytes, complete except perhaps for the token.
-
-    Args:
-        metadata: The result of the commit; a token in it is dropped.
-
-    Raises:
-        InvalidInputError: A value does not fit its field.
-    """
-
-    def __init__(self, metadata: CommitMetadata) -> None:
-        self._plain = replace(metadata, extra_metadata=_without_token(metadata))
-        self._bytes: bytes | None = None
-        with_room = encode_commit(self.metadata_with(_BLANK))
-        before, entry, after = with_room.partition(_ENTRY)
-        # A text of the metadata that equals the entry is no accident; then the bytes are encoded
-        # later.
-        self._room = (before, after) if entry and _ENTRY not in after else None
-
-    def metadata_with(self, token: int | str | None) -> CommitMetadata:
-        """Return the metadata as a reader of the bytes gets it."""
-        if token is None:
-            return self._plain
-        told = {**self._plain.extra_metadata, FENCING_TOKEN_KEY: _digits(token)}
-        return replace(self._plain, extra_metadata=told)
-
-    def bytes_with(self, token: int | None) -> bytes:
-        """
-        Return the completed file with a token; without one it has no such key.
-
-        With a token it costs a copy. Without one it encodes once, which is not urgent: then there
-        is no lock, or its provider has no count.
-        """
-        if token is None:
-            if self._bytes is None:
-                self._bytes = encode_commit(self._plain)
-            return self._bytes
-        digits = _digits(token)
-        if self._room is None or len(digits) != _DIGITS:
-            return encode_commit(self.metadata_with(token))
-        before, after = self._room
-        return b"".join((before, _text(FENCING_TOKEN_KEY), _text(digits), after))
-
-
-def _digits(token: int | str) -> str:
-    return token if isinstance(token, str) else str(token).zfill(_DIGITS)
-
-
-def _without_token(metadata: CommitMetadata) -> dict[str, str]:
-    return {
-        key: value for key, value in metadata.extra_metadata.items() if key != FENCING_TOKEN_KEY
-    }

@@ -1,19 +1,18 @@
-"""The attempts of one write: rate limit and cost, and how a rejected one is rebased or repeated."""
+"""Wait for the rate limit, rebase the file groups of a rejected write, and rerun its reads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from filegroups.files.rewrite import FileGroupTask, announce_base_file
 from filegroups.writing.pending_commit import WrittenFiles
 from filegroups.writing.workload import Workload
 from filegroups.writing.write_request import CommitResult
-from timeline.commit.conflict_report import KINDS, ConflictReport, WaitReport
-from timeline.commit.section import protocol_of
+from timeline.commit.conflict_report import KINDS, ConflictReport
 from timeline.context import TableContext
 from timeline.errors import BudgetSpentError, InvalidInputError, WriteConflictError
 from timeline.model.commit_metadata import FileGroupId, TableType
@@ -25,100 +24,11 @@ from timeline.rules.retry import (
     RetryScope,
     exhausted_limit,
     jitter_ms,
-    keep_lock_ms,
     next_begin_ms,
     pause_ms,
     pause_within_limit,
 )
 from timeline.snapshot import ActiveTimeline
-
-# ---- Attempts of one write
-#
-# The numbers are here; ``timeline.rules.retry`` decides by them.
-
-#: Retries under the shared lock before a holder takes the lock alone, which ends the sharing for
-#: all holders. This is the number of retries that the default allows.
-_FIRST_WITHOUT = 3
-
-
-@dataclass(slots=True)
-class RetryState:
-    """The attempts of one write so far."""
-
-    started_ms: int
-    attempts: int = 0
-    groups_rebased: int = 0  # in the current attempt
-    wasted_bytes: int = 0
-    last_pause_ms: int = 0
-    conflicts: list[ConflictReport] = field(default_factory=list)
-    waits: list[WaitReport] = field(default_factory=list)
-    attempt_started_ms: int = 0  # begin of the last attempt, on the monotonic clock
-    commit_started_ms: int | None = None  # when it first asked to commit
-
-    def start_attempt(self, context: TableContext) -> None:
-        """Note that one more attempt begins."""
-        self.attempts += 1
-        self.groups_rebased = 0
-        self.attempt_started_ms = context.ports.clock.monotonic_ms()
-        self.commit_started_ms = None
-
-    def start_commit(self, context: TableContext) -> None:
-        """Note that the attempt asks to commit; later time includes waiting for others."""
-        if self.commit_started_ms is None:
-            self.commit_started_ms = context.ports.clock.monotonic_ms()
-
-    def spent_bound(self, context: TableContext) -> str | None:
-        """Return the option that forbids a further retry; None while retries are allowed."""
-        return exhausted_limit(
-            context.limits.retry,
-            conflicts=len(self.conflicts),
-            elapsed_ms=self._elapsed_ms(context),
-            wasted_bytes=self.wasted_bytes,
-        )
-
-    def keep_lock_ms(self, context: TableContext) -> int | None:
-        """Return how long the next attempt may keep the commit lock, as ``keep_lock_ms``."""
-        ended_ms = self.commit_started_ms
-        if ended_ms is None:
-            ended_ms = context.ports.clock.monotonic_ms()
-        return keep_lock_ms(
-            context.limits.retry,
-            conflicts=len(self.conflicts),
-            work_ms=ended_ms - self.attempt_started_ms,
-            look_ms=context.last_refresh.took_ms
-            if context.ports.storage.capabilities.high_latency
-            else 0,
-            first_without=_FIRST_WITHOUT if protocol_of(context).shares_lock() else 0,
-        )
-
-    def must_keep_lock(self, context: TableContext) -> bool:
-        """Return whether the options make the next retry keep the commit lock, however long."""
-        return self.keep_lock_ms(context) == 0
-
-    def prefers_lock(self, context: TableContext, *, groups_left: int) -> bool:
-        """
-        Return whether to retry everything under the commit lock, although a rebase might be enough.
-
-        A rebase saves most if many file groups stay valid, and no writer waits for it. So it is
-        tried once first.
-        """
-        held_ms = self.keep_lock_ms(context)
-        if held_ms is None:
-            return False
-        return held_ms == 0 or groups_left == 0 or self.groups_rebased > 0
-
-    def pause(self, context: TableContext) -> None:
-        """Sleep before everything is repeated, so that other writers commit first."""
-        ports, budget = context.ports, context.limits.retry
-        self.last_pause_ms = pause_ms(
-            self.attempts - 1, ports.ids.jitter(), budget, previous_ms=self.last_pause_ms
-        )
-        elapsed_ms = self._elapsed_ms(context)
-        ports.clock.sleep_ms(pause_within_limit(budget, self.last_pause_ms, elapsed_ms=elapsed_ms))
-
-    def _elapsed_ms(self, context: TableContext) -> int:
-        return context.ports.clock.monotonic_ms() - self.started_ms
-
 
 # ---- Rate limit of a table: a wait before the write begins, outside every lock (PACE-1)
 #
