@@ -16,97 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from filegroups.files.avro_columns.decode import RecordPlan, plan_record, read_record
+from filegroups.files.avro_columns.encode import RowWriter
 from filegroups.files.avro_columns.items import PADDING_BYTES, Chunk, Cursor, find_items, skip
-from filegroups.files.avro_columns.types import Items, Record, Union, arrow_type, parse_schema
+from filegroups.files.avro_columns.types import (
+    Items,
+    Leaf,
+    Node,
+    Record,
+    Union,
+    arrow_type,
+    parse_schema,
+)
 from filegroups.schema.casting import one_array
 from filegroups.schema.schema import KEY_COLUMN, PARTITION_COLUMN
 from timeline.errors import CorruptTableError, InvalidInputError, UnsupportedTableError
-
-# ---- Columns of byte strings, from which Avro records are joined
-#
-# An Avro record is the bytes of its fields in sequence. Each field's bytes are made for all rows as
-# one binary column, and Arrow joins the columns row by row. So there is no loop over records.
-
-_KIND: Final = pa.large_binary()
-_VARINT_BYTES_MAX: Final = 10
-# One row without bytes: ``pa.scalar`` of a Python value would import pandas.
-_NO_BYTES: Final = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]
-_NOTHING: Final = pa.Array.from_buffers(_KIND, 1, _NO_BYTES)[0]
-
-
-def join_parts(*parts: pa.Array | bytes) -> pa.Array:
-    """Join the parts of every row; a bytes part is in every row, a null in none."""
-    columns = [pa.scalar(part, _KIND) if isinstance(part, bytes) else part for part in parts]
-    return pc.binary_join_element_wise(*columns, _NOTHING)
-
-
-def longs(values: npt.NDArray[Any]) -> pa.Array:
-    """
-    Encode Avro's ints and longs: zigzag, then seven bits per byte, the lowest first.
-
-    Shapes: values (n,) of signed integers -> (n,).
-    """
-    wide = values.astype(np.int64)
-    left = ((wide << np.int64(1)) ^ (wide >> np.int64(63))).view(np.uint64)
-    matrix = np.zeros((len(values), _VARINT_BYTES_MAX), np.uint8)
-    lengths = np.ones(len(values), np.int64)
-    width = 1
-    for place in range(_VARINT_BYTES_MAX):
-        rest = left >> np.uint64(7)
-        more = rest != 0
-        matrix[:, place] = left.astype(np.uint8) & np.uint8(0x7F)
-        width = place + 1
-        if not more.any():
-            break
-        matrix[:, place] |= more.view(np.uint8) << np.uint8(7)
-        lengths += more
-        left = rest
-    matrix = matrix[:, :width]
-    return cells(matrix, np.arange(width) < lengths[:, None])
-
-
-def cells(matrix: npt.NDArray[np.uint8], kept: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """
-    Return the bytes of each row of a matrix, all or the kept ones.
-
-    Shapes: matrix (n, width), kept (n, width) -> (n,).
-    """
-    rows, width = matrix.shape
-    if kept is None or kept.all():
-        return _column(np.full(rows, width, np.int64), np.ascontiguousarray(matrix))
-    return _column(kept.sum(axis=1, dtype=np.int64), matrix[kept])
-
-
-def blobs(column: pa.Array) -> pa.Array:
-    """Encode texts or bytes without nulls, each after its length."""
-    return with_lengths(column.cast(_KIND))
-
-
-def with_lengths(column: pa.Array) -> pa.Array:
-    """Prefix each value with its length."""
-    return join_parts(longs(np.diff(_borders(column))), column)
-
-
-def content_of(column: pa.Array) -> bytes:
-    """Return the bytes of all rows in sequence."""
-    borders = _borders(column)
-    content = column.buffers()[2]
-    return bytes(memoryview(content)[borders[0] : borders[-1]]) if content else b""
-
-
-def _borders(column: pa.Array) -> npt.NDArray[np.int64]:
-    offsets = column.buffers()[1]
-    if not len(column):  # an empty column may have no offsets at all
-        return np.zeros(1, np.int64)
-    return np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-
-
-def _column(lengths: npt.NDArray[np.int64], content: npt.NDArray[np.uint8]) -> pa.Array:
-    borders = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=borders[1:])
-    buffers = [None, pa.py_buffer(borders), pa.py_buffer(content)]
-    return pa.Array.from_buffers(_KIND, len(lengths), buffers, null_count=0)
-
 
 # ---- Typed wrappers of ordering values, one per column type
 #
@@ -139,11 +62,12 @@ _DECIMAL: Final = pa.decimal128(30, 15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteLayout:
-    """How delete records are read."""
+    """How delete records are read and written."""
 
     records: Items  # the whole array, to skip its items
     names: RecordPlan  # record key and partition path
     wrappers: tuple[RecordPlan | None, ...]  # by branch inside an array; None for null
+    leaves: tuple[Node, ...]  # by branch: the wrapped value; null itself
 
 
 @cache
@@ -157,9 +81,15 @@ def delete_layout() -> DeleteLayout:
     root = _parsed(_record("HoodieDeleteRecordList", list={"type": "array", "items": record}))
     (records,) = root.nodes
     assert isinstance(records, Items)
+    assert isinstance(records.item, Record)
+    ordering = records.item.nodes[-1]
+    assert isinstance(ordering, Union)
     return DeleteLayout(
         records=records,
         names=_plan(_record("Names", **texts_only)),
+        leaves=tuple(
+            each.nodes[0] if isinstance(each, Record) else each for each in ordering.branches
+        ),
         wrappers=(None, *(_plan(_wrapper(*each)) for each in (*_WRAPPERS, _LOCAL_DATE))),
     )
 
@@ -182,65 +112,58 @@ def _plan(schema: dict[str, Any]) -> RecordPlan:
     return plan_record(record, arrow_type(record))
 
 
-def wrapped(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def branch_of(kind: pa.DataType) -> int:
     """
-    Return the branch and the value of every row, in the wrapper of the column's type.
+    Return the branch of the wrapper for a column's type.
 
     Raises:
-        InvalidInputError: No wrapper holds the type (``ordering_type``) or one of the values.
+        InvalidInputError: No wrapper holds the type (``ordering_type``).
     """
-    whole = one_array(column)
-    if pa.types.is_dictionary(whole.type):
-        whole = whole.dictionary_decode()
-    for fits, branch, encode in _WRITERS:
-        if fits(whole.type):
-            return join_parts(bytes([2 * branch]), encode(whole))
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    for fits, branch in _BRANCH_OF_TYPE:
+        if fits(kind):
+            return branch
     raise InvalidInputError(
-        "a delete cannot carry an ordering of this type, choose another ordering field: "
-        f"{whole.type}",
+        f"a delete cannot carry an ordering of this type, choose another ordering field: {kind}",
         kind="ordering_type",
-        type=str(whole.type),
+        type=str(kind),
     )
 
 
-def texts(column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+# Of dates, times and timestamps the stored number is written. In Java a DateWrapper is not a number.
+_BRANCH_OF_TYPE: Final[tuple[tuple[Callable[[Any], bool], int], ...]] = (
+    (pa.types.is_boolean, 1),
+    (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32(), pa.date32()), INT),
+    (pa.types.is_time32, INT),
+    (lambda kind: pa.types.is_int64(kind) or pa.types.is_time64(kind), 3),
+    (pa.types.is_timestamp, 3),
+    (pa.types.is_float32, 4),
+    (pa.types.is_float64, 5),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), 6),
+    (pa.types.is_fixed_size_binary, 6),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), 7),
+    (pa.types.is_decimal, 9),
+)
+
+
+def _writable(column: pa.Array) -> pa.Array:
     """
-    Return the length and the bytes of every text.
+    Return an ordering column in a type that its wrapper's leaf writes.
 
     Raises:
-        InvalidInputError: A text is null; the error names the column `name`.
+        InvalidInputError: A decimal has more digits than the wrapper holds (``ordering_value``).
     """
-    whole = one_array(column).cast(pa.string())
-    if whole.null_count:
-        raise InvalidInputError(
-            f"a delete needs a value in column {name}: {whole.null_count} are null",
-            kind="null_key",
-            column=name,
-        )
-    return blobs(whole)
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_int8(column.type) or types.is_int16(column.type):
+        return column.cast(pa.int32())
+    return _unscaled(column) if types.is_decimal(column.type) else column
 
 
-def _numbers(kind: str) -> Callable[[pa.Array], pa.Array]:
-    def encode(column: pa.Array) -> pa.Array:
-        # A view keeps the stored number of a date, a time or a timestamp.
-        if not pa.types.is_integer(column.type):
-            column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
-        return longs(column.to_numpy(zero_copy_only=False).astype(kind))
-
-    return encode
-
-
-def _floats(column: pa.Array) -> pa.Array:
-    values = column.to_numpy(zero_copy_only=False)
-    little = values.astype(values.dtype.newbyteorder("<"))
-    return cells(little.view(np.uint8).reshape(len(values), little.itemsize))
-
-
-def _flags(column: pa.Array) -> pa.Array:
-    return cells(column.cast(pa.uint8()).to_numpy().reshape(-1, 1))
-
-
-def _decimals(column: pa.Array) -> pa.Array:
+def _unscaled(column: pa.Array) -> pa.Array:
+    """Return decimals as two's complement in the fewest bytes, as Java writes them."""
     try:
         held = pc.cast(column, _DECIMAL)
     except pa.ArrowInvalid as failure:
@@ -251,40 +174,15 @@ def _decimals(column: pa.Array) -> pa.Array:
         ) from failure
     _, content = held.buffers()
     little = np.frombuffer(content, np.uint8).reshape(-1, 16)[held.offset : held.offset + len(held)]
-    return _shortest(little[:, ::-1])
-
-
-def _shortest(big: npt.NDArray[np.uint8]) -> pa.Array:
-    """
-    Drop leading bytes of two's complement numbers that only repeat the sign, as in Java.
-
-    Shapes: big (n, width), the highest byte first.
-    """
-    width = big.shape[1]
+    big = little[:, ::-1]
     sign = np.where(big[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
     # A byte is dropped if it repeats the sign and the next byte begins with the sign's bit.
     spare = (big[:, :-1] == sign) & ((big[:, 1:] ^ sign) < 0x80)
     dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
-    return with_lengths(cells(big, np.arange(width) >= dropped[:, None]))
-
-
-_WRITERS: Final[tuple[tuple[Callable[[Any], bool], int, Callable[[pa.Array], pa.Array]], ...]] = (
-    (pa.types.is_boolean, 1, _flags),
-    (lambda kind: kind in (pa.int8(), pa.int16(), pa.int32()), INT, _numbers("i4")),
-    (pa.types.is_time32, INT, _numbers("i4")),
-    (pa.types.is_int64, 3, _numbers("i8")),
-    (pa.types.is_time64, 3, _numbers("i8")),
-    (pa.types.is_timestamp, 3, _numbers("i8")),
-    (pa.types.is_float32, 4, _floats),
-    (pa.types.is_float64, 5, _floats),
-    (pa.types.is_binary, 6, blobs),
-    (pa.types.is_large_binary, 6, blobs),
-    (pa.types.is_fixed_size_binary, 6, lambda column: blobs(column.cast(pa.binary()))),
-    (pa.types.is_string, 7, blobs),
-    (pa.types.is_large_string, 7, blobs),
-    (pa.types.is_date32, INT, _numbers("i4")),  # in Java a DateWrapper is not a number
-    (pa.types.is_decimal, 9, _decimals),
-)
+    offsets = np.append(0, np.cumsum(16 - dropped)).astype(np.int32)
+    kept = big[np.arange(16) >= dropped[:, None]]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+    return pa.Array.from_buffers(pa.binary(), len(held), buffers)
 
 
 # ---- The content of delete blocks
@@ -304,7 +202,8 @@ _HEAD: Final = struct.Struct(">ii")
 _CHUNK_ROWS: Final = 16 * 1024
 _SEARCHED_RECORDS_MIN: Final = 256  # a walk of fewer records is faster than a search
 _ORDERING_FIELDS_MAX: Final = 64
-_PRESENT: Final = b"\x02"  # the branch of a nullable value that is not null
+_PRESENT: Final = 1  # the branch of a nullable value that is not null
+_TEXT: Final = Leaf(kind="string", arrow=pa.string())
 _BY_COMMIT_TIME: Final = bytes([2 * INT, 0])  # an int of 0, as in Java's deletes
 
 Integers = npt.NDArray[np.int64]
@@ -353,7 +252,7 @@ def decode_deletes(content: bytes, *, path: str) -> pa.Table:
 
 def encode_deletes(
     keys: pa.Array | pa.ChunkedArray,
-    partition_paths: pa.Array | pa.ChunkedArray | str,
+    partition_path: str,
     orderings: Sequence[pa.Array | pa.ChunkedArray] = (),
     *,
     is_commit_time: pa.Array | pa.ChunkedArray | None = None,
@@ -363,44 +262,52 @@ def encode_deletes(
 
     Args:
         keys: Record keys.
-        partition_paths: One for each key, or one for all.
+        partition_path: The partition of all of them.
         orderings: The ordering columns. Without any, all are commit-time deletes; readers of 1.0.x
             fail on those once such a key is inserted again (fmt 5.5).
         is_commit_time: A mask of commit-time deletes among deletes with orderings.
 
     Raises:
-        InvalidInputError: A key, a partition path or an ordering is null, or an ordering has a type
+        InvalidInputError: A key or an ordering is null, or an ordering has a type
             or a value that no wrapper holds.
     """
-    paths: pa.Array | bytes
-    if isinstance(partition_paths, str):
-        text = partition_paths.encode()
-        paths = _PRESENT + _long(len(text)) + text
-    else:
-        paths = join_parts(_PRESENT, texts(partition_paths, PARTITION_COLUMN))
-    ordering = _orderings(orderings, is_commit_time)
-    records = join_parts(_PRESENT, texts(keys, KEY_COLUMN), paths, ordering)
-    count = _long(len(keys)) if len(keys) else b""
-    datum = b"".join((count, content_of(records), _long(0)))
+    count = len(keys)
+    text = partition_path.encode()
+    path = b"".join((_number(_PRESENT), _number(len(text)), text))
+    by_commit_time = np.full(count, not orderings)
+    if orderings and is_commit_time is not None:
+        by_commit_time = np.asarray(is_commit_time, dtype=np.bool_)
+    branches = [branch_of(column.type) for column in orderings]
+    _refuse_nulls(keys, orderings, by_commit_time)
+    table = pa.table([keys, *orderings], names=[*map(str, range(1 + len(orderings)))])
+    pieces = [_number(count)] if count else []
+    for first in range(0, count, _CHUNK_ROWS):
+        part = table.slice(first, _CHUNK_ROWS)
+        key, *columns = (one_array(column) for column in part.columns)
+        mask = by_commit_time[first : first + _CHUNK_ROWS]
+        writer = RowWriter(part.num_rows)
+        writer.number(_PRESENT)
+        writer.value(_TEXT, key.cast(pa.string()), "")
+        writer.put(pa.repeat(path, part.num_rows))
+        writer.put(_orderings(columns, branches, mask))
+        pieces.append(_content(writer.rows()))
+    datum = b"".join((*pieces, _number(0)))
     return _HEAD.pack(_VERSION, len(datum)) + datum
 
 
-def _orderings(
-    columns: Sequence[pa.Array | pa.ChunkedArray],
-    is_commit_time: pa.Array | pa.ChunkedArray | None,
-) -> pa.Array | bytes:
-    if not columns:
-        return _BY_COMMIT_TIME
-    if is_commit_time is None:
-        return _real_orderings(columns)
-    by_commit_time = np.asarray(is_commit_time, dtype=np.bool_)
-    real = _real_orderings([column.filter(pa.array(~by_commit_time)) for column in columns])
-    places = pa.array(np.cumsum(~by_commit_time) - 1, mask=by_commit_time)
-    return real.take(places).fill_null(_BY_COMMIT_TIME)
-
-
-def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    nulls = max(column.null_count for column in columns)
+def _refuse_nulls(
+    keys: pa.Array | pa.ChunkedArray,
+    orderings: Sequence[pa.Array | pa.ChunkedArray],
+    by_commit_time: npt.NDArray[np.bool_],
+) -> None:
+    if keys.null_count:
+        raise InvalidInputError(
+            f"a delete needs a value in column {KEY_COLUMN}: {keys.null_count} are null",
+            kind="null_key",
+            column=KEY_COLUMN,
+        )
+    real = pa.array(~by_commit_time)
+    nulls = max((column.filter(real).null_count for column in orderings), default=0)
     if nulls:
         raise InvalidInputError(
             "a delete's ordering is null, which hudi's readers do not survive: take the deleted "
@@ -408,14 +315,39 @@ def _real_orderings(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
             kind="null_ordering",
             rows=nulls,
         )
-    if len(columns) == 1:
-        return wrapped(columns[0])
-    head = bytes([2 * ARRAY]) + _PRESENT + _long(len(columns))
-    return join_parts(head, *(wrapped(each) for each in columns), _long(0))
 
 
-def _long(value: int) -> bytes:
-    return content_of(longs(np.array([value])))
+def _orderings(
+    columns: Sequence[pa.Array], branches: Sequence[int], by_commit_time: npt.NDArray[np.bool_]
+) -> pa.Array:
+    """Return the bytes of each delete's ordering. Shapes: columns, by_commit_time (n,) -> (n,)."""
+    if by_commit_time.all():
+        return pa.repeat(_BY_COMMIT_TIME, len(by_commit_time))
+    real = ~by_commit_time
+    writer = RowWriter(int(real.sum()))
+    if len(columns) > 1:
+        writer.number(ARRAY)
+        writer.number(_PRESENT)
+        writer.number(len(columns))
+    for column, branch in zip(columns, branches, strict=True):
+        writer.number(branch)
+        writer.value(delete_layout().leaves[branch], _writable(column.filter(pa.array(real))), "")
+    if len(columns) > 1:
+        writer.number(0)  # the end of the array
+    places = pa.array(np.cumsum(real) - 1, mask=by_commit_time)
+    return writer.rows().take(places).fill_null(_BY_COMMIT_TIME)
+
+
+def _number(value: int) -> bytes:
+    writer = RowWriter(1)
+    writer.number(value)
+    return _content(writer.rows())
+
+
+def _content(rows: pa.Array) -> bytes:
+    """Return the bytes of all rows in sequence."""
+    _, offsets, content = rows.buffers()
+    return bytes(memoryview(content)[: np.frombuffer(offsets, np.int32)[len(rows)]])
 
 
 # ---- Find the start of each record

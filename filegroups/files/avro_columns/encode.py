@@ -68,7 +68,7 @@ def encode_rows(record: Record, columns: list[pa.Array], rows: int) -> pa.Array:
             a symbol of its enum (``unknown_symbol``).
         UnsupportedTableError: The schema has a union of several types.
     """
-    writer = _Writer(rows)
+    writer = RowWriter(rows)
     for name, node, column in zip(record.names, record.nodes, columns, strict=True):
         writer.value(node, column, name)
     pieces = writer.pieces()
@@ -125,7 +125,7 @@ class _Shorts:
         return both.take(pa.array(np.arange(0, 2 * rows, 2)))
 
 
-class _Writer:
+class RowWriter:
     """Collects the bytes of some rows as adjacent pieces."""
 
     def __init__(self, rows: int) -> None:
@@ -145,9 +145,21 @@ class _Writer:
             self.pieces()
         self._shorts.put(words, width, most, tail)
 
-    def _long(self, piece: pa.Array) -> None:
+    def put(self, piece: pa.Array) -> None:
+        """Write bytes as they are; a null has none."""
         self.pieces()
         self._pieces.append(piece)
+
+    def number(self, value: int) -> None:
+        """Write the same number in every row: the branch of a union, or a count of items."""
+        if value < 64:
+            self._short(np.uint64(2 * value), 1, 1)
+        else:
+            self._varint(np.full(self._rows, value, np.int64), None)
+
+    def rows(self) -> pa.Array:
+        """Return the bytes of every row."""
+        return _joined(self.pieces())
 
     def _varint(self, numbers: Integers, live: Live) -> None:
         unsigned = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
@@ -197,7 +209,7 @@ class _Writer:
             raise unsupported_type_error(f"a union of several types: {name}")
         if not column.null_count or not nulls:
             branch = values[0] if values else nulls[0]
-            self._short(np.uint64(2 * branch), 1, 1)
+            self.number(branch)
             self.value(node.branches[branch], column, name)
             return
         live = np.asarray(column.is_valid())
@@ -209,10 +221,10 @@ class _Writer:
         if isinstance(value, Leaf):
             self._leaf(value, column, live, name)
             return
-        inner = _Writer(int(live.sum()))
+        inner = RowWriter(int(live.sum()))
         inner.value(value, column.filter(pa.array(live)), name)
         places = pa.array(np.cumsum(live) - 1, mask=~live)
-        self._long(_joined(inner.pieces()).take(places))
+        self.put(inner.rows().take(places))
 
     def _nested(self, node: Record | Items, column: pa.Array, name: str) -> None:
         if isinstance(node, Record):
@@ -222,7 +234,7 @@ class _Writer:
         offsets = np.asarray(column.offsets)
         counts = np.diff(offsets).astype(np.int64)
         first, size = int(offsets[0]), int(counts.sum())
-        inner = _Writer(size)
+        inner = RowWriter(size)
         if node.is_map:
             assert isinstance(node.item, Record)
             inner.value(node.item.nodes[0], column.keys.slice(first, size), f"{name}.key")
@@ -233,19 +245,19 @@ class _Writer:
         self._varint(counts, counts > 0)
         if size:
             lists = pa.ListArray.from_arrays(
-                pa.array((offsets - first).astype(np.int32)), _joined(inner.pieces())
+                pa.array((offsets - first).astype(np.int32)), inner.rows()
             )
-            self._long(pc.binary_join(lists, pa.scalar(b"", pa.binary())))
-        self._short(np.uint64(0), 1, 1)
+            self.put(pc.binary_join(lists, pa.scalar(b"", pa.binary())))
+        self.number(0)
 
     def _leaf(self, leaf: Leaf, column: pa.Array, live: Live, name: str) -> None:
         if pa.types.is_decimal(column.type):
             self._decimal(leaf, column, live)
         elif leaf.kind in ("string", "bytes"):
             self._varint(_widths(column), live)
-            self._long(column.cast(pa.binary()))
+            self.put(column.cast(pa.binary()))
         elif leaf.kind == "fixed":
-            self._long(column.cast(pa.binary()))
+            self.put(column.cast(pa.binary()))
         elif leaf.kind == "enum":
             codes = pc.index_in(column, pa.array(leaf.symbols, pa.string()))
             if codes.null_count > column.null_count:
@@ -280,7 +292,7 @@ class _Writer:
         buffers = [None, pa.py_buffer(kept)]
         piece = pa.Array.from_buffers(pa.binary(width), self._rows, buffers)
         piece = piece.cast(pa.binary())
-        self._long(piece if live is None else pc.if_else(pa.array(live), piece, None))
+        self.put(piece if live is None else pc.if_else(pa.array(live), piece, None))
 
 
 def _numbers(column: pa.Array, kind: Any) -> Any:

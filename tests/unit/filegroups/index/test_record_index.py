@@ -68,7 +68,7 @@ def test_keys_are_located_and_unknown_ones_left_out(path: Path) -> None:
 
 def log_with_delete(path: Path, key: str) -> None:
     """Append what Java writes when a record is deleted."""
-    content = encode_deletes(pa.array([key]), pa.array([""]))
+    content = encode_deletes(pa.array([key]), "")
     block = encode_block(BlockType.DELETE, {HeaderKey.INSTANT_TIME: LATER}, content)
     file = path / METADATA / f"record_index/.record-index-0000-0_{LATER}.log.1_0-0-0"
     file.write_bytes(block)
