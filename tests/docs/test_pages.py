@@ -31,8 +31,6 @@ NOT_YET = {
     "README.md",
     "docs/concurrency.md",
     "docs/history.md",
-    "docs/how-to/merge-rows.md",
-    "docs/how-to/spark.md",
     "docs/readers.md",
     "docs/retries.md",
 }
