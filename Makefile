@@ -27,6 +27,7 @@ RUN := $(PY) tools/with_java.py
 PYTEST := $(RUN) $(PY) -m pytest -q
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
+FRAMES := $(VENV)-frames
 
 .PHONY: help install requirements check format lint types contracts test integration interop \
         demo bench bench-locks nightly nightly-tests nightly-schedules nightly-mutation \
@@ -43,6 +44,11 @@ $(STAMP): requirements/uv.txt requirements/test.txt tools/setup_venv.py pyprojec
 
 $(BENCH_STAMP): $(STAMP) requirements/bench.txt
 	$(PYTHON) tools/setup_venv.py --venv $(VENV) requirements/bench.txt
+	@touch $@
+
+# Dataframe tools with pandas 3, which PySpark does not accept.
+$(FRAMES)/.installed: $(STAMP) requirements/frames.txt
+	$(PYTHON) tools/setup_venv.py --venv $(FRAMES) requirements/frames.txt
 	@touch $@
 
 requirements: $(STAMP) ## pin requirements/*.in anew (needs the network)
@@ -66,7 +72,7 @@ contracts: $(STAMP) ## who may import whom
 test: $(STAMP) ## unit, simulation, conformance, acceptance; no network, no services
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not integration and not jvm and not slow" $(ARGS)
 
-integration: $(STAMP) ## real Spark processes, and writers killed at random moments
+integration: $(STAMP) $(FRAMES)/.installed ## real Spark processes, and writers killed at random moments
 	$(PYTEST) -n $(WAITERS) --dist loadgroup --no-loadscope-reorder -m "integration and not jvm and not slow" $(ARGS)
 
 interop: $(STAMP) ## the real Java Hudi reads and writes the same tables (needs maven and a JDK 17)

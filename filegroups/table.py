@@ -15,6 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
+from filegroups.reading.dataset import SnapshotDataset, needs_package
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
@@ -203,7 +204,8 @@ class TableSnapshot:
 
         Args:
             columns: Names to return; None for all.
-            filter: A pyarrow expression or ``(column, operator, value)`` triples.
+            filter: A SQL condition (``"month = 3 AND name LIKE 'A%'"``), a pyarrow expression, or
+                ``(column, operator, value)`` triples.
             partitions: Partition paths to read; None for all.
             with_hoodie_columns: Return the meta columns too.
             query_type: ``read_optimized`` leaves out log files: rows are as of the last
@@ -241,6 +243,63 @@ class TableSnapshot:
             query_type=query_type,
         )
         return collect_table(self._context, first, again)
+
+    def count(self, filter: Filter = None, partitions: Iterable[str] | None = None) -> int:  # noqa: A002
+        """Return the number of rows. Arguments, errors: as ``scan``. It reads one column."""
+        columns = self.schema
+        cheap = next(
+            (one.name for one in columns if pa.types.is_primitive(one.type)), columns[0].name
+        )
+        return sum(batch.num_rows for batch in self.scan([cheap], filter, partitions))
+
+    # ---- Dataframe tools
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Stream the rows to any tool that takes Arrow data (Arrow PyCapsule interface)."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+    ) -> Any:
+        """Return the rows as a pandas DataFrame. Arguments, errors: as ``scan``."""
+        with needs_package("pandas"):
+            import pandas as pd  # noqa: F401
+        return self.to_arrow(columns, filter, partitions).to_pandas()
+
+    def to_polars(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Filter = None,  # noqa: A002
+        partitions: Iterable[str] | None = None,
+    ) -> Any:
+        """Return the rows as a polars DataFrame. Arguments, errors: as ``scan``."""
+        with needs_package("polars"):
+            import polars as pl
+        return pl.from_arrow(self.to_arrow(columns, filter, partitions))
+
+    def scan_polars(self) -> Any:
+        """Return a polars LazyFrame; its columns and filters are pushed down into the scan."""
+        with needs_package("polars"):
+            import polars as pl
+        return pl.scan_pyarrow_dataset(self.to_pyarrow_dataset())
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """
+        Return a DuckDB relation; columns and filters of a query are pushed down into the scan.
+
+        Args:
+            connection: The DuckDB connection to use; None for DuckDB's default one.
+        """
+        with needs_package("duckdb"):
+            import duckdb
+        return (connection or duckdb.default_connection()).from_arrow(self.to_pyarrow_dataset())
+
+    def to_pyarrow_dataset(self) -> SnapshotDataset:
+        """Return a pyarrow dataset, whose scans read only the columns and partitions they need."""
+        return SnapshotDataset(self)
 
     def reads(
         self,

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent / "requirements"
-SETS = ("uv", "jdk", "test", "bench")  # bench is constrained by test, so it comes last
+SETS = ("uv", "jdk", "test", "frames", "bench")  # bench is constrained by test, so it comes last
 FLAGS = (
     "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade",
     "--no-header", "--no-emit-index-url", "--no-emit-find-links",
