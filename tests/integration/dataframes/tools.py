@@ -9,6 +9,7 @@ have it.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib.metadata import version
 from typing import Any
@@ -155,6 +156,9 @@ def main(name: str, path: str, instant: str | None = None) -> int:
     rows = TOOLS[name](table)
     package = {"ibis": "ibis-framework"}.get(name, name.partition("_")[0])
     print(json.dumps({"rows": rows, "scans": scans, "version": version(package)}))
+    sys.stdout.flush()
+    if name == "daft":
+        os._exit(0)  # its threads may abort the process when the interpreter ends
     return 0
 
 
