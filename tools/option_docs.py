@@ -25,40 +25,66 @@ from tableservices.compaction.plan import CompactionSettings
 from tableservices.logcompaction.execute import LogCompactionSettings
 from tableservices.ttl.execute import TtlSettings
 from tableservices.worker import WorkerSettings
-from timeline.properties.options import Option
+from timeline.properties.options import Option, OptionKind
 from timeline.storage.object_client import ObjectSettings
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-TARGET = REFERENCE / "options.md"
+OPTIONS = REFERENCE / "options.md"
 EVERY_KEY = REFERENCE / "hudi-keys.md"
-EVERY_HEAD = """# Every key of Hudi 1.2, and what becomes of it
+EVERY_HEAD = """# Keys of Hudi
 
-Made by `tools/option_docs.py`; do not edit by hand. A key counts in any case and by its older names.
+Made by `tools/option_docs.py` from the code; do not edit by hand.
 
-- **done**: as [options.md](options.md) says.
-- **refused**: a write or read that asks for it ends with `unsupported_setting`; its other values are done.
-- **warned**: it asks for what is not done. Each table handle tells all such keys in one warning; a boolean that says false, or
-  another key that says Hudi's default, asks for nothing. Unknown and misspelled keys are told as well, with the nearest known one.
-- **none**: without effect by design, logged as the event `options.without_effect` at debug level.
+hoodoo reads the keys of Hudi 1.2, in any case and by their older names. This page lists the effect of each:
 
-`hoodoo config show` tells it of the keys that are set.
+| Effect | Meaning |
+|---|---|
+| **done** | hoodoo does what the key asks. [Options](options.md) describes it. |
+| **refused** | A write or read with this key is refused (`unsupported_setting`), because it would change rows, files or an answer. Values that change nothing are accepted. |
+| **warned** | hoodoo does not do what the key asks. Each opened table gives one warning with all such keys. `false`, and the default of Hudi, give none. |
+| **none** | The key has no effect by design. hoodoo logs the event `options.without_effect` at debug level. |
 
-| Key | Effect | Why |
+A misspelled or unknown key is warned about too, with the most similar known key. `hoodoo config show` prints the effect of each key
+that you set.
+
+| Key | Effect | Reason |
 |---|---|---|
 """
-HEAD = """# Configuration
+HEAD = """# Options
 
-Made by `tools/option_docs.py` from the option tables; do not edit by hand. The keys are Hudi's; those that begin with
-`hoodoo.` are ours alone. Layers, later wins: built-in default, `hudi-defaults.conf` (folder in `HUDI_CONF_DIR`), the
-table's `hoodie.properties`, `--props` files, `--hoodie-conf k=v`, the Spark session's `spark.hoodie.*`, options in code.
-`hoodoo config show` prints every effective value with the layer it came from.
+Made by `tools/option_docs.py` from the code; do not edit by hand.
 
-No key is silent: [hudi-keys.md](hudi-keys.md) lists what becomes of each key of Hudi's. What would change rows, files or an
-answer and is not done is refused by name; what else is not done, and each unknown key with the nearest known one, is told once
-a table handle, by a warning (Python, Spark) or a remark (command line).
-Defaults are Hudi's except: conflict retries 4 (Hudi 0), early conflict detection on, metadata table off, timeline zone UTC,
-compression snappy (gzip), log blocks parquet unless a text orders rows (avro), compaction beside the writes off (on, for streams alone).
+The keys are Hudi's. Keys that begin with `hoodoo.` are additions. [Keys of Hudi](hudi-keys.md) lists the effect of every other key
+of Hudi. No key is silent: hoodoo does it, refuses it, warns about it, or says why it needs no effect.
+
+A later layer overrides an earlier one:
+
+1. The built-in default, as below.
+2. `hudi-defaults.conf` in the folder of the variable `HUDI_CONF_DIR`.
+3. The table's `hoodie.properties`.
+4. Files of `--props`.
+5. `--hoodie-conf KEY=VALUE`.
+6. `spark.hoodie.*` of the Spark session.
+7. Options in code.
+
+`hoodoo config show` prints each effective value with its layer. `hoodoo config check` checks all of them.
+
+The defaults are Hudi's, with these exceptions:
+
+| Option | hoodoo | Hudi |
+|---|---|---|
+| Retries of a write after a conflict | 4 | 0 |
+| Early conflict detection | on | off |
+| Metadata table | off | on |
+| Zone of instant times | UTC | the machine's |
+| Compression of base files | snappy | gzip |
+| Log blocks | Parquet, but Avro if an ordering field is a text | Avro |
+| Compaction in the background of a stream | off | on |
+
 """
+
+
+UNITS = {OptionKind.MS: " ms", OptionKind.BYTES: " bytes"}
 
 
 def table(title: str, options: Iterable[Option]) -> str:
@@ -66,43 +92,51 @@ def table(title: str, options: Iterable[Option]) -> str:
     lines = [f"\n## {title}\n", "| Key | Default | Meaning |", "|---|---|---|"]
     for option in sorted({one.key: one for one in options}.values(), key=lambda one: one.key):
         also = f" (also `{'`, `'.join(option.aliases)}`)" if option.aliases else ""
-        choices = f" One of {', '.join(option.choices)}." if option.choices else ""
-        default = f"`{option.default}`" if option.default else "none"
+        choices = (
+            f" One of {', '.join(f'`{one}`' for one in option.choices)}." if option.choices else ""
+        )
+        default = f"`{option.default}`{UNITS.get(option.kind, '')}" if option.default else "none"
         lines.append(f"| `{option.key}`{also} | {default} | {option.doc}{choices} |")
     return "\n".join(lines) + "\n"
 
 
 def of_providers() -> list[Option]:
-    """What only some provider reads; the keys all of them share stand before."""
+    """Options of single providers, without those that all providers share."""
     shared = {
         option.key for option in (*LockSettings.options.values(), *WriteSettings.options.values())
     }
     return [option for option in provider_options() if option.key not in shared]
 
 
+def sections() -> dict[str, Iterable[Option]]:
+    """The sections of the page, in order."""
+    return {
+        "Writing": WriteSettings.options.values(),
+        "Folders of times": TimeSettings.options.values(),
+        "Reading": ReadSettings.options.values(),
+        "Object stores": ObjectSettings.options.values(),
+        "Commit slots": SlotSettings.options.values(),
+        "Locks": LockSettings.options.values(),
+        "Lock providers": of_providers(),
+        "Cleaning": CleaningSettings.options.values(),
+        "Archiving": ArchivingSettings.options.values(),
+        "Compaction": CompactionSettings.options.values(),
+        "Log compaction": LogCompactionSettings.options.values(),
+        "Clustering": ClusteringSettings.options.values(),
+        "Partition TTL": TtlSettings.options.values(),
+        "Running services": WorkerSettings.options.values(),
+    }
+
+
 def page() -> str:
     """The whole page."""
-    return (
-        HEAD
-        + table("Writing", WriteSettings.options.values())
-        + table("Folders of times", TimeSettings.options.values())
-        + table("Reading", ReadSettings.options.values())
-        + table("Object stores", ObjectSettings.options.values())
-        + table("Commit slots", SlotSettings.options.values())
-        + table("Locks", LockSettings.options.values())
-        + table("Lock providers", of_providers())
-        + table("Cleaning", CleaningSettings.options.values())
-        + table("Archiving", ArchivingSettings.options.values())
-        + table("Compaction", CompactionSettings.options.values())
-        + table("Log compaction", LogCompactionSettings.options.values())
-        + table("Clustering", ClusteringSettings.options.values())
-        + table("Partition TTL", TtlSettings.options.values())
-        + table("Running services", WorkerSettings.options.values())
-    )
+    contents = "\n".join(f"- [{title}](#{title.lower().replace(' ', '-')})" for title in sections())
+    tables = "".join(table(title, options) for title, options in sections().items())
+    return HEAD + contents + "\n" + tables
 
 
 def every_key() -> str:
-    """The page of all keys of Hudi's."""
+    """The page of all keys of Hudi."""
     declared = declared_keys(service_options())
     found = {one.key: effect_of(one.key, declared) for one in hudi_keys().values()}
     lines = [f"| `{key}` | {one.effect.value} | {one.why} |" for key, one in sorted(found.items())]
@@ -111,7 +145,7 @@ def every_key() -> str:
 
 def main() -> int:
     """Write or check."""
-    pages = {TARGET: page(), EVERY_KEY: every_key()}
+    pages = {OPTIONS: page(), EVERY_KEY: every_key()}
     if "--check" in sys.argv[1:]:
         return 0 if all(path.read_text() == text for path, text in pages.items()) else 1
     for path, text in pages.items():
