@@ -504,20 +504,15 @@ def conflict_strategy(settings: WriteSettings, properties: PropertySet) -> Confl
         return found
     offered = registry_for(properties).offers("conflict_strategies")
     found = find_strategy(name, offered)
-    if found is not None:
-        return found
-    option = WriteSettings.options["conflict_strategy"]
-    known = ", ".join(each.name for each in (*STRATEGIES, *offered))
-    layer = settings.origin("conflict_strategy")
-    raise SettingError(
-        f"no such conflict strategy, use one of {known}, or allow the plug-in that has it "
-        f"(hoodoo.plugins.allow): {option.key}={name[:200]} (from {layer})",
-        kind="setting_value",
-        key=option.key,
-        value=name,
-        layer=layer,
-        suggestion=known,
-    )
+    if found is None:
+        known = ", ".join(each.name for each in (*STRATEGIES, *offered))
+        settings.refuse(
+            "conflict_strategy",
+            "no such conflict strategy",
+            f"use one of {known}, or allow the plug-in that has it (hoodoo.plugins.allow)",
+            "setting_value",
+        )
+    return found
 
 
 # ---- How slots are sealed, from properties: what is asked for, and the keys that sign (SLOT-7)
@@ -558,14 +553,9 @@ def slot_signing_of(
     else:
         keys = _keys_in(environment.get(KEY_VARIABLE, ""), KEY_VARIABLE)
     if evidence is TamperEvidence.HMAC and not keys:
-        raise SettingError(
-            f"slots cannot be signed without a key; name a file with {_KEY_FILE.key}, or set "
-            f"{KEY_VARIABLE}: {option.key}=hmac (from {own.layer_of(option.key)})",
-            kind="setting_contradiction",
-            key=option.key,
-            value="hmac",
-            layer=own.layer_of(option.key),
-            suggestion=_KEY_FILE.key,
+        why = f"slots cannot be signed without a key; name a file with {_KEY_FILE.key}, or set {KEY_VARIABLE}"
+        raise SlotSettings.refusal(
+            own, "tamper_evidence", why, _KEY_FILE.key, kind="setting_contradiction"
         )
     return SlotSigning(evidence=evidence, keys=keys)
 

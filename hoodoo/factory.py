@@ -490,15 +490,12 @@ def _partial_columns(
     try:
         return tuple(TableSchema.from_avro(told).arrow.names)
     except HoodooError as error:
-        option = WriteSettings.options["partial_update_schema"]
-        raise SettingError(
-            f"this is no Avro schema of a record: {option.key}={told[:200]!a} ({error.message})",
-            kind="setting_value",
-            key=option.key,
-            value=told,
-            layer=settings.origin("partial_update_schema"),
-            suggestion="the schema of the columns to change",
-        ) from error
+        settings.refuse(
+            "partial_update_schema",
+            f"this is no Avro schema of a record, {error.message}",
+            "give the schema of the columns to change",
+            "setting_value",
+        )
 
 
 def operation_of(
@@ -549,16 +546,9 @@ def bucket_rules(settings: WriteSettings, config: TableConfig) -> BucketRules | 
     fields = settings.bucket_hash_fields or config.record_key_fields
     strange = [field for field in fields if field not in config.record_key_fields]
     if strange:
-        option = WriteSettings.options["bucket_hash_fields"]
-        raise SettingError(
-            f"buckets are chosen by record key fields only: {option.key}={','.join(fields)}, the "
-            f"table's key is {','.join(config.record_key_fields)}",
-            kind="setting_against_table",
-            key=option.key,
-            value=",".join(fields),
-            layer=settings.origin("bucket_hash_fields"),
-            suggestion=",".join(config.record_key_fields),
-        )
+        keys = ",".join(config.record_key_fields)
+        why = f"buckets are chosen by record key fields only, the table's key is {keys}"
+        settings.refuse("bucket_hash_fields", why, f"use {keys}", "setting_against_table")
     return BucketRules(
         engine=settings.bucket_engine, buckets=settings.bucket_count, hash_fields=fields
     )
@@ -569,15 +559,11 @@ def _lookup_rules(settings: WriteSettings, config: TableConfig) -> LookupRules:
     filters = kind in (IndexType.BLOOM, IndexType.GLOBAL_BLOOM)
     whole_table = kind in GLOBAL_INDEXES
     if whole_table and not config.populate_meta_fields:
-        option = WriteSettings.options["index_type"]
-        raise SettingError(
-            "the table's files store no keys, which a global index needs; use SIMPLE or BUCKET: "
-            f"{option.key}={kind.value}",
-            kind="setting_against_table",
-            key=option.key,
-            value=kind.value,
-            layer=settings.origin("index_type"),
-            suggestion="SIMPLE",
+        settings.refuse(
+            "index_type",
+            "the table's files store no keys, which a global index needs",
+            "use SIMPLE or BUCKET",
+            "setting_against_table",
         )
     return LookupRules(
         filters=filters,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +38,7 @@ from lockproviders.sql.slots import SqlSlotStore
 from lockproviders.storage_based import client as storage_based
 from lockproviders.zookeeper import client as zookeeper
 from timeline import hookspecs as merger_hooks
-from timeline.errors import HoodooError, SettingError, UnknownProviderError, UnsafeSetupError
+from timeline.errors import HoodooError, UnknownProviderError, UnsafeSetupError
 from timeline.model.slot import TamperEvidence
 from timeline.ports.merger import RecordMerger
 from timeline.ports.ports import Clock, EventSink, Executor, Ids, Storage
@@ -134,25 +133,17 @@ def with_slot_store(
     store: SqlSlotStore | DynamoSlotStore
     if backend == "sql":
         if not TABLE_NAME.fullmatch(table):
-            raise SettingError(
-                f"letters, digits and _ only, 63 at most: {SlotSettings.options['table'].key}={table!a}",
-                kind="setting_value",
-                key=SlotSettings.options["table"].key,
-                value=table,
-                suggestion=SlotSettings.options["table"].default,
-            )
+            why = "letters, digits and _ only, 63 at most"
+            raise SlotSettings.refusal(own, "table", why, "hoodoo_slots")
         sql = SqlSettings.from_properties(properties)
         store = SqlSlotStore(
             sql.database(ids, durable=True), table=table, may_create=sql.create_table
         )
     else:
         check_extra()
-        dynamo = replace(
-            DynamoSettings.from_properties(
-                properties, implicit_key=key, machine_region=region_of_machine
-            ),
-            table=table,
-        )
+        dynamo = DynamoSettings.from_properties(
+            properties, implicit_key=key, machine_region=region_of_machine
+        ).model_copy(update={"table": table})
         store = DynamoSlotStore(dynamo, lambda: BotoTransport(dynamo), clock=clock, ids=ids)
     return ExternalSlotStorage(storage, store, where=store.identity, key=key, ids=ids)
 

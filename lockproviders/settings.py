@@ -17,9 +17,11 @@ from lockproviders.hookspecs import LockContext
 from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.ports import StorageCapabilities
 from timeline.properties.options import (
+    TABLE_LAYER,
     Option,
     OptionKind,
     OptionSettings,
+    PropertySet,
     as_property_set,
     option,
     read_option,
@@ -111,6 +113,22 @@ def default_provider(capabilities: StorageCapabilities) -> str:
         kind="no_default_lock",
         key=PROVIDER_KEY,
     )
+
+
+def refuse_from_table(said: PropertySet, declared: Option) -> None:
+    """
+    Refuse a server's address from the table's own properties.
+
+    Raises:
+        UnsafeSetupError: The address comes from there (SEC11).
+    """
+    if said.layer_of(declared.key) == TABLE_LAYER:
+        raise UnsafeSetupError(
+            "a table does not choose the server its lock is taken on; put it into the writer's "
+            f"own properties: {declared.key}",
+            kind="endpoint_from_table",
+            key=declared.key,
+        )
 
 
 # ---- The hash of a table's path, which names the lock of Java's implicit lock variants

@@ -462,14 +462,8 @@ def _translate(properties: PropertySet, field: str, names: Mapping[str, T], what
         if name.casefold() == str(value).casefold():
             return meaning
     accepted = ", ".join(names)
-    raise SettingError(
-        f"{what} is not supported, use one of {accepted}: {key}={text} (from {layer})",
-        kind="unsupported_setting",
-        key=key,
-        value=text,
-        layer=layer,
-        suggestion=accepted,
-    )
+    why = f"{what} is not supported, use one of {accepted}"
+    raise KeySettings.refusal(properties, field, why, accepted, kind="unsupported_setting")
 
 
 def _one_of(properties: PropertySet, found: Mapping[str, T | None]) -> T | None:

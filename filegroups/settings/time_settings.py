@@ -8,14 +8,13 @@ of them with the table, so hoodoo keeps their exact texts in the table's propert
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from filegroups.keys.date_patterns import parse_date_pattern
 from filegroups.keys.timestamp_keys import TimestampKeys, TimestampType, TimeUnit, check_zone
 from timeline.errors import InvalidInputError, SettingError
 from timeline.properties.options import (
     CODE_LAYER,
-    DEFAULT_LAYER,
     TABLE_LAYER,
     OptionSettings,
     PropertySet,
@@ -92,9 +91,13 @@ def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
         return None
     if times.kind is None or times.output_format is None:
         missing = "kind" if times.kind is None else "output_format"
-        _refuse(properties, missing, "folders of times need it", "setting_missing")
+        raise TimeSettings.refusal(
+            properties, missing, "folders of times need it", kind="setting_missing"
+        )
     if times.parser_class not in (None, _PARSER):
-        _refuse(properties, "parser_class", f"only {_PARSER} is known", "unsupported_setting")
+        raise TimeSettings.refusal(
+            properties, "parser_class", f"only {_PARSER} is known", kind="unsupported_setting"
+        )
     keys = TimestampKeys(
         kind=times.kind,
         output_format=times.output_format,
@@ -109,16 +112,18 @@ def timestamp_keys_of(properties: PropertySet) -> TimestampKeys | None:
 
 def _input_formats(properties: PropertySet, times: TimeSettings) -> tuple[str, ...]:
     if times.input_formats is None:
-        _refuse(properties, "input_formats", "texts need a form", "setting_missing")
+        raise TimeSettings.refusal(
+            properties, "input_formats", "texts need a form", kind="setting_missing"
+        )
     # Java accepts any regular expression. A delimiter is one character; anything else is more
     # likely an attack by an expensive expression (SEC14).
     delimiter = _DELIMITER.fullmatch(times.input_delimiter)
     if delimiter is None:
-        _refuse(
+        raise TimeSettings.refusal(
             properties,
             "input_delimiter",
             "the delimiter is one character, escaped or in brackets",
-            "unsupported_setting",
+            kind="unsupported_setting",
         )
     character = delimiter[1].strip("[]") if delimiter[1].startswith("[") else delimiter[1][-1]
     return tuple(one.strip() for one in times.input_formats.split(character) if one.strip())
@@ -129,7 +134,7 @@ def _check_times(properties: PropertySet, keys: TimestampKeys, *, has_one_zone: 
         try:
             check(text)
         except InvalidInputError as error:
-            _refuse(properties, name, error.message, "setting_value")
+            raise TimeSettings.refusal(properties, name, error.message) from None
 
     tried("output_format", parse_date_pattern, keys.output_format)
     for pattern in keys.input_formats:
@@ -167,16 +172,3 @@ def refuse_other_times(mine: TimestampKeys, config: TableConfig) -> None:
             layer=CODE_LAYER,
             suggestion=theirs.output_format,
         )
-
-
-def _refuse(properties: PropertySet, field: str, why: str, kind: str) -> NoReturn:
-    declared = TimeSettings.options[field]
-    key, text, layer = properties.find(declared) or (declared.key, "(not set)", DEFAULT_LAYER)
-    raise SettingError(
-        f"{why}: {key}={text} (from {layer})",
-        kind=kind,
-        key=key,
-        value=text,
-        layer=layer,
-        suggestion=declared.doc,
-    )

@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
+
+from pydantic import Field
 
 from lockproviders.dynamodb.rows import COUNT_SUFFIX, KEY_BYTES_MAX
 from lockproviders.settings import MS_MAX, LockSettings
 from timeline.errors import SettingError
 from timeline.properties.options import (
     TABLE_LAYER,
-    Option,
     OptionKind,
     OptionSettings,
     PropertySet,
     as_property_set,
     option,
 )
-from timeline.redaction import redact
 
 _PREFIX = "hoodie.write.lock.dynamodb."
 _OURS = "hoodoo.lock.dynamodb."
@@ -39,6 +38,9 @@ DEFAULT_REGION = "us-east-1"
 _METADATA_NETWORKS = tuple(
     ipaddress.ip_network(text) for text in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32")
 )
+
+
+_Units = Annotated[int, Field(ge=1, le=MS_MAX)]
 
 
 class DynamoOptions(OptionSettings):
@@ -70,13 +72,13 @@ class DynamoOptions(OptionSettings):
         "How a table that is created here is paid for.",
         choices=("PAY_PER_REQUEST", "PROVISIONED"),
     )
-    read_units: int = option(
+    read_units: _Units = option(
         _PREFIX + "read_capacity", 20, "Read units of a created table if PROVISIONED."
     )
-    write_units: int = option(
+    write_units: _Units = option(
         _PREFIX + "write_capacity", 10, "Write units of a created table if PROVISIONED."
     )
-    creation_timeout_ms: Annotated[int, OptionKind.MS] = option(
+    creation_timeout_ms: Annotated[_Units, OptionKind.MS] = option(
         _PREFIX + "table_creation_timeout",
         120_000,
         "Milliseconds after which a created table that is not ready counts as failed.",
@@ -111,22 +113,17 @@ class DynamoOptions(OptionSettings):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DynamoSettings:
-    """All settings of one DynamoDB lock."""
+class DynamoSettings(DynamoOptions):
+    """All settings of one DynamoDB lock: its options, and what follows from them."""
 
-    table: str
     key: str
-    region: str
-    endpoint: str | None
     lease_ms: int
-    create_table: bool
-    capacity: tuple[int, int] | None  # read and write units; None pays per request
-    creation_timeout_ms: int
-    count_holdings: bool
-    access_key: str | None = field(repr=False)  # SEC5
-    secret_key: str | None = field(repr=False)
-    session_token: str | None = field(repr=False)
+
+    @property
+    def capacity(self) -> tuple[int, int] | None:
+        """Read and write units of a created table; None pays per request."""
+        units = (self.read_units, self.write_units)
+        return units if self.billing == "PROVISIONED" else None
 
     @property
     def request_ms(self) -> int:
@@ -160,104 +157,63 @@ class DynamoSettings:
             UnsafeSetupError: ``machine_region`` finds no certain region.
         """
         said = as_property_set(properties)
-        read = _PropertyReader(said)
         lease_ms = LockSettings.from_properties(said).try_ms
         if lease_ms < LEASE_MS_MIN:
-            read.refuse(
-                LockSettings.options["try_ms"],
-                str(lease_ms),
-                f"at least {LEASE_MS_MIN} milliseconds, because it is also the lease of the "
-                "DynamoDB lock",
+            why = (
+                f"this property accepts at least {LEASE_MS_MIN} milliseconds, because it is also "
+                "the lease of the DynamoDB lock"
             )
-        given = read.given
-        capacity = (read.number("read_units"), read.number("write_units"))
+            raise LockSettings.refusal(said, "try_ms", why)
+        given = DynamoOptions.from_properties(said)
         if (given.access_key is None) != (given.secret_key is None):
             missing = "access_key" if given.access_key is None else "secret_key"
-            read.refuse(given.options[missing], "", "a value, because its other half is set")
+            why = "this property accepts a value, because its other half is set"
+            raise given.refusal(said, missing, why)
+        if given.endpoint is not None:
+            _check_endpoint(said, given, given.endpoint)
+        region = given.region or machine_region() or DEFAULT_REGION
         return cls(
-            table=given.table,
-            key=implicit_key or read.key(),
-            region=given.region or machine_region() or DEFAULT_REGION,
-            endpoint=read.endpoint(),
+            **{**given.model_dump(), "region": region},
+            key=implicit_key or _key_of(said, given),
             lease_ms=lease_ms,
-            create_table=given.create_table,
-            capacity=capacity if given.billing == "PROVISIONED" else None,
-            creation_timeout_ms=read.number("creation_timeout_ms"),
-            count_holdings=given.count_holdings,
-            access_key=given.access_key,
-            secret_key=given.secret_key,
-            session_token=given.session_token,
         )
 
 
-class _PropertyReader:
-    """Check values that depend on others or on their layer; an error names key, value and layer."""
-
-    def __init__(self, said: PropertySet) -> None:
-        self._said = said
-        self.given = DynamoOptions.from_properties(said)
-
-    def number(self, name: str) -> int:
-        value = int(getattr(self.given, name))
-        if not 1 <= value <= MS_MAX:
-            self.refuse(self.given.options[name], str(value), f"a number from 1 to {MS_MAX}")
-        return value
-
-    def key(self) -> str:
-        """Return the lock's name; like Hudi, fall back to the table's name."""
-        declared = self.given.options["partition_key"]
-        key = self.given.partition_key or self.given.table_name
-        if key is None:
-            self.refuse(
-                declared,
-                "",
-                "a name for the lock, equal for all writers of the table, or set hoodie.table.name",
-            )
-        if len((key + COUNT_SUFFIX).encode()) > KEY_BYTES_MAX:
-            self.refuse(declared, key, f"at most {KEY_BYTES_MAX - 32} bytes")
-        return key
-
-    def endpoint(self) -> str | None:
-        """
-        Return the endpoint, if it is allowed.
-
-        Spec: SEC11: only from the caller, no plain HTTP to other machines, no metadata service.
-        """
-        declared = self.given.options["endpoint"]
-        address = self.given.endpoint
-        if address is None:
-            return None
-        if self._said.layer_of(declared.key) == TABLE_LAYER:
-            self.refuse(declared, address, "what the writer is given, never what the table says")
-        try:
-            parts = urlsplit(address)
-            host, _ = parts.hostname or "", parts.port
-        except ValueError:
-            host = ""
-        if not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-            self.refuse(declared, address, "an address http(s)://host:port without a user")
-        if _is_metadata_address(host):
-            self.refuse(declared, address, "no address of a machine's metadata service")
-        if parts.scheme == "http" and not _is_loopback(host) and not self.given.allow_insecure:
-            self.refuse(
-                declared,
-                address,
-                "https:// for another machine; plain http only with "
-                f"{self.given.options['allow_insecure'].key}=true",
-            )
-        return address
-
-    def refuse(self, declared: Option, value: str, accepted: str) -> NoReturn:
-        layer = self._said.layer_of(declared.key)
-        shown = redact(declared.key, value[:200])
-        raise SettingError(
-            f"this property accepts {accepted}: {declared.key}={shown} (from {layer})",
-            kind="setting_value",
-            key=declared.key,
-            value=shown,
-            layer=layer,
-            suggestion=accepted,
+def _key_of(said: PropertySet, given: DynamoOptions) -> str:
+    """Return the lock's name; like Hudi, fall back to the table's name."""
+    key = given.partition_key or given.table_name
+    if key is None:
+        why = (
+            "this property accepts a name for the lock, equal for all writers of the table, or set "
+            "hoodie.table.name"
         )
+        raise given.refusal(said, "partition_key", why)
+    if len((key + COUNT_SUFFIX).encode()) > KEY_BYTES_MAX:
+        why = f"this property accepts at most {KEY_BYTES_MAX - 32} bytes"
+        raise given.refusal(said, "partition_key", why, value=key)
+    return key
+
+
+def _check_endpoint(said: PropertySet, given: DynamoOptions, address: str) -> None:
+    """Refuse one of the table, of plain HTTP to other machines, or a metadata service (SEC11)."""
+
+    def refusal(accepted: str) -> SettingError:
+        return given.refusal(said, "endpoint", f"this property accepts {accepted}", accepted)
+
+    if said.layer_of(given.options["endpoint"].key) == TABLE_LAYER:
+        raise refusal("what the writer is given, never what the table says")
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host = ""
+    if not host or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        raise refusal("an address http(s)://host:port without a user")
+    if _is_metadata_address(host):
+        raise refusal("no address of a machine's metadata service")
+    if parts.scheme == "http" and not _is_loopback(host) and not given.allow_insecure:
+        insecure = given.options["allow_insecure"].key
+        raise refusal(f"https:// for another machine; plain http only with {insecure}=true")
 
 
 def _is_loopback(host: str) -> bool:

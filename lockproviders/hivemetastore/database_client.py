@@ -20,9 +20,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, Self
 from urllib.parse import unquote, urlsplit
+
+from pydantic import Field
 
 from lockproviders.hivemetastore.database import (
     LEASE_MS_DEFAULT,
@@ -36,21 +37,19 @@ from lockproviders.hivemetastore.database import (
     plain_text,
     silence_seconds,
 )
-from lockproviders.hivemetastore.settings import (
-    LockOptions,
-    lock_name,
-    ms_or_default,
-    refuse_from_table,
-)
+from lockproviders.hivemetastore.settings import Duration, LockOptions, lock_name
 from lockproviders.hivemetastore.thrift_client import MetastoreClient, MetastoreHolding
 from lockproviders.hookspecs import SERVER_SHARED_WITH_JAVA, LockContext, LockProviderEntry
+from lockproviders.settings import refuse_from_table
 from lockproviders.sql.servers import Server, is_loopback
-from timeline.errors import SettingError, UnavailableError
+from timeline.errors import UnavailableError
 from timeline.ports.ports import Clock, Ids
-from timeline.properties.options import OptionKind, PropertySet, as_property_set, option
-from timeline.redaction import redact
+from timeline.properties.options import PropertySet, as_property_set, option
 
 _PREFIX = "hoodoo.lock.hivemetastore_database."
+
+
+OFFSET_MS_MAX = 24 * 3_600_000
 
 
 class DatabaseOptions(LockOptions):
@@ -66,17 +65,17 @@ class DatabaseOptions(LockOptions):
         "Password of that user; only from a file with mode 0600.",
         repr=False,
     )
-    lease_ms: Annotated[int, OptionKind.MS] = option(
+    lease_ms: Duration = option(
         _PREFIX + "lease.ms",
         LEASE_MS_DEFAULT,
         "The metastore's hive.txn.timeout, after which it takes silent locks away.",
     )
-    timeout_ms: Annotated[int, OptionKind.MS] = option(
+    timeout_ms: Duration = option(
         _PREFIX + "timeout.ms",
         10_000,
         "Longest wait for one answer of that database; at most an eighth of the lease.",
     )
-    clock_offset_ms: int = option(
+    clock_offset_ms: Annotated[int, Field(ge=-OFFSET_MS_MAX, le=OFFSET_MS_MAX)] = option(
         _PREFIX + "clock.offset.ms",
         0,
         "Milliseconds by which the metastore's idea of the database's time differs from UTC; "
@@ -95,22 +94,16 @@ class DatabaseOptions(LockOptions):
     )
 
 
-OFFSET_MS_MAX = 24 * 3_600_000
 PORT = 3306
 
 _DATABASE = re.compile(r"[A-Za-z0-9_$-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseSettings:
-    """All settings of the metastore's lock in its database."""
+class DatabaseSettings(DatabaseOptions):
+    """All settings of the metastore's lock in its database: its options, and what follows."""
 
     name: LockName
     server: Server
-    beat_ms: int
-    lease_ms: int
-    timeout_ms: int
-    clock_offset_ms: int
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -122,34 +115,25 @@ class DatabaseSettings:
             UnsafeSetupError: The url comes from the table's own properties (SEC11).
         """
         said = as_property_set(properties)
-        options = DatabaseOptions.options
-        refuse_from_table(said, options["url"])
+        refuse_from_table(said, cls.options["url"])
         given = DatabaseOptions.from_properties(said)
-        offset_ms = given.clock_offset_ms
-        if abs(offset_ms) > OFFSET_MS_MAX:
-            _refuse(said, "clock_offset_ms", "a day at most, in milliseconds")
-        return cls(
-            name=lock_name(properties),
-            server=_server(said, given),
-            beat_ms=ms_or_default(properties, options["beat_ms"]),
-            lease_ms=ms_or_default(properties, options["lease_ms"]),
-            timeout_ms=ms_or_default(properties, options["timeout_ms"]),
-            clock_offset_ms=offset_ms,
-        )
+        return cls(**given.model_dump(), name=lock_name(said), server=_server(said, given))
 
 
 def _server(said: PropertySet, given: DatabaseOptions) -> Server:
     wanted = f"write it as mysql://host:{PORT}/name, the user and password in keys of their own"
+    kind = "setting_value" if given.url else "setting_missing"
+    refusal = given.refusal(said, "url", wanted, kind=kind)
     try:
         parts = urlsplit(given.url or "")
         host, port = parts.hostname or "", parts.port or PORT
     except ValueError:
-        _refuse(said, "url", wanted)
+        raise refusal from None
     name = unquote(parts.path).strip("/")
     if parts.scheme not in ("mysql", "mariadb") or not host or parts.query or parts.fragment:
-        _refuse(said, "url", wanted)
+        raise refusal
     if not _DATABASE.fullmatch(name) or parts.password:
-        _refuse(said, "url", wanted)
+        raise refusal
     return Server(
         host=host,
         port=port,
@@ -158,20 +142,6 @@ def _server(said: PropertySet, given: DatabaseOptions) -> Server:
         password=given.password or "",
         verify_tls=given.tls == "verify" or (given.tls != "off" and not is_loopback(host)),
         tls_ca=given.tls_ca or "",
-    )
-
-
-def _refuse(said: PropertySet, field: str, wanted: str) -> NoReturn:
-    declared = DatabaseOptions.options[field]
-    value = redact(declared.key, said.get_option(declared) or "")[:200]
-    layer = said.layer_of(declared.key)
-    raise SettingError(
-        f"{wanted}: {declared.key}={value!a} (from {layer})",
-        kind="setting_value" if value else "setting_missing",
-        key=declared.key,
-        value=value,
-        layer=layer,
-        suggestion=wanted,
     )
 
 

@@ -8,25 +8,22 @@ from the caller's properties only, never from a table (SEC11).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Self
 
-from lockproviders.hivemetastore.database import LEASE_MS_DEFAULT, LockName, check_name
+from pydantic import Field
+
+from lockproviders.hivemetastore.database import LockName, check_name
 from lockproviders.hivemetastore.thrift_connection import Address, Tls, parse_uris
-from timeline.errors import SettingError, UnsafeSetupError
+from lockproviders.settings import MS_MAX, refuse_from_table
 from timeline.properties.options import (
-    TABLE_LAYER,
-    Option,
     OptionKind,
     OptionSettings,
     PropertySet,
     as_property_set,
     option,
-    read_option,
 )
 
-MS_MIN = 100
-MS_MAX = 7 * 24 * 3_600_000  # a week; a larger value has a wrong unit
+Duration = Annotated[int, OptionKind.MS, Field(ge=100, le=MS_MAX)]
 
 
 class LockOptions(OptionSettings):
@@ -42,7 +39,7 @@ class LockOptions(OptionSettings):
         None,
         "Table named in the metastore's lock, as Java spells it; need not exist.",
     )
-    beat_ms: Annotated[int, OptionKind.MS] = option(
+    beat_ms: Duration = option(
         "hoodie.write.lock.heartbeat_interval_ms",
         60_000,
         "How often the metastore's lock is renewed; a holder without three stops itself.",
@@ -57,12 +54,12 @@ class HiveMetastoreOptions(LockOptions):
         (),
         "The metastore's addresses, thrift://host:port with commas between them.",
     )
-    lease_ms: Annotated[int, OptionKind.MS] | None = option(
+    lease_ms: Duration | None = option(
         "hoodoo.lock.hivemetastore.lease.ms",
         None,
         "The metastore's hive.txn.timeout, where it does not tell (else 300000).",
     )
-    timeout_ms: Annotated[int, OptionKind.MS] = option(
+    timeout_ms: Duration = option(
         "hoodoo.lock.hivemetastore.timeout.ms",
         10_000,
         "Longest wait for one answer of the metastore; at most an eighth of the lease.",
@@ -80,16 +77,16 @@ class HiveMetastoreOptions(LockOptions):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiveMetastoreSettings:
-    """All settings of the metastore's lock by Thrift."""
+class HiveMetastoreSettings(HiveMetastoreOptions):
+    """All settings of the metastore's lock by Thrift: its options, and what follows from them."""
 
     name: LockName
     addresses: tuple[Address, ...]
-    beat_ms: int
-    lease_ms: int | None
-    timeout_ms: int
-    tls: Tls | None
+
+    @property
+    def verified_by(self) -> Tls | None:
+        """How the metastore proves its name; None for a plain connection."""
+        return Tls(ca_file=self.tls_ca or "") if self.tls == "verify" else None
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -100,77 +97,22 @@ class HiveMetastoreSettings:
             SettingError: A value is missing, not a number or out of range.
         """
         said = as_property_set(properties)
-        options = HiveMetastoreOptions.options
-        refuse_from_table(said, options["uris"])
+        declared = cls.options["uris"]
+        refuse_from_table(said, declared)
         given = HiveMetastoreOptions.from_properties(said)
-        key = options["uris"].key
-        return cls(
-            name=lock_name(properties),
-            addresses=parse_uris(key, given.uris, said.layer_of(key)),
-            beat_ms=ms_or_default(properties, options["beat_ms"]),
-            lease_ms=positive_ms(properties, options["lease_ms"]),
-            timeout_ms=ms_or_default(properties, options["timeout_ms"]),
-            tls=Tls(ca_file=given.tls_ca or "") if given.tls == "verify" else None,
-        )
+        addresses = parse_uris(declared.key, given.uris, said.layer_of(declared.key))
+        return cls(**given.model_dump(), name=lock_name(said), addresses=addresses)
 
 
-def refuse_from_table(said: PropertySet, declared: Option) -> None:
-    """
-    Refuse a server's address from the table's own properties.
-
-    Raises:
-        UnsafeSetupError: The address comes from there (SEC11).
-    """
-    if said.layer_of(declared.key) == TABLE_LAYER:
-        raise UnsafeSetupError(
-            "a table does not choose the server its lock is taken on; put it into the writer's "
-            f"own properties: {declared.key}",
-            kind="endpoint_from_table",
-            key=declared.key,
-        )
-
-
-def lock_name(properties: Mapping[str, str]) -> LockName:
+def lock_name(said: PropertySet) -> LockName:
     """
     Return the names to lock, from Java's two keys.
 
     Raises:
         SettingError: One is missing or has characters that cannot be sent.
     """
-    said = as_property_set(properties)
     database, table = (
         check_name(declared.key, said.get_option(declared), said.layer_of(declared.key))
         for declared in (LockOptions.options["database"], LockOptions.options["table"])
     )
     return LockName(database=database, table=table)
-
-
-def positive_ms(properties: Mapping[str, str], declared: Option) -> int | None:
-    """
-    Return a duration from 100 ms to a week, or None without a value and a default.
-
-    Raises:
-        SettingError: Not a number, or out of range.
-    """
-    said = as_property_set(properties)
-    value = read_option(said, declared)
-    if value is None:
-        return None
-    if not isinstance(value, int) or not MS_MIN <= value <= MS_MAX:
-        layer = said.layer_of(declared.key)
-        raise SettingError(
-            f"this duration must be from {MS_MIN} to {MS_MAX} milliseconds: "
-            f"{declared.key}={value} (from {layer})",
-            kind="setting_value",
-            key=declared.key,
-            value=str(value),
-            layer=layer,
-            suggestion=f"default {declared.default or LEASE_MS_DEFAULT}",
-        )
-    return value
-
-
-def ms_or_default(properties: Mapping[str, str], declared: Option) -> int:
-    """Return a duration, or the option's default, also for an empty text."""
-    value = positive_ms(properties, declared)
-    return int(declared.default or 0) if value is None else value

@@ -383,7 +383,7 @@ class HiveMetastoreClient(MetastoreClient):
 
 def _client(context: LockContext) -> HiveMetastoreClient:
     settings = HiveMetastoreSettings.from_properties(context.properties)
-    wire = ThriftWire(settings.addresses, settings.tls)
+    wire = ThriftWire(settings.addresses, settings.verified_by)
     return HiveMetastoreClient(settings, wire, clock=context.clock, ids=context.ids)
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, Self
 from urllib.parse import unquote, urlsplit
 
+from pydantic import Field
+
+from lockproviders.settings import refuse_from_table
 from lockproviders.sql.database import Database, SqliteDatabase
 from lockproviders.sql.servers import MySqlDatabase, PostgresDatabase, Server, is_loopback
-from timeline.errors import SettingError, UnsafeSetupError
 from timeline.ports.ports import Ids
 from timeline.properties.options import (
-    TABLE_LAYER,
     OptionKind,
     OptionSettings,
-    PropertySet,
     as_property_set,
     option,
 )
@@ -67,12 +67,12 @@ class SqlSettings(OptionSettings):
     create_table: bool = option(
         _PREFIX + "create_table", False, "Whether a missing table (and SQLite file) is made."
     )
-    lease_ms: Annotated[int, OptionKind.MS] = option(
+    lease_ms: Annotated[int, OptionKind.MS, Field(ge=1_000, le=LEASE_MS_MAX)] = option(
         _PREFIX + "lease.ms",
         30_000,
         "After how long without renewal others may take the lock; renewed every third of it.",
     )
-    timeout_ms: Annotated[int, OptionKind.MS] = option(
+    timeout_ms: Annotated[int, OptionKind.MS, Field(ge=1)] = option(
         _PREFIX + "timeout.ms",
         3_000,
         "How long connecting and each request may take; a quarter of the lease at most.",
@@ -106,35 +106,14 @@ class SqlSettings(OptionSettings):
         said = as_property_set(properties)
         settings = super().from_properties(said)
         if not settings.url:
-            _refuse(said, "url", "the sql lock needs a database")
-        url = cls.options["url"].key
-        if said.layer_of(url) == TABLE_LAYER:
-            raise UnsafeSetupError(
-                "a table does not choose the server its lock is taken on; put it into the "
-                f"writer's own properties: {url}",
-                kind="endpoint_from_table",
-                key=url,
-            )
-        settings.check(said)
+            raise SqlSettings.refusal(said, "url", "the sql lock needs a database")
+        refuse_from_table(said, cls.options["url"])
+        if not TABLE_NAME.fullmatch(settings.table):
+            raise cls.refusal(said, "table", "letters, digits and _ only, 63 at most")
+        if settings.timeout_ms > settings.lease_ms // TIMEOUTS_PER_LEASE:
+            why = f"at most a quarter of the lease of {settings.lease_ms} milliseconds"
+            raise cls.refusal(said, "timeout_ms", why)
         return settings
-
-    def check(self, said: PropertySet) -> None:
-        """
-        Refuse a table name or a time that is not accepted.
-
-        Raises:
-            SettingError: As ``from_properties``; names the value's layer in ``said``.
-        """
-        if not TABLE_NAME.fullmatch(self.table):
-            _refuse(said, "table", "letters, digits and _ only, 63 at most")
-        if not 1_000 <= self.lease_ms <= LEASE_MS_MAX:
-            _refuse(said, "lease_ms", f"a lease lasts 1000 to {LEASE_MS_MAX} milliseconds")
-        if not 1 <= self.timeout_ms <= self.lease_ms // TIMEOUTS_PER_LEASE:
-            _refuse(
-                said,
-                "timeout_ms",
-                f"at least 1 and at most a quarter of the lease of {self.lease_ms} milliseconds",
-            )
 
     def database(self, ids: Ids, *, durable: bool = False) -> Database:
         """
@@ -154,7 +133,9 @@ class SqlSettings(OptionSettings):
         if scheme in ("", "sqlite", "file"):
             path = self.url if not scheme else unquote(parts.path)
             if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
-                _refuse(said, "url", "a SQLite lock is an absolute path of a file on a local disk")
+                raise SqlSettings.refusal(
+                    said, "url", "a SQLite lock is an absolute path of a file on a local disk"
+                )
             return SqliteDatabase(
                 path,
                 may_create=self.create_table,
@@ -163,15 +144,19 @@ class SqlSettings(OptionSettings):
                 durable=durable,
             )
         if scheme not in _SCHEMES:
-            _refuse(said, "url", "known are a path, mysql://, mariadb:// and postgresql://")
+            raise SqlSettings.refusal(
+                said, "url", "known are a path, mysql://, mariadb:// and postgresql://"
+            )
         kind = _SCHEMES[scheme]
         try:
             port = parts.port or _PORTS[kind]
         except ValueError:
-            _refuse(said, "url", "its port is no number")
+            raise SqlSettings.refusal(said, "url", "its port is no number") from None
         host, name = parts.hostname or "", unquote(parts.path).strip("/")
         if not host or not name or "/" in name or parts.query or parts.fragment:
-            _refuse(said, "url", f"write it as {kind}://host:{_PORTS[kind]}/database")
+            raise SqlSettings.refusal(
+                said, "url", f"write it as {kind}://host:{_PORTS[kind]}/database"
+            )
         server = Server(
             host=host,
             port=port,
@@ -184,17 +169,3 @@ class SqlSettings(OptionSettings):
         if kind == "mysql":
             return MySqlDatabase(server, ids=ids, timeout_ms=self.timeout_ms)
         return PostgresDatabase(server, ids=ids, timeout_ms=self.timeout_ms, durable=durable)
-
-
-def _refuse(said: PropertySet, field: str, accepted: str) -> NoReturn:
-    declared = SqlSettings.options[field]
-    value = redact(declared.key, said.get_option(declared) or "")
-    layer = said.layer_of(declared.key)
-    raise SettingError(
-        f"{accepted}: {declared.key}={value[:200]!a} (from {layer})",
-        kind="setting_value",
-        key=declared.key,
-        value=value,
-        layer=layer,
-        suggestion=accepted,
-    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from timeline.errors import SettingError
-from timeline.properties.options import OptionSettings, option
+from pydantic import Field
+
+from timeline.properties.options import OptionSettings, as_property_set, option
 
 _SECOND_MS = 1_000
 _RENEWALS_PER_VALIDITY = 10  # Java's rule; it refuses to start otherwise
@@ -15,15 +17,18 @@ _REQUESTS_PER_VALIDITY = 20
 _REQUEST_MS_MIN, _REQUEST_MS_MAX = 500, 10_000
 
 
+_Seconds = Annotated[int, Field(ge=1, le=_SECONDS_MAX)]
+
+
 class StorageLockOptions(OptionSettings):
     """The options as they are set; ``StorageLockSettings`` is made of them."""
 
-    validity_seconds: int = option(
+    validity_seconds: _Seconds = option(
         "hoodie.write.lock.storage.validity.timeout.secs",
         300,
         "Seconds until others may take the lock of a holder that does not renew it.",
     )
-    renew_seconds: int = option(
+    renew_seconds: _Seconds = option(
         "hoodie.write.lock.storage.renew.interval.secs",
         30,
         "Seconds between two renewals of Java's holders; at most a tenth of the validity. Ours "
@@ -50,16 +55,9 @@ class StorageLockSettings:
         """
         given = StorageLockOptions.from_properties(properties)
         validity, renew = given.validity_seconds, given.renew_seconds
-        if not 1 <= renew <= _SECONDS_MAX:
-            raise _wrong("renew_seconds", renew, "a renewal comes every 1 to 604800 seconds")
-        if not validity <= _SECONDS_MAX:
-            raise _wrong("validity_seconds", validity, "a lease is at most 604800 seconds long")
         if validity < _RENEWALS_PER_VALIDITY * renew:
-            raise _wrong(
-                "validity_seconds",
-                validity,
-                f"a lease lasts at least ten renewals (10 x {renew} s), Java refuses less",
-            )
+            why = f"a lease lasts at least ten renewals (10 x {renew} s), Java refuses less"
+            raise given.refusal(as_property_set(properties), "validity_seconds", why)
         return cls.of(validity * _SECOND_MS)
 
     @classmethod
@@ -68,14 +66,3 @@ class StorageLockSettings:
         share_ms = validity_ms // _REQUESTS_PER_VALIDITY
         request_ms = max(_REQUEST_MS_MIN, min(share_ms, _REQUEST_MS_MAX))
         return cls(validity_ms=validity_ms, request_ms=request_ms)
-
-
-def _wrong(field: str, value: int, why: str) -> SettingError:
-    declared = StorageLockOptions.options[field]
-    return SettingError(
-        f"{why}; default {declared.default} s: {declared.key}={value}",
-        kind="setting_value",
-        key=declared.key,
-        value=str(value),
-        suggestion=f"default {declared.default}",
-    )

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import Field
+
 from lockproviders.hookspecs import LockContext
-from lockproviders.settings import ADDRESS_OPTION, hashed_address, path_hash
+from lockproviders.settings import ADDRESS_OPTION, MS_MAX, hashed_address, path_hash
 from lockproviders.zookeeper.queue import hosts_identity, lock_path, split_hosts
-from timeline.errors import SettingError, UnsafeSetupError
+from timeline.errors import UnsafeSetupError
 from timeline.properties.options import (
     OptionKind,
     OptionSettings,
@@ -28,7 +29,6 @@ from timeline.properties.options import (
 _HUDI = "hoodie.write.lock."
 _OURS = "hoodoo.lock.zookeeper."
 
-MS_MAX = 7 * 24 * 3_600_000
 IMPLICIT_FOLDER = "/tmp"  # noqa: S108  a node of ZooKeeper's, named by Java
 IMPLICIT_KEY = "lock_key"
 NAME_KEY = "hoodie.table.name"
@@ -37,6 +37,9 @@ REQUEST_SHARE = 6  # of the session: time limit of one request, so that the marg
 REQUEST_MS_MIN = 250
 REQUEST_MS_MAX = 10_000
 SECRET_BYTES_MAX = 4_096
+
+_Count = Annotated[int, Field(ge=0, le=MS_MAX)]
+_Positive = Annotated[int, Field(ge=1, le=MS_MAX)]
 
 
 def request_timeout_ms(session_ms: int) -> int:
@@ -68,26 +71,26 @@ class ZooKeeperOptions(OptionSettings):
         None,
         "The lock's node under the base path; else the table's name.",
     )
-    session_timeout_ms: Annotated[int, OptionKind.MS] = option(
+    session_timeout_ms: Annotated[_Positive, OptionKind.MS] = option(
         _HUDI + "zookeeper.session_timeout_ms",
         60_000,
         "Session time asked of the servers, which keep it within their own bounds; a dead "
         "holder keeps the lock that long.",
     )
-    connection_timeout_ms: Annotated[int, OptionKind.MS] = option(
+    connection_timeout_ms: Annotated[_Positive, OptionKind.MS] = option(
         _HUDI + "zookeeper.connection_timeout_ms", 15_000, "How long the first connection may take."
     )
-    reconnect_tries: int = option(
+    reconnect_tries: _Count = option(
         _HUDI + "num_retries",
         15,
         "Attempts to connect again inside the provider; at least enough to keep a session.",
     )
-    reconnect_first_ms: Annotated[int, OptionKind.MS] = option(
+    reconnect_first_ms: Annotated[_Count, OptionKind.MS] = option(
         _HUDI + "wait_time_ms_between_retry",
         1_000,
         "First pause between such attempts; at most a twelfth of the session time.",
     )
-    reconnect_max_ms: Annotated[int, OptionKind.MS] = option(
+    reconnect_max_ms: Annotated[_Count, OptionKind.MS] = option(
         _HUDI + "max_wait_time_ms_between_retry",
         16_000,
         "Longest pause between such attempts; at most a twelfth of the session time.",
@@ -130,25 +133,12 @@ class ZooKeeperOptions(OptionSettings):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperSettings:
-    """All settings of one lock in ZooKeeper; times in milliseconds."""
+class ZooKeeperSettings(ZooKeeperOptions):
+    """All settings of one lock in ZooKeeper: its options, and what follows from them."""
 
     servers: tuple[str, ...]  # host:port, sorted
     root: str  # a path in ZooKeeper above all nodes, or empty
     path: str  # of the lock's node, below the root
-    session_timeout_ms: int
-    connection_timeout_ms: int
-    reconnect_tries: int
-    reconnect_first_ms: int
-    reconnect_max_ms: int
-    application: str
-    tls: bool = False
-    tls_ca: str | None = None
-    tls_certificate: str | None = None
-    tls_private_key: str | None = None
-    identity_file: str | None = None
-    sasl: str | None = None
 
     @property
     def url_key(self) -> str:
@@ -196,35 +186,19 @@ class ZooKeeperSettings:
         """
         said = as_property_set(context.properties)
         given = ZooKeeperOptions.from_properties(said)
-        servers, root = split_hosts(_required(given, "url"), key=_key("url"))
+        servers, root = split_hosts(_required(said, given, "url"), key=_key("url"))
         _refuse_unused_port(said, given, servers)
         if implicit:
             folder = f"{IMPLICIT_FOLDER}/{path_hash(hashed_address(context))}"
             path = lock_path(folder, IMPLICIT_KEY, key=ADDRESS_OPTION.key)
         else:
-            base = _required(given, "base_path")
+            base = _required(said, given, "base_path")
             path = lock_path(base, _lock_key(said, given), key=_key("base_path"))
         if given.tls:
-            _required(given, "tls_ca")
+            _required(said, given, "tls_ca")
         if given.sasl == "DIGEST-MD5":
-            _required(given, "identity_file")
-        return cls(
-            servers=servers,
-            root=root,
-            path=path,
-            session_timeout_ms=_number(said, given, "session_timeout_ms", least=1),
-            connection_timeout_ms=_number(said, given, "connection_timeout_ms", least=1),
-            reconnect_tries=_number(said, given, "reconnect_tries"),
-            reconnect_first_ms=_number(said, given, "reconnect_first_ms"),
-            reconnect_max_ms=_number(said, given, "reconnect_max_ms"),
-            application=given.application,
-            tls=given.tls,
-            tls_ca=given.tls_ca,
-            tls_certificate=given.tls_certificate,
-            tls_private_key=given.tls_private_key,
-            identity_file=given.identity_file,
-            sasl=given.sasl,
-        )
+            _required(said, given, "identity_file")
+        return cls(**given.model_dump(), servers=servers, root=root, path=path)
 
 
 def _key(field: str) -> str:
@@ -240,14 +214,11 @@ def _refuse_unused_port(
         return
     if ":" in str(given.url):
         return  # the url has ports, and this one has no effect
-    raise SettingError(
-        f"write the port into {_key('url')}, Java does not read {key} and would "
-        f"take 2181: {key}={port[:200]!a}",
-        kind="setting_value",
-        key=key,
-        value=port[:200],
-        layer=said.layer_of(key),
-        suggestion=f"{servers[0].rpartition(':')[0]}:{port}",
+    raise given.refusal(
+        said,
+        "port",
+        f"write the port into {_key('url')}, Java does not read {key} and would take 2181",
+        f"{servers[0].rpartition(':')[0]}:{port[:200]}",
     )
 
 
@@ -256,41 +227,16 @@ def _lock_key(said: PropertySet, given: ZooKeeperOptions) -> str:
     value = given.lock_key or said.get(NAME_KEY)
     if value:
         return value
-    raise SettingError(
-        f"the lock needs a node: set {_key('lock_key')}, or {NAME_KEY}, which stands in for it",
-        key=_key("lock_key"),
-        value="",
-        suggestion="the table's name",
-    )
+    why = f"the lock needs a node: set this or {NAME_KEY}, which stands in for it"
+    raise given.refusal(said, "lock_key", why, "the table's name", kind=None)
 
 
-def _required(given: ZooKeeperOptions, field: str) -> str:
+def _required(said: PropertySet, given: ZooKeeperOptions, field: str) -> str:
     value = getattr(given, field)
     if value:
         return str(value)
-    declared = given.options[field]
-    raise SettingError(
-        f"this lock provider needs {declared.key}: {declared.doc}",
-        key=declared.key,
-        value="",
-        suggestion=declared.doc,
-    )
-
-
-def _number(said: PropertySet, given: ZooKeeperOptions, field: str, *, least: int = 0) -> int:
-    number, declared = int(getattr(given, field)), given.options[field]
-    if least <= number <= MS_MAX:
-        return number
-    layer = said.layer_of(declared.key)
-    raise SettingError(
-        f"this property accepts {declared.accepted} from {least} to {MS_MAX}, default "
-        f"{declared.default}: {declared.key}={number} (from {layer})",
-        kind="setting_value",
-        key=declared.key,
-        value=str(number),
-        layer=layer,
-        suggestion=f"default {declared.default}",
-    )
+    doc = given.options[field].doc
+    raise given.refusal(said, field, f"this lock provider needs it: {doc}", doc, kind=None)
 
 
 def _secret_line(file: str) -> str:

@@ -22,7 +22,6 @@ from tableservices.service import PLANS
 from timeline.codecs.commit_log import CommittedBatch, TruncationPoint
 from timeline.commit_log import restored_away_by, restored_away_in
 from timeline.context import TableContext
-from timeline.errors import SettingError
 from timeline.model.commit_metadata import Access, FileGroupId, TableType
 from timeline.model.file_names import (
     check_partition_path,
@@ -532,21 +531,19 @@ class ArchivingSettings(OptionSettings):
             }
             return settings.model_copy(update=more)
         if high <= low:
-            raise SettingError(
-                "archiving begins above the greater number and leaves the smaller one; raise "
-                f"{keys[1]} or lower {keys[0]}: {keys[0]}={low}, {keys[1]}={high}",
-                kind="archive_range",
-                key=keys[1],
-                value=str(high),
+            why = (
+                f"archiving begins above {keys[1]} and leaves {keys[0]}={low}, so raise the first "
+                "or lower the second"
             )
+            raise cls.refusal(said, "commits_kept_max", why, kind="archive_range", value=str(high))
         if low <= retained and settings.automatic:
-            raise SettingError(
+            why = (
                 "cleaning looks at every commit it retains, so more must stay on the active "
-                f"timeline; raise {keys[0]} or lower hoodie.clean.commits.retained: "
-                f"{keys[0]}={low}, hoodie.clean.commits.retained={retained}",
-                kind="archive_retention",
-                key=keys[0],
-                value=str(low),
+                f"timeline than hoodie.clean.commits.retained={retained}; raise the one or lower "
+                "the other"
+            )
+            raise cls.refusal(
+                said, "commits_kept_min", why, kind="archive_retention", value=str(low)
             )
         return settings
 

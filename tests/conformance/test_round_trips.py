@@ -45,8 +45,8 @@ def test_a_write_makes_no_request_and_no_round_too_many(
     assert (told[write].rounds, told[write].kinds) == BUDGET[write], asked
 
 
-def test_opening_takes_no_more_than_three_requests(told: dict[tuple[str, str], Told]) -> None:
-    assert told["none", "open"].kinds == {"GET": 3}
+def test_opening_takes_no_more_than_two_requests(told: dict[tuple[str, str], Told]) -> None:
+    assert told["none", "open"].kinds == {"GET": 2}
 
 
 @pytest.mark.parametrize("write", ["first insert of a table", "first upsert"])

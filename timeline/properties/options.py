@@ -456,25 +456,46 @@ class OptionSettings(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise _setting_error(error, said, cls.options) from None
+            first = error.errors(include_url=False)[0]
+            field = str(first["loc"][0])
+            declared, default = cls.options[field], f"default {cls.options[field].default}"
+            doc = declared.doc.rstrip(".").lower()
+            why = f"{first['msg'].lower()}, {declared.accepted}; {doc}, {default}"
+            raise cls.refusal(said, field, why, default) from None
 
+    @classmethod
+    def refusal(
+        cls,
+        said: PropertySet,
+        field: str,
+        why: str,
+        suggestion: str = "",
+        *,
+        kind: str | None = "setting_value",
+        value: str | None = None,
+    ) -> SettingError:
+        """
+        Return the error for an option whose value cannot be used; it hides a secret (SEC5).
 
-def _setting_error(
-    error: ValidationError, said: PropertySet, options: Mapping[str, Option]
-) -> SettingError:
-    first = error.errors(include_url=False)[0]
-    declared = options[str(first["loc"][0])]
-    value = said.get_option(declared) or ""
-    layer = said.layer_of(declared.key)
-    return SettingError(
-        f"{first['msg'].lower()}; {declared.doc.rstrip('.').lower()}, "
-        f"default {declared.default}: {declared.key}={value[:200]!a} (from {layer})",
-        kind="setting_value",
-        key=declared.key,
-        value=value,
-        layer=layer,
-        suggestion=f"default {declared.default}",
-    )
+        Args:
+            said: The given properties, which know the value's layer.
+            field: The field that the option sets.
+            why: What is wrong, and what is accepted.
+            suggestion: The next step; ``why`` if empty.
+            kind: The kind of the error.
+            value: A value instead of the given text.
+        """
+        declared = cls.options[field]
+        key, text, layer = said.find(declared) or (declared.key, "", DEFAULT_LAYER)
+        shown = redact(key, text if value is None else value)[:200]
+        return SettingError(
+            f"{why}: {key}={shown!a} (from {layer})",
+            kind=kind,
+            key=key,
+            value=shown,
+            layer=layer,
+            suggestion=suggestion or why,
+        )
 
 
 class LayeredSettings(OptionSettings):

@@ -244,7 +244,6 @@ def store_of(answers: Answers, *, create_table: bool = False) -> DynamoSlotStore
         endpoint=None,
         lease_ms=60_000,
         create_table=create_table,
-        capacity=None,
         creation_timeout_ms=60_000,
         count_holdings=False,
         access_key=None,

@@ -654,7 +654,7 @@ def test_every_spelling_of_the_table_is_one_lock() -> None:
         ({"validity.timeout.secs": "299"}, "validity.timeout.secs"),
         ({"renew.interval.secs": "31"}, "validity.timeout.secs"),
         ({"renew.interval.secs": "0"}, "renew.interval.secs"),
-        ({"heartbeat.poll.secs": "-1"}, "renew.interval.secs"),
+        ({"heartbeat.poll.secs": "-1"}, "heartbeat.poll.secs"),  # as it was given
         ({"validity.timeout.secs": "five"}, "validity.timeout.secs"),
         ({"validity.timeout.secs": "99999999"}, "validity.timeout.secs"),
     ],
