@@ -87,7 +87,7 @@ def difference(shown: str, printed: str, folder: Path) -> str | None:
 
 
 def _pattern(line: str) -> str:
-    return re.escape(line).replace(re.escape(ANY_LINES), ".*")
+    return ".*".join(re.escape(part.strip()) for part in line.split(ANY_LINES))
 
 
 def _masked(line: str, folder: Path) -> str:
