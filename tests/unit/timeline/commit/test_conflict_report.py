@@ -121,7 +121,9 @@ def test_rule_ids_are_stable():
 
 @pytest.mark.parametrize("rule", KINDS, ids=lambda rule: rule.name.lower())
 def test_the_page_on_concurrency_names_every_rule(rule: RuleId):
-    page = (Path(__file__).parents[4] / "docs" / "concurrency.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "concepts" / "conflicts.md").read_text(
+        encoding="utf-8"
+    )
     error = type(conflict_error(conflict_report_of(MINE, Rejected(rule, "why", ())), rule)).__name__
     assert f"| {rule.value} | `{KINDS[rule]}` | `{error}` |" in page
 
