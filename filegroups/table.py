@@ -9,13 +9,13 @@ snapshot for each read. ``hoodoo.Table`` adds options and writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from filegroups.reading.cdc import plan_cdc, refuse_filtered_cdc, stream_cdc
-from filegroups.reading.dataset import SnapshotDataset, needs_package
 from filegroups.reading.file_system_view import FileSystemView
 from filegroups.reading.filters import Filter
 from filegroups.reading.incremental import plan_incremental_read
@@ -44,6 +44,7 @@ from timeline.errors import (
     InvalidInputError,
     MissingFileError,
     StorageUnavailableError,
+    UnsafeSetupError,
 )
 from timeline.model.file_names import FileSlice, check_partition_path, listed
 from timeline.model.instant import Instant, InstantTime, State, WallMs, instant_time
@@ -54,6 +55,9 @@ from timeline.properties.properties_file import create_properties, load_config
 from timeline.properties.setting_enums import QueryType
 from timeline.reader_lease import ReaderLease, lease_newest, pin
 from timeline.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from filegroups.reading.dataset import SnapshotDataset
 
 
 def open_reader(ports: Ports, limits: TableLimits | None = None) -> TableReader:
@@ -265,7 +269,7 @@ class TableSnapshot:
         partitions: Iterable[str] | None = None,
     ) -> Any:
         """Return the rows as a pandas DataFrame. Arguments, errors: as ``scan``."""
-        with needs_package("pandas"):
+        with _needs_package("pandas"):
             import pandas as pd  # noqa: F401
         return self.to_arrow(columns, filter, partitions).to_pandas()
 
@@ -276,13 +280,13 @@ class TableSnapshot:
         partitions: Iterable[str] | None = None,
     ) -> Any:
         """Return the rows as a polars DataFrame. Arguments, errors: as ``scan``."""
-        with needs_package("polars"):
+        with _needs_package("polars"):
             import polars as pl
         return pl.from_arrow(self.to_arrow(columns, filter, partitions))
 
     def scan_polars(self) -> Any:
         """Return a polars LazyFrame; its columns and filters are pushed down into the scan."""
-        with needs_package("polars"):
+        with _needs_package("polars"):
             import polars as pl
         return pl.scan_pyarrow_dataset(self.to_pyarrow_dataset())
 
@@ -293,12 +297,14 @@ class TableSnapshot:
         Args:
             connection: The DuckDB connection to use; None for DuckDB's default one.
         """
-        with needs_package("duckdb"):
+        with _needs_package("duckdb"):
             import duckdb
         return (connection or duckdb.default_connection()).from_arrow(self.to_pyarrow_dataset())
 
     def to_pyarrow_dataset(self) -> SnapshotDataset:
         """Return a pyarrow dataset, whose scans read only the columns and partitions they need."""
+        from filegroups.reading.dataset import SnapshotDataset  # it imports pandas
+
         return SnapshotDataset(self)
 
     def reads(
@@ -646,3 +652,19 @@ def _entry(instant: Instant) -> TimelineEntry:
         state=instant.state.value,
         archived=False,
     )
+
+
+@contextmanager
+def _needs_package(name: str) -> Iterator[None]:
+    """
+    Import an optional package within the block.
+
+    Raises:
+        UnsafeSetupError: It is not installed (kind ``missing_package``).
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise UnsafeSetupError(
+            f"{name} is not installed: pip install {name}", kind="missing_package", package=name
+        ) from error

@@ -451,9 +451,10 @@ def to_arrow_table(data: object, table_schema: Callable[[], pa.Schema] | None = 
     columns of objects and floats, which may be floats only because a value was missing.
 
     Args:
-        data: A pyarrow Table, RecordBatch or RecordBatchReader, anything with
-            ``__arrow_c_stream__`` (polars, DuckDB), a pandas DataFrame (its row labels are
-            left out), or a sequence of mappings.
+        data: A pyarrow Table, RecordBatch, RecordBatchReader or Dataset, anything with
+            ``__arrow_c_stream__`` (polars, DuckDB), a polars LazyFrame, a pandas DataFrame (its
+            row labels are left out), a mapping of column names to values, or an iterable of
+            batches or of mappings, for example a list of dicts or a generator.
         table_schema: Tells the table's own columns, where it has some; asked for such values.
 
     Raises:
@@ -479,21 +480,60 @@ def _taken(data: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
-    if any(
-        (kind.__module__.partition(".")[0], kind.__name__) == ("pandas", "DataFrame")
-        for kind in type(data).__mro__
-    ):
+    if _is_a(data, "pandas", "DataFrame"):
         # Before the stream, which would hand over the row labels as one more column.
         return _of_pandas(data, table_schema)
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
-    if isinstance(data, Sequence) and all(isinstance(row, Mapping) for row in data):
-        return typed_rows(data, table_schema())
+    if _is_a(data, "pyarrow", "Dataset"):
+        return data.to_table()
+    if _is_a(data, "polars", "LazyFrame"):
+        return pa.table(data.collect())
+    if isinstance(data, Mapping):
+        return _of_columns(data, table_schema())
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        rows = data if isinstance(data, Sequence) else list(data)
+        if all(isinstance(row, Mapping) for row in rows):
+            return typed_rows(rows, table_schema())
+        if all(isinstance(row, pa.RecordBatch | pa.Table) for row in rows):
+            return pa.concat_tables(_taken(one, table_schema) for one in rows)
     raise InvalidInputError(
         "rows are an Arrow table, anything with the Arrow C stream (polars, DuckDB), a pandas "
-        f"DataFrame or a list of dicts, not {type(data).__name__}",
+        "DataFrame, a dict of columns, a list of dicts, batches, or the path of a file, not "
+        f"{type(data).__name__}",
         kind="data",
     )
+
+
+def _is_a(data: object, package: str, name: str) -> bool:
+    """Return whether a value has a class of a package, without an import of the package."""
+    return any(
+        (kind.__module__.partition(".")[0], kind.__name__) == (package, name)
+        for kind in type(data).__mro__
+    )
+
+
+def _of_columns(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    known = {each.name: each.type for each in schema}
+    single = [name for name, values in columns.items() if _is_single(values)]
+    if single:
+        raise InvalidInputError(
+            f"a dict maps each column to a list of its values, and {single[0]!r} has one value; "
+            "one row is a list of one dict: [{...}]",
+            kind="data",
+        )
+    return pa.table(
+        {
+            name: typed_column(list(values), known.get(name), name)
+            if isinstance(values, list | tuple)
+            else pa.array(values)
+            for name, values in columns.items()
+        }
+    )
+
+
+def _is_single(values: object) -> bool:
+    return isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__")
 
 
 def _of_pandas(frame: Any, table_schema: Callable[[], pa.Schema]) -> pa.Table:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from filegroups.writing.workload import LocalWorkload, Workload
 from filegroups.writing.write_request import CommitResult
 from hoodoo.delete_where import delete_found
 from hoodoo.factory import operation_of, write_request_of
+from hoodoo.input_files import read_rows
 from hoodoo.inputs import Operation, named_partitions, refuse_other_types, to_arrow_table
 from hoodoo.inspect.rejected_writes import record_rejected_write
 from hoodoo.key_repair import KeyRepair, repair_keys
@@ -261,6 +264,8 @@ class Table(TableReader):
 
     def _workload(self, data: object) -> Workload:
         """Return rows of any supported form as a workload; released after the write."""
+        if isinstance(data, str | os.PathLike):
+            data = read_rows(Path(data), self._columns())
         return LocalWorkload(self._context.ports, to_arrow_table(data, self._columns))
 
     def _write(

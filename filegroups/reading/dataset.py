@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Never, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset as ds
 
-from timeline.errors import InvalidInputError, UnsafeSetupError
+from timeline.errors import InvalidInputError
 
 
 class Readable(Protocol):
@@ -101,19 +100,3 @@ class _AllRows:
 
     def scanner(self, schema: pa.Schema | None = None, **options: Any) -> ds.Scanner:  # noqa: ARG002
         return self._dataset.scanner(**{"filter": self._filter, **options})
-
-
-@contextmanager
-def needs_package(name: str) -> Iterator[None]:
-    """
-    Import an optional package within the block.
-
-    Raises:
-        UnsafeSetupError: It is not installed (kind ``missing_package``).
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise UnsafeSetupError(
-            f"{name} is not installed: pip install {name}", kind="missing_package", package=name
-        ) from error

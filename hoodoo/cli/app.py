@@ -42,7 +42,7 @@ _COMMANDS = {
         "hoodoo.cli.explain",
         "Tell what the instant with this requested time did, who did it and what it met.",
     ),
-    "files": ("hoodoo.cli.input_files", "Show the newest slice of every file group."),
+    "files": ("hoodoo.cli.files", "Show the newest slice of every file group."),
     "locks": (
         "hoodoo.cli.locks",
         "Look into the lock that writers of a table share, and use it for other work.",

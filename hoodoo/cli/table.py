@@ -14,9 +14,9 @@ import pyarrow as pa
 from filegroups.schema.schema import drop_meta, hudi_type_name
 from filegroups.table import timeline_entries
 from hoodoo.catalog import create_table, preview_create
-from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import PROBLEMS_FOUND, Invocation, changing, reading
 from hoodoo.factory import file_rules_of
+from hoodoo.input_files import read_rows
 from hoodoo.table import Table
 from hoodoo.timestamp_repair import repair_timestamps
 from hoodoo.verify.verify import Verification, verify_at

@@ -17,7 +17,6 @@ from filegroups.writing.workload import LocalWorkload
 from filegroups.writing.write_request import CommitResult
 from filegroups.writing.write_schema import addressed
 from hoodoo.catalog import create_table, new_table_config
-from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.invocation import (
     PROBLEMS_FOUND,
     Invocation,
@@ -27,6 +26,7 @@ from hoodoo.cli.invocation import (
 )
 from hoodoo.delete_where import delete_key_columns
 from hoodoo.factory import write_request_of
+from hoodoo.input_files import read_rows
 from hoodoo.inputs import named_partitions, refuse_other_types
 from hoodoo.table import Table
 from hoodoo.writer import TableWriter

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import dataset as ds
 
 import hoodoo
 from hoodoo.inputs import to_arrow_table
@@ -39,6 +42,13 @@ class Stream:
         ROWS,
         tuple(ROWS),
         Stream(),
+        ds.dataset(TABLE),
+        pl.LazyFrame(ROWS).filter(pl.col("v") > 0),
+        {"id": ["a", "b"], "v": np.array([1, 2])},
+        {"id": pa.chunked_array([["a"], ["b"]]), "v": (1, 2)},
+        (row for row in ROWS),
+        iter(TABLE.to_batches(1)),
+        [TABLE.slice(0, 1), TABLE.slice(1)],
     ],
     ids=lambda data: type(data).__name__,
 )
@@ -50,12 +60,36 @@ def test_every_kind_gives_the_same_rows(data: object):
 
 
 @pytest.mark.parametrize(
-    "data", [7, "rows", b"rows", {"id": ["a"]}, [1, 2], [["a", 1]], None, object(), {1, 2}]
+    "data",
+    [
+        *(7, "rows", b"rows", [1, 2], [["a", 1]], None, object(), {1, 2}),
+        {"id": "a", "v": 1},
+        {"id": ["a"], "v": [1, 2]},
+        [TABLE, ROWS[0]],
+        [TABLE, TABLE.select(["id"])],
+    ],
 )
 def test_anything_else_is_refused(data: object):
     with pytest.raises(InvalidInputError) as caught:
         to_arrow_table(data)
     assert caught.value.kind == "data"
+
+
+def test_a_dict_of_columns_takes_the_types_of_the_table() -> None:
+    known = pa.schema([("id", pa.string()), ("v", pa.decimal128(5, 2))])
+    taken = to_arrow_table({"v": [1, None], "id": ["a", "b"]}, lambda: known)
+    assert taken.schema.field("v").type == pa.decimal128(5, 2)
+
+
+def test_a_table_takes_the_rows_of_a_file(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "rows.parquet")
+    (tmp_path / "rows.csv").write_text("id,v\nc,3\n")
+    with hoodoo.create_table(tmp_path / "t", schema=TABLE.schema, record_key="id") as table:
+        table.upsert(tmp_path / "rows.parquet")
+        table.upsert(str(tmp_path / "rows.csv"))
+        assert table.count() == 3
+        with pytest.raises(InvalidInputError, match="no such input file"):
+            table.upsert(tmp_path / "gone.parquet")
 
 
 @pytest.mark.parametrize("value", ["text", [1], {"x": 1}])

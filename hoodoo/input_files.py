@@ -1,4 +1,4 @@
-"""Rows from a file that a user names (Parquet, CSV, JSON, Arrow), and ``hoodoo files``."""
+"""Rows from a file that a user names: Parquet, CSV, JSON, Arrow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
-import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,53 +19,8 @@ import pyarrow.parquet as pq
 
 from filegroups.schema.evolution import is_list, is_variant
 from filegroups.schema.schema import META_FIELDS
-from hoodoo.cli.invocation import Invocation, reading
 from hoodoo.inputs import cast_values, typed_column, typed_rows
 from timeline.errors import HoodooError, InvalidInputError
-from timeline.model.file_names import FileSlice
-
-# ---- ``hoodoo files``: which files make up a table
-
-
-@click.command()
-@click.argument("address", metavar="TABLE")
-@click.option("--as-of", metavar="TIME", help="As it was at this time.")
-@reading
-def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
-    """Show the newest slice of every file group."""
-    with invocation.open_table(address) as opened:
-        shown = opened if as_of is None else opened.as_of(as_of)
-        slices = sorted(
-            shown.file_slices(),
-            key=lambda one: (one.file_group.partition_path, one.file_group.file_id),
-        )
-    if invocation.printer.for_people:
-        invocation.printer.grid(
-            ("partition", "file id", "base instant", "bytes", "log files"),
-            [
-                (
-                    one.file_group.partition_path,
-                    one.file_group.file_id,
-                    one.base_instant_time,
-                    one.size_bytes,
-                    len(one.log_files),
-                )
-                for one in slices
-            ],
-        )
-        return
-    invocation.printer.document({"as_of": as_of, "file_slices": [_shape(one) for one in slices]})
-
-
-def _shape(one: FileSlice) -> dict[str, Any]:
-    return {
-        "partition_path": one.file_group.partition_path,
-        "file_id": one.file_group.file_id,
-        "base_instant_time": one.base_instant_time,
-        "base_file": None if one.base_file is None else one.base_file.name,
-        "log_files": [log.name for log in one.log_files],
-    }
-
 
 # ---- Rows of a JSON file, in the form that ``hoodoo read`` prints
 # Arrow's reader takes a file of one object a line, as far as it loses nothing. The rest goes value

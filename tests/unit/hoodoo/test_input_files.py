@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filegroups.schema.casting import normalise
-from hoodoo.cli.input_files import read_rows
 from hoodoo.cli.rows import json_lines
+from hoodoo.input_files import read_rows
 from tests.unit.hoodoo.test_untyped import KINDS, columns, values_of
 from timeline.errors import InvalidInputError
 
@@ -230,7 +230,7 @@ def test_flat_lines_are_not_read_value_by_value(
 ):
     (tmp_path / "list.json").write_text("[" + LINES.replace("}\n\n{", "},{") + "]")
     one_by_one = read_rows(tmp_path / "list.json", schema)
-    monkeypatch.setattr("hoodoo.cli.input_files.typed_rows", pytest.fail)
+    monkeypatch.setattr("hoodoo.input_files.typed_rows", pytest.fail)
     made = _read(tmp_path / f"r{ending}", LINES, schema)
     assert made.to_pylist() == one_by_one.to_pylist()
     assert "unnamed" not in made.column_names

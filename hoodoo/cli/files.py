@@ -1,0 +1,50 @@
+"""``hoodoo files``: the files that make up a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hoodoo.cli.invocation import Invocation, reading
+from timeline.model.file_names import FileSlice
+
+
+@click.command()
+@click.argument("address", metavar="TABLE")
+@click.option("--as-of", metavar="TIME", help="As it was at this time.")
+@reading
+def files(invocation: Invocation, *, address: str, as_of: str | None) -> None:
+    """Show the newest slice of every file group."""
+    with invocation.open_table(address) as opened:
+        shown = opened if as_of is None else opened.as_of(as_of)
+        slices = sorted(
+            shown.file_slices(),
+            key=lambda one: (one.file_group.partition_path, one.file_group.file_id),
+        )
+    if invocation.printer.for_people:
+        invocation.printer.grid(
+            ("partition", "file id", "base instant", "bytes", "log files"),
+            [
+                (
+                    one.file_group.partition_path,
+                    one.file_group.file_id,
+                    one.base_instant_time,
+                    one.size_bytes,
+                    len(one.log_files),
+                )
+                for one in slices
+            ],
+        )
+        return
+    invocation.printer.document({"as_of": as_of, "file_slices": [_shape(one) for one in slices]})
+
+
+def _shape(one: FileSlice) -> dict[str, Any]:
+    return {
+        "partition_path": one.file_group.partition_path,
+        "file_id": one.file_group.file_id,
+        "base_instant_time": one.base_instant_time,
+        "base_file": None if one.base_file is None else one.base_file.name,
+        "log_files": [log.name for log in one.log_files],
+    }
