@@ -29,8 +29,6 @@ SERVERS = frozenset({"zookeeper", "dynamodb", "s3", "metastore"})
 #: Pages that are not rewritten yet. A page leaves this list with its rewriting, none is added.
 NOT_YET = {
     "docs/history.md",
-    "docs/how-to/merge-rows.md",
-    "docs/how-to/spark.md",
     "docs/readers.md",
     "docs/retries.md",
 }
