@@ -79,11 +79,11 @@ def decoded_rows(
 # field, or it is refused (SEC3).
 
 #: Limit of the prepared rows of an offer, in memory. A bigger write commits alone: its files cost
-#: more than its instant.
-OFFERED_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Limit of one message: the rows and the plan. A committer keeps up to this many bytes
-#: for each connection.
-MESSAGE_BYTES_MAX: Final = 2 * OFFERED_BYTES_MAX
+#: more than its instant, and writers write them at the same time (docs/design/committer.md).
+OFFERED_BYTES_MAX: Final = 3 * 512 * 1024
+#: Limit of one message: the rows, and the schemas and partition paths of wide tables. A committer
+#: keeps up to this many bytes for each connection.
+MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 # A slice of rows is smaller before it is sent than its buffers after.
 _DECODED_BYTES_MAX: Final = 2 * OFFERED_BYTES_MAX
 

@@ -196,6 +196,13 @@ def test_a_write_in_memory_up_to_a_limit_is_offered(monkeypatch: pytest.MonkeyPa
             assert can_be_offered(work) is small
 
 
+@pytest.mark.spec("GRP-4")
+@pytest.mark.parametrize(("kib", "offered"), [(700, True), (800, False)])
+def test_a_write_above_one_and_a_half_mebibytes_commits_alone(kib: int, offered: bool) -> None:
+    """The rows have the text twice: as a column and as the record key."""
+    assert can_be_offered(member(new_table(), [row("k" * kib * 1024, "x", 1)]).work) is offered
+
+
 def refused(one: Member, **lie: Any) -> pytest.ExceptionInfo[Exception]:
     """The error of an offer with a lie, which the committer hands back."""
     offer, work = replace(one.offer(), **lie), one.work
