@@ -26,6 +26,7 @@ from filegroups.files.rewrite import (
     FileGroupTask,
     create_partition_metadata,
     full_rows,
+    merge_rules_of,
     with_meta_columns,
     written_schema,
 )
@@ -52,7 +53,6 @@ from timeline.model.file_names import (
     check_partition_path,
     join,
 )
-from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import ObjectExistsError, Storage
 from timeline.system import NullEvents
 
@@ -189,7 +189,7 @@ def current_rows(
     read = SliceRead(
         file_schema=schema,
         columns=names,
-        rules=_rules(task),
+        rules=merge_rules_of(task),
         keys=computed,
         visible=frozenset(log.instant_time for log in target.logs),
     )
@@ -234,7 +234,7 @@ def _changes(
     schema: pa.Schema,
 ) -> tuple[pa.Table, pa.Table]:
     """Return the records to write, and the keys to delete with their ordering values."""
-    rules = _rules(task)
+    rules = merge_rules_of(task)
     incoming, by_key = split_relocated_keys(incoming)
     ordering = rules.ordering_fields if rules.by_order or rules.merger else ()
     records = with_meta(schema).empty_table()
@@ -286,7 +286,7 @@ def _blocks(
     }
     of_records = {**header, HeaderKey.IS_PARTIAL: "true"} if task.partial else header
     plain = with_meta(written.arrow)
-    as_parquet = block_format(settings, _rules(task), plain) is LogFormat.PARQUET
+    as_parquet = block_format(settings, merge_rules_of(task), plain) is LogFormat.PARQUET
     kind = BlockType.PARQUET_DATA if as_parquet else BlockType.AVRO_DATA
     for part in _parts(records, settings.block_bytes_max):
         if as_parquet:
@@ -319,10 +319,3 @@ def _without_value(columns: list[pa.ChunkedArray]) -> pa.Array | None:
     for column in columns:
         missing |= np.asarray(pc.is_null(column)).astype(np.bool_)
     return pa.array(missing) if missing.any() else None
-
-
-def _rules(task: FileGroupTask) -> MergeRules:
-    if task.merge is not None:
-        return MergeRules.of(task.merge, task.avro_json)
-    plain = MergeDefinition(mode=task.merge_mode, ordering_fields=task.ordering_fields)
-    return MergeRules(definition=plain)

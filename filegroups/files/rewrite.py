@@ -70,6 +70,8 @@ from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import ObjectExistsError, Storage, create_if_absent
 from timeline.properties.properties_file import format_properties
 
+_BY_COMMIT_TIME = MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupTask:
@@ -84,12 +86,10 @@ class FileGroupTask:
     avro_json: str  # the table's schema to write with, without meta columns
     base_path: str | None = None  # newest base file of the file group; None makes a new one
     base_requested_time: InstantTime | None = None
-    merge_mode: MergeMode = MergeMode.COMMIT_TIME_ORDERING
-    ordering_fields: tuple[str, ...] = ()
+    merge: MergeDefinition = _BY_COMMIT_TIME  # how its rows and existing ones are merged
     deletes: DeleteKind = DeleteKind.NONE
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     bloom: BloomSettings | None = field(default_factory=BloomSettings)  # None writes none
-    merge: MergeDefinition | None = None  # the full rules, instead of mode and ordering fields
     stores_keys: bool = True  # False leaves the meta columns empty
     virtual_keys: VirtualKeys | None = None  # how keys that are not stored are computed
     automatic_keys: bool = False  # rows have no key and get one here
@@ -259,7 +259,6 @@ def _log_changes(
     if task.change_log is None:
         return None
     # If a late record fills in values, no commit time shows it.
-    by_values = task.merge is not None and task.merge.updates_partially
     return write_cdc_of_merge(
         storage,
         task.partition_path,
@@ -268,7 +267,7 @@ def _log_changes(
         outcome,
         mode=task.change_log,
         avro_json=task.avro_json,
-        by_values=by_values,
+        by_values=task.merge.updates_partially,
     )
 
 
@@ -320,13 +319,7 @@ def _first_rows(task: FileGroupTask, incoming: pa.Table, schema: pa.Schema) -> M
     rows = with_meta_columns(task, incoming, schema)
     if task.deletes is DeleteKind.NONE:
         return append_rows(empty, rows)
-    return merge_base(
-        empty,
-        rows,
-        mode=MergeMode.COMMIT_TIME_ORDERING,
-        deletes=DeleteKind.COLUMN,
-        rules=_rules(task),
-    )
+    return merge_base(empty, rows, merge_rules_of(task), deletes=DeleteKind.COLUMN)
 
 
 def _next_version(
@@ -348,19 +341,13 @@ def _next_version(
         rows = with_meta_columns(task, incoming, written_schema(task, incoming).arrow)
     if task.operation.traits.only_adds:
         return before, append_rows(base, rows)
-    outcome = merge_base(
-        base,
-        rows,
-        mode=task.merge_mode,
-        ordering_fields=task.ordering_fields,
-        deletes=task.deletes,
-        rules=_rules(task),
-    )
+    outcome = merge_base(base, rows, merge_rules_of(task), deletes=task.deletes)
     return before, replace(outcome, deleted=outcome.deleted + left)
 
 
-def _rules(task: FileGroupTask) -> MergeRules | None:
-    return None if task.merge is None else MergeRules.of(task.merge, task.avro_json)
+def merge_rules_of(task: FileGroupTask) -> MergeRules:
+    """Return the rules that merge the task's rows into its file group."""
+    return MergeRules.of(task.merge, task.avro_json)
 
 
 def written_schema(task: FileGroupTask, incoming: pa.Table) -> TableSchema:

@@ -33,8 +33,6 @@ from filegroups.merge.rules import (
 from filegroups.schema.casting import JOINED_BYTES_MAX, distinct_codes, one_array, version_rounds
 from filegroups.schema.schema import IS_DELETED_COLUMN, KEY_COLUMN, META_COLUMNS, PARTITION_COLUMN
 from timeline.errors import InvalidInputError, UnsupportedTableError
-from timeline.model.commit_metadata import MergeMode
-from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.merger import RecordMerger, Versions
 
 
@@ -412,11 +410,9 @@ _SMALL_BYTES = 1 << 20
 def merge_base(
     base: pa.Table,
     incoming: pa.Table,
+    rules: MergeRules,
     *,
-    mode: MergeMode,
-    ordering_fields: Sequence[str] = (),
     deletes: DeleteKind = DeleteKind.NONE,
-    rules: MergeRules | None = None,
 ) -> MergeOutcome:
     """
     Merge a batch into the rows of one file group.
@@ -426,15 +422,12 @@ def merge_base(
         incoming: Rows of the same schema with unique keys and filled meta columns; an explicit
             delete needs the record key only. Columns that the rows lack keep their values in the
             records; only rows of known keys may lack any.
-        mode: The table's merge mode.
-        ordering_fields: Compared left to right.
+        rules: The table's.
         deletes: The meaning of incoming rows.
-        rules: The table's rules in full, instead of ``mode`` and ``ordering_fields``.
 
     Returns:
         As ``merge_changes``.
     """
-    rules = rules or _plain(mode, ordering_fields)
     kinds = np.zeros(incoming.num_rows, np.int8)
     if deletes is DeleteKind.EXPLICIT:
         kinds[:] = ChangeKind.COMMIT_TIME_DELETE
@@ -560,11 +553,6 @@ def append_rows(base: pa.Table, incoming: pa.Table) -> MergeOutcome:
 
 def _ordering(rows: pa.Table, rules: MergeRules) -> list[pa.ChunkedArray]:
     return [ordering_column(rows, name) for name in rules.ordering_fields]
-
-
-def _plain(mode: MergeMode, ordering_fields: Sequence[str]) -> MergeRules:
-    definition = MergeDefinition(mode=mode, ordering_fields=tuple(ordering_fields))
-    return MergeRules(definition=definition)
 
 
 def _lookup(base_keys: pa.ChunkedArray, incoming_keys: pa.ChunkedArray) -> Positions:

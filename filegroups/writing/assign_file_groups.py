@@ -492,8 +492,6 @@ def _shared_task(write: _Write) -> FileGroupTask:
         write_token="",
         task_number=0,
         avro_json=schema.avro_json,
-        merge_mode=rules.merge_mode,
-        ordering_fields=rules.ordering_fields,
         deletes=deletes,
         parquet=files.parquet,
         bloom=files.bloom,

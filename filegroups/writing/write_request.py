@@ -33,14 +33,13 @@ class RowRules:
 
     keys: KeySpec
     operation: WriteOperation
-    merge_mode: MergeMode
+    merge: MergeDefinition
     ordering_fields: tuple[str, ...]
     combine: bool  # keep one row per key of the batch
     tags: bool  # look up the keys in existing file groups
     drop_found: bool = False  # skip inserts of existing keys
     refuse_found: bool = False  # refuse the whole insert if any key exists
     for_java: bool = False  # Java also writes this table: refuse values that Java cannot rewrite
-    merge_definition: MergeDefinition | None = None  # None: by mode and ordering fields alone
     lookup: LookupRules = field(default_factory=LookupRules)
     buckets: BucketRules | None = None  # the key's hash gives the file group, without a lookup
     own_buckets: BucketRanges | None = None  # rows of other buckets are refused (OWN-1)
@@ -80,13 +79,6 @@ class RowRules:
     def partial(self) -> bool:
         """Whether rows have some of the columns, and records keep the others."""
         return self.partial_columns is not None
-
-    @property
-    def merge(self) -> MergeDefinition:
-        """The full definition of how rows are merged."""
-        return self.merge_definition or MergeDefinition(
-            mode=self.merge_mode, ordering_fields=self.ordering_fields
-        )
 
     def combining(self, avro_json: str) -> MergeRules:
         """Return how rows of one key in a batch become one. Deletes by key are all alike."""

@@ -30,6 +30,7 @@ from timeline.model.instant import (
     instant_time,
     wall_ms,
 )
+from timeline.model.merge_definition import MergeDefinition
 from timeline.partitions import partition_created_by
 from timeline.properties.options import OptionSettings, option
 from timeline.snapshot import Snapshot
@@ -242,7 +243,7 @@ def expire(context: TableContext, settings: TtlSettings) -> TtlResult | None:
             ),
         ),
         operation=WriteOperation.DELETE_PARTITION,
-        merge_mode=config.merge_mode,
+        merge=MergeDefinition(mode=config.merge_mode),
         ordering_fields=(),
         combine=False,
         tags=False,

@@ -44,6 +44,7 @@ from timeline.errors import (
 from timeline.heartbeat import HeartbeatLimits
 from timeline.model.commit_metadata import ConcurrencyMode, MergeMode, TableType, WriteOperation
 from timeline.model.file_names import HEARTBEATS, MARKERS, TIMELINE, parse_base_file_name, slot_path
+from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import Ports as EngineWorld
 from timeline.properties.properties_file import load_config
 from timeline.rollback.rollback import rollback_dead_writers
@@ -169,7 +170,7 @@ def plan_for(
                 key_generator=KeyGenerator.SIMPLE,
             ),
             operation=kind,
-            merge_mode=MergeMode.COMMIT_TIME_ORDERING,
+            merge=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING),
             ordering_fields=(),
             combine=upserts,
             tags=upserts,

@@ -29,7 +29,6 @@ from filegroups.schema.avro_schema import decimal_width
 from timeline.errors import InvalidInputError
 
 Integers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 Live = npt.NDArray[np.bool_] | None
 
 _SHORTS_BYTES_MAX: Final = 64  # laid out at once, per row: fits the cache

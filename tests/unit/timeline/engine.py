@@ -23,6 +23,7 @@ from lockproviders.registry import build_lock
 from timeline.commit.begin import begin
 from timeline.context import TableContext, TableLimits
 from timeline.model.commit_metadata import MergeMode, TableType, WriteOperation
+from timeline.model.merge_definition import MergeDefinition
 from timeline.ports.ports import Ports, Storage, StorageCapabilities
 from timeline.rules.retry import RetryBudget
 from timeline.storage.memory import MemoryStorage
@@ -213,7 +214,7 @@ def planned(
                 stores_keys=config.populate_meta_fields,
             ),
             operation=operation,
-            merge_mode=config.merge_mode,
+            merge=MergeDefinition(mode=config.merge_mode, ordering_fields=ordering),
             ordering_fields=ordering,
             combine=upserts or drop_found if combine is None else combine,
             tags=upserts or drop_found,

@@ -112,7 +112,7 @@ def test_blocks_are_avro_where_an_ordering_field_is_a_text(
     """Queries of Java Hudi show older rows of Parquet blocks with such a field."""
     storage = first()
     definition = MergeDefinition(mode=mode, ordering_fields=fields)
-    task = replace(APPENDING, merge=definition, merge_mode=mode, ordering_fields=fields)
+    task = replace(APPENDING, merge=definition)
     assert FileGroupTask.from_json(task.to_json()) == task
     write_task(storage, task, rows(("a", 2, "Z2")))
     ((block, _),) = blocks_of(storage)
@@ -223,7 +223,7 @@ def test_deletes_of_keys_that_are_gone_write_no_file() -> None:
 
 def test_a_delete_without_order_holds_by_commit_time() -> None:
     storage = first()
-    task = deleting(merge_mode=MergeMode.COMMIT_TIME_ORDERING)
+    task = deleting(merge=MergeDefinition(mode=MergeMode.COMMIT_TIME_ORDERING))
     write_task(storage, task, pa.table({"_hoodie_record_key": ["b"]}))
     ((_, content),) = blocks_of(storage)
     assert decode_deletes(content, path=LOG).to_pylist() == [
@@ -250,7 +250,7 @@ def test_a_delete_of_a_row_without_ordering_value_holds_by_commit_time() -> None
 
 def test_several_ordering_fields_go_into_a_delete_in_their_order() -> None:
     storage = first()
-    task = deleting(ordering_fields=("ts", "v"))
+    task = deleting(merge=replace(APPENDING.merge, ordering_fields=("ts", "v")))
     write_task(storage, task, pa.table({"_hoodie_record_key": ["b"]}))
     ((_, content),) = blocks_of(storage)
     found = decode_deletes(content, path=LOG)

@@ -20,12 +20,13 @@ from filegroups.files.rewrite import (
 )
 from filegroups.merge.merging import DeleteKind
 from filegroups.schema.schema import META_COLUMNS, TableSchema, with_meta
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.markers import marker_files
 from timeline.errors import InvariantError, MalformedNameError, MissingFileError
 from timeline.model.commit_metadata import MergeMode, WriteOperation
 from timeline.model.file_names import IOType
+from timeline.model.merge_definition import MergeDefinition
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 
 GOLDEN = Path(__file__).parents[3] / "interop" / "golden"
 FIRST, SECOND = "20260102030405006", "20260102030405007"
@@ -40,8 +41,7 @@ FIRST_TASK = FileGroupTask(
     write_token="0-0-1",
     task_number=3,
     avro_json=SCHEMA.avro_json,
-    merge_mode=MergeMode.EVENT_TIME_ORDERING,
-    ordering_fields=("ts",),
+    merge=MergeDefinition(mode=MergeMode.EVENT_TIME_ORDERING, ordering_fields=("ts",)),
     bloom=BloomSettings(entries=100),
 )
 FIRST_FILE = f"fg-0_0-0-1_{FIRST}.parquet"

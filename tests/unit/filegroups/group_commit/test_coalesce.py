@@ -119,7 +119,7 @@ def _definition(**fields: Any) -> MergeDefinition:
 
 
 def _merged_by(definition: MergeDefinition) -> dict[str, Any]:
-    return {"merge_definition": definition, "merge_mode": definition.mode}
+    return {"merge": definition}
 
 
 #: Rules under which one merge of all rows may leave something else than one after the other.

@@ -49,7 +49,7 @@ def test_of_rows_of_one_key_the_first_is_changed_by_logs_and_every_one_by_a_writ
     for outcome in (
         merge_changes(TWICE, records(new, every_copy=True), PLAIN),
         merge_changes(TWICE, records(new), PLAIN, every_copy=True),
-        merge_base(TWICE, rows(new), mode=EVENT, ordering_fields=["ts"]),
+        merge_base(TWICE, rows(new), PLAIN),
     ):
         assert [row[2] for row in told(outcome.table)] == ["x", "new", "new", "y"]
         assert counts(outcome) == (0, 2, 0, 0)
@@ -58,10 +58,10 @@ def test_of_rows_of_one_key_the_first_is_changed_by_logs_and_every_one_by_a_writ
 def test_a_write_fills_as_the_tables_rules_say() -> None:
     base = rows(("a", 5, "a"), ("b", 5, None), ("c", 5, None))
     late = rows(("d", 1, "d"), ("a", 9, None), ("c", 1, "late"), ("b", 1, "b"))
-    outcome = merge_base(base, late, mode=MergeMode.COMMIT_TIME_ORDERING, rules=FILLING)
+    outcome = merge_base(base, late, FILLING)
     assert told(outcome.table) == [("a", 9, "a"), ("b", 5, "b"), ("c", 5, "late"), ("d", 1, "d")]
     assert counts(outcome) == (1, 3, 0, 0)
-    plain = merge_base(base, late, mode=MergeMode.COMMIT_TIME_ORDERING, rules=PLAIN)
+    plain = merge_base(base, late, PLAIN)
     assert told(plain.table) == [("a", 9, None), ("b", 5, None), ("c", 5, None), ("d", 1, "d")]
     assert counts(plain) == (1, 1, 0, 2)
 

@@ -39,7 +39,8 @@ def combined(table: pa.Table, fields: tuple[str, ...], mode: MergeMode) -> pa.Ta
 
 
 def merged(base: pa.Table, incoming: pa.Table, mode: MergeMode = EVENT, **more: object):
-    return merge_base(base, incoming, mode=mode, ordering_fields=("ts",), **more)
+    definition = MergeDefinition(mode=mode, ordering_fields=("ts",))
+    return merge_base(base, incoming, MergeRules(definition=definition), **more)
 
 
 def test_a_batch_without_duplicates_is_returned_as_it_is():
@@ -97,7 +98,8 @@ def test_several_ordering_fields_are_compared_left_to_right():
 
     def winner(base: pa.Table, incoming: pa.Table) -> list[str]:
         fields = ("ts", "ts2")
-        outcome = merge_base(base, incoming, mode=EVENT, ordering_fields=fields)
+        definition = MergeDefinition(mode=EVENT, ordering_fields=fields)
+        outcome = merge_base(base, incoming, MergeRules(definition=definition))
         both = combined(pa.concat_tables([base, incoming]), fields, EVENT)
         assert both["v"].to_pylist() == outcome.table["v"].to_pylist()
         return outcome.table["v"].to_pylist()

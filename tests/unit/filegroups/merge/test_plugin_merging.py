@@ -105,9 +105,7 @@ def test_base_and_changes_are_merged_pair_by_pair() -> None:
 
 def test_a_delete_by_key_is_merged_as_a_delete() -> None:
     keys = pa.table({"_hoodie_record_key": ["d"]})
-    outcome = merge_base(
-        BASE, keys, mode=MergeMode.CUSTOM, deletes=DeleteKind.EXPLICIT, rules=rules()
-    )
+    outcome = merge_base(BASE, keys, rules(), deletes=DeleteKind.EXPLICIT)
     assert outcome.table["_hoodie_record_key"].to_pylist() == ["a", "b", "c"]
 
 
