@@ -9,6 +9,7 @@ thread pools check their process id.
 from __future__ import annotations
 
 import io
+import ipaddress
 import json
 import logging
 import math
@@ -43,6 +44,14 @@ _LOGGER.addHandler(logging.NullHandler())
 _WARNING_ENDS = ("failed", "refused", "lost", "expired", "alarm", "warning", "unknown", "noticed")
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address, also an IPv6 one in brackets, means this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
+
+
 class SystemClock:
     """The clocks of this host."""
 
@@ -59,10 +68,6 @@ class SystemClock:
         """Wait for some ms; return at once for zero and less."""
         if duration_ms > 0:
             time.sleep(duration_ms / 1000)
-
-    def precise_seconds(self) -> float:
-        """Return a monotonic time in seconds, precise enough to time a single call."""
-        return time.perf_counter()
 
 
 def process_zone() -> TimelineZone:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.ports.ports import Storage
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 from timeline.testing.storage_suite import StorageSuite
 
 

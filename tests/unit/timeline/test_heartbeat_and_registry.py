@@ -16,6 +16,7 @@ from tests.unit.timeline.engine import (
     opened,
     world_of,
 )
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import (
     HeartbeatExpiredError,
     InvalidInputError,
@@ -30,7 +31,6 @@ from timeline.heartbeat import (
 )
 from timeline.model.file_names import WRITERS, heartbeat_path, timeline_path
 from timeline.storage.memory import MemoryStorage, MemoryWorld
-from timeline.storage.recording import RecordingStorage
 from timeline.writer_registry import forget, register_process, registered_writers
 
 RT, OTHER = "20260102030405004", "20260102030405008"

@@ -22,6 +22,7 @@ from tests.unit.timeline.engine import (
     upsert,
     world_of,
 )
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section
@@ -42,7 +43,6 @@ from timeline.ports.ports import AmbiguousWriteError
 from timeline.properties.properties_file import TableDescriptor, encode_table_descriptor
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 

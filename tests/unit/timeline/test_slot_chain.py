@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.timeline.commit_slots import commit_slot
 from tests.unit.timeline.engine import Behind, Heard, StillClock, world_of
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.codecs.commit_log import encode_slot
 from timeline.commit_log import CommitLog
 from timeline.errors import OutcomeUnknownError
@@ -15,7 +16,6 @@ from timeline.model.file_names import slot_path
 from timeline.model.slot import Slot
 from timeline.ports.ports import AmbiguousWriteError, Ports
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 
 
 def slot(number: int, nonce: str = "mine") -> Slot:

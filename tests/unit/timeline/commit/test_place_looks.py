@@ -16,6 +16,7 @@ from tests.unit.timeline.engine import (
     upsert,
 )
 from tests.unit.timeline.line import FREE, LOOKS_MAX, Joined, Line, row
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.begin import begin
 from timeline.commit.commit_lock import BaseState
 from timeline.commit.markers import create_marker
@@ -26,7 +27,6 @@ from timeline.model.instant import Action, WallMs, instant_time
 from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.rules.conflicts import NoConflict, Rejected
-from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 

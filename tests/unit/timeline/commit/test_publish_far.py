@@ -22,6 +22,7 @@ from tests.unit.timeline.publishing import (
     touching,
     two_writers,
 )
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.apply import not_applied
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import CommitSection, PendingCommit, keep_commit_lock
@@ -46,7 +47,6 @@ from timeline.properties.setting_enums import CommitLockMode
 from timeline.rules.conflicts import ConcurrentCommit, NoConflict, Rejected, RuleId
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 
 C = FileGroupId("x", "c")
 Config = Callable[[], TableConfig]

@@ -22,6 +22,7 @@ from tests.unit.timeline.publishing import (
     touching,
     two_writers,
 )
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit import CommittedWrite, Conflict, commit_write
 from timeline.commit.commit_lock import PendingCommit
 from timeline.commit.concurrent_commits import verdict_on
@@ -42,7 +43,6 @@ from timeline.rules.conflicts import (
 )
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 
 PLAN = Instant(action=Action.CLUSTERING, requested_time="20260102030405006", state=State.REQUESTED)
 

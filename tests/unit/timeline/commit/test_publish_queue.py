@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
 from tests.unit.timeline.publishing import commit_by, write_at
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.object_store import ObjectStoreCommit
 from timeline.commit.protocol import CommitProtocol
@@ -25,7 +26,6 @@ from timeline.ports.ports import LockSharing
 from timeline.properties.setting_enums import CommitLockMode, ForeignWriters
 from timeline.snapshot import ActiveTimeline
 from timeline.storage.memory import MemoryStorage
-from timeline.storage.recording import RecordingStorage
 from timeline.system import ThreadExecutor
 
 ROWS = [{"id": "a", "p": "x", "ts": 1, "v": 1}]

@@ -8,6 +8,7 @@ from typing import IO
 import pytest
 
 from filegroups.schema.new_table import new_table_properties
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import (
     InvalidInputError,
     StorageUnavailableError,
@@ -31,7 +32,6 @@ from timeline.properties.properties_file import (
 from timeline.storage.external_slots import ExternalSlotStorage
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create
-from timeline.storage.recording import RecordingStorage
 from timeline.system import SystemIds
 from timeline.testing.storage_suite import StorageSuite
 

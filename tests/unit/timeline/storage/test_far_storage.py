@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 
 from filegroups.table import TableReader
 from tests.unit.timeline.engine import BRISK, Behind, Far, StillClock, new_table, opened, upsert
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.commit.commit_lock import CommitSection
 from timeline.commit.section import commit_in_section, refresh_and_apply
 from timeline.commit_log import CommitLog
@@ -25,7 +26,6 @@ from timeline.storage.data_files import FileCache
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.object_address import parse_object_address
 from timeline.storage.object_store import ObjectStorage
-from timeline.storage.recording import RecordingStorage
 from timeline.system import SystemIds, ThreadExecutor
 
 NOW = 1_790_000_000_000

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.unit.timeline.recording import RecordingStorage
 from timeline.errors import Reaction, StorageCapabilityError, StorageUnavailableError
 from timeline.ports.ports import (
     AmbiguousWriteError,
@@ -18,7 +19,6 @@ from timeline.ports.ports import (
 )
 from timeline.storage.memory import MemoryStorage
 from timeline.storage.non_atomic import prove_atomic_create
-from timeline.storage.recording import RecordingStorage
 from timeline.system import SystemIds
 from timeline.testing.storage_suite import StorageSuite
 

@@ -1,18 +1,18 @@
 """
 A storage that records every call to an inner storage.
 
-The number of outside calls is part of a function's contract. Tests count the recorded calls, and
-users see them as ``storage.call`` events.
+The number of outside calls is part of a function's contract, and tests count the recorded calls.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, TypeAlias, TypeVar
 
 from timeline.ports.ports import EventSink, FileStat, Names, Stats, Storage, StorageCapabilities
-from timeline.system import NullEvents, SystemClock
+from timeline.system import NullEvents
 
 Answer = TypeVar("Answer")
 
@@ -54,7 +54,7 @@ class RecordingStorage:
         self._inner = inner
         self._events: EventSink = events or NullEvents()
         self.calls: _Calls = [] if calls is None else calls
-        self._timer = timer or SystemClock().precise_seconds
+        self._timer = timer or time.perf_counter
 
     def operations(self) -> _Texts:
         """Return the recorded calls as ``operation path`` texts, in order."""
